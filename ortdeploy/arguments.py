@@ -1,0 +1,152 @@
+"""The command line: every command with its flags. What they mean is in `commands/`."""
+
+import argparse
+from collections.abc import Sequence
+from typing import NoReturn
+
+from ortdeploy.diagnostics import UsageError
+
+_EPILOG = """\
+exit codes:
+  0        done, also "nothing to do" and within the error budget
+  1        rejected by diagnostics, or a job failed
+  2        changes present, only with plan --detailed-exitcode
+  3        a bug of ortdeploy
+  4        the state is locked by a live run
+  64       wrong usage
+  130/143  interrupted, state saved
+"""
+
+COMMANDS = {
+    "apply": "run a manifest's jobs, or a saved plan",
+    "completion": "print a shell completion script",
+    "explain": "print a rule's page, or a provider's",
+    "init": "write a manifest for a model",
+    "plan": "say what would run, and refuse what cannot",
+    "schema": "print a JSON Schema",
+    "status": "show jobs, what is committed, and the last run",
+    "validate": "check manifests without a device",
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """Wrong usage exits with 64, so that it can never look like a rejection or like changes."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}\n{self.format_usage().strip()}")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of every command."""
+    from ortdeploy.version import package_version  # noqa: PLC0415  reads metadata
+
+    class Version(argparse.Action):
+        def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+            print(f"ortdeploy {package_version('ortdeploy')}")  # noqa: T201  the front door's own word
+            parser.exit()
+
+    parser = _Parser(
+        prog="ortdeploy", description="Declarative deployments for ONNX Runtime.", epilog=__doc__.partition("\n\n")[2]
+    )
+    parser.add_argument("--version", action=Version, nargs=0, help="print the version")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
+    for name, help_text in COMMANDS.items():
+        command = commands.add_parser(name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}.")
+        _ADD[name](command)
+    return parser
+
+
+def _add_manifests(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
+    parser.add_argument("--format", choices=formats, default="text", help="how results are printed (default: text)")
+    parser.add_argument("--profile", metavar="NAME", help="apply the overrides under profiles: NAME:")
+    parser.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        dest="sets",
+        type=_key_value,
+        help="replace one value, as in --set jobs.read.batch.size=16",
+    )
+    parser.add_argument(
+        "--allow-root",
+        metavar="DIR",
+        action="append",
+        default=[],
+        dest="roots",
+        help="let paths lead into this folder too",
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="only what is wrong")
+    parser.add_argument("--no-color", action="store_true", help="no colors (also: NO_COLOR)")
+
+
+def _key_value(text: str) -> str:
+    if not text.partition("=")[0] or "=" not in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return text
+
+
+def _add_state(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--state-dir", metavar="DIR", help="where the ledger lies (default: .ortdeploy beside the manifest)"
+    )
+
+
+def _add_validate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="a manifest, or a folder of them")
+    _add_manifests(parser, ("text", "json", "github", "sarif"))
+
+
+def _add_plan(parser: argparse.ArgumentParser) -> None:
+    _add_validate(parser)
+    _add_state(parser)
+    parser.add_argument("--out", metavar="PLAN", help="save the plan, for ortdeploy apply PLAN")
+    parser.add_argument("--job", metavar="NAME", help="this job only")
+    parser.add_argument("--detailed-exitcode", action="store_true", help="exit with 2 when something would run")
+
+
+def _add_apply(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="manifests, folders of them, or one saved plan")
+    _add_manifests(parser, ("text", "json"))
+    _add_state(parser)
+    parser.add_argument("--job", metavar="NAME", help="this job only")
+    parser.add_argument("-v", "--verbose", action="store_true", help="log more")
+    parser.add_argument(
+        "--log-format", choices=("console", "json"), help="default: console on a terminal, json elsewhere"
+    )
+    parser.add_argument("--log-file", metavar="FILE", help="append logs to a file instead of stderr")
+
+
+def _add_status(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="a manifest, or a folder of them")
+    _add_manifests(parser, ("text", "json"))
+    _add_state(parser)
+
+
+def _add_init(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL.onnx")
+    parser.add_argument("-o", "--output", metavar="FILE", help="the manifest to write (default: MODEL.yaml)")
+
+
+def _add_schema(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", default="deployment", metavar="NAME", help="default: deployment")
+
+
+def _add_explain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="RULE|PROVIDER")
+
+
+def _add_completion(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"))
+
+
+_ADD = {
+    "apply": _add_apply,
+    "completion": _add_completion,
+    "explain": _add_explain,
+    "init": _add_init,
+    "plan": _add_plan,
+    "schema": _add_schema,
+    "status": _add_status,
+    "validate": _add_validate,
+}

@@ -1,0 +1,65 @@
+"""The front door: which command, and what each way of ending means. Commands are modules of `commands/`."""
+
+import importlib
+import io
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ortdeploy.arguments import COMMANDS, build_parser
+from ortdeploy.diagnostics import LockedError, OrtdeployError, UsageError, did_you_mean
+from ortdeploy.exit_codes import EXIT_BUG, EXIT_INTERRUPTED, EXIT_LOCKED, EXIT_OK, EXIT_REJECTED, EXIT_USAGE
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code. Nothing that a user can cause ends in a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        arguments = _parse(sys.argv[1:] if argv is None else list(argv))
+        command = importlib.import_module(f"ortdeploy.commands.{arguments.command}")
+        return int(command.run(arguments))
+    except SystemExit as exit_:  # argparse after --help
+        return int(exit_.code or 0)
+    except UsageError as error:
+        return _complain(f"ortdeploy: {error}", EXIT_USAGE)
+    except LockedError as error:
+        return _complain(f"ortdeploy: {error}.", EXIT_LOCKED)
+    except OrtdeployError as error:
+        return _complain(f"ortdeploy: {error}.", EXIT_REJECTED)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader went away; do not complain at exit
+        return EXIT_OK
+    except Exception as error:  # noqa: BLE001  the front door: anything else is our bug
+        return _report_bug(error)
+
+
+def _parse(argv: list[str]) -> "argparse.Namespace":
+    if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
+        raise UsageError(f'there is no command "{argv[0]}". {did_you_mean(argv[0], COMMANDS)}')
+    return build_parser().parse_args(argv)
+
+
+def _complain(message: str, code: int) -> int:
+    sys.stderr.write(f"{message}\n")
+    return code
+
+
+def _report_bug(error: Exception) -> int:
+    import traceback  # noqa: PLC0415  only when something is wrong
+
+    from ortdeploy.version import versions  # noqa: PLC0415
+
+    facts = "".join(f"  {name}: {value}\n" for name, value in versions().items())
+    trace = "".join(traceback.format_exception(error))
+    sys.stderr.write(
+        f"ortdeploy: this is a bug of ortdeploy, not of your manifest. Please report it with this:\n{facts}{trace}"
+    )
+    return EXIT_BUG

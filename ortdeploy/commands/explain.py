@@ -1,0 +1,32 @@
+"""`ortdeploy explain RULE|PROVIDER`: a rule's page, or what is known of an execution provider."""
+
+import argparse
+import sys
+
+from ortdeploy.diagnostics import UsageError, did_you_mean
+from ortdeploy.exit_codes import EXIT_OK
+from ortdeploy.manifest.pages import PAGES
+from ortdeploy.providers.catalogue import find_provider, provider_spellings, render_page
+from ortdeploy.rules.catalogue import RULES
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the page of that name."""
+    provider = find_provider(arguments.name)
+    page = render_page(provider) if provider else page_of(arguments.name)
+    if page is None:
+        known = (*RULES, *PAGES, *provider_spellings())
+        raise UsageError(f'there is no rule or provider "{arguments.name}". {did_you_mean(arguments.name, known)}')
+    sys.stdout.write(f"{page}\n")
+    return EXIT_OK
+
+
+def page_of(rule: str) -> str | None:
+    """Return a rule's page; None when there is no such rule."""
+    if rule in RULES:
+        module = RULES[rule]
+        return f"{rule}: {module.RULE.summary} ({module.RULE.severity})\n\n{(module.__doc__ or '').strip()}"
+    if rule in PAGES:
+        summary, text = PAGES[rule]
+        return f"{rule}: {summary}\n\n{text}"
+    return None

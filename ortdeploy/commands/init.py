@@ -1,0 +1,135 @@
+"""`ortdeploy init MODEL.onnx`: a manifest with the model's contract, its digest and a job over sample rows.
+
+The sample lies beside the manifest, so that what is written validates, plans and applies as it stands.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from ortdeploy.diagnostics import OrtdeployError, has_errors
+from ortdeploy.exit_codes import EXIT_OK, EXIT_REJECTED
+from ortdeploy.facts import ModelFacts, ValueFacts
+from ortdeploy.graph import read_model
+from ortdeploy.manifest.loader import LoadOptions
+from ortdeploy.manifest.write import flow, scalar
+from ortdeploy.part_files import open_whole
+from ortdeploy.tensors import FLOATING, Shape, TensorType
+from ortdeploy.views import text
+from ortdeploy.workflow import plan_manifests
+
+_SAMPLE_ROWS = 4
+_BATCH = 32
+_IMAGE_SIDE = 224
+_IMAGE_RANK = 4
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write manifest and sample, and say what in them needs attention."""
+    model = Path(arguments.model)
+    facts = read_model(model, arguments.model)
+    if facts.problem is not None:
+        raise OrtdeployError(facts.problem.detail.rstrip("."))
+    manifest = Path(arguments.output) if arguments.output else _default_place(model)
+    sample = manifest.with_name(f"{manifest.stem}-sample.npz")
+    for path in (manifest, sample):
+        if path.exists():
+            raise OrtdeployError(f"{path} is there already and is not overwritten; choose another name with -o")
+    batch = _batch(facts)
+    contract = _render(model, manifest, sample, facts, batch)
+    try:
+        manifest.parent.mkdir(parents=True, exist_ok=True)
+        with open_whole(sample) as file:
+            np.savez(file, allow_pickle=False, **_sample_rows(facts, batch))
+        with open_whole(manifest) as file:
+            file.write(contract.encode())
+    except OSError as error:
+        raise OrtdeployError(f"{error.filename or manifest} cannot be written: {error.strerror}") from error
+    sys.stdout.write(f"Wrote {manifest} and {sample}.\nNext: ortdeploy plan {manifest}\n")
+    found = plan_manifests([str(manifest)], LoadOptions(), state_dir=None).diagnostics
+    sys.stdout.write(text.render_diagnostics(found, color=False))
+    return EXIT_REJECTED if has_errors(found) else EXIT_OK
+
+
+def _default_place(model: Path) -> Path:
+    """Return a place from which the model lies inside the tree: here, or else beside the model."""
+    here = Path.cwd()
+    folder = Path() if model.resolve().is_relative_to(here) else model.parent
+    return folder / f"{model.stem}.yaml"
+
+
+def _batch(facts: ModelFacts) -> int | None:
+    """Return the batch size: 32 for a free first dimension, 1 for a fixed 1, None when rows have no dimension."""
+    shapes = [value.tensor.shape for value in facts.inputs if not value.optional]
+    outputs = [value.tensor.shape for value in facts.outputs if value.kind == "tensor"]
+    firsts = {shape[0] if isinstance(shape[0], int) else "free" for shape in shapes if shape}
+    if len(firsts) != 1 or not all(shapes):
+        return None
+    first = firsts.pop()
+    if any(shape == () or (shape and isinstance(shape[0], int) and shape[0] != first) for shape in outputs):
+        return None
+    return _BATCH if first == "free" else 1 if first == 1 else None
+
+
+def _sample_rows(facts: ModelFacts, batch: int | None) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(0)
+    return {value.name: _sample(value.tensor, batch, random) for value in facts.inputs if not value.optional}
+
+
+def _sample(tensor: TensorType, batch: int | None, random: np.random.Generator) -> np.ndarray:
+    """Make rows: random numbers between 0 and 1 for floating types, zeros or empty text for others."""
+    shape = tensor.shape or ()
+    row = [_size(size, axis, shape) for axis, size in enumerate(shape)]
+    sizes = (_SAMPLE_ROWS, *(row[1:] if batch else row))
+    if tensor.dtype == "string":
+        return np.full(sizes, "", dtype=str)
+    if tensor.dtype in FLOATING:
+        return random.random(sizes).astype(tensor.dtype)
+    return np.zeros(sizes, dtype=tensor.dtype or "float32")
+
+
+def _size(size: int | str | None, axis: int, shape: Shape) -> int:
+    """Choose a size for a free dimension: 224 for the height and width of what looks like an image, else 1."""
+    if isinstance(size, int):
+        return size
+    return _IMAGE_SIDE if len(shape) == _IMAGE_RANK and axis >= 2 else 1  # noqa: PLR2004  after rows and channels
+
+
+def _render(model: Path, manifest: Path, sample: Path, facts: ModelFacts, batch: int | None) -> str:
+    folder = manifest.absolute().parent
+    try:
+        path = model.resolve().relative_to(folder.resolve()).as_posix()
+    except ValueError as error:
+        raise OrtdeployError(
+            f"{model} must lie below the manifest's folder {folder}; choose another place with -o"
+        ) from error
+    name = scalar(model.stem)
+    outputs = [value for value in facts.outputs if value.kind == "tensor" and value.tensor.dtype]
+    key = "" if any(value.name == "row" for value in outputs) else "      key: [row]\n"
+    columns = "" if len(outputs) == len(facts.outputs) else f"      columns: {flow([v.name for v in outputs])}\n"
+    return (
+        f"# Made by ortdeploy init. For completion in an editor: ortdeploy schema > deployment.schema.json\n"
+        f"version: 1\n\n"
+        f"models:\n  {name}:\n    path: {scalar(path)}\n    sha256: {facts.sha256}\n"
+        f"    providers: [CPU]\n"
+        f"    inputs:\n{_tensors(facts.inputs)}"
+        f"    outputs:\n{_tensors(outputs)}\n"
+        f"jobs:\n  run:\n    model: {name}\n"
+        f"    input:\n"
+        f"      path: {scalar(sample.name)}  # {_SAMPLE_ROWS} sample rows made by init; name your own files here\n{key}"
+        f"    batch: {{size: {batch or 'none'}}}\n"
+        f"    output:\n      path: {scalar(f'outbox/{manifest.stem}')}\n      format: jsonl\n{columns}"
+    )
+
+
+def _tensors(values: "tuple[ValueFacts, ...] | list[ValueFacts]") -> str:
+    return "".join(f"      {scalar(value.name)}: {_tensor(value.tensor)}\n" for value in values)
+
+
+def _tensor(tensor: TensorType) -> str:
+    known: dict[str, object] = {"dtype": tensor.dtype} if tensor.dtype else {}
+    if tensor.shape is not None:
+        known["shape"] = list(tensor.shape)
+    return flow(known)

@@ -1,0 +1,42 @@
+"""`ortdeploy plan`: join manifests with facts, refuse what cannot work, say what would run."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from ortdeploy.commands.shared import load_options, use_color, write_diagnostics
+from ortdeploy.diagnostics import OrtdeployError, has_errors
+from ortdeploy.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED
+from ortdeploy.part_files import open_whole
+from ortdeploy.plan_file import dump_plans
+from ortdeploy.version import package_version
+from ortdeploy.views import json, text
+from ortdeploy.workflow import Planned, plan_manifests
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Plan and print; save the plan when asked to and nothing speaks against it."""
+    planned = plan_manifests(
+        arguments.paths, load_options(arguments), state_dir=arguments.state_dir, only_job=arguments.job
+    )
+    rejected = has_errors(planned.diagnostics)
+    if arguments.format == "json":
+        sys.stdout.write(json.render_check(planned.diagnostics, planned.plans))
+    else:
+        write_diagnostics(planned.diagnostics, arguments)
+    if arguments.format == "text" and not rejected and not arguments.quiet:
+        sys.stdout.write(text.render_plan(planned.plans, color=use_color(arguments)))
+    if rejected:
+        return EXIT_REJECTED
+    if arguments.out:
+        _save(planned, Path(arguments.out))
+    changes = any(plan.steps for plan in planned.plans)
+    return EXIT_CHANGES if changes and arguments.detailed_exitcode else EXIT_OK
+
+
+def _save(planned: Planned, path: Path) -> None:
+    try:
+        with open_whole(path) as file:
+            file.write(dump_plans(planned.plans, package_version("ortdeploy")).encode())
+    except OSError as error:
+        raise OrtdeployError(f"the plan cannot be written to {path}: {error.strerror}") from error

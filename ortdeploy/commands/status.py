@@ -1,0 +1,33 @@
+"""`ortdeploy status`: what the ledger knows of a manifest's jobs; reads only, also beside a live run."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from ortdeploy.commands.shared import load_options, use_color
+from ortdeploy.diagnostics import has_errors
+from ortdeploy.exit_codes import EXIT_OK, EXIT_REJECTED
+from ortdeploy.ledger import OutputRecord, output_key, read_outputs
+from ortdeploy.manifest.spec import Spec
+from ortdeploy.views import json, text
+from ortdeploy.workflow import state_folder, validate
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print each job with its state."""
+    validated = validate(arguments.paths, load_options(arguments))
+    if has_errors(validated.diagnostics):
+        sys.stderr.write(text.render_diagnostics(validated.diagnostics, color=use_color(arguments)))
+        return EXIT_REJECTED
+    records = [record for spec in validated.specs for record in _records(spec, arguments.state_dir)]
+    sys.stdout.write(json.render_status(records) if arguments.format == "json" else text.render_status(records))
+    return EXIT_OK
+
+
+def _records(spec: Spec, state_dir: str | None) -> list[tuple[str, str, OutputRecord | None]]:
+    folder = state_folder(spec.folder, state_dir)
+    known = {record.output: record for record in read_outputs(folder)}
+    return [
+        (job.name, job.output.path, known.get(output_key(Path(spec.folder) / job.output.path, folder)))
+        for job in spec.jobs
+    ]

@@ -1,0 +1,26 @@
+"""`ortdeploy validate`: text only; safe in editors and in CI, imports neither onnxruntime nor numpy."""
+
+import argparse
+import sys
+
+from ortdeploy.commands.shared import load_options, write_diagnostics
+from ortdeploy.diagnostics import has_errors
+from ortdeploy.exit_codes import EXIT_OK, EXIT_REJECTED
+from ortdeploy.manifest.loader import find_manifests
+from ortdeploy.workflow import validate
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check manifests and print what is wrong with them."""
+    validated = validate(arguments.paths, load_options(arguments))
+    if arguments.format == "json":
+        from ortdeploy.views import json  # noqa: PLC0415  only who asks for it
+
+        sys.stdout.write(json.render_check(validated.diagnostics))
+    else:
+        write_diagnostics(validated.diagnostics, arguments)
+    if arguments.format == "text" and not arguments.quiet:
+        from ortdeploy.views import text  # noqa: PLC0415
+
+        sys.stdout.write(text.summarize(validated.diagnostics, len(find_manifests(arguments.paths)[0])))
+    return EXIT_REJECTED if has_errors(validated.diagnostics) else EXIT_OK

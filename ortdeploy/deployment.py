@@ -1,0 +1,307 @@
+"""Spec joined with facts: what each job would do here, with nothing left to interpret.
+
+`resolve` decides nothing away: where something does not fit, the part that is known is kept, so that rules can say
+everything that is wrong at once.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ortdeploy.facts import Facts, FileFacts, InputFacts, ModelFacts, OutputFacts, ValueFacts
+from ortdeploy.manifest.spec import AdapterSpec, JobSpec, ModelSpec, ProviderSpec, Spec, StepSpec, TensorSpec
+from ortdeploy.providers.catalogue import find_provider
+from ortdeploy.tensors import ROWS, Shape, TensorType
+from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
+from ortdeploy.transforms.protocol import InapplicableError
+
+DEFAULT_BATCH = 32
+
+TEXT_FORMATS = ("csv", "jsonl")
+"""Formats whose numbers have no element type; they are read as what the model input takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedProvider:
+    """A provider that the session will ask for, by its full name."""
+
+    name: str
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedModel:
+    """A model with its facts and the chain its session gets; `unavailable` are the chain's providers not here."""
+
+    spec: ModelSpec
+    facts: ModelFacts
+    chain: tuple[ResolvedProvider, ...]
+    unavailable: tuple[ProviderSpec, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepProblem:
+    """A step that cannot take what reaches it."""
+
+    step: StepSpec
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binding:
+    """How one model input is fed: columns, steps, and the types from one end to the other.
+
+    `target` is what the session takes, without the rows' dimension when the model has none. `columns` is empty when
+    nothing feeds the input; `unknown` are columns that the source does not have.
+    """
+
+    value: ValueFacts
+    declared: TensorSpec | None
+    target: TensorType
+    columns: tuple[str, ...]
+    unknown: tuple[str, ...]
+    stacked: bool
+    source: TensorType
+    steps: tuple[StepSpec, ...]
+    stages: tuple[TensorType, ...]
+    problem: StepProblem | None
+
+    @property
+    def final(self) -> TensorType:
+        """What reaches the session, rows first."""
+        return self.stages[-1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedJob:
+    """A job with everything it rests on. `batch_size` 0: each row is one run."""
+
+    spec: JobSpec
+    model: ResolvedModel
+    adapter: AdapterSpec | None
+    adapter_facts: FileFacts | None
+    input: InputFacts
+    output: OutputFacts
+    bindings: tuple[Binding, ...]
+    batch_size: int
+    fixed_batch: int | None
+    outputs: Mapping[str, TensorType]
+    results: Mapping[str, TensorType]
+    postprocess: tuple[StepSpec, ...]
+    postprocess_problems: tuple[StepProblem, ...]
+    columns: tuple[str, ...]
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What the results depend on, by the name that a message gives it.
+
+        Two runs with the same identity give the same rows in the same files. The error budget and thread counts are
+        not part of it: changing those lets a job go on where it stopped.
+        """
+        spec = self.spec
+        output = [spec.output.format, self.columns, spec.input.key, spec.output.rows_per_part, spec.on_nan]
+        return {
+            "model": self.model.facts.sha256,
+            "adapter": self.adapter_facts.sha256 if self.adapter_facts else "",
+            "inputs": self.input.digest,
+            "providers": _digest([[provider.name, dict(provider.options)] for provider in self.model.chain]),
+            "columns": _digest([[b.value.name, b.columns, b.stacked] for b in self.bindings]),
+            "prepare": _digest([[b.value.name, [dict(step.options) for step in b.steps]] for b in self.bindings]),
+            "batch": _digest([self.batch_size, spec.last]),
+            "postprocess": _digest([dict(step.options) for step in self.postprocess]),
+            "output": _digest(output),
+        }
+
+    @property
+    def needed(self) -> frozenset[str]:
+        """Results that are written, or that a step reads."""
+        return frozenset({*self.columns, *(step.reads for step in self.postprocess)})
+
+    @property
+    def readable(self) -> bool:
+        """Whether the model and the input are there, so that what is between them can be judged."""
+        return self.model.facts.problem is None and self.input.problem is None and not self.input.missing_package
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """One manifest on this machine. Jobs that name no model are missing; the spec's rules have refused them."""
+
+    spec: Spec
+    facts: Facts
+    models: tuple[ResolvedModel, ...]
+    jobs: tuple[ResolvedJob, ...]
+
+
+def resolve(spec: Spec, facts: Facts) -> Deployment:
+    """Join what the user said with what is there."""
+    models = {model.name: _resolve_model(spec, model, facts) for model in spec.models}
+    jobs = tuple(_resolve_job(spec, job, models[job.model], facts) for job in spec.jobs if job.model in models)
+    return Deployment(spec=spec, facts=facts, models=tuple(models.values()), jobs=jobs)
+
+
+def _resolve_model(spec: Spec, model: ModelSpec, facts: Facts) -> ResolvedModel:
+    chain, unavailable = [], []
+    for entry in spec.chain_of(model):
+        provider = find_provider(entry.name)
+        name = provider.name if provider else entry.name
+        if name in facts.runtime.available_providers:
+            chain.append(ResolvedProvider(name=name, options=entry.options))
+        else:
+            unavailable.append(entry)
+    return ResolvedModel(spec=model, facts=facts.models[model.name], chain=tuple(chain), unavailable=tuple(unavailable))
+
+
+def _resolve_job(spec: Spec, job: JobSpec, model: ResolvedModel, facts: Facts) -> ResolvedJob:
+    source = facts.inputs[job.name]
+    adapter = spec.adapter(job.adapter)
+    targets = {value.name: _target(value, model.spec) for value in model.facts.inputs}
+    batch_size, fixed = _batch(job, [targets[v.name] for v in model.facts.inputs if not v.optional])
+    bindings = _bind_all(job, model, source, targets)
+    outputs = {value.name: _output_type(value, batched=batch_size > 0) for value in model.facts.outputs}
+    steps = tuple(_with_labels(step, facts) for step in job.postprocess)
+    results, problems = _infer_postprocess(steps, outputs)
+    return ResolvedJob(
+        spec=job,
+        model=model,
+        adapter=adapter,
+        adapter_facts=facts.adapters.get(adapter.name) if adapter else None,
+        input=source,
+        output=facts.outputs[job.name],
+        bindings=bindings,
+        batch_size=batch_size,
+        fixed_batch=fixed,
+        outputs=outputs,
+        results=results,
+        postprocess=steps,
+        postprocess_problems=problems,
+        columns=job.output.columns or tuple(results),
+    )
+
+
+def _target(value: ValueFacts, model: ModelSpec) -> TensorType:
+    """Return the graph's type with overridden dimensions and the sizes that the manifest adds to symbols."""
+    overrides = model.session.get("free_dimension_overrides", {})
+    shape = value.tensor.shape
+    if shape is not None:
+        shape = tuple(overrides.get(size, size) if isinstance(size, str) else size for size in shape)
+    return TensorType(value.tensor.dtype, shape)
+
+
+def _batch(job: JobSpec, targets: Sequence[TensorType]) -> tuple[int, int | None]:
+    """Return rows per run (0: one row is one run) and the batch that the graph fixes, if it does."""
+    if job.batch_size == 0:
+        return 0, None
+    fixed = {target.shape[0] for target in targets if target.shape and isinstance(target.shape[0], int)}
+    only = next(iter(fixed)) if len(fixed) == 1 else None
+    size = only if isinstance(only, int) and only > 0 else None
+    return job.batch_size or size or DEFAULT_BATCH, size
+
+
+def _bind_all(
+    job: JobSpec, model: ResolvedModel, source: InputFacts, targets: Mapping[str, TensorType]
+) -> tuple[Binding, ...]:
+    """Bind every input that must be fed, and the optional ones that the manifest feeds."""
+    unnamed = [v.name for v in model.facts.inputs if not v.optional and v.name not in job.input.columns]
+    only_column = next(iter(source.columns)) if len(source.columns) == 1 and len(unnamed) == 1 else None
+    bindings = []
+    for value in model.facts.inputs:
+        columns = job.input.columns.get(value.name, ())
+        if not columns and value.name in source.columns:
+            columns = (value.name,)
+        if not columns and only_column and value.name == unnamed[0]:
+            columns = (only_column,)
+        if columns or not value.optional:
+            bindings.append(_bind(job, model, source, value, targets[value.name], columns))
+    return tuple(bindings)
+
+
+def _bind(
+    job: JobSpec,
+    model: ResolvedModel,
+    source: InputFacts,
+    value: ValueFacts,
+    target: TensorType,
+    columns: tuple[str, ...],
+) -> Binding:
+    stacked = len(columns) > 1 or (value.name in job.input.columns and source.format == "csv" and _needs_vector(target))
+    start = _source_type(source, columns, target, stacked=stacked)
+    steps = job.prepare.get(value.name, ())
+    stages, problem = _infer_prepare(steps, start)
+    return Binding(
+        value=value,
+        declared=next((tensor for tensor in model.spec.inputs if tensor.name == value.name), None),
+        target=target,
+        columns=columns,
+        unknown=tuple(name for name in columns if name not in source.columns),
+        stacked=stacked,
+        source=start,
+        steps=steps,
+        stages=stages,
+        problem=problem,
+    )
+
+
+def _needs_vector(target: TensorType) -> bool:
+    """Tell whether a table's single column must become [rows, 1] to fit: there is only one way to read it."""
+    return target.shape is not None and len(target.shape) == 2 and target.shape[1] == 1  # noqa: PLR2004
+
+
+def _source_type(source: InputFacts, columns: tuple[str, ...], target: TensorType, *, stacked: bool) -> TensorType:
+    known = [source.columns[name] for name in columns if name in source.columns]
+    if not known:
+        return TensorType()
+    first = known[0]
+    dtype = target.dtype if source.format in TEXT_FORMATS else first.dtype
+    if not stacked:
+        return replace(first, dtype=dtype)
+    shape: Shape | None = (ROWS, len(columns), *first.shape[1:]) if first.shape else None
+    return TensorType(dtype, shape)
+
+
+def _infer_prepare(steps: Sequence[StepSpec], tensor: TensorType) -> tuple[tuple[TensorType, ...], StepProblem | None]:
+    """Return the type before the first step and after each, up to the first that cannot go on."""
+    stages = [tensor]
+    for step in steps:
+        try:
+            (tensor,) = PREPARE[step.name].infer(step.options, tensor)
+        except InapplicableError as error:
+            return (*stages, TensorType()), StepProblem(step=step, reason=str(error))
+        stages.append(tensor)
+    return tuple(stages), None
+
+
+def _output_type(value: ValueFacts, *, batched: bool) -> TensorType:
+    """Return a model output's type with the rows in front."""
+    shape = value.tensor.shape
+    if shape is None:
+        return TensorType(value.tensor.dtype)
+    return TensorType(value.tensor.dtype, (ROWS, *(shape[1:] if batched else shape)))
+
+
+def _with_labels(step: StepSpec, facts: Facts) -> StepSpec:
+    if step.name != "labels":
+        return step
+    lines = facts.labels[step.options["from"]].lines
+    return replace(step, options={**step.options, "lines": list(lines)})
+
+
+def _infer_postprocess(
+    steps: Sequence[StepSpec], outputs: Mapping[str, TensorType]
+) -> tuple[dict[str, TensorType], tuple[StepProblem, ...]]:
+    results, problems = dict(outputs), []
+    for step in steps:
+        tensor = results.get(step.reads, TensorType())
+        try:
+            types = POSTPROCESS[step.name].infer(step.options, tensor)
+        except InapplicableError as error:
+            problems.append(StepProblem(step=step, reason=str(error)))
+            types = tuple(TensorType() for _ in step.results)
+        results.update(zip(step.results, types, strict=True))
+    return results, tuple(problems)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,84 @@
+"""What is wrong, where, how bad and how sure: values that every stage returns and only views print.
+
+Problems in a user's file are values (`Diagnostic`); an expected failure during work is `OrtdeployError`. Anything else
+that is raised is a bug of ortdeploy and is reported as one.
+"""
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Severity(StrEnum):
+    """How bad: an error stops before anything runs, a warning does not."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+class Certainty(StrEnum):
+    """How sure a finding is."""
+
+    FILES = "proven-from-files"
+    MACHINE = "proven-on-this-machine"
+    ASSUMED = "assumed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A place in a file; line and column count from 1."""
+
+    path: str
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnostic:
+    """One complaint: a fixed summary that people learn to recognise, and full sentences about this case."""
+
+    rule: str
+    severity: Severity
+    summary: str
+    detail: str
+    span: Span
+    certainty: Certainty = Certainty.FILES
+    model: str | None = None
+    job: str | None = None
+
+
+class OrtdeployError(Exception):
+    """An expected failure during work: a disk is full, a file vanished, ONNX Runtime refused a batch."""
+
+
+class LockedError(OrtdeployError):
+    """The state is held by another live run."""
+
+
+class UsageError(OrtdeployError):
+    """The command line asks for something that does not exist."""
+
+
+def sort_diagnostics(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
+    """Order by file, place and rule, without repetitions."""
+    unique = dict.fromkeys(diagnostics)
+    return tuple(sorted(unique, key=lambda d: (d.span.path, d.span.line, d.span.column, d.rule, d.detail)))
+
+
+def has_errors(diagnostics: Iterable[Diagnostic]) -> bool:
+    """Whether any of them stops the work."""
+    return any(diagnostic.severity is Severity.ERROR for diagnostic in diagnostics)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a sentence that names the nearest known name, or lists the few that there are."""
+    names = sorted(known)
+    folded = {candidate.casefold(): candidate for candidate in names}
+    nearest = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
+    if nearest:
+        return f'Did you mean "{folded[nearest[0]]}"?'
+    if not names:
+        return "There is none to choose from."
+    shown = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")  # noqa: PLR2004  a line's worth of names
+    return f"Known: {shown}."

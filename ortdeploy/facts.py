@@ -1,0 +1,98 @@
+"""What this machine and these files are, as frozen plain data that a test can write down.
+
+Facts are gathered by `probe` and never change; decisions made from them are pure. A file that cannot be used is a
+fact too: a `Problem`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ortdeploy.tensors import TensorType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Why a file cannot be used: a kind that rules know, and a sentence for people."""
+
+    kind: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeFacts:
+    """The ONNX Runtime of this machine, and what it can load at most (None, and no opsets, where that is not known)."""
+
+    version: str
+    available_providers: tuple[str, ...]
+    max_ir_version: int | None
+    max_opsets: Mapping[str, int]
+    packages: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueFacts:
+    """An input or output of a graph. `kind` is tensor, sequence, map, optional or sparse; `optional` has a default."""
+
+    name: str
+    kind: str
+    tensor: TensorType
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """A model file as its bytes tell it; without `inputs` and `outputs` where `problem` says why."""
+
+    path: str
+    sha256: str = ""
+    ir_version: int = 0
+    opsets: Mapping[str, int] = field(default_factory=dict)
+    inputs: tuple[ValueFacts, ...] = ()
+    outputs: tuple[ValueFacts, ...] = ()
+    symbols: frozenset[str] = frozenset()
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileFacts:
+    """A file that is handed on as it is: an adapter, a label file with its lines."""
+
+    path: str
+    sha256: str = ""
+    lines: tuple[str, ...] = ()
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputFacts:
+    """A job's input. `columns` are those that files name; `rows` is None when only reading would tell."""
+
+    format: str | None = None
+    files: tuple[str, ...] = ()
+    digest: str = ""
+    columns: Mapping[str, TensorType] = field(default_factory=dict)
+    rows: int | None = None
+    missing_package: str | None = None
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputFacts:
+    """A job's output place: absent, empty, part (some parts are committed), finished or foreign (not ours)."""
+
+    state: str = "absent"
+    identity: Mapping[str, str] = field(default_factory=dict)
+    rows: int = 0
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Everything that planning one manifest needs to know; the keys are the manifest's names."""
+
+    runtime: RuntimeFacts
+    models: Mapping[str, ModelFacts]
+    adapters: Mapping[str, FileFacts]
+    inputs: Mapping[str, InputFacts]
+    outputs: Mapping[str, OutputFacts]
+    labels: Mapping[str, FileFacts] = field(default_factory=dict)

@@ -1,0 +1,187 @@
+"""Reads a model file into `ModelFacts`: no session, no external weights; the only room that uses onnx.
+
+The graph is the truth, not `session.get_inputs()`: it tells a scalar from an unknown rank, and it can be read on a
+laptop for a device that is somewhere else.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import onnx
+from google.protobuf.message import DecodeError
+
+from ortdeploy.facts import ModelFacts, Problem, ValueFacts
+from ortdeploy.tensors import Shape, TensorType
+
+_ELEMENT_TYPES: dict[int, str] = {
+    onnx.TensorProto.BOOL: "bool",
+    onnx.TensorProto.FLOAT16: "float16",
+    onnx.TensorProto.FLOAT: "float32",
+    onnx.TensorProto.DOUBLE: "float64",
+    onnx.TensorProto.INT8: "int8",
+    onnx.TensorProto.INT16: "int16",
+    onnx.TensorProto.INT32: "int32",
+    onnx.TensorProto.INT64: "int64",
+    onnx.TensorProto.STRING: "string",
+    onnx.TensorProto.UINT8: "uint8",
+    onnx.TensorProto.UINT16: "uint16",
+    onnx.TensorProto.UINT32: "uint32",
+    onnx.TensorProto.UINT64: "uint64",
+}
+_KINDS = {
+    "tensor_type": "tensor",
+    "sequence_type": "sequence",
+    "map_type": "map",
+    "optional_type": "optional",
+    "sparse_tensor_type": "sparse",
+}
+_LFS_MAGIC = b"version https://git-lfs.github.com/spec/"
+_ORT_MAGIC = b"ORTM"
+_MIN_IR_WITH_DEFAULTS = 4  # below it, an initializer in the inputs is a constant that ONNX Runtime refuses to be fed
+
+
+def read_model(path: Path, shown: str) -> ModelFacts:
+    """Read a model file; whatever keeps it from being used becomes the facts' problem. `shown` is its name in text."""
+    problem = _look_at_file(path, shown)
+    if problem is not None:
+        return ModelFacts(path=str(path), problem=problem)
+    try:
+        model = onnx.load(str(path), load_external_data=False)
+        problem = _look_at_model(model, shown)
+        if problem is None:
+            digest = _digest(path, model)
+            return _facts(path, model, digest)
+    except DecodeError:
+        problem = Problem(kind="not-onnx", detail=f"{shown} is not an ONNX model, or is cut off. Bring the whole file.")
+    except _ExternalDataError as error:
+        problem = Problem(kind="external-data", detail=f"{shown}: {error}")
+    except OSError as error:
+        problem = Problem(kind="unreadable", detail=f"{shown} cannot be read: {error.strerror}.")
+    return ModelFacts(path=str(path), problem=problem)
+
+
+def _look_at_file(path: Path, shown: str) -> Problem | None:
+    """Recognise from name, size and first bytes what cannot be a model."""
+    if path.is_dir():
+        return Problem(kind="folder", detail=f"{shown} is a folder. Name the .onnx file in it.")
+    try:
+        with path.open("rb") as file:
+            head = file.read(256)
+    except FileNotFoundError:
+        return Problem(kind="missing", detail=f"There is no file {shown}. Paths are relative to the manifest.")
+    except OSError as error:
+        return Problem(kind="unreadable", detail=f"{shown} cannot be read: {error.strerror}.")
+    if not head:
+        return Problem(kind="empty", detail=f"{shown} is empty. Bring the whole file.")
+    if head.startswith(_LFS_MAGIC):
+        return Problem(kind="lfs-pointer", detail=f"{shown} is a Git-LFS pointer, not the model. Run git lfs pull.")
+    if head[4:8] == _ORT_MAGIC:
+        detail = f"{shown} is in ORT format, whose graph cannot be inspected. Use the .onnx it was made from."
+        return Problem(kind="ort-format", detail=detail)
+    return None
+
+
+def _look_at_model(model: onnx.ModelProto, shown: str) -> Problem | None:
+    """Refuse what protobuf reads and ONNX is not: text that happens to parse, files cut between two fields."""
+    made = {name for node in model.graph.node for name in node.output}
+    made |= {tensor.name for tensor in model.graph.initializer} | {value.name for value in model.graph.input}
+    made |= {tensor.values.name for tensor in model.graph.sparse_initializer}
+    whole = model.ir_version > 0 and model.opset_import and model.graph.output
+    if not whole or any(value.name not in made for value in model.graph.output):
+        return Problem(kind="not-onnx", detail=f"{shown} is not an ONNX model, or is cut off. Bring the whole file.")
+    return None
+
+
+def _facts(path: Path, model: onnx.ModelProto, digest: str) -> ModelFacts:
+    constants = {tensor.name for tensor in model.graph.initializer}
+    takes_defaults = model.ir_version >= _MIN_IR_WITH_DEFAULTS
+    inputs = tuple(
+        _value(value, optional=value.name in constants)
+        for value in model.graph.input
+        if takes_defaults or value.name not in constants
+    )
+    outputs = tuple(_value(value, optional=False) for value in model.graph.output)
+    shapes = [value.tensor.shape for value in inputs]
+    return ModelFacts(
+        path=str(path),
+        sha256=digest,
+        ir_version=model.ir_version,
+        opsets={opset.domain or "ai.onnx": opset.version for opset in model.opset_import},
+        inputs=inputs,
+        outputs=outputs,
+        symbols=frozenset(size for shape in shapes for size in shape or () if isinstance(size, str)),
+    )
+
+
+def _value(value: onnx.ValueInfoProto, *, optional: bool) -> ValueFacts:
+    kind = _KINDS.get(value.type.WhichOneof("value") or "tensor_type", "tensor")
+    if kind != "tensor":
+        return ValueFacts(name=value.name, kind=kind, tensor=TensorType(), optional=optional)
+    tensor = value.type.tensor_type
+    shape = _shape(tensor.shape) if tensor.HasField("shape") else None
+    dtype = _ELEMENT_TYPES.get(tensor.elem_type)
+    return ValueFacts(name=value.name, kind=kind, tensor=TensorType(dtype, shape), optional=optional)
+
+
+def _shape(shape: onnx.TensorShapeProto) -> Shape:
+    return tuple(_dimension(dim) for dim in shape.dim)
+
+
+def _dimension(dim: Any) -> int | str | None:
+    if dim.HasField("dim_value"):
+        return int(dim.dim_value)
+    return str(dim.dim_param) or None
+
+
+class _ExternalDataError(Exception):
+    """External data that is not where a model may have it."""
+
+
+def _digest(path: Path, model: onnx.ModelProto) -> str:
+    """SHA-256 of the file; with external data, of a list of `digest  name` lines as sha256sum prints them."""
+    external = sorted(set(_external_locations(model)))
+    if not external:
+        return file_digest(path)
+    lines = [f"{file_digest(path)}  {path.name}\n"]
+    lines += [f"{file_digest(_external_file(path, location))}  {location}\n" for location in external]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def _external_file(model: Path, location: str) -> Path:
+    folder = model.parent.resolve()
+    file = (folder / PurePosixPath(location)).resolve()
+    if not file.is_relative_to(folder):
+        raise _ExternalDataError(
+            f"its external data {location} lies outside the model's folder. Put it beside the model."
+        )
+    if not file.is_file():
+        raise _ExternalDataError(f"its external data {location} is missing. Copy it beside the model.")
+    return file
+
+
+def _external_locations(model: onnx.ModelProto) -> Iterator[str]:
+    for tensor in _tensors(model.graph):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            yield from (entry.value for entry in tensor.external_data if entry.key == "location")
+
+
+def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Yield every tensor of a graph and of the graphs inside its nodes."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            if attribute.HasField("g"):
+                yield from _tensors(attribute.g)
+            for inner in attribute.graphs:
+                yield from _tensors(inner)
+
+
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 of a file, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,305 @@
+"""Text to plain data plus a table *path → span*; the only room that parses YAML.
+
+Built on PyYAML's events, which come flat however deep a hostile file nests. Everything that YAML would silently
+accept and a person would not expect is a diagnostic here: duplicate keys, non-string keys, alias cycles and bombs,
+several documents, tags, words whose meaning depends on the YAML version.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from ortdeploy.diagnostics import Certainty, Diagnostic, Severity, Span
+from ortdeploy.manifest.pages import SUMMARIES
+from ortdeploy.manifest.scalars import resolve_plain
+
+Path = tuple[str | int, ...]
+"""The way to a value: keys and list indices from the top."""
+
+MAX_BYTES = 4 * 1024 * 1024
+MAX_DEPTH = 64
+MAX_NODES = 200_000
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # four times faster where libyaml is there, the same events
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """Plain data, where each value and each key stands, and which booleans were written as words like `yes`."""
+
+    path: str
+    data: Any
+    spans: dict[Path, Span]
+    keys: dict[Path, Span]
+    words: dict[Path, str]
+
+    def locate(self, path: Path) -> Span:
+        """Return where a value stands, or the nearest thing above it that does."""
+        while path not in self.spans and path:
+            path = path[:-1]
+        return self.spans[path]
+
+    def locate_key(self, path: Path) -> Span:
+        """Return where the key of a value stands, or the value when it has none (list items, the top)."""
+        return self.keys.get(path) or self.locate(path)
+
+
+def stage_diagnostic(rule: str, detail: str, span: Span) -> Diagnostic:
+    """Make a diagnostic of the document and schema stages, whose summaries are in `pages`."""
+    severity = Severity.WARNING if rule == "byte-order-mark" else Severity.ERROR
+    return Diagnostic(
+        rule=rule, severity=severity, summary=SUMMARIES[rule], detail=detail, span=span, certainty=Certainty.FILES
+    )
+
+
+def parse_document(raw: bytes, path: str) -> tuple[Document | None, tuple[Diagnostic, ...]]:
+    """Turn a file's bytes into a document and everything that is wrong with it as YAML."""
+    parser = _Parser(path)
+    text = parser.decode(raw)
+    if text is None:
+        return None, tuple(parser.problems)
+    root = parser.compose(text)
+    if root is None:
+        return None, tuple(parser.problems)
+    document = parser.flatten(root)
+    return document, tuple(parser.problems)
+
+
+@dataclass(slots=True)
+class _Node:
+    """A composed value: a scalar, a list of nodes, or a list of (key node, value node)."""
+
+    span: Span
+    value: Any = None
+    items: "list[_Node] | None" = None
+    pairs: "list[tuple[_Node, _Node]] | None" = None
+    word: str | None = None
+    text: str | None = None
+    open: bool = False
+    pending: "_Node | None" = None
+
+    def add(self, child: "_Node") -> None:
+        """Append to a list; in a mapping, alternate between key and value."""
+        if self.items is not None:
+            self.items.append(child)
+        elif self.pairs is not None and self.pending is not None:
+            self.pairs.append((self.pending, child))
+            self.pending = None
+        else:
+            self.pending = child
+
+
+_Pairs = list[tuple[_Node, _Node]]
+
+
+class _TooMuchError(Exception):
+    """Composing or flattening stopped; the problem is already noted."""
+
+
+@dataclass(slots=True)
+class _Parser:
+    path: str
+    problems: list[Diagnostic] = field(default_factory=list)
+    anchors: dict[str, _Node] = field(default_factory=dict)
+    nodes: int = 0
+
+    def note(self, rule: str, detail: str, span: Span | None = None) -> None:
+        self.problems.append(stage_diagnostic(rule, detail, span or Span(path=self.path, line=1, column=1)))
+
+    def decode(self, raw: bytes) -> str | None:
+        if len(raw) > MAX_BYTES:
+            self.note("oversized-file", f"The file has {len(raw):,} bytes; a manifest may have {MAX_BYTES:,}.")
+            return None
+        if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
+            self.note("not-utf8", "The file is UTF-16. Save it as UTF-8.")
+            return None
+        try:
+            text = raw.decode("utf-8")
+        except UnicodeDecodeError as error:
+            before = raw[: error.start]
+            line = before.count(b"\n") + 1
+            column = len(before.rpartition(b"\n")[2].decode("utf-8")) + 1
+            detail = f"The byte 0x{raw[error.start]:02x} is not UTF-8. Save the file as UTF-8."
+            self.note("not-utf8", detail, Span(path=self.path, line=line, column=column))
+            return None
+        if text.startswith("\ufeff"):
+            self.note("byte-order-mark", "The file begins with a byte order mark. It is ignored; save without one.")
+        return text.removeprefix("\ufeff")
+
+    def compose(self, text: str) -> _Node | None:
+        """Build the node tree; None when there is no document to look at."""
+        try:
+            root = self._compose_events(yaml.parse(text, Loader=_LOADER))
+        except yaml.MarkedYAMLError as error:
+            self._note_syntax(error, text)
+            return None
+        except yaml.reader.ReaderError as error:
+            line = text.count("\n", 0, error.position) + 1
+            column = error.position - text.rfind("\n", 0, error.position)
+            span = Span(path=self.path, line=line, column=column)
+            character = error.character if isinstance(error.character, int) else ord(error.character)
+            self.note("yaml-syntax", f"The character U+{character:04X} is not allowed in YAML. Remove it.", span)
+            return None
+        except _TooMuchError:
+            return None
+        if root is None:
+            self.note("empty-manifest", "There is nothing but white space and comments in this file.")
+        return root
+
+    def _note_syntax(self, error: yaml.MarkedYAMLError, text: str) -> None:
+        mark = error.problem_mark or error.context_mark
+        problem = (error.problem or "The text is not YAML").strip()
+        detail = f"{problem[0].upper()}{problem[1:]}{' ' + error.context if error.context else ''}."
+        line, column = (mark.line, mark.column) if mark else (0, 0)
+        lines = text.splitlines()
+        line = min(line, max(len(lines) - 1, 0))
+        written = lines[line] if lines else ""
+        if "\t" in written[: len(written) - len(written.lstrip())]:
+            detail += " YAML indents with spaces only: replace the tab."
+        self.note("yaml-syntax", detail, Span(path=self.path, line=line + 1, column=column + 1))
+
+    def _compose_events(self, events: Iterator[Any]) -> _Node | None:
+        root: _Node | None = None
+        stack: list[_Node] = []
+        documents = 0
+        for event in events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                documents += 1
+                if documents > 1:
+                    detail = "A manifest is one document. Put what follows --- into a file of its own."
+                    self.note("several-documents", detail, self._span(event))
+                    return root
+            elif isinstance(event, yaml.CollectionEndEvent):
+                stack.pop().open = False
+            elif isinstance(event, yaml.NodeEvent):
+                node = self._node(event)
+                if stack:
+                    stack[-1].add(node)
+                elif not (node.text == "" and node.value is None):
+                    root = node
+                if isinstance(event, yaml.CollectionStartEvent):
+                    node.open = True
+                    stack.append(node)
+                    if len(stack) > MAX_DEPTH:
+                        self.note("too-deep", f"The nesting is deeper than {MAX_DEPTH} levels.", node.span)
+                        raise _TooMuchError
+        return root
+
+    def _span(self, event: Any) -> Span:
+        return Span(path=self.path, line=event.start_mark.line + 1, column=event.start_mark.column + 1)
+
+    def _node(self, event: Any) -> _Node:
+        span = self._span(event)
+        if isinstance(event, yaml.AliasEvent):
+            return self._alias(str(event.anchor), span)
+        if event.tag not in (None, "!"):
+            self.note("yaml-tag", f"The tag {event.tag} has no meaning in a manifest. Remove it.", span)
+        if isinstance(event, yaml.SequenceStartEvent):
+            node = _Node(span, items=[])
+        elif isinstance(event, yaml.MappingStartEvent):
+            node = _Node(span, pairs=[])
+        else:
+            node = self._scalar(event, span)
+        if event.anchor:
+            self.anchors[event.anchor] = node
+        return node
+
+    def _scalar(self, event: Any, span: Span) -> _Node:
+        if event.style:  # quoted, or a block scalar: text
+            return _Node(span, value=event.value, text=event.value)
+        scalar = resolve_plain(event.value)
+        if scalar.problem:
+            detail = f"{scalar.problem[0].upper()}{scalar.problem[1:]}. Write the plain number, or quote it as text."
+            self.note("ambiguous-scalar", detail, span)
+        return _Node(span, value=scalar.value, text=event.value, word=scalar.word)
+
+    def _alias(self, name: str, span: Span) -> _Node:
+        target = self.anchors.get(name)
+        if target is None:
+            self.note("undefined-alias", f"No anchor &{name} stands before this alias.", span)
+        elif target.open:
+            self.note("alias-cycle", f"The alias *{name} stands inside its own anchor and would never end.", span)
+        else:
+            return target
+        return _Node(span, text="")
+
+    def flatten(self, root: _Node) -> Document | None:
+        """Turn nodes into plain data and note every place; aliases keep the place of their anchor."""
+        document = Document(path=self.path, data=None, spans={}, keys={}, words={})
+        try:
+            data = self._value(root, (), document)
+        except _TooMuchError:
+            return None
+        return Document(path=self.path, data=data, spans=document.spans, keys=document.keys, words=document.words)
+
+    def _value(self, node: _Node, at: Path, document: Document) -> Any:
+        self._count(node, len(at))
+        document.spans[at] = node.span
+        if node.items is not None:
+            return [self._value(item, (*at, index), document) for index, item in enumerate(node.items)]
+        if node.pairs is not None:
+            return self._mapping(node, at, document)
+        if node.word:
+            document.words[at] = node.word
+        return node.value
+
+    def _count(self, node: _Node, depth: int) -> None:
+        self.nodes += 1
+        if self.nodes > MAX_NODES or depth > MAX_DEPTH:
+            detail = f"Its aliases would unfold to more than {MAX_NODES:,} values or {MAX_DEPTH} levels."
+            self.note("alias-bomb", detail, node.span)
+            raise _TooMuchError
+
+    def _mapping(self, node: _Node, at: Path, document: Document) -> dict[str, Any]:
+        data: dict[str, Any] = {}
+        own, inherited = self._split_merges(node)
+        for key_node, value_node in own:
+            key = self._key(key_node)
+            if key in data:
+                first = document.keys[(*at, key)]
+                detail = f'"{key}" is written here and on line {first.line}. YAML would keep only one of them.'
+                self.note("duplicate-key", detail, key_node.span)
+            elif key is not None:
+                self._entry(key, key_node, value_node, data, at, document)
+        for key_node, value_node in inherited:
+            key = self._key(key_node)
+            if key is not None and key not in data:
+                self._entry(key, key_node, value_node, data, at, document)
+        return data
+
+    def _entry(
+        self, key: str, key_node: _Node, node: _Node, data: dict[str, Any], at: Path, document: Document
+    ) -> None:
+        document.keys[(*at, key)] = key_node.span
+        data[key] = self._value(node, (*at, key), document)
+
+    def _split_merges(self, node: _Node, depth: int = 0) -> tuple[_Pairs, _Pairs]:
+        """Return a mapping's own pairs, and those that `<<` brings, which never replace them."""
+        own: _Pairs = []
+        inherited: _Pairs = []
+        for key, value in node.pairs or ():
+            if key.text == "<<":
+                inherited += self._merge_pairs(value, depth + 1)
+            else:
+                own.append((key, value))
+        return own, inherited
+
+    def _merge_pairs(self, value: _Node, depth: int) -> _Pairs:
+        self._count(value, depth)
+        sources = [value] if value.pairs is not None else value.items or []
+        if not sources or any(source.pairs is None for source in sources):
+            self.note("yaml-syntax", "What << merges must be a mapping or a list of mappings.", value.span)
+            return []
+        return [pair for source in sources for part in self._split_merges(source, depth) for pair in part]
+
+    def _key(self, node: _Node) -> str | None:
+        if node.items is not None or node.pairs is not None:
+            self.note("non-string-key", "A key must be text, not a list or a mapping.", node.span)
+            return None
+        if not isinstance(node.value, str):
+            kind = "nothing" if node.value is None else type(node.value).__name__
+            detail = f'YAML reads the key {node.text or "(empty)"} as {kind}, not as text. Quote it: "{node.text}".'
+            self.note("non-string-key", detail, node.span)
+        return node.text

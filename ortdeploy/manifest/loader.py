@@ -1,0 +1,109 @@
+"""Reads manifest files and runs document, overrides, schema and spec over them."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ortdeploy.diagnostics import Diagnostic, Span, has_errors
+from ortdeploy.manifest.document import MAX_BYTES, Document, parse_document, stage_diagnostic
+from ortdeploy.manifest.overrides import apply_profile, apply_sets, profile_names
+from ortdeploy.manifest.schema import check_document
+from ortdeploy.manifest.spec import Spec, build_spec
+
+SUFFIXES = (".yaml", ".yml")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """What the command line says about every manifest."""
+
+    profile: str | None = None
+    sets: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """One manifest file: its spec when there is one, the specs of its other profiles, and what is wrong with it."""
+
+    path: str
+    spec: Spec | None
+    variants: tuple[Spec, ...]
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def find_manifests(paths: Sequence[str]) -> tuple[tuple[str, ...], tuple[Diagnostic, ...]]:
+    """Return the manifest files that the paths name; a folder stands for the *.yaml and *.yml directly in it."""
+    files: list[str] = []
+    problems: list[Diagnostic] = []
+    for text in paths:
+        path = Path(text)
+        if not path.is_dir():
+            files.append(text)
+            continue
+        inside = sorted(str(child) for child in path.iterdir() if child.suffix in SUFFIXES and child.is_file())
+        if not inside:
+            detail = f"{text} is a folder without *.yaml or *.yml files directly in it."
+            problems.append(_unreadable(detail, text))
+        files += inside
+    return tuple(dict.fromkeys(files)), tuple(problems)
+
+
+def load_manifest(path: str, options: LoadOptions) -> Loaded:
+    """Load one file: every problem of its text and shape, and its spec unless one of them is an error."""
+    raw, problem = _read(path)
+    if raw is None:
+        return Loaded(path=path, spec=None, variants=(), diagnostics=(problem,) if problem else ())
+    document, diagnostics = parse_document(raw, path)
+    if document is None:
+        return Loaded(path=path, spec=None, variants=(), diagnostics=diagnostics)
+    sha256 = hashlib.sha256(raw).hexdigest()
+    spec, found = _specify(document, options.profile, options, sha256)
+    diagnostics += found
+    variants = []
+    for name in () if options.profile else profile_names(document):
+        variant, found = _specify(document, name, options, sha256)
+        diagnostics += found
+        variants += [variant] if variant else []
+    if has_errors(diagnostics):
+        spec, variants = None, []
+    return Loaded(path=path, spec=spec, variants=tuple(variants), diagnostics=tuple(dict.fromkeys(diagnostics)))
+
+
+def _read(path: str) -> tuple[bytes | None, Diagnostic | None]:
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(MAX_BYTES + 1), None
+    except FileNotFoundError:
+        return None, _unreadable(f"There is no file {path}.", path)
+    except (OSError, ValueError) as error:
+        return None, _unreadable(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.", path)
+
+
+def _unreadable(detail: str, path: str) -> Diagnostic:
+    return stage_diagnostic("unreadable-manifest", detail, Span(path=path, line=1, column=1))
+
+
+def _specify(
+    document: Document, profile: str | None, options: LoadOptions, sha256: str
+) -> tuple[Spec | None, tuple[Diagnostic, ...]]:
+    """Lay profile and --set over a document, check the result, build the spec if it has the right shape."""
+    diagnostics: tuple[Diagnostic, ...] = ()
+    if profile is not None:
+        document, diagnostics = apply_profile(document, profile)
+    document, found = apply_sets(document, options.sets)
+    diagnostics += found + check_document(document)
+    if has_errors(diagnostics):
+        return None, diagnostics
+    folder = Path(document.path).absolute().parent
+    spec = build_spec(
+        document,
+        name=Path(document.path).stem,
+        folder=str(folder),
+        roots=tuple(str(Path(root).absolute()) for root in options.roots),
+        sha256=sha256,
+        profile=profile,
+        sets=options.sets,
+    )
+    return spec, diagnostics

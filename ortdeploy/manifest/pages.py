@@ -1,0 +1,88 @@
+"""Pages of the diagnostics that the document and schema stages give; rules carry their own page with them."""
+
+PAGES: dict[str, tuple[str, str]] = {
+    "alias-bomb": (
+        "Aliases unfold to too much",
+        "Nested aliases can make a small file unfold to gigabytes. A manifest may unfold to 200,000 values and 64 "
+        "levels. Write the repeated part once and refer to it by name: provider chains under providers: exist for it.",
+    ),
+    "alias-cycle": (
+        "Alias inside its own anchor",
+        "A YAML alias that stands inside the value it refers to has no end. Remove the alias.",
+    ),
+    "ambiguous-scalar": (
+        "Number that YAML readers disagree about",
+        "YAML 1.1 and 1.2 read 010, 1_000, 1:30, .inf and .nan differently: an editor may show one number and another "
+        "tool use a second. Write the plain decimal number, or quote it when it is text.",
+    ),
+    "byte-order-mark": (
+        "Byte order mark at the start",
+        "The file begins with the invisible character U+FEFF. ortdeploy ignores it, other tools may not. "
+        "Save the file as UTF-8 without a byte order mark.",
+    ),
+    "duplicate-key": (
+        "Key written twice",
+        "A key may stand once in a mapping. YAML parsers silently keep the last one, so one of the two settings "
+        "would be lost. Remove or rename one.",
+    ),
+    "empty-manifest": (
+        "Empty manifest",
+        "A manifest needs at least version: and models:. `ortdeploy init MODEL.onnx` writes one from a model.",
+    ),
+    "missing-key": (
+        "Missing key",
+        "A mapping lacks a key that it must have. `ortdeploy schema` prints what each part of a manifest needs.",
+    ),
+    "moved-fact": (
+        "Saved plan rests on a fact that has moved",
+        "A plan names the manifest, models, adapters, inputs, ONNX Runtime version and providers that it was made "
+        "from. One of them is different now, so the plan no longer says what would happen. Make the plan again.",
+    ),
+    "non-string-key": (
+        "Key that is not text",
+        "YAML reads on, yes, null, 1 and 2024.5 as something else than text, also as keys. Quote the key.",
+    ),
+    "not-utf8": ("File is not UTF-8", "Manifests are UTF-8 text. Save the file with that encoding."),
+    "override-conflict": (
+        "Value given on the command line does not fit",
+        "--set KEY=VALUE replaces one value of the manifest; the way to it must lead through mappings or list items "
+        "that exist. Keys are separated by dots, list items are numbers: --set jobs.read.batch.size=16.",
+    ),
+    "oversized-file": (
+        "File too large for a manifest",
+        "A manifest may have 4 MiB. A file of that size is most often a model or data by mistake.",
+    ),
+    "several-documents": (
+        "Several documents in one file",
+        "One file is one deployment. YAML's --- starts another document, which would be ignored. Split the file.",
+    ),
+    "too-deep": ("Nesting too deep", "A manifest may nest 64 levels; a real one needs about eight."),
+    "undefined-alias": ("Alias without an anchor", "*name repeats what &name marked earlier in the file."),
+    "undefined-profile": (
+        "Profile that is not in the manifest",
+        "--profile NAME applies the overrides under profiles: NAME:. The manifest has no such profile.",
+    ),
+    "unknown-key": (
+        "Unknown key",
+        "Manifests are strict: a key that ortdeploy does not know is an error, because a misspelt key would "
+        "otherwise leave its setting silently at the default. Keys that begin with x- at the top are free.",
+    ),
+    "unreadable-manifest": (
+        "Manifest cannot be read",
+        "The file is missing, is not a file, or may not be read by this user; or a folder holds no *.yaml.",
+    ),
+    "unreadable-plan": (
+        "Saved plan cannot be read",
+        "A plan file is JSON written by `ortdeploy plan --out`, of a format version that this ortdeploy knows.",
+    ),
+    "value-not-allowed": ("Value not allowed", "The value has the right type, but is not one of those allowed here."),
+    "wrong-type": (
+        "Value of the wrong type",
+        "For example text where a number is wanted. In YAML the bare words yes, no, on and off are booleans, "
+        "and an empty value is null; quotes make text of anything.",
+    ),
+    "yaml-syntax": ("Not YAML", "The text cannot be read as YAML. The message is that of the YAML parser."),
+    "yaml-tag": ("YAML tag", "Tags such as !!python/object ask a parser to build objects. A manifest is plain data."),
+}
+
+SUMMARIES: dict[str, str] = {rule: summary for rule, (summary, _) in PAGES.items()}

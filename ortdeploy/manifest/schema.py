@@ -1,0 +1,202 @@
+"""Checks a document against `schemas/`; the only room that uses jsonschema.
+
+A JSON Schema error is turned into one of four diagnostics (unknown-key, missing-key, wrong-type, value-not-allowed),
+each in words about the manifest and never about the schema. Errors are Any: half of a ValidationError's attributes
+are typed as perhaps unset, which they never are for errors of iter_errors.
+"""
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from jsonschema import Draft202012Validator
+
+from ortdeploy.diagnostics import Diagnostic, did_you_mean
+from ortdeploy.manifest.document import Document, Path, stage_diagnostic
+from ortdeploy.schemas import schema_text
+
+_TYPE_NAMES = {
+    "array": "a list",
+    "boolean": "true or false",
+    "integer": "a whole number",
+    "null": "nothing",
+    "number": "a number",
+    "object": "a mapping",
+    "string": "text",
+}
+
+
+@cache
+def _validator(name: str) -> Draft202012Validator:
+    return Draft202012Validator(json.loads(schema_text(name)))
+
+
+def check_document(document: Document, schema: str = "deployment") -> tuple[Diagnostic, ...]:
+    """Return everything about the document that the schema does not allow."""
+    found: list[Diagnostic] = []
+    for error in _validator(schema).iter_errors(document.data):
+        for leaf in _leaves(error):
+            found += _diagnose(leaf, document)
+    return tuple(found)
+
+
+def _leaves(error: Any) -> Iterator[Any]:
+    """Replace the error of an `anyOf` by those of the alternative that the user most likely meant."""
+    if error.validator != "anyOf":
+        yield error
+        return
+    branches: dict[int, list[Any]] = {}
+    for child in error.context or ():
+        branches.setdefault(int(child.relative_schema_path[0]), []).append(child)
+    meant = min(branches, key=lambda index: _distance(error, index, branches[index]))
+    if _distance(error, meant, branches[meant])[0] and _is_step(error):
+        yield error
+        return
+    if all(_is_type_error_here(children) for children in branches.values()):
+        yield error
+        return
+    for child in branches[meant]:
+        yield from _leaves(child)
+
+
+def _is_type_error_here(children: list[Any]) -> bool:
+    return any(child.validator in {"type", "const"} and not child.path for child in children)
+
+
+def _is_step(error: Any) -> bool:
+    return isinstance(error.instance, dict) and len(error.validator_value) > 2  # noqa: PLR2004  step catalogues
+
+
+def _distance(error: Any, index: int, children: list[Any]) -> tuple[bool, bool, int]:
+    """Order alternatives: of another type or without its naming key last, then by the number of errors."""
+    schema = error.validator_value[index]
+    if "$ref" in schema:
+        schema = json.loads(schema_text("deployment"))["$defs"][schema["$ref"].rpartition("/")[2]]
+    naming_key = (schema.get("required") or [None])[0]
+    lacks_key = naming_key is not None and isinstance(error.instance, dict) and naming_key not in error.instance
+    return lacks_key, _is_type_error_here(children), len(children)
+
+
+def _diagnose(error: Any, document: Document) -> Iterator[Diagnostic]:
+    at: Path = tuple(error.absolute_path)
+    if error.validator == "additionalProperties":
+        yield from _unknown_keys(error, at, document)
+    elif error.validator == "required":
+        yield from _missing_keys(error, at, document)
+    elif error.validator == "anyOf" and _is_step(error):
+        yield _unknown_step(error, at, document)
+    elif error.validator in {"type", "anyOf"} or (error.validator == "const" and at in document.words):
+        yield stage_diagnostic("wrong-type", _wrong_type(error, at, document), document.locate(at))
+    else:
+        detail = f"{_name(at)} {_restriction(error)}"
+        yield stage_diagnostic("value-not-allowed", detail if detail[-1] in ".?" else f"{detail}.", document.locate(at))
+
+
+def _unknown_keys(error: Any, at: Path, document: Document) -> Iterator[Diagnostic]:
+    known = error.schema.get("properties", {})
+    for key in error.instance:
+        if key not in known and not ("patternProperties" in error.schema and key.startswith("x-")):
+            detail = f'"{key}" is not a key of {_name(at)}. {did_you_mean(key, known)}'
+            yield stage_diagnostic("unknown-key", detail, document.locate_key((*at, key)))
+
+
+def _missing_keys(error: Any, at: Path, document: Document) -> Iterator[Diagnostic]:
+    for key in error.validator_value:
+        if key not in error.instance and error.message.startswith(repr(key)):
+            meaning = error.schema.get("properties", {}).get(key, {})
+            detail = f'{_name(at)} needs the key "{key}"{_meaning(meaning)}.'
+            yield stage_diagnostic("missing-key", detail, document.locate_key(at))
+
+
+def _meaning(schema: dict[str, Any]) -> str:
+    return f": {schema['title'].lower()}" if "title" in schema else ""
+
+
+def _unknown_step(error: Any, at: Path, document: Document) -> Diagnostic:
+    names = [branch["$ref"].rpartition("/")[2].removesuffix("Step") for branch in error.validator_value]
+    if not error.instance:
+        return stage_diagnostic(
+            "missing-key", f"{_name(at)} names no step. {did_you_mean('', names)}", document.locate(at)
+        )
+    written = next(iter(error.instance))
+    detail = f'{_name(at)}: "{written}" is not a step. {did_you_mean(written, names)}'
+    return stage_diagnostic("unknown-key", detail, document.locate_key((*at, written)))
+
+
+def _wrong_type(error: Any, at: Path, document: Document) -> str:
+    wanted = " or ".join(dict.fromkeys(_TYPE_NAMES.get(name, name) for name in _wanted_types(error)))
+    detail = f"{_name(at)} must be {wanted}, not {_shown(error.instance)}."
+    if at in document.words:
+        word = document.words[at]
+        read = f"YAML reads the bare word {word} as {_shown(error.instance)}"
+        return f'{detail} {read}; write "{word}" in quotes if text is meant.'
+    if error.instance is None:
+        return f"{detail} Give it a value, or remove the key."
+    if isinstance(error.instance, str) and error.instance.lower() in {"yes", "no", "on", "off"} and "boolean" in wanted:
+        return f"{detail} Write true or false."
+    return detail
+
+
+def _wanted_types(error: Any) -> Iterator[str]:
+    if error.validator == "type":
+        wanted = error.validator_value
+        yield from [wanted] if isinstance(wanted, str) else wanted
+    elif error.validator == "const":
+        constant = error.validator_value
+        yield {bool: "boolean", int: "integer"}.get(type(constant), str(constant))
+    else:
+        for child in error.context or ():
+            if child.validator in {"type", "const"} and not child.path:
+                yield from _wanted_types(child)
+
+
+def _restriction(error: Any) -> str:
+    """Say in words what the value is not allowed to be."""
+    value, limit = _shown(error.instance), error.validator_value
+    match error.validator:
+        case "enum":
+            hint = f" {did_you_mean(error.instance, map(str, limit))}" if isinstance(error.instance, str) else ""
+            return f"is {value}; allowed are {', '.join(map(str, limit))}.{hint}"
+        case "const":
+            return f"must be {_shown(limit)}, not {value}"
+        case "minimum":
+            return f"is {value}; at least {limit} is allowed"
+        case "maximum":
+            return f"is {value}; at most {limit} is allowed"
+        case "minItems" | "maxItems":
+            bounds = error.schema.get("minItems"), error.schema.get("maxItems")
+            wanted = (
+                f"{bounds[0]}" if bounds[0] == bounds[1] else f"at {'least' if bounds[1] is None else 'most'} {limit}"
+            )
+            return f"has {len(error.instance)} items; it takes {wanted}"
+        case "minLength" | "minProperties":
+            return "is empty"
+        case "maxLength":
+            return f"is longer than {limit} characters"
+        case "uniqueItems":
+            return "names the same thing twice"
+    schema = error.schema
+    example = f" For example: {schema['examples'][0]}" if schema.get("examples") else ""
+    meaning = f" {schema['description']}" if "description" in schema else ""
+    return f"is {value}, which is not of the form that is wanted.{meaning}{example}"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "empty (null)"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list"
+    if isinstance(value, str):
+        shown = value if len(value) <= 60 else f"{value[:57]}…"  # noqa: PLR2004  one line of a terminal
+        return f'the text "{shown}"'
+    return str(value)
+
+
+def _name(at: Path) -> str:
+    """`jobs.read.batch.size`, the way that --set takes it."""
+    return ".".join(str(part) for part in at) or "the manifest"

@@ -1,0 +1,289 @@
+"""What the user said, as frozen dataclasses built from a document that the schema has accepted.
+
+Nothing is interpreted here: no file is looked at, no default depends on anything but the text. `at` says where a
+part was written, as a path into the document.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ortdeploy.diagnostics import Span
+from ortdeploy.manifest.document import Document, Path
+from ortdeploy.tensors import TensorType
+
+DEFAULT_ROWS_PER_PART = 50_000
+
+RESULT_OPTIONS = ("as", "value_as", "values_as")
+"""Options of postprocess steps that name a result."""
+
+ALWAYS_COLUMNS = ("path", "row")
+"""Key columns that every source offers: the row's file and its number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderSpec:
+    """One entry of a provider chain, as written."""
+
+    name: str
+    options: Mapping[str, Any]
+    at: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorSpec:
+    """A declared input or output; None for what the manifest leaves open. `limits` are lowest and highest value."""
+
+    name: str
+    tensor: TensorType
+    limits: tuple[float, float] | None
+    at: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """A model. `chain_name` when it names a chain, else `chain`; neither means the CPU provider alone."""
+
+    name: str
+    path: str
+    sha256: str | None
+    chain_name: str | None
+    chain: tuple[ProviderSpec, ...]
+    on_unavailable: str
+    session: Mapping[str, Any]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    at: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterSpec:
+    """A LoRA adapter file and the model that it was made for."""
+
+    name: str
+    path: str
+    model: str
+    sha256: str | None
+    at: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSpec:
+    """One prepare or postprocess step: the mapping as written; its first naming key is `name`."""
+
+    name: str
+    options: Mapping[str, Any]
+    at: Path
+
+    @property
+    def reads(self) -> str:
+        """The column that a postprocess step reads."""
+        return str(self.options[self.name])
+
+    @property
+    def results(self) -> tuple[str, ...]:
+        """The columns that a postprocess step makes, in the order in which it returns them."""
+        return tuple(self.options[key] for key in RESULT_OPTIONS if key in self.options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputSpec:
+    """Where a job's rows come from; `columns` maps model inputs to one or several column names."""
+
+    paths: tuple[str, ...]
+    format: str | None
+    columns: Mapping[str, tuple[str, ...]]
+    key: tuple[str, ...]
+    at: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputSpec:
+    """Where a job's results go; `columns` empty means all of them."""
+
+    path: str
+    format: str
+    columns: tuple[str, ...]
+    rows_per_part: int
+    at: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """A batch job. `batch_size` None: decided from the model; 0: the model has no dimension for rows."""
+
+    name: str
+    model: str
+    adapter: str | None
+    input: InputSpec
+    prepare: Mapping[str, tuple[StepSpec, ...]]
+    batch_size: int | None
+    last: str
+    postprocess: tuple[StepSpec, ...]
+    output: OutputSpec
+    max_failed: int | str
+    on_nan: str
+    at: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """One manifest. `folder` is where its relative paths start; `roots` are further folders they may reach."""
+
+    name: str
+    path: str
+    folder: str
+    roots: tuple[str, ...]
+    sha256: str
+    profile: str | None
+    sets: tuple[str, ...]
+    chains: Mapping[str, tuple[ProviderSpec, ...]]
+    models: tuple[ModelSpec, ...]
+    adapters: tuple[AdapterSpec, ...]
+    jobs: tuple[JobSpec, ...]
+    document: Document = field(repr=False, compare=False)
+
+    def model(self, name: str) -> ModelSpec | None:
+        """Return the model of that name, if there is one."""
+        return next((model for model in self.models if model.name == name), None)
+
+    def adapter(self, name: str | None) -> AdapterSpec | None:
+        """Return the adapter of that name, if there is one."""
+        return next((adapter for adapter in self.adapters if adapter.name == name), None)
+
+    def chain_of(self, model: ModelSpec) -> tuple[ProviderSpec, ...]:
+        """Return the chain that a model asks for, as written; the CPU alone when it asks for none."""
+        if model.chain_name is not None:
+            return self.chains.get(model.chain_name, ())
+        return model.chain or (ProviderSpec(name="CPU", options={}, at=model.at),)
+
+    def locate(self, at: Path, *, key: bool = False) -> Span:
+        """Return where a part was written: its value, or its key."""
+        return self.document.locate_key(at) if key else self.document.locate(at)
+
+
+def build_spec(
+    document: Document,
+    *,
+    name: str,
+    folder: str,
+    roots: tuple[str, ...],
+    sha256: str,
+    profile: str | None,
+    sets: tuple[str, ...],
+) -> Spec:
+    """Build the spec of a document that the schema has accepted."""
+    data = document.data
+    return Spec(
+        name=data.get("name", name),
+        path=document.path,
+        folder=folder,
+        roots=roots,
+        sha256=sha256,
+        profile=profile,
+        sets=sets,
+        chains={key: _chain(value, ("providers", key)) for key, value in data.get("providers", {}).items()},
+        models=tuple(_model(key, value) for key, value in data["models"].items()),
+        adapters=tuple(_adapter(key, value) for key, value in data.get("adapters", {}).items()),
+        jobs=tuple(_job(key, value) for key, value in data.get("jobs", {}).items()),
+        document=document,
+    )
+
+
+def _chain(entries: list[Any], at: Path) -> tuple[ProviderSpec, ...]:
+    return tuple(_provider(entry, (*at, index)) for index, entry in enumerate(entries))
+
+
+def _provider(entry: Any, at: Path) -> ProviderSpec:
+    if isinstance(entry, str):
+        return ProviderSpec(name=entry, options={}, at=at)
+    return ProviderSpec(name=entry["provider"], options=entry.get("options", {}), at=at)
+
+
+def _model(name: str, data: Mapping[str, Any]) -> ModelSpec:
+    at: Path = ("models", name)
+    providers = data.get("providers", [])
+    named = isinstance(providers, str)
+    return ModelSpec(
+        name=name,
+        path=data["path"],
+        sha256=data.get("sha256"),
+        chain_name=providers if named else None,
+        chain=() if named else _chain(providers, (*at, "providers")),
+        on_unavailable=data.get("on_unavailable", "fail"),
+        session=data.get("session", {}),
+        inputs=_tensors(data.get("inputs", {}), (*at, "inputs")),
+        outputs=_tensors(data.get("outputs", {}), (*at, "outputs")),
+        at=at,
+    )
+
+
+def _tensors(data: Mapping[str, Any], at: Path) -> tuple[TensorSpec, ...]:
+    return tuple(_tensor(name, value, (*at, name)) for name, value in data.items())
+
+
+def _tensor(name: str, data: Mapping[str, Any], at: Path) -> TensorSpec:
+    shape = tuple(data["shape"]) if "shape" in data else None
+    limits = data.get("range")
+    tensor = TensorType(data.get("dtype"), shape, data.get("layout"))
+    return TensorSpec(name=name, tensor=tensor, limits=(limits[0], limits[1]) if limits else None, at=at)
+
+
+def _adapter(name: str, data: Mapping[str, Any]) -> AdapterSpec:
+    at: Path = ("adapters", name)
+    return AdapterSpec(name=name, path=data["path"], model=data["model"], sha256=data.get("sha256"), at=at)
+
+
+def _job(name: str, data: Mapping[str, Any]) -> JobSpec:
+    at: Path = ("jobs", name)
+    batch, errors = data.get("batch", {}), data.get("errors", {})
+    size = batch.get("size")
+    return JobSpec(
+        name=name,
+        model=data["model"],
+        adapter=data.get("adapter"),
+        input=_input(data["input"], (*at, "input")),
+        prepare={key: _steps(steps, (*at, "prepare", key)) for key, steps in data.get("prepare", {}).items()},
+        batch_size=0 if size == "none" else size,
+        last=batch.get("last", "short"),
+        postprocess=_steps(data.get("postprocess", []), (*at, "postprocess")),
+        output=_output(data["output"], (*at, "output")),
+        max_failed=errors.get("max_failed", 0),
+        on_nan=errors.get("on_nan", "keep"),
+        at=at,
+    )
+
+
+def _input(data: Mapping[str, Any], at: Path) -> InputSpec:
+    paths = data["path"]
+    columns = {
+        key: (value,) if isinstance(value, str) else tuple(value) for key, value in data.get("columns", {}).items()
+    }
+    return InputSpec(
+        paths=(paths,) if isinstance(paths, str) else tuple(paths),
+        format=data.get("format"),
+        columns=columns,
+        key=tuple(data.get("key", ())),
+        at=at,
+    )
+
+
+def _output(data: Mapping[str, Any], at: Path) -> OutputSpec:
+    return OutputSpec(
+        path=data["path"],
+        format=data.get("format", "jsonl"),
+        columns=tuple(data.get("columns", ())),
+        rows_per_part=data.get("rows_per_part", DEFAULT_ROWS_PER_PART),
+        at=at,
+    )
+
+
+_STEP_OPTIONS = frozenset({"as", "at", "from", "k", "method", "value", "value_as", "values_as"})
+
+
+def _steps(data: list[Any], at: Path) -> tuple[StepSpec, ...]:
+    """Build steps; what names a step is its one key that is not an option of some step."""
+    return tuple(
+        StepSpec(name=next(key for key in step if key not in _STEP_OPTIONS), options=step, at=(*at, index))
+        for index, step in enumerate(data)
+    )

@@ -1,0 +1,26 @@
+"""Writes values as YAML that reads back as the same values, in every YAML version."""
+
+import json
+import re
+from typing import Any
+
+from ortdeploy.manifest.scalars import resolve_plain
+
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+-]*\Z")
+
+
+def scalar(value: Any) -> str:
+    """Return one value; text is left plain where nobody can misread it."""
+    if isinstance(value, str):
+        plain = resolve_plain(value)
+        return value if _PLAIN.match(value) and plain.value == value and not plain.problem else json.dumps(value)
+    return "null" if value is None else json.dumps(value)
+
+
+def flow(value: Any) -> str:
+    """Return a list or mapping on one line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{scalar(key)}: {flow(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(flow(item) for item in value) + "]"
+    return scalar(value)

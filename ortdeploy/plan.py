@@ -1,0 +1,289 @@
+"""The plan: what would run, as data with a format version, and the facts it rests on.
+
+`apply` does what the steps say and nothing else. A saved plan is refused when one of its facts has moved.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ortdeploy.deployment import Binding, Deployment, ResolvedJob, ResolvedModel
+from ortdeploy.manifest.spec import StepSpec
+from ortdeploy.tensors import FLOATING, Shape, TensorType
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """Something that the plan rests on: its kind, which one, and a value that changes when it does."""
+
+    kind: str
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedProvider:
+    """One provider of a session's chain, by its full name."""
+
+    name: str
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenSession:
+    """Open one session for a model."""
+
+    session: str
+    model: str
+    path: str
+    sha256: str
+    providers: tuple[PlannedProvider, ...]
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadAdapter:
+    """Load an adapter file for a session."""
+
+    adapter: str
+    session: str
+    path: str
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStep:
+    """A prepare or postprocess step with the type it was planned for; `results` are a postprocess step's columns."""
+
+    name: str
+    options: Mapping[str, Any]
+    results: tuple[str, ...]
+    dtype: str | None
+    shape: Shape | None
+    layout: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedInput:
+    """One model input: the columns it is fed from, the steps, and what must arrive at the session.
+
+    `shape` is that of a whole run. `read_dtype` is the element type that text formats are read as.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    stacked: bool
+    read_dtype: str | None
+    steps: tuple[PlannedStep, ...]
+    dtype: str
+    shape: Shape | None
+    limits: tuple[float, float] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunJob:
+    """Run one job.
+
+    `batch_size` 0: each row is one run; `pad_to` fills short batches; `max_failed` is a number of rows or a share.
+    """
+
+    job: str
+    session: str
+    model: str
+    adapter: str | None
+    format: str
+    patterns: tuple[str, ...]
+    inputs: tuple[PlannedInput, ...]
+    key: tuple[str, ...]
+    rows: int | None
+    batch_size: int
+    last: str
+    pad_to: int | None
+    fetch: tuple[str, ...]
+    check_finite: tuple[str, ...]
+    on_nan: str
+    postprocess: tuple[PlannedStep, ...]
+    output: str
+    output_format: str
+    columns: tuple[str, ...]
+    rows_per_part: int
+    max_failed: int | str
+    identity: Mapping[str, str]
+    committed_rows: int
+
+
+Step = OpenSession | LoadAdapter | RunJob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedJob:
+    """A job whose result is there already, made from the same things."""
+
+    job: str
+    output: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What would run for one manifest in `folder`; `profile`, `sets` and `roots` are the command line's."""
+
+    deployment: str
+    manifest: str
+    folder: str
+    profile: str | None
+    sets: tuple[str, ...]
+    roots: tuple[str, ...]
+    facts: tuple[Fact, ...]
+    steps: tuple[Step, ...]
+    finished: tuple[FinishedJob, ...]
+
+
+def make_plan(deployment: Deployment, only_job: str | None = None) -> Plan:
+    """Write down the steps for a deployment to which no rule objects."""
+    spec = deployment.spec
+    jobs = [job for job in deployment.jobs if only_job in {None, job.spec.name}]
+    finished = tuple(_finished(job) for job in jobs if job.output.state == "finished")
+    to_run = [job for job in jobs if job.output.state != "finished"]
+    return Plan(
+        deployment=spec.name,
+        manifest=spec.path,
+        folder=spec.folder,
+        profile=spec.profile,
+        sets=spec.sets,
+        roots=spec.roots,
+        facts=plan_facts(deployment),
+        steps=tuple(_steps(to_run)),
+        finished=finished,
+    )
+
+
+def plan_facts(deployment: Deployment) -> tuple[Fact, ...]:
+    """Return what a plan for this deployment rests on."""
+    runtime = deployment.facts.runtime
+    return (
+        Fact(kind="manifest", name=deployment.spec.path, value=deployment.spec.sha256),
+        Fact(kind="ONNX Runtime version", name="onnxruntime", value=runtime.version),
+        Fact(kind="providers", name="onnxruntime", value=", ".join(runtime.available_providers)),
+        *(Fact(kind="model", name=m.spec.path, value=m.facts.sha256) for m in deployment.models),
+        *(
+            Fact(kind="adapter", name=adapter.path, value=deployment.facts.adapters[adapter.name].sha256)
+            for adapter in deployment.spec.adapters
+        ),
+        *(Fact(kind="labels", name=path, value=file.sha256) for path, file in deployment.facts.labels.items()),
+        *(
+            Fact(kind="inputs", name=f"job {job.spec.name}: {', '.join(job.spec.input.paths)}", value=job.input.digest)
+            for job in deployment.jobs
+        ),
+    )
+
+
+def moved_facts(planned: Sequence[Fact], now: Sequence[Fact]) -> tuple[Fact, ...]:
+    """Return the planned facts that are no longer so."""
+    present = {(fact.kind, fact.name): fact.value for fact in now}
+    return tuple(fact for fact in planned if present.get((fact.kind, fact.name)) != fact.value)
+
+
+def _finished(job: ResolvedJob) -> FinishedJob:
+    return FinishedJob(job=job.spec.name, output=job.spec.output.path, rows=job.output.rows)
+
+
+def _steps(jobs: Sequence[ResolvedJob]) -> Iterator[Step]:
+    opened: set[str] = set()
+    for job in jobs:
+        name = job.model.spec.name
+        if name not in opened:
+            yield _open_session(job.model)
+            opened.add(name)
+        if job.adapter is not None and job.adapter_facts is not None and job.adapter.name not in opened:
+            yield LoadAdapter(
+                adapter=job.adapter.name, session=name, path=job.adapter_facts.path, sha256=job.adapter_facts.sha256
+            )
+            opened.add(job.adapter.name)
+        yield _run_job(job)
+
+
+def _open_session(model: ResolvedModel) -> OpenSession:
+    return OpenSession(
+        session=model.spec.name,
+        model=model.spec.name,
+        path=model.facts.path,
+        sha256=model.facts.sha256,
+        providers=tuple(PlannedProvider(name=p.name, options=p.options) for p in model.chain),
+        options=model.spec.session,
+    )
+
+
+def _run_job(job: ResolvedJob) -> RunJob:
+    spec = job.spec
+    rows_per_run = job.batch_size or 1
+    fetch = tuple(name for name in job.outputs if name in job.needed)
+    return RunJob(
+        job=spec.name,
+        session=job.model.spec.name,
+        model=job.model.spec.name,
+        adapter=spec.adapter,
+        format=job.input.format or "",
+        patterns=spec.input.paths,
+        inputs=tuple(_planned_input(binding, job) for binding in job.bindings),
+        key=spec.input.key,
+        rows=job.input.rows,
+        batch_size=job.batch_size,
+        last=spec.last,
+        pad_to=job.fixed_batch if job.fixed_batch is not None else (job.batch_size if spec.last == "pad" else None),
+        fetch=fetch,
+        check_finite=tuple(n for n in fetch if job.outputs[n].dtype in FLOATING) if spec.on_nan != "keep" else (),
+        on_nan=spec.on_nan,
+        postprocess=tuple(_planned_postprocess(job)),
+        output=spec.output.path,
+        output_format=spec.output.format,
+        columns=job.columns,
+        rows_per_part=-(-spec.output.rows_per_part // rows_per_run) * rows_per_run,
+        max_failed=spec.max_failed,
+        identity=job.identity,
+        committed_rows=job.output.rows,
+    )
+
+
+def _planned_step(step: StepSpec, tensor: TensorType) -> PlannedStep:
+    return PlannedStep(
+        name=step.name,
+        options=step.options,
+        results=step.results,
+        dtype=tensor.dtype,
+        shape=tensor.shape,
+        layout=tensor.layout,
+    )
+
+
+def _planned_input(binding: Binding, job: ResolvedJob) -> PlannedInput:
+    steps = tuple(_planned_step(step, tensor) for step, tensor in zip(binding.steps, binding.stages, strict=False))
+    return PlannedInput(
+        name=binding.value.name,
+        columns=binding.columns,
+        stacked=binding.stacked,
+        read_dtype=binding.source.dtype,
+        steps=steps,
+        dtype=binding.target.dtype or "",
+        shape=_contract(binding, job),
+        limits=binding.declared.limits if binding.declared else None,
+    )
+
+
+def _contract(binding: Binding, job: ResolvedJob) -> Shape | None:
+    """Return what every run's tensor must be: the graph's shape, with sizes that only the manifest fixes."""
+    graph = binding.target.shape
+    declared = binding.declared.tensor.shape if binding.declared else None
+    if graph is None or declared is None:
+        return declared if graph is None else graph
+    first = graph[0] if job.batch_size and graph else None
+    merged = [want if isinstance(want, int) else have for have, want in zip(graph, declared, strict=True)]
+    return (first, *merged[1:]) if job.batch_size else tuple(merged)
+
+
+def _planned_postprocess(job: ResolvedJob) -> Iterator[PlannedStep]:
+    for step in job.postprocess:
+        if job.needed.intersection(step.results):
+            yield _planned_step(step, job.results[step.reads])

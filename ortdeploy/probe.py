@@ -1,0 +1,142 @@
+"""Gathers the facts that planning one manifest needs: runtime, models, adapters, labels, inputs, outputs."""
+
+import os
+from pathlib import Path
+
+from ortdeploy.facts import Facts, FileFacts, InputFacts, OutputFacts, Problem, RuntimeFacts
+from ortdeploy.graph import file_digest, read_model
+from ortdeploy.ledger import OutputRecord, output_key, read_outputs
+from ortdeploy.manifest.spec import JobSpec, Spec
+from ortdeploy.sources.catalogue import probe_input
+from ortdeploy.sources.files import outside
+
+_ADAPTER_MAGIC = b"TORT"
+
+
+def probe(spec: Spec, state_dir: Path, runtime: RuntimeFacts) -> Facts:
+    """Look at every file that the manifest names and at every place that it writes to."""
+    roots = (spec.folder, *spec.roots)
+    records = {record.output: record for record in read_outputs(state_dir)}
+    label_paths = {step.options["from"] for job in spec.jobs for step in job.postprocess if step.name == "labels"}
+    models = {}
+    for model in spec.models:
+        path = _full(spec, model.path)
+        facts = read_model(path, model.path)
+        stray = _stray(path, model.path, roots)
+        models[model.name] = type(facts)(path=str(path), problem=stray) if stray else facts
+    return Facts(
+        runtime=runtime,
+        models=models,
+        adapters={
+            adapter.name: _probe_adapter(_full(spec, adapter.path), adapter.path, roots) for adapter in spec.adapters
+        },
+        inputs={job.name: _probe_input(spec, job, runtime) for job in spec.jobs},
+        outputs={job.name: _probe_output(spec, job, state_dir, records, roots) for job in spec.jobs},
+        labels={path: _probe_labels(_full(spec, path), path, roots) for path in label_paths},
+    )
+
+
+def _full(spec: Spec, path: str) -> Path:
+    return Path(os.path.normpath(Path(spec.folder) / path))
+
+
+def _stray(path: Path, shown: str, roots: tuple[str, ...]) -> Problem | None:
+    if path.exists() and outside(str(path), roots):
+        detail = f"{shown} is a link out of the manifest's folder tree. Allow its root with --allow-root."
+        return Problem(kind="outside", detail=detail)
+    return None
+
+
+def _probe_input(spec: Spec, job: JobSpec, runtime: RuntimeFacts) -> InputFacts:
+    return probe_input(spec.folder, job.input.paths, job.input.format, spec.roots, runtime.packages)
+
+
+def _probe_adapter(path: Path, shown: str, roots: tuple[str, ...]) -> FileFacts:
+    """Look at an adapter's first bytes: ONNX Runtime's adapter files are flatbuffers with the identifier TORT."""
+    problem = _stray(path, shown, roots)
+    if problem is not None:
+        return FileFacts(path=str(path), problem=problem)
+    try:
+        with path.open("rb") as file:
+            head = file.read(8)
+        if head[4:8] != _ADAPTER_MAGIC:
+            detail = (
+                f"{shown} is not an ONNX Runtime adapter file. Convert it to .onnx_adapter (Olive: convert-adapters)."
+            )
+            return FileFacts(path=str(path), problem=Problem(kind="not-an-adapter", detail=detail))
+        return FileFacts(path=str(path), sha256=file_digest(path))
+    except OSError as error:
+        return FileFacts(path=str(path), problem=_cannot_read(shown, error))
+
+
+def _probe_labels(path: Path, shown: str, roots: tuple[str, ...]) -> FileFacts:
+    problem = _stray(path, shown, roots)
+    if problem is not None:
+        return FileFacts(path=str(path), problem=problem)
+    try:
+        lines = tuple(path.read_text(encoding="utf-8-sig").splitlines())
+        digest = file_digest(path)
+    except OSError as error:
+        return FileFacts(path=str(path), problem=_cannot_read(shown, error))
+    except UnicodeDecodeError:
+        return FileFacts(path=str(path), problem=Problem(kind="not-utf8", detail=f"{shown} is not UTF-8 text."))
+    if not lines:
+        return FileFacts(path=str(path), problem=Problem(kind="empty", detail=f"{shown} holds no labels."))
+    return FileFacts(path=str(path), sha256=digest, lines=lines)
+
+
+def _cannot_read(shown: str, error: OSError) -> Problem:
+    if isinstance(error, FileNotFoundError):
+        return Problem(kind="missing", detail=f"There is no file {shown}. Paths are relative to the manifest.")
+    return Problem(kind="unreadable", detail=f"{shown} cannot be read: {error.strerror}.")
+
+
+def _probe_output(
+    spec: Spec, job: JobSpec, state_dir: Path, records: dict[str, OutputRecord], roots: tuple[str, ...]
+) -> OutputFacts:
+    folder = _full(spec, job.output.path)
+    shown = job.output.path
+    problem = _unwritable(folder, shown, roots)
+    if problem is not None:
+        return OutputFacts(problem=problem)
+    record = records.get(output_key(folder, state_dir))
+    if not folder.exists():
+        return OutputFacts()
+    if record is None:
+        foreign = any(folder.iterdir())
+        return OutputFacts(state="foreign" if foreign else "empty")
+    damage = _damage(folder, shown, record)
+    state = "finished" if record.status == "done" else "part"
+    return OutputFacts(state=state, identity=record.identity, rows=record.rows, problem=damage)
+
+
+def _unwritable(folder: Path, shown: str, roots: tuple[str, ...]) -> Problem | None:
+    existing = folder
+    while not os.path.lexists(existing):
+        existing = existing.parent
+    if not existing.is_dir():
+        detail = f"{shown} cannot be a folder: {existing} is a file. Choose another place."
+        return Problem(kind="not-a-folder", detail=detail)
+    if outside(str(existing), roots):
+        return Problem(kind="outside", detail=f"{shown} leads through a link out of the manifest's folder tree.")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        detail = f"{existing} cannot be written by this user, or its file system is read-only. Choose another place."
+        return Problem(kind="read-only", detail=detail)
+    return None
+
+
+def _damage(folder: Path, shown: str, record: OutputRecord) -> Problem | None:
+    """Compare the committed parts with the files that are there."""
+    for part in record.parts:
+        if part.file is None:
+            continue
+        path = folder / part.file
+        size = path.stat().st_size if path.is_file() else None
+        if size != part.bytes:
+            what = "is gone" if size is None else f"has {size} bytes instead of {part.bytes}"
+            detail = (
+                f"{shown}/{part.file} was committed and {what}. Bring it back, or take the whole folder {shown} away "
+                "to run the job again."
+            )
+            return Problem(kind="damaged", detail=detail)
+    return None

@@ -1,0 +1,81 @@
+"""The execution providers that ONNX Runtime knows or knew, by the names users write.
+
+Sources: `onnxruntime.get_all_providers()` of 1.31.1 and the release notes and wheels of earlier versions.
+"""
+
+from dataclasses import dataclass
+
+SUFFIX = "ExecutionProvider"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provider:
+    """One execution provider: its full name, what carries it, and since when it is gone (None: it is not)."""
+
+    name: str
+    package: str
+    removed_in: str | None = None
+    instead: str | None = None
+
+    @property
+    def short(self) -> str:
+        """`CUDA` for `CUDAExecutionProvider`."""
+        return self.name.removesuffix(SUFFIX)
+
+
+PROVIDERS: tuple[Provider, ...] = (
+    Provider(name="ACLExecutionProvider", package="a source build with --use_acl"),
+    Provider(name="ArmNNExecutionProvider", package="none", removed_in="1.25", instead="CPU"),
+    Provider(name="AzureExecutionProvider", package="onnxruntime"),
+    Provider(name="CANNExecutionProvider", package="onnxruntime-cann"),
+    Provider(name="CPUExecutionProvider", package="onnxruntime"),
+    Provider(name="CUDAExecutionProvider", package="onnxruntime-gpu"),
+    Provider(name="CoreMLExecutionProvider", package="onnxruntime on macOS"),
+    Provider(name="DmlExecutionProvider", package="onnxruntime-directml"),
+    Provider(name="DnnlExecutionProvider", package="a source build with --use_dnnl"),
+    Provider(name="JsExecutionProvider", package="onnxruntime-web"),
+    Provider(name="MIGraphXExecutionProvider", package="onnxruntime-migraphx"),
+    Provider(name="NGRAPHExecutionProvider", package="none", removed_in="1.6"),
+    Provider(name="NnapiExecutionProvider", package="onnxruntime-android"),
+    Provider(name="NupharExecutionProvider", package="none", removed_in="1.13"),
+    Provider(name="NvTensorRTRTXExecutionProvider", package="a source build with --use_nv_tensorrt_rtx"),
+    Provider(name="OpenVINOExecutionProvider", package="onnxruntime-openvino"),
+    Provider(name="QNNExecutionProvider", package="onnxruntime-qnn"),
+    Provider(name="ROCMExecutionProvider", package="none", removed_in="1.23", instead="MIGraphX"),
+    Provider(name="RknpuExecutionProvider", package="a source build with --use_rknpu"),
+    Provider(name="SNPEExecutionProvider", package="a source build with --use_snpe"),
+    Provider(name="TensorrtExecutionProvider", package="onnxruntime-gpu"),
+    Provider(name="TvmExecutionProvider", package="none", removed_in="1.21"),
+    Provider(name="VSINPUExecutionProvider", package="a source build with --use_vsinpu"),
+    Provider(name="VitisAIExecutionProvider", package="onnxruntime-vitisai"),
+    Provider(name="WebGpuExecutionProvider", package="onnxruntime-webgpu"),
+    Provider(name="WebNNExecutionProvider", package="onnxruntime-web"),
+    Provider(name="XnnpackExecutionProvider", package="a source build with --use_xnnpack"),
+)
+
+CPU = "CPUExecutionProvider"
+
+_BY_NAME = {spelling: provider for provider in PROVIDERS for spelling in (provider.name, provider.short)}
+_BY_NAME["DirectML"] = _BY_NAME["Dml"]
+_BY_NAME["TensorRT"] = _BY_NAME["Tensorrt"]
+
+
+def find_provider(name: str) -> Provider | None:
+    """Return the provider of a short or full name, spelt exactly."""
+    return _BY_NAME.get(name)
+
+
+def provider_spellings() -> tuple[str, ...]:
+    """Return the short names, for messages that offer the nearest."""
+    return tuple(sorted({provider.short for provider in PROVIDERS if provider.removed_in is None}))
+
+
+def render_page(provider: Provider) -> str:
+    """Return the page that `ortdeploy explain` prints."""
+    lines = [provider.name, f"  Written {provider.short} or {provider.name}."]
+    if provider.removed_in:
+        lines.append(f"  Removed from ONNX Runtime in {provider.removed_in}.")
+        lines.append(f"  Use {provider.instead} instead." if provider.instead else "  Nothing replaces it.")
+    else:
+        lines.append(f"  Comes with: {provider.package}.")
+    return "\n".join(lines)

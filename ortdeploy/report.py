@@ -1,0 +1,86 @@
+"""What a run leaves beside its parts: `_run.json` and `_failed.jsonl`, both derived from the ledger."""
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ortdeploy.ledger import OutputRecord
+from ortdeploy.part_files import open_whole
+from ortdeploy.plan import OpenSession, Plan, RunJob
+from ortdeploy.plan_file import encode
+from ortdeploy.timing import Histogram
+from ortdeploy.version import versions
+
+FORMAT_VERSION = 1
+REPORT = "_run.json"
+FAILED = "_failed.jsonl"
+_KIB = 1024
+
+
+def write_report(
+    *,
+    folder: Path,
+    record: OutputRecord,
+    failures: Iterable[str],
+    plan: Plan,
+    step: RunJob,
+    placement: Mapping[str, int],
+    run_times: Histogram,
+    seconds: float,
+) -> None:
+    """Write both files, whole or not at all. Raises OSError."""
+    with open_whole(folder / FAILED) as file:
+        file.writelines(f"{line}\n".encode() for line in failures)
+    session = next(s for s in plan.steps if isinstance(s, OpenSession) and s.session == step.session)
+    report = {
+        "format_version": FORMAT_VERSION,
+        "run": record.run,
+        "deployment": record.deployment,
+        "job": record.job,
+        "status": record.status,
+        "reason": record.reason,
+        "started": record.started,
+        "ended": record.ended,
+        "seconds": round(seconds, 6),
+        "rows": _row_counts(record),
+        "plan": hashlib.sha256(json.dumps(encode(plan), sort_keys=True).encode()).hexdigest(),
+        "manifest": next(fact.value for fact in plan.facts if fact.kind == "manifest"),
+        "identity": dict(record.identity),
+        "model": {"name": step.model, "path": session.path, "sha256": session.sha256},
+        "adapter": step.adapter,
+        "providers": [provider.name for provider in session.providers],
+        "placement": dict(placement),
+        "session_run": _durations(run_times),
+        "peak_memory_bytes": peak_memory(),
+        "parts": [asdict(part) for part in record.parts],
+        "versions": versions(),
+    }
+    with open_whole(folder / REPORT) as file:
+        file.write((json.dumps(report, indent=2) + "\n").encode())
+
+
+def _row_counts(record: OutputRecord) -> dict[str, int]:
+    counts = {"input": record.rows}
+    for name in ("committed", "failed", "skipped"):
+        counts[name] = sum(getattr(part, name) for part in record.parts)
+    return counts
+
+
+def _durations(run_times: Histogram) -> dict[str, Any]:
+    shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
+    percentiles = {name: run_times.percentile(share) for name, share in shares.items()}
+    return {"count": run_times.count, "seconds": round(run_times.total, 6), **percentiles}
+
+
+def peak_memory() -> int | None:
+    """Return the largest resident set of this process so far in bytes; None where the system does not tell."""
+    try:
+        import resource  # noqa: PLC0415  not on Windows
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * _KIB

@@ -1,0 +1,33 @@
+"""What it catches: a job whose adapter was declared for another model than the job's.
+
+Why: an adapter replaces inputs of one graph. On another graph ONNX Runtime fails at the first run with "Invalid input
+name", or, where names happen to agree, answers with nonsense.
+
+Example:
+
+    adapters: {french: {path: french.onnx_adapter, model: translator}}
+    jobs: {read: {model: digits, adapter: french, …}}
+
+How to fix: name the adapter's model in the job, or another adapter.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.manifest.spec import Spec
+
+RULE = Rule(id="adapter-for-another-model", summary="Adapter belongs to another model")
+
+
+def check(spec: "Spec") -> Iterator[Finding]:
+    for job in spec.jobs:
+        adapter = spec.adapter(job.adapter)
+        if adapter is not None and adapter.model != job.model:
+            detail = (
+                f'Job "{job.name}" runs model "{job.model}" with adapter "{adapter.name}", which was made for '
+                f'"{adapter.model}". Name an adapter of "{job.model}", or run "{adapter.model}".'
+            )
+            yield Finding(at=(*job.at, "adapter"), detail=detail, job=job.name, model=job.model)

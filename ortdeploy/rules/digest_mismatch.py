@@ -1,0 +1,34 @@
+"""What it catches: a model or adapter file whose SHA-256 is not the one that the manifest pins.
+
+Why: the file on this machine is not the one that was reviewed: an older copy, a broken transfer, or another model.
+
+Example:
+
+    models: {digits: {path: digits.onnx, sha256: 4f1c…}}
+
+How to fix: bring the right file, or, when the new one is meant, write its digest.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.deployment import Deployment
+
+RULE = Rule(id="digest-mismatch", summary="File does not have the pinned digest")
+
+
+def check(deployment: "Deployment") -> Iterator[Finding]:
+    for model in deployment.models:
+        yield from _compare(model.spec.sha256, model.facts.sha256, model.spec.path, model.spec.at)
+    for adapter in deployment.spec.adapters:
+        have = deployment.facts.adapters[adapter.name].sha256
+        yield from _compare(adapter.sha256, have, adapter.path, adapter.at)
+
+
+def _compare(want: str | None, have: str, path: str, at: tuple[str | int, ...]) -> Iterator[Finding]:
+    if want is not None and have and have != want:
+        detail = f"{path} has the digest {have}. Bring the file that is pinned, or pin this one."
+        yield Finding(at=(*at, "sha256"), detail=detail)

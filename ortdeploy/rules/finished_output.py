@@ -1,0 +1,39 @@
+"""What it catches: an output folder that holds the finished or part-finished result of something else: of the same job
+with another model, input or step, or files that ortdeploy did not write.
+
+Why: a finished output is never overwritten, and parts of two plans are never mixed.
+
+Example: a job ran, then its model was replaced, and the job is applied again to the same folder.
+
+How to fix: choose another output path, or move the old folder away.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.deployment import Deployment
+
+RULE = Rule(id="finished-output", summary="Output folder holds another result")
+
+
+def check(deployment: "Deployment") -> Iterator[Finding]:
+    for job in deployment.jobs:
+        path = job.spec.output.path
+        changed = [name for name, value in job.identity.items() if job.output.identity.get(name, value) != value]
+        if job.output.state == "foreign":
+            detail = (
+                f'"{path}" holds files that no run recorded under this state directory wrote. '
+                "Choose another folder, or move them away."
+            )
+        elif changed:
+            detail = (
+                f'"{path}" holds {"the finished result" if job.output.state == "finished" else "committed parts"} of '
+                f"this job, made before these changed: {', '.join(changed)}. Choose another output path, or move the "
+                "folder away."
+            )
+        else:
+            continue
+        yield Finding(at=(*job.spec.output.at, "path"), detail=detail, job=job.spec.name)

@@ -1,0 +1,64 @@
+"""What it catches: prepared rows whose rank, dimensions or layout are not those of the model input; or two inputs that
+give one symbolic dimension two sizes.
+
+Why: at best ONNX Runtime refuses the batch. Where the sizes happen to fit, an NHWC image in an NCHW model gives
+garbage without a word, and a buffer of another element count has crashed CUDA sessions.
+
+Example: images prepared as [rows, 8, 8, 1] for an input [batch, 1, 8, 8].
+
+How to fix: add the step that is missing (layout, resize, flatten, expand), or correct the declared shape.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.rules.protocol import Finding, Rule
+from ortdeploy.tensors import dimensions_agree, format_shape
+
+if TYPE_CHECKING:
+    from ortdeploy.deployment import Binding, Deployment
+
+RULE = Rule(id="input-shape-mismatch", summary="Rows do not have the input's shape")
+
+
+def check(deployment: "Deployment") -> Iterator[Finding]:
+    for job in deployment.jobs:
+        sizes: dict[str, tuple[int, str]] = {}
+        for binding in job.bindings if job.readable else ():
+            name = binding.value.name
+            problem = _compare(binding, batched=job.batch_size > 0) or _solve(binding, sizes)
+            if problem:
+                prepared = " after its prepare steps" if binding.steps else ""
+                detail = f'Input "{name}" takes {binding.target} and gets {binding.final}{prepared}. {problem}'
+                at = (*job.spec.at, "prepare", name) if binding.steps else (*job.spec.input.at, "columns", name)
+                yield Finding(at=at, detail=detail, key=True, job=job.spec.name, model=job.spec.model)
+
+
+def _compare(binding: "Binding", *, batched: bool) -> str | None:
+    """Compare one row of what comes with one row of what the graph, and then the manifest, says."""
+    if binding.final.shape is None or binding.problem is not None:
+        return None
+    row = binding.final.shape[1:]
+    declared = binding.declared.tensor if binding.declared else None
+    for who, shape in (("the model", binding.target.shape), ("the manifest", declared.shape if declared else None)):
+        want = shape[1:] if batched and shape else shape
+        if want is None:
+            continue
+        if len(row) != len(want):
+            return f"A row has the shape {format_shape(row)}, {who} wants {format_shape(want)}."
+        for axis, (have, size) in enumerate(zip(row, want, strict=True)):
+            if not dimensions_agree(have, size):
+                return f"Dimension {axis} of a row is {have}, {who} wants {size}."
+    if declared and declared.layout and binding.final.layout not in {None, declared.layout}:
+        return f"It is {binding.final.layout}, {declared.layout} is declared. Add {{layout: {declared.layout}}}."
+    return None
+
+
+def _solve(binding: "Binding", sizes: dict[str, tuple[int, str]]) -> str | None:
+    """Bind each symbolic dimension to the one size that the data gives it."""
+    for have, symbol in zip((binding.final.shape or ())[1:], (binding.target.shape or ())[1:], strict=False):
+        if isinstance(have, int) and isinstance(symbol, str):
+            size, other = sizes.setdefault(symbol, (have, binding.value.name))
+            if size != have:
+                return f'It makes "{symbol}" {have}, and input "{other}" makes it {size}.'
+    return None

@@ -1,0 +1,32 @@
+"""What it catches: prepared rows whose element type is not that of the model input.
+
+Why: ONNX Runtime takes no other type than the graph's: "Unexpected input data type. Actual: (tensor(double)),
+expected: (tensor(float))".
+
+Example: a float64 .npy for a float32 input.
+
+How to fix: add a cast step: prepare: {x: [{cast: float32}]}.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.deployment import Deployment
+
+RULE = Rule(id="input-type-mismatch", summary="Rows do not have the input's element type")
+
+
+def check(deployment: "Deployment") -> Iterator[Finding]:
+    for job in deployment.jobs:
+        for binding in job.bindings if job.readable else ():
+            have, want = binding.final.dtype, binding.target.dtype
+            if have and want and have != want:
+                name = binding.value.name
+                detail = (
+                    f'Input "{name}" takes {want} and gets {have}. Add a step: prepare: {{{name}: [{{cast: {want}}}]}}.'
+                )
+                at = (*job.spec.at, "prepare", name) if binding.steps else (*job.spec.input.at, "columns", name)
+                yield Finding(at=at, detail=detail, key=True, job=job.spec.name, model=job.spec.model)

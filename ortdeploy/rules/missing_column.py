@@ -1,0 +1,42 @@
+"""What it catches: a model input that no column of the data feeds, and a column or key that the data does not have.
+
+Why: ONNX Runtime wants every input that has no default: "Required inputs are missing from input feed".
+
+Example: a model with inputs a and b, and a CSV with the columns a and c.
+
+How to fix: say which column feeds which input: input: {columns: {b: c}}.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.diagnostics import did_you_mean
+from ortdeploy.manifest.spec import ALWAYS_COLUMNS
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.deployment import Deployment
+
+RULE = Rule(id="missing-column", summary="No such column in the data")
+
+
+def check(deployment: "Deployment") -> Iterator[Finding]:
+    for job in deployment.jobs:
+        if not job.readable or not job.input.columns:
+            continue
+        known = list(job.input.columns)
+        at = job.spec.input.at
+        for binding in job.bindings:
+            if not binding.columns:
+                detail = (
+                    f'Nothing feeds input "{binding.value.name}" ({binding.target}) of model "{job.spec.model}". '
+                    f"Say which column does: columns: {{{binding.value.name}: COLUMN}}. {did_you_mean('', known)}"
+                )
+                yield Finding(at=(*at, "columns"), detail=detail, key=True, job=job.spec.name, model=job.spec.model)
+            for name in binding.unknown:
+                detail = f'The data has no column "{name}". {did_you_mean(name, known)}'
+                yield Finding(at=(*at, "columns", binding.value.name), detail=detail, job=job.spec.name)
+        for index, name in enumerate(job.spec.input.key):
+            if name not in known and name not in ALWAYS_COLUMNS:
+                detail = f'The data has no column "{name}". {did_you_mean(name, (*known, *ALWAYS_COLUMNS))}'
+                yield Finding(at=(*at, "key", index), detail=detail, job=job.spec.name)

@@ -1,0 +1,35 @@
+"""What it catches: a format or step that needs a Python package which is not installed.
+
+Why: the base install stays small for devices; what only some deployments need is an extra.
+
+Example: input: {path: inbox/*.png} without Pillow.
+
+How to fix: install the extra that the message names.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.diagnostics import Certainty
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.deployment import Deployment
+
+RULE = Rule(id="missing-package", summary="A package is not installed", certainty=Certainty.MACHINE)
+
+
+def check(deployment: "Deployment") -> Iterator[Finding]:
+    for job in deployment.jobs:
+        if job.input.missing_package:
+            detail = (
+                f'Job "{job.spec.name}" reads {job.input.format} files, which needs {job.input.missing_package}. '
+                f"Install it: pip install 'ortdeploy[images]'."
+            )
+            yield Finding(at=(*job.spec.input.at, "path"), detail=detail, job=job.spec.name)
+            continue
+        for name, steps in job.spec.prepare.items():
+            for step in steps:
+                if step.name == "resize" and "PIL" not in deployment.facts.runtime.packages:
+                    detail = f"resize of input \"{name}\" needs Pillow. Install it: pip install 'ortdeploy[images]'."
+                    yield Finding(at=step.at, detail=detail, job=job.spec.name)

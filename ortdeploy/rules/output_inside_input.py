@@ -1,0 +1,46 @@
+"""What it catches: a job that writes into a folder from which it, or another job, reads.
+
+Why: the second run would read the first run's results as data, and a running job would see its own parts appear.
+
+Example:
+
+    input: {path: "data/**/*.csv"}
+    output: {path: data/results}
+
+How to fix: write to a folder that no input path covers.
+"""
+
+import posixpath
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.manifest.spec import Spec
+
+RULE = Rule(id="output-inside-input", summary="Output lies inside an input")
+
+
+def check(spec: "Spec") -> Iterator[Finding]:
+    for job in spec.jobs:
+        for reader in spec.jobs:
+            for pattern in reader.input.paths:
+                if _covers(pattern, job.output.path):
+                    detail = (
+                        f'Job "{job.name}" writes to "{job.output.path}", which "{pattern}" of job "{reader.name}" '
+                        "reads. Write to a folder that no input covers."
+                    )
+                    yield Finding(at=(*job.output.at, "path"), detail=detail, job=job.name)
+
+
+def _covers(pattern: str, folder: str) -> bool:
+    """Whether files in the folder can match: the same folder for `a/*`, any below for `a/**` and for a folder."""
+    pattern, folder = posixpath.normpath(pattern), posixpath.normpath(folder)
+    parent, name = posixpath.split(pattern)
+    if "**" in pattern:
+        start = pattern.partition("**")[0].rstrip("/")
+        return start in {"", "."} or folder == start or folder.startswith(f"{start}/")
+    if "*" in name or "?" in name:
+        return parent == folder
+    return pattern == folder

@@ -1,0 +1,75 @@
+"""What a rule is: a page (its module's docstring), a `RULE`, and a generator `check` over one noun.
+
+A rule looks at the spec (`validate` runs it too) or at the deployment, the spec joined with facts (`plan` runs it).
+It yields findings at paths of the manifest; it never opens a file, computes a line number or logs.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ortdeploy.diagnostics import Certainty, Diagnostic, Severity
+
+if TYPE_CHECKING:
+    from ortdeploy.manifest.document import Path
+    from ortdeploy.manifest.spec import Spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A rule's name as users see it, how bad what it finds is, and its fixed summary."""
+
+    id: str
+    summary: str
+    severity: Severity = Severity.ERROR
+    certainty: Certainty = Certainty.FILES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One complaint of a rule; `key` points at the key of the place instead of its value."""
+
+    at: "Path"
+    detail: str
+    key: bool = False
+    model: str | None = None
+    job: str | None = None
+
+
+class RuleModule(Protocol):
+    """The names that a rule's module has."""
+
+    __doc__: str | None
+    RULE: Rule
+
+    def check(self, noun: Any, /) -> Iterator[Finding]:
+        """Yield what the rule objects to in a spec or a deployment."""
+
+
+class RuleCrashError(Exception):
+    """A rule failed by itself: a bug of ortdeploy, reported with the rule's name."""
+
+
+def check_rules(rules: Iterable[RuleModule], noun: Any, spec: "Spec") -> tuple[Diagnostic, ...]:
+    """Run rules over a spec or a deployment and give their findings a place in the file."""
+    diagnostics = []
+    for module in rules:
+        try:
+            findings = list(module.check(noun))
+        except Exception as error:
+            raise RuleCrashError(f"rule {module.RULE.id}: {error!r}") from error
+        diagnostics += [_diagnostic(module.RULE, finding, spec) for finding in findings]
+    return tuple(diagnostics)
+
+
+def _diagnostic(rule: Rule, finding: Finding, spec: "Spec") -> Diagnostic:
+    return Diagnostic(
+        rule=rule.id,
+        severity=rule.severity,
+        summary=rule.summary,
+        detail=finding.detail,
+        span=spec.locate(finding.at, key=finding.key),
+        certainty=rule.certainty,
+        model=finding.model,
+        job=finding.job,
+    )

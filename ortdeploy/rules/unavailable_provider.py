@@ -1,0 +1,41 @@
+"""What it catches: a provider that this onnxruntime does not offer, unless the model says on_unavailable: next and
+something of the chain is left.
+
+Why: ONNX Runtime gives a Python warning and runs on the CPU.
+
+Example: providers: [CUDA] with the CPU wheel.
+
+How to fix: install the package that carries the provider, list CPU alone if the CPU is meant, or allow the next one
+with on_unavailable: next.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.diagnostics import Certainty
+from ortdeploy.providers.catalogue import find_provider
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.deployment import Deployment
+
+RULE = Rule(id="unavailable-provider", summary="Execution provider not available", certainty=Certainty.MACHINE)
+
+
+def check(deployment: "Deployment") -> Iterator[Finding]:
+    runtime = deployment.facts.runtime
+    offered = " and ".join(runtime.available_providers)
+    for model in deployment.models:
+        if model.spec.on_unavailable == "next" and model.chain:
+            continue
+        for entry in model.unavailable:
+            provider = find_provider(entry.name)
+            if provider is None:
+                continue
+            detail = (
+                f'Model "{model.spec.name}" asks for {provider.name}, but this onnxruntime build offers only '
+                f"{offered}. "
+                f"ONNX Runtime would warn and run on the CPU. {provider.name} comes with {provider.package}; "
+                "list CPU alone if the CPU is intended."
+            )
+            yield Finding(at=entry.at, detail=detail, model=model.spec.name)

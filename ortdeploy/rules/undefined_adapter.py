@@ -1,0 +1,29 @@
+"""What it catches: a job that names an adapter which the manifest does not declare.
+
+Why: the base model would run instead, and nothing in its output would show it.
+
+Example:
+
+    jobs: {read: {model: digits, adapter: freench, …}}
+
+How to fix: declare the adapter under adapters:, or correct the name.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.diagnostics import did_you_mean
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.manifest.spec import Spec
+
+RULE = Rule(id="undefined-adapter", summary="Adapter is not declared")
+
+
+def check(spec: "Spec") -> Iterator[Finding]:
+    known = [adapter.name for adapter in spec.adapters]
+    for job in spec.jobs:
+        if job.adapter is not None and job.adapter not in known:
+            detail = f'Job "{job.name}" names the adapter "{job.adapter}". {did_you_mean(job.adapter, known)}'
+            yield Finding(at=(*job.at, "adapter"), detail=detail, job=job.name, model=job.model)

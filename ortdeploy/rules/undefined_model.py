@@ -1,0 +1,34 @@
+"""What it catches: a job or an adapter that names a model which the manifest does not declare.
+
+Why: there is nothing to run.
+
+Example:
+
+    models: {digits: {path: digits.onnx}}
+    jobs: {read: {model: digit, …}}
+
+How to fix: declare the model under models:, or correct the name.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.diagnostics import did_you_mean
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.manifest.spec import Spec
+
+RULE = Rule(id="undefined-model", summary="Model is not declared")
+
+
+def check(spec: "Spec") -> Iterator[Finding]:
+    known = [model.name for model in spec.models]
+    for job in spec.jobs:
+        if job.model not in known:
+            detail = f'Job "{job.name}" names the model "{job.model}". {did_you_mean(job.model, known)}'
+            yield Finding(at=(*job.at, "model"), detail=detail, job=job.name)
+    for adapter in spec.adapters:
+        if adapter.model not in known:
+            detail = f'Adapter "{adapter.name}" names the model "{adapter.model}". {did_you_mean(adapter.model, known)}'
+            yield Finding(at=(*adapter.at, "model"), detail=detail)

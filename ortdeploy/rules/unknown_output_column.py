@@ -1,0 +1,38 @@
+"""What it catches: a postprocess step that reads, or an output column that writes, something which neither the
+model nor an earlier step gives.
+
+Why: there would be nothing to write.
+
+Example:
+
+    postprocess: [{argmax: score, as: digit}]     # the model's output is scores
+
+How to fix: use the name that the message offers. Steps see what comes before them.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.diagnostics import did_you_mean
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.deployment import Deployment
+
+RULE = Rule(id="unknown-output-column", summary="No such result")
+
+
+def check(deployment: "Deployment") -> Iterator[Finding]:
+    for job in deployment.jobs:
+        if job.model.facts.problem is not None:
+            continue
+        known = list(job.outputs)
+        for step in job.postprocess:
+            if step.reads not in known:
+                detail = f'{step.name} reads "{step.reads}". {did_you_mean(step.reads, known)}'
+                yield Finding(at=(*step.at, step.name), detail=detail, job=job.spec.name)
+            known += step.results
+        for index, name in enumerate(job.spec.output.columns):
+            if name not in known:
+                detail = f'There is no result "{name}" to write. {did_you_mean(name, known)}'
+                yield Finding(at=(*job.spec.output.at, "columns", index), detail=detail, job=job.spec.name)

@@ -1,0 +1,25 @@
+"""What it catches: an input path or glob that no file matches.
+
+Why: a job over nothing would succeed and write nothing, and nobody would notice the typing error in the path.
+
+Example: input: {path: inbox/*.pgn}
+
+How to fix: correct the path. It is relative to the manifest.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.deployment import Deployment
+
+RULE = Rule(id="unmatched-input", summary="No input file matches")
+
+
+def check(deployment: "Deployment") -> Iterator[Finding]:
+    for job in deployment.jobs:
+        problem = job.input.problem
+        if problem is not None and problem.kind == "unmatched":
+            yield Finding(at=(*job.spec.input.at, "path"), detail=problem.detail, job=job.spec.name)

@@ -1,0 +1,26 @@
+"""What it catches: an input file that is there and cannot be read as its format says, a format that cannot be told from
+the suffix, and a link that leads out of the manifest's folder tree.
+
+Why: the first rows would fail after the session was opened, one by one.
+
+Example: a .npy that was cut off; input: {path: inbox/*} without format:.
+
+How to fix: the message says what is wrong with which file.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.deployment import Deployment
+
+RULE = Rule(id="unreadable-input", summary="Input cannot be read")
+
+
+def check(deployment: "Deployment") -> Iterator[Finding]:
+    for job in deployment.jobs:
+        problem = job.input.problem
+        if problem is not None and problem.kind != "unmatched":
+            yield Finding(at=(*job.spec.input.at, "path"), detail=problem.detail, job=job.spec.name)

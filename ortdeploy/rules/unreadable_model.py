@@ -1,0 +1,27 @@
+"""What it catches: a model file that is missing, a folder, empty, cut off, a Git-LFS pointer, not ONNX, or a link
+out of the manifest's folder tree.
+
+Why: ONNX Runtime says "Protobuf parsing failed" to all of them, also to a text file of 130 bytes that Git LFS left
+where the model should be.
+
+Example: models: {digits: {path: digits.onnx}} after a git clone without git-lfs.
+
+How to fix: the message says which of these it is; for a pointer run git lfs pull.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.deployment import Deployment
+
+RULE = Rule(id="unreadable-model", summary="Model file cannot be used")
+
+
+def check(deployment: "Deployment") -> Iterator[Finding]:
+    for model in deployment.models:
+        problem = model.facts.problem
+        if problem is not None:
+            yield Finding(at=(*model.spec.at, "path"), detail=problem.detail, model=model.spec.name)

@@ -1,0 +1,35 @@
+"""What it catches: a provider chain that no model names, or an adapter that no job names.
+
+Why: what is declared and not used is most often a name that was mistyped where it should be used.
+
+Example:
+
+    providers: {edge: [CPU]}
+    models: {digits: {path: digits.onnx}}
+
+How to fix: use it, or remove it.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.diagnostics import Severity
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.manifest.spec import Spec
+
+RULE = Rule(id="unused-declaration", summary="Declared, but not used", severity=Severity.WARNING)
+
+
+def check(spec: "Spec") -> Iterator[Finding]:
+    chains = {model.chain_name for model in spec.models}
+    for name in spec.chains:
+        if name not in chains:
+            detail = f'No model uses the provider chain "{name}". Use it, or remove it.'
+            yield Finding(at=("providers", name), detail=detail, key=True)
+    adapters = {job.adapter for job in spec.jobs}
+    for adapter in spec.adapters:
+        if adapter.name not in adapters:
+            detail = f'No job uses the adapter "{adapter.name}". Use it, or remove it.'
+            yield Finding(at=adapter.at, detail=detail, key=True)

@@ -1,0 +1,27 @@
+"""What it catches: an output place where this user cannot write: a read-only file system, a file where the folder
+should be, missing rights, or a link that leads out of the manifest's folder tree.
+
+Why: the job would fail at its first part, after the work was done.
+
+Example: output: {path: /mnt/readonly/out}
+
+How to fix: choose another place, or change its rights.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.diagnostics import Certainty
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.deployment import Deployment
+
+RULE = Rule(id="unwritable-output", summary="Output place cannot be written", certainty=Certainty.MACHINE)
+
+
+def check(deployment: "Deployment") -> Iterator[Finding]:
+    for job in deployment.jobs:
+        problem = job.output.problem
+        if problem is not None:
+            yield Finding(at=(*job.spec.output.at, "path"), detail=problem.detail, job=job.spec.name)

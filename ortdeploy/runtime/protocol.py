@@ -1,0 +1,31 @@
+"""What the executor needs of a runtime. Tests put a fake one in its place."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from ortdeploy.plan import LoadAdapter, OpenSession
+
+Array = npt.NDArray[Any]
+
+
+class Session(Protocol):
+    """An open session; it holds the adapters that were loaded for it."""
+
+    @property
+    def placement(self) -> Mapping[str, int]:
+        """Number of nodes by the provider that ONNX Runtime recorded for them."""
+
+    def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapter: str | None) -> Sequence[Array]:
+        """Run once and return the named outputs. Raises OrtdeployError when ONNX Runtime refuses."""
+
+
+class Runtime(Protocol):
+    """Opens sessions and loads adapters."""
+
+    def open_session(self, step: OpenSession) -> Session:
+        """Open a session for a model. Raises OrtdeployError."""
+
+    def load_adapter(self, step: LoadAdapter, session: Session) -> None:
+        """Load an adapter file for a session. Raises OrtdeployError."""

@@ -1,0 +1,117 @@
+"""Opens ONNX Runtime sessions as the plan says, and proves that they are what it says.
+
+ONNX Runtime's Python wrapper retries on the CPU when a session cannot be created, so every session is opened with
+`enable_fallback=0`; and it lists providers that took no node, so placement is read from the recorded assignment.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import onnxruntime as ort
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.plan import LoadAdapter, OpenSession
+from ortdeploy.runtime.protocol import Array, Session
+
+_OPTIMIZATION = {
+    "disable": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "extended": ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    "layout": ort.GraphOptimizationLevel.ORT_ENABLE_LAYOUT,
+    "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+}
+_EXECUTION = {"sequential": ort.ExecutionMode.ORT_SEQUENTIAL, "parallel": ort.ExecutionMode.ORT_PARALLEL}
+_ERRORS_ONLY = 3
+_RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
+
+
+class OrtSession:
+    """One InferenceSession and the adapters loaded for it, which ONNX Runtime does not keep alive itself."""
+
+    def __init__(self, session: ort.InferenceSession) -> None:
+        """Take an open session."""
+        self._session = session
+        self._adapters: dict[str, tuple[ort.LoraAdapter, ort.RunOptions]] = {}
+        self.placement: Mapping[str, int] = _placement(session)
+
+    def add_adapter(self, name: str, adapter: ort.LoraAdapter) -> None:
+        """Keep an adapter with the run options that make it active."""
+        options = ort.RunOptions()
+        options.add_active_adapter(adapter)
+        self._adapters[name] = (adapter, options)
+
+    def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapter: str | None) -> Sequence[Array]:
+        """Run once; ONNX Runtime's refusal becomes an OrtdeployError with its words."""
+        options = self._adapters[adapter][1] if adapter else None
+        try:
+            return self._session.run(outputs, feeds, options)  # type: ignore[no-any-return]  # onnxruntime is untyped
+        except MemoryError:
+            raise
+        except Exception as error:  # every error of the binding is its own class, all derived from Exception
+            raise OrtdeployError(_first_line(error)) from error
+
+
+class OrtRuntime:
+    """The real runtime."""
+
+    def open_session(self, step: OpenSession) -> Session:
+        """Open a session with exactly the step's chain and options. Raises OrtdeployError."""
+        providers = [(provider.name, _strings(provider.options)) for provider in step.providers]
+        try:
+            session = ort.InferenceSession(
+                step.path, sess_options=_session_options(step.options), providers=providers, enable_fallback=0
+            )
+        except Exception as error:
+            raise OrtdeployError(f'Model "{step.model}" cannot be opened: {_first_line(error)}') from error
+        return OrtSession(session)
+
+    def load_adapter(self, step: LoadAdapter, session: Session) -> None:
+        """Load an adapter without an allocator: Python's Load takes none, the CPU needs none. Raises OrtdeployError."""
+        if not isinstance(session, OrtSession):
+            raise TypeError(f"adapters of this runtime go to its own sessions, not to {session!r}")
+        adapter = ort.LoraAdapter()
+        try:
+            adapter.Load(step.path)
+        except Exception as error:
+            raise OrtdeployError(f'Adapter "{step.adapter}" ({step.path}): {_first_line(error)}') from error
+        session.add_adapter(step.adapter, adapter)
+
+
+def _session_options(options: Mapping[str, Any]) -> ort.SessionOptions:
+    """Turn the manifest's session: into SessionOptions, by the same names."""
+    result = ort.SessionOptions()
+    result.log_severity_level = _ERRORS_ONLY
+    result.add_session_config_entry(_RECORD_ASSIGNMENT, "1")
+    for name, value in options.items():
+        match name:
+            case "graph_optimization_level":
+                result.graph_optimization_level = _OPTIMIZATION[value]
+            case "execution_mode":
+                result.execution_mode = _EXECUTION[value]
+            case "free_dimension_overrides":
+                for symbol, size in value.items():
+                    result.add_free_dimension_override_by_name(symbol, size)
+            case "config":
+                for key, text in _strings(value).items():
+                    result.add_session_config_entry(key, text)
+            case _:
+                setattr(result, name, value)
+    return result
+
+
+def _strings(options: Mapping[str, Any]) -> dict[str, str]:
+    """ONNX Runtime compares text: booleans are "1" and "0"."""
+    return {key: str(int(value)) if isinstance(value, bool) else str(value) for key, value in options.items()}
+
+
+def _placement(session: ort.InferenceSession) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for subgraph in session.get_provider_graph_assignment_info():
+        counts[subgraph.ep_name] += len(subgraph.get_nodes())
+    return dict(counts)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

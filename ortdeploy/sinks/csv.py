@@ -1,0 +1,54 @@
+"""CSV with a header line.
+
+A column whose rows are vectors becomes one column per element: scores.0, scores.1 and so on.
+"""
+
+import csv
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from ortdeploy.sinks.protocol import Column
+
+SUFFIX = ".csv"
+
+
+class _CsvSink:
+    def __init__(self, file: BinaryIO, columns: Sequence[str]) -> None:
+        self._file = file
+        self._columns = columns
+        self._header: list[str] | None = None
+
+    def write(self, columns: Mapping[str, Column]) -> None:
+        flat = [pair for name in self._columns for pair in _flatten(name, columns[name])]
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        names = [name for name, _ in flat]
+        if self._header is None:
+            writer.writerow(names)
+            self._header = names
+        elif names != self._header:
+            raise ValueError("rows of different shapes cannot share a CSV; use jsonl")
+        writer.writerows(zip(*(values for _, values in flat), strict=True))
+        self._file.write(text.getvalue().encode("utf-8", "surrogateescape"))
+
+    def close(self) -> None:
+        """Nothing is held back."""
+
+
+def _flatten(name: str, column: Column) -> Iterator[tuple[str, list[Any]]]:
+    array = np.asarray(column)
+    if isinstance(column, list) and array.ndim != 1:
+        raise ValueError(f"the key {name} holds lists, which CSV cannot; use jsonl")
+    if array.ndim == 1:
+        yield name, column if isinstance(column, list) else column.tolist()
+        return
+    for index in np.ndindex(array.shape[1:]):
+        yield ".".join([name, *map(str, index)]), array[(slice(None), *index)].tolist()
+
+
+def open_sink(file: BinaryIO, columns: Sequence[str]) -> _CsvSink:
+    """Begin a part."""
+    return _CsvSink(file, columns)

@@ -1,0 +1,50 @@
+"""JSON lines: one object a row. Numbers keep every bit; NaN and infinities, which JSON does not have, become null."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from ortdeploy.sinks.protocol import Column
+
+SUFFIX = ".jsonl"
+
+
+class _JsonlSink:
+    def __init__(self, file: BinaryIO, columns: Sequence[str]) -> None:
+        self._file = file
+        self._columns = columns
+
+    def write(self, columns: Mapping[str, Column]) -> None:
+        values = [plain(columns[name]) for name in self._columns]
+        lines = (
+            json.dumps(dict(zip(self._columns, row, strict=True)), ensure_ascii=False)
+            for row in zip(*values, strict=True)
+        )
+        self._file.write("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"))
+
+    def close(self) -> None:
+        """Nothing is held back."""
+
+
+def plain(column: Column) -> list[Any]:
+    """Return a column as Python values that JSON has."""
+    if isinstance(column, list):
+        return [value.tolist() if isinstance(value, np.ndarray | np.generic) else value for value in column]
+    values: list[Any] = column.tolist()
+    if np.issubdtype(column.dtype, np.floating) and not np.isfinite(column).all():
+        return [_without_nan(value) for value in values]
+    return values
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_nan(item) for item in value]
+    return value if math.isfinite(value) else None
+
+
+def open_sink(file: BinaryIO, columns: Sequence[str]) -> _JsonlSink:
+    """Begin a part."""
+    return _JsonlSink(file, columns)

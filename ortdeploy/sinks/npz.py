@@ -1,0 +1,38 @@
+"""NumPy archives: one array a column. A part is held in memory until it is whole; rows_per_part bounds it."""
+
+from collections.abc import Mapping, Sequence
+from typing import BinaryIO
+
+import numpy as np
+
+from ortdeploy.sinks.protocol import Column
+
+SUFFIX = ".npz"
+
+
+class _NpzSink:
+    def __init__(self, file: BinaryIO, columns: Sequence[str]) -> None:
+        self._file = file
+        self._parts: dict[str, list[Column]] = {name: [] for name in columns}
+
+    def write(self, columns: Mapping[str, Column]) -> None:
+        for name, parts in self._parts.items():
+            column = columns[name]
+            if parts and not isinstance(column, list) and column.shape[1:] != np.shape(parts[0])[1:]:
+                raise ValueError(f"rows of {name} differ in shape, which an array cannot hold; use jsonl")
+            parts.append(column)
+
+    def close(self) -> None:
+        """Join the batches and write the archive; text becomes numpy's unicode type, which needs no pickle."""
+        arrays = {name: _joined(parts) for name, parts in self._parts.items()}
+        np.savez(self._file, allow_pickle=False, **arrays)
+
+
+def _joined(parts: list[Column]) -> np.ndarray:
+    array = np.concatenate([np.asarray(part) for part in parts])
+    return array.astype(str) if array.dtype == object else array
+
+
+def open_sink(file: BinaryIO, columns: Sequence[str]) -> _NpzSink:
+    """Begin a part."""
+    return _NpzSink(file, columns)

@@ -1,0 +1,98 @@
+"""CSV with a header line. Cells are read as the element type of the model input that they feed."""
+
+import csv
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.facts import InputFacts, Problem
+from ortdeploy.sources.files import shown
+from ortdeploy.sources.protocol import Batch, Wanted
+from ortdeploy.sources.rows import RawRow, RowError, batch_rows
+from ortdeploy.tensors import ROWS, TensorType
+
+SUFFIXES = (".csv",)
+PACKAGE = None
+
+
+def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
+    """Read the header of each file; all must agree."""
+    header: list[str] | None = None
+    for path in files:
+        try:
+            names = _header(path)
+        except OrtdeployError as error:
+            return replace(facts, problem=Problem(kind="unreadable", detail=f"{error}."))
+        if header is not None and names != header:
+            detail = f"{path} has the columns {', '.join(names)}, and {files[0]} has {', '.join(header)}."
+            return replace(facts, problem=Problem(kind="unreadable", detail=detail))
+        header = names
+    return replace(facts, columns={name: TensorType(None, (ROWS,)) for name in header or ()})
+
+
+def _header(path: str) -> list[str]:
+    try:
+        with Path(path).open(encoding="utf-8-sig", newline="") as file:
+            names = next(csv.reader(file), [])
+    except UnicodeDecodeError as error:
+        raise OrtdeployError(f"{path} is not UTF-8 text") from error
+    except (OSError, csv.Error) as error:
+        raise OrtdeployError(f"{path} cannot be read: {error}") from error
+    if not names:
+        raise OrtdeployError(f"{path} is empty; its first line must name the columns")
+    if len(set(names)) != len(names):
+        raise OrtdeployError(f"{path} names a column twice in its first line")
+    return names
+
+
+@dataclass(frozen=True, slots=True)
+class _CsvSource:
+    files: Sequence[str]
+    folder: str
+    wanted: Wanted
+
+    def batches(self, start: int, size: int) -> Iterator[Batch]:
+        raw_rows = islice(self._raw_rows(), start, None)
+        return batch_rows(raw_rows, self._decode, self.wanted, start, size)
+
+    def _raw_rows(self) -> Iterator[RawRow]:
+        for path in self.files:
+            names = _header(path)
+            name = shown(path, self.folder)
+            with Path(path).open(encoding="utf-8-sig", newline="", errors="surrogateescape") as file:
+                reader = csv.reader(file, strict=True)
+                next(reader)
+                for cells in _guarded(reader, name):
+                    if cells or len(names) > 1:
+                        yield RawRow(name, f":{reader.line_num}", (names, cells))
+
+    def _decode(self, raw: RawRow) -> dict[str, Any]:
+        names, cells = raw.value
+        if isinstance(cells, RowError):
+            raise cells
+        if len(cells) != len(names):
+            raise RowError(f"the line has {len(cells)} cells and the header {len(names)}", "cell-count")
+        return dict(zip(names, cells, strict=True))
+
+
+def _guarded(reader: Any, name: str) -> Iterator[list[str] | RowError]:
+    """Yield the reader's lines; one that is not CSV is a failed row, and what cannot be read at all ends the job."""
+    while True:
+        try:
+            yield next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield RowError(f"the line is not CSV: {error}", "not-csv")
+        except OSError as error:
+            raise OrtdeployError(f"{name} cannot be read: {error.strerror}") from error
+
+
+@contextmanager
+def open_source(files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[_CsvSource]:
+    """Open CSV files as one table."""
+    yield _CsvSource(files, folder, wanted)

@@ -1,0 +1,66 @@
+"""Image files, one a row: column `pixels`, uint8 (16-bit grey: uint16) in NHWC, one channel or three.
+
+Decoded by Pillow. Palettes, transparency and CMYK become RGB; the orientation in EXIF is not applied.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from ortdeploy.facts import InputFacts
+from ortdeploy.sources.files import shown
+from ortdeploy.sources.protocol import Array, Batch, Wanted
+from ortdeploy.sources.rows import RawRow, RowError, batch_rows
+from ortdeploy.tensors import ROWS, TensorType
+
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+PACKAGE = ("PIL", "Pillow")
+
+_GREY_16 = ("I;16", "I;16L", "I;16B", "I;16N", "I")
+
+
+def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
+    """One row a file; sizes and channels differ from file to file."""
+    pixels = TensorType("uint8", (ROWS, None, None, None), "NHWC")
+    return replace(facts, columns={"pixels": pixels}, rows=len(files))
+
+
+@dataclass(frozen=True, slots=True)
+class _ImageSource:
+    files: Sequence[str]
+    folder: str
+    wanted: Wanted
+
+    def batches(self, start: int, size: int) -> Iterator[Batch]:
+        raw_rows = (RawRow(shown(path, self.folder), "", path) for path in islice(self.files, start, None))
+        return batch_rows(raw_rows, _decode, self.wanted, start, size)
+
+
+def _decode(raw: RawRow) -> dict[str, Any]:
+    from PIL import Image  # noqa: PLC0415  an extra: only who reads images needs it
+
+    try:
+        with Image.open(raw.value) as image:
+            return {"pixels": _pixels(image)}
+    except FileNotFoundError as error:
+        raise RowError("the file is gone", "vanished-file") from error
+    except Exception as error:  # Pillow's decoders raise whatever the broken file makes them trip over
+        raise RowError(f"not an image that can be decoded: {error}", "not-an-image") from error
+
+
+def _pixels(image: Any) -> Array:
+    if image.mode in _GREY_16:
+        return np.asarray(image).astype(np.uint16)[..., None]
+    if image.mode == "L":
+        return np.asarray(image)[..., None]
+    return np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
+
+
+@contextmanager
+def open_source(files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[_ImageSource]:
+    """Open image files, one row each."""
+    yield _ImageSource(files, folder, wanted)

@@ -1,0 +1,86 @@
+"""JSON lines: one object a line. Numbers and nested lists are read as the model input's element type."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.facts import InputFacts, Problem
+from ortdeploy.sources.files import shown
+from ortdeploy.sources.protocol import Batch, Wanted
+from ortdeploy.sources.rows import RawRow, RowError, batch_rows
+from ortdeploy.tensors import ROWS, TensorType
+
+SUFFIXES = (".jsonl", ".ndjson")
+PACKAGE = None
+
+
+def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
+    """Take columns and shapes from the first line that holds something."""
+    for raw in _raw_lines(files, facts_folder=None):
+        try:
+            row = _parse(raw.value)
+            return replace(facts, columns={name: _type(value) for name, value in row.items()})
+        except RowError as error:
+            detail = f"{raw.path}{raw.place}: {error}."
+            return replace(facts, problem=Problem(kind="unreadable", detail=detail))
+    return replace(facts, rows=0)
+
+
+def _type(value: Any) -> TensorType:
+    try:
+        return TensorType(None, (ROWS, *np.shape(value)))
+    except ValueError:  # lists of different lengths; each row is judged when it is read
+        return TensorType()
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise RowError(f"the line is not JSON: {error}", "not-json") from error
+    if not isinstance(row, dict):
+        raise RowError("the line is not a JSON object", "not-json")
+    return row
+
+
+def _raw_lines(files: Sequence[str], facts_folder: str | None) -> Iterator[RawRow]:
+    for path in files:
+        name = shown(path, facts_folder) if facts_folder else path
+        try:
+            with Path(path).open("rb") as file:
+                for number, line in enumerate(file, 1):
+                    if line.strip():
+                        yield RawRow(name, f":{number}", line)
+        except OSError as error:
+            raise OrtdeployError(f"{name} cannot be read: {error.strerror}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _JsonlSource:
+    files: Sequence[str]
+    folder: str
+    wanted: Wanted
+
+    def batches(self, start: int, size: int) -> Iterator[Batch]:
+        raw_rows = islice(_raw_lines(self.files, self.folder), start, None)
+        return batch_rows(raw_rows, self._decode, self.wanted, start, size)
+
+    def _decode(self, raw: RawRow) -> dict[str, Any]:
+        row = _parse(raw.value)
+        for name in (*self.wanted.dtypes, *self.wanted.keys):
+            if name not in row and name not in {"path", "row"}:
+                raise RowError(f'the line has no "{name}"', "missing-value")
+        return row
+
+
+@contextmanager
+def open_source(files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[_JsonlSource]:
+    """Open JSON-lines files as one table."""
+    yield _JsonlSource(files, folder, wanted)

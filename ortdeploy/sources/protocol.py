@@ -1,0 +1,74 @@
+"""What a source is: a described input, opened with `with`, that yields batches of rows in the input's order.
+
+A batch holds the rows that could be read as columns, and a failed row for each that could not. Memory is flat: a
+source holds one batch, and files are mapped or streamed.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy.typing as npt
+
+from ortdeploy.facts import InputFacts
+
+Array = npt.NDArray[Any]
+Column = Array | list[Any]
+"""An array with the rows first; or a list with one array or value per row, where rows differ in shape."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedRow:
+    """A row that gave no result: where it came from, in which stage it failed, and why."""
+
+    row: int
+    source: str
+    stage: str
+    code: str
+    message: str
+    key: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class Batch:
+    """Rows `start` to `start + count` of the job; `rows` are the numbers of those that `columns` hold."""
+
+    start: int
+    count: int
+    rows: Sequence[int]
+    columns: dict[str, Column]
+    failed: list[FailedRow]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What to read: columns with the element type that text is read as, and keys, in whatever type they have."""
+
+    dtypes: Mapping[str, str | None]
+    keys: tuple[str, ...] = ()
+
+
+class Source(Protocol):
+    """An open source."""
+
+    def batches(self, start: int, size: int) -> Iterator[Batch]:
+        """Yield batches of `size` rows (the last may be shorter) from row `start` on."""
+
+
+class SourceModule(Protocol):
+    """The names that a format's module has."""
+
+    @property
+    def SUFFIXES(self) -> tuple[str, ...]:  # noqa: N802  a module constant
+        """File suffixes by which the format is recognised."""
+
+    @property
+    def PACKAGE(self) -> tuple[str, str] | None:  # noqa: N802  a module constant
+        """The import name and the name of a package that the format needs."""
+
+    def probe(self, files: Sequence[str], facts: InputFacts) -> InputFacts:
+        """Return the facts completed with columns and rows, or with a problem, from the first file's beginning."""
+
+    def open_source(self, files: Sequence[str], folder: str, wanted: Wanted) -> AbstractContextManager[Source]:
+        """Open the files for reading, in this order."""

@@ -1,0 +1,173 @@
+"""Turns rows that are read one by one into batches; shared by the formats that have no arrays of their own."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ortdeploy.sources.protocol import Array, Batch, Column, FailedRow, Wanted
+from ortdeploy.tensors import FLOATING, INTEGERS
+
+
+class RowError(Exception):
+    """One row cannot be read; the text says why. Its code goes into _failed.jsonl."""
+
+    def __init__(self, message: str, code: str = "unreadable-row") -> None:
+        """Take the sentence and the code."""
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class RawRow:
+    """A row before it is decoded: its file, where in it, and whatever the format's `decode` takes."""
+
+    path: str
+    place: str
+    value: Any
+
+
+Decode = Callable[[RawRow], Mapping[str, Any]]
+"""Turns a raw row into values by column name: arrays, numbers, text, nested lists. Raises RowError."""
+
+
+def batch_rows(raw_rows: Iterable[RawRow], decode: Decode, wanted: Wanted, start: int, size: int) -> Iterator[Batch]:
+    """Group rows into batches; rows that cannot be decoded or converted become failed rows of their batch."""
+    pending: list[RawRow] = []
+    first = start
+    for raw in raw_rows:
+        pending.append(raw)
+        if len(pending) == size:
+            yield _decode_batch(pending, decode, wanted, first)
+            first += size
+            pending = []
+    if pending:
+        yield _decode_batch(pending, decode, wanted, first)
+
+
+def _decode_batch(pending: list[RawRow], decode: Decode, wanted: Wanted, start: int) -> Batch:
+    rows: list[int] = []
+    table: list[Mapping[str, Any]] = []
+    failed: list[FailedRow] = []
+
+    def refuse(number: int, error: RowError) -> None:
+        raw = pending[number - start]
+        place = f"{raw.path}{raw.place}"
+        failed.append(FailedRow(row=number, source=place, stage="read", code=error.code, message=str(error)))
+
+    for number, raw in enumerate(pending, start):
+        try:
+            table.append({"path": raw.path, "row": number, **decode(raw)})
+            rows.append(number)
+        except RowError as error:
+            refuse(number, error)
+    try:
+        columns = {name: read_column([row[name] for row in table], dtype) for name, dtype in wanted.dtypes.items()}
+    except (RowError, ValueError, TypeError, OverflowError):
+        rows, table, columns = _convert_alone(rows, table, wanted, refuse)
+    for key in wanted.keys:
+        if key not in columns:
+            columns[key] = [row[key] for row in table]
+    return Batch(start=start, count=len(pending), rows=rows, columns=columns, failed=failed)
+
+
+def _convert_alone(
+    rows: list[int], table: list[Mapping[str, Any]], wanted: Wanted, refuse: Callable[[int, RowError], None]
+) -> tuple[list[int], list[Mapping[str, Any]], dict[str, Column]]:
+    """Convert row by row, and leave out the rows that cannot be."""
+    good: list[tuple[int, Mapping[str, Any], dict[str, Array]]] = []
+    for number, row in zip(rows, table, strict=True):
+        try:
+            good.append((number, row, _convert_row(row, wanted)))
+        except RowError as error:
+            refuse(number, error)
+    columns = {name: stack([arrays[name] for _, _, arrays in good]) for name in wanted.dtypes}
+    return [number for number, _, _ in good], [row for _, row, _ in good], columns
+
+
+def _convert_row(row: Mapping[str, Any], wanted: Wanted) -> dict[str, Array]:
+    return {
+        name: row[name] if isinstance(row[name], np.ndarray) else read_array(row[name], dtype or "float32")
+        for name, dtype in wanted.dtypes.items()
+    }
+
+
+def read_column(values: list[Any], dtype: str | None) -> Column:
+    """Convert a column of arrays, texts, numbers or nested lists; any exception means that rows must be tried alone."""
+    if not values or isinstance(values[0], np.ndarray):
+        return stack(values)
+    wanted = dtype or "float32"
+    if wanted in FLOATING:
+        array = np.array(values, dtype=wanted)
+        if not np.isnan(array).any():  # numpy makes NaN of null, which must not pass for a number
+            return array
+    elif wanted in INTEGERS:
+        array = np.array(values)
+        if array.dtype.kind in "iu" and _fits(array, wanted):
+            return array.astype(wanted)
+    return stack([read_array(value, wanted) for value in values])
+
+
+def _fits(array: Array, dtype: str) -> bool:
+    limits = np.iinfo(dtype)
+    return not array.size or (int(array.min()) >= limits.min and int(array.max()) <= limits.max)
+
+
+def stack(column: list[Any]) -> Column:
+    """Make one array of rows of equal shape and type; keep the list where they differ."""
+    if not column or not isinstance(column[0], np.ndarray):
+        return column
+    first: Array = column[0]
+    if all(value.shape == first.shape and value.dtype == first.dtype for value in column):
+        return np.stack(column)
+    return column
+
+
+def read_array(value: Any, dtype: str) -> Array:
+    """Read a number, a text or nested lists of them as an array. Raises RowError."""
+    if dtype == "string":
+        return _text_array(value)
+    try:
+        array = np.array(value, dtype=object)
+        if any(item is None or item == "" for item in array.flat):
+            raise RowError("a value is empty where a number is wanted", "empty-value")
+        return _numbers(array, np.dtype(dtype))
+    except (ValueError, TypeError, OverflowError) as error:
+        raise RowError(f"{_short(value)} is not {dtype}: {error}", "not-a-number") from error
+
+
+def _numbers(array: Array, dtype: np.dtype[Any]) -> Array:
+    if dtype.kind in "iu":
+        whole = np.array([_whole(item) for item in array.flat], dtype=object).reshape(array.shape)
+        return whole.astype(dtype)
+    if dtype.kind == "b":
+        return np.array([_boolean(item) for item in array.flat], dtype=bool).reshape(array.shape)
+    return array.astype(dtype)
+
+
+def _whole(item: Any) -> int:
+    number = int(item) if isinstance(item, str | int) else float(item)
+    if number != int(number):
+        raise ValueError(f"{item} is not a whole number")
+    return int(number)
+
+
+def _boolean(item: Any) -> bool:
+    words = {"true": True, "1": True, "false": False, "0": False}
+    key = str(item).lower()
+    if key not in words:
+        raise ValueError("write true, false, 1 or 0")
+    return words[key]
+
+
+def _text_array(value: Any) -> Array:
+    array = np.array(value, dtype=object)
+    if any(not isinstance(item, str) for item in array.flat):
+        raise RowError(f"{_short(value)} is not text", "not-text")
+    return array
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"  # noqa: PLR2004  one line of a log

@@ -1,0 +1,60 @@
+"""Element types and shapes, in numpy's and in ONNX Runtime's names. No arrays here, so that planning stays light."""
+
+from dataclasses import dataclass, replace
+
+Dimension = int | str | None
+"""A fixed size, a symbolic dimension, or one that nothing is known about."""
+
+Shape = tuple[Dimension, ...]
+
+ELEMENT_TYPES: dict[str, str] = {
+    "bool": "bool",
+    "float16": "float16",
+    "float32": "float",
+    "float64": "double",
+    "int8": "int8",
+    "int16": "int16",
+    "int32": "int32",
+    "int64": "int64",
+    "string": "string",
+    "uint8": "uint8",
+    "uint16": "uint16",
+    "uint32": "uint32",
+    "uint64": "uint64",
+}
+"""Element types that a row can have, and what ONNX Runtime calls them inside `tensor(…)`."""
+
+FLOATING = ("float16", "float32", "float64")
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
+ROWS = "rows"
+"""The name that the rows' own dimension, always the first one, has in what ortdeploy prints."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """What is known of a tensor: None for an unknown element type, an unknown rank, an unknown layout."""
+
+    dtype: str | None = None
+    shape: Shape | None = None
+    layout: str | None = None
+
+    def __str__(self) -> str:
+        """`float32 [rows, 1, 8, 8]`, with `?` for what is unknown."""
+        return f"{self.dtype or '?'} {format_shape(self.shape)}"
+
+    def with_shape(self, shape: Shape | None) -> "TensorType":
+        """Return the same element type and layout in another shape."""
+        return replace(self, shape=shape)
+
+
+def format_shape(shape: Shape | None) -> str:
+    """`[batch, 1, 8, 8]`; `[…]` when not even the rank is known."""
+    if shape is None:
+        return "[…]"
+    return "[" + ", ".join("?" if size is None else str(size) for size in shape) + "]"
+
+
+def dimensions_agree(have: Dimension, want: Dimension) -> bool:
+    """Two dimensions disagree only when both are numbers and differ."""
+    return not (isinstance(have, int) and isinstance(want, int)) or have == want

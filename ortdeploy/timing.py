@@ -1,0 +1,31 @@
+"""Percentiles of durations in constant memory."""
+
+import math
+from collections import Counter
+
+_STEPS_PER_OCTAVE = 32  # a bucket is 2.2 % wide
+
+
+class Histogram:
+    """Counts durations in logarithmic buckets, so that ten million of them take as little room as ten."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._buckets: Counter[int] = Counter()
+        self.count = 0
+        self.total = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count one duration."""
+        self._buckets[math.ceil(math.log2(max(seconds, 1e-9)) * _STEPS_PER_OCTAVE)] += 1
+        self.count += 1
+        self.total += seconds
+
+    def percentile(self, share: float) -> float | None:
+        """Return the upper edge of the bucket that holds the given share (0 to 1), or None when empty."""
+        left = math.ceil(self.count * share)
+        for bucket in sorted(self._buckets):
+            left -= self._buckets[bucket]
+            if left <= 0:
+                return float(2 ** (bucket / _STEPS_PER_OCTAVE))
+        return None

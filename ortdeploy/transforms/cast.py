@@ -1,0 +1,38 @@
+"""`cast: TYPE` — another element type. Values that it cannot hold are an error, never a wrapped number."""
+
+from typing import Any
+
+import numpy as np
+
+from ortdeploy.tensors import FLOATING, INTEGERS, TensorType
+from ortdeploy.transforms.protocol import Apply, Array, Options
+
+
+def infer(options: Options, tensor: TensorType) -> tuple[TensorType, ...]:
+    return (TensorType(options["cast"], tensor.shape, tensor.layout),)
+
+
+def build(options: Options, tensor: TensorType) -> Apply:  # noqa: ARG001  the same for every tensor
+    name = options["cast"]
+    if name == "string":
+        return lambda array: (array.astype(str).astype(object),)
+    dtype = np.dtype(name)
+
+    def apply(array: Array) -> tuple[Array, ...]:
+        if name in INTEGERS and array.dtype != dtype:
+            _check_range(array, dtype)
+        if name in FLOATING and array.dtype == object:
+            return (np.array(array, dtype=dtype),)
+        return (array.astype(dtype, copy=False),)
+
+    return apply
+
+
+def _check_range(array: Array, dtype: np.dtype[Any]) -> None:
+    if array.dtype == bool or array.size == 0:
+        return
+    limits = np.iinfo(dtype)
+    numbers = array.astype(np.float64) if array.dtype == object else array
+    low, high = numbers.min(), numbers.max()
+    if not (float(low) >= limits.min and float(high) <= limits.max):  # also catches NaN
+        raise ValueError(f"{dtype} holds {limits.min} to {limits.max}; the row has {low} to {high}")

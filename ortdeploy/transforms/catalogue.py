@@ -1,0 +1,49 @@
+"""The steps by the name that users write, and where each may stand."""
+
+from ortdeploy.transforms import (
+    argmax,
+    bgr,
+    cast,
+    center_crop,
+    expand,
+    flatten,
+    grayscale,
+    labels,
+    layout,
+    normalize,
+    pad,
+    resize,
+    rgb,
+    scale,
+    sigmoid,
+    softmax,
+    squeeze,
+    threshold,
+    top_k,
+)
+from ortdeploy.transforms.protocol import Transform
+
+PREPARE: dict[str, Transform] = {
+    "bgr": bgr,
+    "cast": cast,
+    "center_crop": center_crop,
+    "expand": expand,
+    "flatten": flatten,
+    "grayscale": grayscale,
+    "layout": layout,
+    "normalize": normalize,
+    "pad": pad,
+    "resize": resize,
+    "rgb": rgb,
+    "scale": scale,
+    "squeeze": squeeze,
+}
+
+POSTPROCESS: dict[str, Transform] = {
+    "argmax": argmax,
+    "labels": labels,
+    "sigmoid": sigmoid,
+    "softmax": softmax,
+    "threshold": threshold,
+    "top_k": top_k,
+}

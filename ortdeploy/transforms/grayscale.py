@@ -1,0 +1,33 @@
+"""`grayscale: true` — one channel, by ITU-R 601 luma; for uint8 bit for bit what Pillow's convert("L") gives."""
+
+import numpy as np
+
+from ortdeploy.tensors import TensorType
+from ortdeploy.transforms.protocol import Apply, Array, InapplicableError, Options, image_axes, need_numeric, resized
+
+
+def infer(options: Options, tensor: TensorType) -> tuple[TensorType, ...]:  # noqa: ARG001  it has no options
+    need_numeric(tensor)
+    axis = image_axes(tensor)[2]
+    if tensor.shape and tensor.shape[axis] not in {1, 3, None}:
+        raise InapplicableError(f"it takes images of 1 or 3 channels and gets {tensor}")
+    return (tensor.with_shape(resized(tensor, {axis: 1})),)
+
+
+def build(options: Options, tensor: TensorType) -> Apply:  # noqa: ARG001  it has no options
+    axis = image_axes(tensor)[2]
+
+    def apply(array: Array) -> tuple[Array, ...]:
+        if array.shape[axis] == 1:
+            return (array,)
+        return (np.expand_dims(_luma(np.moveaxis(array, axis, -1)), axis),)
+
+    return apply
+
+
+def _luma(rgb: Array) -> Array:
+    red, green, blue = (rgb[..., channel] for channel in range(3))
+    if rgb.dtype == np.uint8:  # Pillow's fixed point: L24 of its Convert.c
+        wide = red.astype(np.uint32) * 19595 + green.astype(np.uint32) * 38470 + blue.astype(np.uint32) * 7471
+        return ((wide + 0x8000) >> 16).astype(np.uint8)
+    return (red * 0.299 + green * 0.587 + blue * 0.114).astype(rgb.dtype)

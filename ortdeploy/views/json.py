@@ -1,0 +1,93 @@
+"""The same as JSON, in shapes of their own with a format version: additions keep it, anything else raises it."""
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from ortdeploy.diagnostics import Diagnostic
+
+if TYPE_CHECKING:
+    from ortdeploy.executor import JobResult
+    from ortdeploy.ledger import OutputRecord
+    from ortdeploy.plan import Plan
+
+FORMAT_VERSION = 1
+
+
+def render_check(diagnostics: Sequence[Diagnostic], plans: "Sequence[Plan]" = ()) -> str:
+    """Return what `validate` and `plan` print: diagnostics and steps."""
+    return _dump({"diagnostics": _diagnostics(diagnostics), "steps": _steps(plans)})
+
+
+def render_apply(diagnostics: Sequence[Diagnostic], plans: "Sequence[Plan]", results: "Sequence[JobResult]") -> str:
+    """Return what `apply` prints: diagnostics, steps, and how each job ended."""
+    jobs = [
+        {
+            "job": result.job,
+            "status": result.status,
+            "output": result.output,
+            "committed": result.committed,
+            "failed": result.failed,
+            "skipped": result.skipped,
+            "seconds": round(result.seconds, 6),
+            "reason": result.reason,
+        }
+        for result in results
+    ]
+    return _dump({"diagnostics": _diagnostics(diagnostics), "steps": _steps(plans), "jobs": jobs})
+
+
+def render_status(records: "Sequence[tuple[str, str, OutputRecord | None]]") -> str:
+    """Return what `status` prints."""
+    return _dump({"jobs": [_status(*record) for record in records]})
+
+
+def _status(job: str, output: str, record: "OutputRecord | None") -> dict[str, Any]:
+    known: dict[str, Any] = {"job": job, "output": output, "status": "never-run"}
+    if record is None:
+        return known
+    counts = {name: sum(getattr(part, name) for part in record.parts) for name in ("committed", "failed", "skipped")}
+    return {
+        **known,
+        "status": record.status,
+        "run": record.run,
+        "started": record.started,
+        "ended": record.ended,
+        "reason": record.reason,
+        "parts": len(record.parts),
+        **counts,
+    }
+
+
+def _diagnostics(diagnostics: Sequence[Diagnostic]) -> list[dict[str, Any]]:
+    return [
+        {
+            "rule": diagnostic.rule,
+            "severity": diagnostic.severity,
+            "certainty": diagnostic.certainty,
+            "summary": diagnostic.summary,
+            "detail": diagnostic.detail,
+            "path": diagnostic.span.path,
+            "line": diagnostic.span.line,
+            "column": diagnostic.span.column,
+            "model": diagnostic.model,
+            "job": diagnostic.job,
+        }
+        for diagnostic in diagnostics
+    ]
+
+
+def _steps(plans: "Sequence[Plan]") -> list[dict[str, Any]]:
+    if not plans:
+        return []
+    from ortdeploy.plan_file import encode  # noqa: PLC0415  only who has plans needs it
+
+    return [
+        {"deployment": plan.deployment, "manifest": plan.manifest, **encode(step)}
+        for plan in plans
+        for step in plan.steps
+    ]
+
+
+def _dump(document: dict[str, Any]) -> str:
+    return json.dumps({"format_version": FORMAT_VERSION, **document}, indent=2) + "\n"

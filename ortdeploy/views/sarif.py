@@ -1,0 +1,38 @@
+"""Diagnostics as SARIF 2.1.0, for code-scanning dashboards."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import PurePath
+from typing import Any
+
+from ortdeploy.diagnostics import Diagnostic
+
+_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+
+
+def render_diagnostics(diagnostics: Sequence[Diagnostic], page: Callable[[str], str], version: str) -> str:
+    """Return one run of the tool; `page` gives a rule's page."""
+    rules = {diagnostic.rule: diagnostic.summary for diagnostic in diagnostics}
+    driver = {
+        "name": "ortdeploy",
+        "version": version,
+        "rules": [
+            {"id": rule, "shortDescription": {"text": summary}, "fullDescription": {"text": page(rule)}}
+            for rule, summary in sorted(rules.items())
+        ],
+    }
+    results = [_result(diagnostic) for diagnostic in diagnostics]
+    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+    return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
+
+
+def _result(diagnostic: Diagnostic) -> dict[str, Any]:
+    region = {"startLine": diagnostic.span.line, "startColumn": diagnostic.span.column}
+    place = {"artifactLocation": {"uri": PurePath(diagnostic.span.path).as_posix()}, "region": region}
+    return {
+        "ruleId": diagnostic.rule,
+        "level": str(diagnostic.severity),
+        "message": {"text": f"{diagnostic.summary}. {diagnostic.detail}"},
+        "locations": [{"physicalLocation": place}],
+        "properties": {"certainty": diagnostic.certainty},
+    }

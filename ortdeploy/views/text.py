@@ -1,0 +1,159 @@
+"""Diagnostics, plans and results for the person at the terminal."""
+
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from ortdeploy.diagnostics import Certainty, Diagnostic, Severity
+from ortdeploy.log import masked
+from ortdeploy.tensors import format_shape
+
+if TYPE_CHECKING:
+    from ortdeploy.executor import JobResult
+    from ortdeploy.ledger import OutputRecord
+    from ortdeploy.plan import FinishedJob, LoadAdapter, OpenSession, Plan, PlannedInput, RunJob
+
+_BOLD, _RED, _YELLOW, _GREEN, _RESET = "\x1b[1m", "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[0m"
+_WIDTH = 100
+
+Paint = Callable[[str, str], str]
+
+
+def painter(*, color: bool) -> Paint:
+    """Return a function that colors text, or one that leaves it."""
+    return (lambda text, code: f"{code}{text}{_RESET}") if color else (lambda text, _: text)
+
+
+def render_diagnostics(diagnostics: Sequence[Diagnostic], *, color: bool) -> str:
+    """Return each diagnostic as `path:line:column: severity[rule]: summary` and its detail below."""
+    return "".join(f"{_render_diagnostic(diagnostic, painter(color=color))}\n" for diagnostic in diagnostics)
+
+
+def _render_diagnostic(diagnostic: Diagnostic, paint: Paint) -> str:
+    span = diagnostic.span
+    code = _RED if diagnostic.severity is Severity.ERROR else _YELLOW
+    place = paint(f"{printable(span.path)}:{span.line}:{span.column}:", _BOLD)
+    head = f"{place} {paint(diagnostic.severity, code)}[{diagnostic.rule}]: {diagnostic.summary}"
+    detail = textwrap.indent(
+        textwrap.fill(printable(diagnostic.detail), _WIDTH, break_long_words=False, break_on_hyphens=False), "  "
+    )
+    assumed = "\n  (assumed for the described device)" if diagnostic.certainty is Certainty.ASSUMED else ""
+    return f"{head}\n{detail}{assumed}"
+
+
+def printable(text: str) -> str:
+    """Replace control characters: what stands in a manifest must not drive the terminal."""
+    return "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
+
+
+def summarize(diagnostics: Sequence[Diagnostic], checked: int) -> str:
+    """Return one line that a log search can match."""
+    errors = sum(diagnostic.severity is Severity.ERROR for diagnostic in diagnostics)
+    warnings = len(diagnostics) - errors
+    return f"Checked {_count(checked, 'manifest')}: {_count(errors, 'error')}, {_count(warnings, 'warning')}.\n"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def render_plan(plans: "Sequence[Plan]", *, color: bool) -> str:
+    """Return what would run, manifest by manifest, and a summary line."""
+    paint = painter(color=color)
+    text = "".join(_render_one(plan, paint) for plan in plans)
+    sessions, jobs = (_count_steps(plans, name) for name in ("OpenSession", "RunJob"))
+    finished = sum(len(plan.finished) for plan in plans)
+    counts = f"{_count(sessions, 'session')} to open, {_count(jobs, 'job')} to run, {finished} finished already"
+    return f"{text}Plan: {counts}.\n"
+
+
+def _count_steps(plans: "Sequence[Plan]", kind: str) -> int:
+    return sum(type(step).__name__ == kind for plan in plans for step in plan.steps)
+
+
+def _render_one(plan: "Plan", paint: Paint) -> str:
+    lines = [f"{paint(plan.deployment, _BOLD)} ({plan.manifest})"]
+    renderers: dict[str, Callable[..., Iterator[str]]] = {
+        "OpenSession": _render_session,
+        "LoadAdapter": _render_adapter,
+        "RunJob": _render_job,
+    }
+    for step in plan.steps:
+        lines += [f"  {line}" for line in renderers[type(step).__name__](step, paint)]
+    lines += [f"  {line}" for job in plan.finished for line in _render_finished(job)]
+    return "\n".join(lines) + "\n\n"
+
+
+def _render_session(step: "OpenSession", paint: Paint) -> Iterator[str]:
+    chain = ", ".join(f"{p.name}{_options(dict(p.options))}" for p in step.providers)
+    model = f"{PurePath(step.path).name} (sha256 {step.sha256[:12]}…)"
+    yield f"{paint('+', _GREEN)} open session {step.session}: {model} on {chain}"
+    if step.options:
+        yield f"    session options{_options(dict(step.options))}"
+
+
+def _options(options: dict[str, object]) -> str:
+    return f" {masked('', options)}" if options else ""
+
+
+def _render_adapter(step: "LoadAdapter", paint: Paint) -> Iterator[str]:
+    yield f"{paint('+', _GREEN)} load adapter {step.adapter} for {step.session} (sha256 {step.sha256[:12]}…)"
+
+
+def _render_job(step: "RunJob", paint: Paint) -> Iterator[str]:
+    rows = "an unknown number of" if step.rows is None else f"{step.rows:,}"
+    size = "one row a run" if step.batch_size == 0 else f"batches of {step.batch_size}"
+    verb = (
+        f"go on with job {step.job} after {step.committed_rows:,} rows"
+        if step.committed_rows
+        else f"run job {step.job}"
+    )
+    adapter = f", adapter {step.adapter}" if step.adapter else ""
+    yield f"{paint('+', _GREEN)} {verb}: {rows} rows of {', '.join(step.patterns)} ({step.format}), {size}{adapter}"
+    for planned in step.inputs:
+        yield f"    {_render_input(planned)}"
+    columns = ", ".join((*step.key, *step.columns))
+    yield f"    writes {step.output}/part-*.{step.output_format}: {columns}"
+
+
+def _render_input(planned: "PlannedInput") -> str:
+    steps = " → ".join([", ".join(planned.columns), *(step.name for step in planned.steps)])
+    return f"{planned.name} {planned.dtype} {format_shape(planned.shape)} ← {steps}"
+
+
+def _render_finished(job: "FinishedJob") -> Iterator[str]:
+    yield f"= job {job.job} is finished: {job.rows:,} rows in {job.output}"
+
+
+def render_results(results: "Sequence[JobResult]", *, color: bool) -> str:
+    """Return one line for each job."""
+    paint = painter(color=color)
+    return "".join(f"{_render_result(result, paint)}\n" for result in results)
+
+
+def _render_result(result: "JobResult", paint: Paint) -> str:
+    name = paint(f"job {result.job}", _BOLD)
+    counts = f"{result.committed:,} rows committed, {result.failed:,} failed, {result.skipped:,} skipped"
+    match result.status:
+        case "nothing-to-do":
+            return f"{name}: nothing to do, {result.output} is finished."
+        case "done":
+            rate = f" in {result.seconds:.2f} s" if result.seconds else ""
+            return f"{name}: {paint('done', _GREEN)}{rate}: {counts}, in {result.output}."
+    return f"{name}: {paint(result.status, _RED)}: {counts}. {result.reason}".rstrip(". ") + "."
+
+
+def render_status(records: "Sequence[tuple[str, str, OutputRecord | None]]") -> str:
+    """Return one line for each job: name, state, rows, when."""
+    rows: list[tuple[str, ...]] = [("JOB", "STATE", "COMMITTED", "FAILED", "SKIPPED", "OUTPUT", "LAST RUN")]
+    for job, output, record in records:
+        if record is None:
+            rows.append((job, "never run", "0", "0", "0", output, "-"))
+            continue
+        counts = [str(sum(getattr(part, name) for part in record.parts)) for name in ("committed", "failed", "skipped")]
+        rows.append((job, record.status, *counts, output, record.ended or record.started))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n" for row in rows
+    )

@@ -1,0 +1,143 @@
+"""The program as a line of functions: load, check the text, probe, resolve, check, plan.
+
+Commands call as far as they go.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ortdeploy.diagnostics import (
+    Certainty,
+    Diagnostic,
+    Severity,
+    Span,
+    UsageError,
+    did_you_mean,
+    has_errors,
+    sort_diagnostics,
+)
+from ortdeploy.manifest.loader import Loaded, LoadOptions, find_manifests, load_manifest
+from ortdeploy.manifest.pages import SUMMARIES
+from ortdeploy.manifest.spec import Spec
+from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, SPEC_RULES
+from ortdeploy.rules.protocol import check_rules
+
+if TYPE_CHECKING:
+    from ortdeploy.facts import RuntimeFacts
+    from ortdeploy.plan import Fact, Plan
+
+STATE_DIR = ".ortdeploy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validated:
+    """Manifests whose text was checked. A spec is there where nothing in its text is an error."""
+
+    specs: tuple[Spec, ...]
+    diagnostics: tuple[Diagnostic, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """Plans for the manifests that nothing speaks against, and everything that does."""
+
+    plans: "tuple[Plan, ...]"
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def validate(paths: Sequence[str], options: LoadOptions) -> Validated:
+    """Check texts, shapes, names and the rules that need no machine."""
+    files, diagnostics = find_manifests(paths)
+    specs: list[Spec] = []
+    for path in files:
+        loaded = load_manifest(path, options)
+        found = loaded.diagnostics + _check_specs(loaded)
+        diagnostics += found
+        if loaded.spec is not None and not has_errors(found):
+            specs.append(loaded.spec)
+    return Validated(specs=tuple(specs), diagnostics=sort_diagnostics(diagnostics))
+
+
+def _check_specs(loaded: Loaded) -> tuple[Diagnostic, ...]:
+    found: tuple[Diagnostic, ...] = ()
+    for spec in (loaded.spec, *loaded.variants):
+        if spec is not None:
+            found += check_rules(SPEC_RULES, spec, spec)
+    return found
+
+
+def plan_manifests(
+    paths: Sequence[str], options: LoadOptions, *, state_dir: str | None, only_job: str | None = None
+) -> Planned:
+    """Validate, look at the world, object, and write down the steps."""
+    validated = validate(paths, options)
+    plans: list[Plan] = []
+    diagnostics = validated.diagnostics
+    _check_job_name(validated.specs, only_job)
+    runtime = _probe_runtime() if validated.specs else None
+    for spec in validated.specs:
+        if runtime is None:
+            break
+        plan, found = _plan_one(spec, runtime, state_dir, only_job)
+        diagnostics += found
+        if plan is not None:
+            plans.append(plan)
+    return Planned(plans=tuple(plans), diagnostics=sort_diagnostics(diagnostics))
+
+
+def _check_job_name(specs: Sequence[Spec], only_job: str | None) -> None:
+    names = [job.name for spec in specs for job in spec.jobs]
+    if only_job is not None and specs and only_job not in names:
+        raise UsageError(f'--job: there is no job "{only_job}". {did_you_mean(only_job, names)}')
+
+
+def _probe_runtime() -> "RuntimeFacts":
+    from ortdeploy.runtime.probe import probe_runtime  # noqa: PLC0415  validate must not import onnxruntime
+
+    return probe_runtime()
+
+
+def _plan_one(
+    spec: Spec, runtime: "RuntimeFacts", state_dir: str | None, only_job: str | None
+) -> "tuple[Plan | None, tuple[Diagnostic, ...]]":
+    from ortdeploy.deployment import resolve  # noqa: PLC0415  brings numpy, which validate does not need
+    from ortdeploy.plan import make_plan  # noqa: PLC0415
+    from ortdeploy.probe import probe  # noqa: PLC0415
+
+    deployment = resolve(spec, probe(spec, state_folder(spec.folder, state_dir), runtime))
+    diagnostics = check_rules(DEPLOYMENT_RULES, deployment, spec)
+    if has_errors(diagnostics):
+        return None, diagnostics
+    return make_plan(deployment, only_job), diagnostics
+
+
+def state_folder(folder: str, state_dir: str | None) -> Path:
+    """Return where a manifest's ledger lies: --state-dir, or .ortdeploy beside the manifest."""
+    return Path(state_dir).absolute() if state_dir else Path(folder) / STATE_DIR
+
+
+def check_saved_plan(plan: "Plan", state_dir: str | None) -> tuple[Diagnostic, ...]:
+    """Return what keeps a saved plan from being applied: facts that have moved, each named."""
+    from ortdeploy.deployment import resolve  # noqa: PLC0415
+    from ortdeploy.plan import moved_facts, plan_facts  # noqa: PLC0415
+    from ortdeploy.probe import probe  # noqa: PLC0415
+
+    loaded = load_manifest(plan.manifest, LoadOptions(profile=plan.profile, sets=plan.sets, roots=plan.roots))
+    if loaded.spec is None:
+        fact = next(fact for fact in plan.facts if fact.kind == "manifest")
+        return (_moved(plan, fact), *loaded.diagnostics)
+    deployment = resolve(loaded.spec, probe(loaded.spec, state_folder(plan.folder, state_dir), _probe_runtime()))
+    return tuple(_moved(plan, fact) for fact in moved_facts(plan.facts, plan_facts(deployment)))
+
+
+def _moved(plan: "Plan", fact: "Fact") -> Diagnostic:
+    return Diagnostic(
+        rule="moved-fact",
+        severity=Severity.ERROR,
+        summary=SUMMARIES["moved-fact"],
+        detail=f"The {fact.kind} is not what the plan was made from: {fact.name}. Make the plan again.",
+        span=Span(path=plan.manifest, line=1, column=1),
+        certainty=Certainty.MACHINE,
+    )
