@@ -36,14 +36,14 @@ class Document:
     words: dict[Path, str]
 
     def locate(self, path: Path) -> Span:
-        """Return where a value stands, or the nearest thing above it that does."""
-        while path not in self.spans and path:
-            path = path[:-1]
-        return self.spans[path]
+        """Return where a value stands; for one that is not written, the key of the nearest thing above it."""
+        return self.spans[path] if path in self.spans else self.locate_key(path)
 
     def locate_key(self, path: Path) -> Span:
         """Return where the key of a value stands, or the value when it has none (list items, the top)."""
-        return self.keys.get(path) or self.locate(path)
+        while path not in self.spans and path:
+            path = path[:-1]
+        return self.keys.get(path) or self.spans[path]
 
 
 def stage_diagnostic(rule: str, detail: str, span: Span) -> Diagnostic:
@@ -149,13 +149,15 @@ class _Parser:
         return root
 
     def _note_syntax(self, error: yaml.MarkedYAMLError, text: str) -> None:
-        mark = error.problem_mark or error.context_mark
         problem = (error.problem or "The text is not YAML").strip()
         detail = f"{problem[0].upper()}{problem[1:]}{' ' + error.context if error.context else ''}."
-        line, column = (mark.line, mark.column) if mark else (0, 0)
-        lines = text.splitlines()
-        line = min(line, max(len(lines) - 1, 0))
-        written = lines[line] if lines else ""
+        lines = text.splitlines() or [""]
+        mark = error.problem_mark or error.context_mark
+        if mark is not None and mark.line >= len(lines):  # at the end of the file: show where it began
+            mark = error.context_mark or mark
+        line = min(mark.line, len(lines) - 1) if mark is not None else 0
+        column = mark.column if mark is not None else 0
+        written = lines[line]
         if "\t" in written[: len(written) - len(written.lstrip())]:
             detail += " YAML indents with spaces only: replace the tab."
         self.note("yaml-syntax", detail, Span(path=self.path, line=line + 1, column=column + 1))

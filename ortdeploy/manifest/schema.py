@@ -133,7 +133,7 @@ def _wrong_type(error: Any, at: Path, document: Document) -> str:
         return f'{detail} {read}; write "{word}" in quotes if text is meant.'
     if error.instance is None:
         return f"{detail} Give it a value, or remove the key."
-    if isinstance(error.instance, str) and error.instance.lower() in {"yes", "no", "on", "off"} and "boolean" in wanted:
+    if isinstance(error.instance, str) and error.instance.lower() in {"yes", "no", "on", "off"} and "true" in wanted:
         return f"{detail} Write true or false."
     return detail
 

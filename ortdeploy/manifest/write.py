@@ -13,8 +13,14 @@ def scalar(value: Any) -> str:
     """Return one value; text is left plain where nobody can misread it."""
     if isinstance(value, str):
         plain = resolve_plain(value)
-        return value if _PLAIN.match(value) and plain.value == value and not plain.problem else json.dumps(value)
+        return value if _PLAIN.match(value) and plain.value == value and not plain.problem else _quoted(value)
     return "null" if value is None else json.dumps(value)
+
+
+def _quoted(text: str) -> str:
+    """Quote as JSON does; signs that YAML forbids are escaped, and never as halves of a surrogate pair."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(sign if sign.isprintable() else f"\\U{ord(sign):08x}" for sign in quoted)
 
 
 def flow(value: Any) -> str:

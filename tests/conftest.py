@@ -1,0 +1,89 @@
+"""Fixtures: the program as a user calls it, and small deployments to call it on."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import structlog
+from support.models import scale_model
+
+from ortdeploy.cli import main
+
+REPOSITORY = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a call ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Cli = Callable[..., Result]
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Call ortdeploy in this process."""
+
+    def call(*arguments: str | Path) -> Result:
+        capsys.readouterr()
+        try:
+            code = main([str(argument) for argument in arguments])
+        finally:
+            structlog.reset_defaults()
+        captured = capsys.readouterr()
+        return Result(code, captured.out, captured.err)
+
+    return call
+
+
+def run_process(arguments: Sequence[str | Path], *, cwd: Path, env: dict[str, str] | None = None) -> Result:
+    """Call ortdeploy in a process of its own."""
+    command = [sys.executable, "-m", "ortdeploy", *map(str, arguments)]
+    done = subprocess.run(
+        command, cwd=cwd, env={**os.environ, **(env or {})}, capture_output=True, encoding="utf-8", check=False
+    )
+    return Result(done.returncode, done.stdout, done.stderr)
+
+
+MANIFEST = """\
+version: 1
+name: demo
+models:
+  double: {path: double.onnx}
+jobs:
+  run:
+    model: double
+    input: {path: data.npy, key: [row]}
+    batch: {size: 8}
+    output: {path: outbox/run, format: jsonl}
+"""
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Path:
+    """A deployment that works: 20 rows of 4 numbers, each doubled."""
+    scale_model(tmp_path / "double.onnx")
+    np.save(tmp_path / "data.npy", np.arange(80, dtype=np.float32).reshape(20, 4))
+    (tmp_path / "m.yaml").write_text(MANIFEST, encoding="utf-8")
+    return tmp_path
+
+
+def read_rows(folder: Path) -> list[dict[str, Any]]:
+    """The rows of all JSON-lines parts, in order."""
+    parts = sorted(folder.glob("part-*.jsonl"))
+    return [json.loads(line) for part in parts for line in part.read_text(encoding="utf-8").splitlines()]

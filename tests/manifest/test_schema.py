@@ -1,0 +1,147 @@
+"""Schema errors in the manifest's words, all at once, each at its place."""
+
+import json
+
+import pytest
+from jsonschema import Draft202012Validator
+from support.specs import MANIFEST
+
+from ortdeploy.diagnostics import Diagnostic
+from ortdeploy.manifest.document import parse_document
+from ortdeploy.manifest.schema import check_document
+from ortdeploy.schemas import schema_names, schema_text
+
+
+def problems(text: str) -> list[Diagnostic]:
+    document, found = parse_document(text.encode(), "m.yaml")
+    assert document is not None
+    assert not found
+    return sorted(check_document(document), key=lambda d: (d.span.line, d.span.column))
+
+
+def complaint(line: str) -> tuple[str, int, str]:
+    """The only complaint about a model with one more line."""
+    found = problems(f"version: 1\nmodels:\n  m:\n    path: m.onnx\n    {line}\n")
+    assert len(found) == 1, found
+    return found[0].rule, found[0].span.column, found[0].detail
+
+
+def test_the_smallest_manifest_is_right() -> None:
+    assert problems("version: 1\nmodels: {m: {path: m.onnx}}\n") == []
+    assert problems(MANIFEST) == []
+
+
+def test_all_problems_come_at_once() -> None:
+    text = "version: 2\nname: a b\nmodles: {}\nmodels: {m: {}}\njobs: {j: {model: m, input: {path: x}}}\n"
+    rules = [(d.rule, d.span.line) for d in problems(text)]
+    assert rules == [
+        ("value-not-allowed", 1), ("value-not-allowed", 2), ("unknown-key", 3), ("missing-key", 4), ("missing-key", 5),
+    ]  # fmt: skip
+
+
+def test_an_unknown_key_offers_the_nearest() -> None:
+    rule, column, detail = complaint("provider: [CPU]")
+    assert (rule, column) == ("unknown-key", 5)
+    assert 'Did you mean "providers"?' in detail
+
+
+def test_a_missing_key_is_at_the_key_of_what_lacks_it() -> None:
+    found = problems("version: 1\nmodels:\n  one: {}\n")
+    assert [(d.rule, d.span.line, d.span.column) for d in found] == [("missing-key", 3, 3)]
+    assert "model file" in found[0].detail
+
+
+@pytest.mark.parametrize(
+    ("line", "column", "words"),
+    [
+        ("sha256: yes", 13, 'write "yes" in quotes'),
+        ("sha256: on", 13, "YAML reads the bare word on as true"),
+        ("session: {intra_op_num_threads: off}", 37, 'write "off" in quotes'),
+        ("session: {enable_mem_pattern: 'yes'}", 35, "Write true or false"),
+        ("session: {intra_op_num_threads: two}", 37, 'must be a whole number, not the text "two"'),
+        ("session: {intra_op_num_threads: 1.5}", 37, "must be a whole number, not 1.5"),
+        ("session:", 5, "must be a mapping, not empty (null)"),
+        ("providers: 3", 16, "must be text or a list, not 3"),
+        ("providers: [3]", 17, "must be text or a mapping, not 3"),
+        ("inputs: {x: {shape: 3}}", 25, "must be a list, not 3"),
+    ],
+)
+def test_a_wrong_type_says_what_is_wanted_and_what_is_there(line: str, column: int, words: str) -> None:
+    rule, found, detail = complaint(line)
+    assert rule == "wrong-type"
+    assert found == column or line == "session:"
+    assert words in detail
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("on_unavailable: nxt", 'allowed are fail, next. Did you mean "next"?'),
+        ("session: {intra_op_num_threads: -1}", "is -1; at least 0 is allowed"),
+        ("session: {log_severity_level: 9}", "is 9; at most 4 is allowed"),
+        ("sha256: abc", "64 hexadecimal digits"),
+        ("inputs: {x: {range: [1]}}", "has 1 items; it takes 2"),
+        ("providers: []", "has 0 items; it takes at least 1"),
+        ("inputs: {x: {dtype: float}}", "float16"),
+    ],
+)
+def test_a_value_that_is_not_allowed_says_what_is(line: str, words: str) -> None:
+    rule, _, detail = complaint(line)
+    assert rule == "value-not-allowed"
+    assert words in detail
+
+
+def step(text: str, stage: str = "prepare: {x: [%s]}") -> list[tuple[str, str]]:
+    found = problems(MANIFEST + "    " + stage % text + "\n")
+    return [(d.rule, d.detail) for d in found]
+
+
+def test_an_unknown_step_offers_the_nearest() -> None:
+    ((rule, detail),) = step("{rezise: [8, 8]}")
+    assert rule == "unknown-key"
+    assert 'Did you mean "resize"?' in detail
+
+
+def test_a_known_step_is_judged_as_that_step() -> None:
+    ((rule, detail),) = step("{resize: [8, 8], metod: nearest}")
+    assert rule == "unknown-key"
+    assert 'Did you mean "method"?' in detail
+    assert [rule for rule, _ in step("{resize: [8]}")] == ["value-not-allowed"]
+    assert [rule for rule, _ in step("{}")] == ["missing-key"]
+    assert [rule for rule, _ in step("resize")] == ["wrong-type"]
+    assert [rule for rule, _ in step("{argmax: x}", "postprocess: [%s]")] == ["missing-key"]
+    assert step("{normalize: {mean: 0.5, std: [1, 2]}}") == []
+
+
+@pytest.mark.parametrize("name", schema_names())
+def test_a_schema_is_a_schema_with_words_for_people(name: str) -> None:
+    schema = json.loads(schema_text(name))
+    Draft202012Validator.check_schema(schema)
+    assert schema["title"]
+    assert schema["description"]
+
+
+def test_every_property_of_a_manifest_has_a_title_or_a_description() -> None:
+    schema = json.loads(schema_text("deployment"))
+    parts = [schema, *schema["$defs"].values()]
+    for part in parts:
+        for name, value in part.get("properties", {}).items():
+            known = value if "$ref" not in value else schema["$defs"][value["$ref"].rpartition("/")[2]] | value
+            is_step_part = part.get("title") in {name, "layout"} or "as" in part.get("properties", {}) or name in {"value", "method", "from"}
+            assert is_step_part or "title" in known or "description" in known, name
+
+
+def test_every_example_in_the_schema_is_allowed_by_it() -> None:
+    schema = json.loads(schema_text("deployment"))
+
+    def walk(node: object) -> None:
+        if isinstance(node, dict):
+            for example in node.get("examples", []) if isinstance(node.get("examples"), list) else []:
+                Draft202012Validator({**schema, **node} if "$defs" not in node else node).validate(example) if "type" in node and node.get("type") != "object" else None
+            for inner in node.values():
+                walk(inner)
+        elif isinstance(node, list):
+            for inner in node:
+                walk(inner)
+
+    walk(schema["$defs"])

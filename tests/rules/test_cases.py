@@ -1,0 +1,54 @@
+"""A file under cases/ is a test: exactly its marked lines are flagged, by rule; `clean*` files by none."""
+
+import re
+from pathlib import Path
+
+import pytest
+from support.facts import make_facts
+from support.specs import make_spec
+
+from ortdeploy.deployment import resolve
+from ortdeploy.diagnostics import Diagnostic, has_errors
+from ortdeploy.manifest.document import parse_document
+from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, RULES, SPEC_RULES
+from ortdeploy.rules.protocol import check_rules
+
+CASES = Path(__file__).parent / "cases"
+FILES = sorted(CASES.glob("*/*.yaml"))
+
+
+def expected(text: str) -> set[tuple[int, str]]:
+    marks = ((number, re.search(r"# expect: (.+)", line)) for number, line in enumerate(text.splitlines(), 1))
+    return {(number, rule.strip()) for number, mark in marks if mark for rule in mark[1].split(",")}
+
+
+def check(text: str) -> tuple[Diagnostic, ...]:
+    first = text.partition("\n")[0]
+    header, _ = parse_document(first.removeprefix("# ").encode(), "facts") if first.startswith("# facts:") else (None, ())
+    spec = make_spec(text)
+    found = check_rules(SPEC_RULES, spec, spec)
+    if has_errors(found):
+        return found
+    return found + check_rules(DEPLOYMENT_RULES, resolve(spec, make_facts(spec, header.data["facts"] if header else None)), spec)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_exactly_the_marked_lines_are_flagged(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    found = check(text)
+    details = "\n".join(f"{d.span.line}: {d.rule}: {d.detail}" for d in found)
+    assert {(d.span.line, d.rule) for d in found} == expected(text), details
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_has_cases_that_trip_it_and_near_misses_that_do_not(rule: str) -> None:
+    flagged = [path for path in FILES if path.parent.name == rule and path.stem.startswith("flagged")]
+    clean = [path for path in FILES if path.parent.name == rule and path.stem.startswith("clean")]
+    assert flagged
+    assert clean
+    assert all(f"# expect: {rule}" in path.read_text(encoding="utf-8") for path in flagged)
+    assert not any("# expect" in path.read_text(encoding="utf-8") for path in clean)
+
+
+def test_every_folder_of_cases_is_a_rule() -> None:
+    assert {path.parent.name for path in FILES} == set(RULES)

@@ -1,0 +1,54 @@
+"""The lists that must agree: rule files, the catalogue, ids, pages."""
+
+from pathlib import Path
+
+import pytest
+
+import ortdeploy.rules.catalogue as catalogue
+from ortdeploy.commands.explain import page_of
+from ortdeploy.manifest.pages import PAGES
+from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, RULES, SPEC_RULES
+from ortdeploy.rules.protocol import Finding, Rule, RuleCrashError, check_rules
+
+FOLDER = Path(catalogue.__file__).parent
+
+
+def test_every_rule_file_is_in_the_catalogue() -> None:
+    files = {path.stem for path in FOLDER.glob("*.py")} - {"__init__", "catalogue", "protocol"}
+    assert files == {rule.replace("-", "_") for rule in RULES}
+
+
+@pytest.mark.parametrize("rules", [SPEC_RULES, DEPLOYMENT_RULES])
+def test_the_catalogue_is_sorted(rules: tuple[catalogue.RuleModule, ...]) -> None:
+    ids = [module.RULE.id for module in rules]
+    assert ids == sorted(ids)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_is_named_like_its_file(rule: str) -> None:
+    assert getattr(RULES[rule], "__name__").endswith("." + rule.replace("-", "_"))  # noqa: B009  a module's name
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_page_has_its_four_parts(rule: str) -> None:
+    page = page_of(rule)
+    assert page is not None
+    places = [page.find(part) for part in ("What it catches:", "Why:", "Example:", "How to fix:")]
+    assert -1 not in places
+    assert places == sorted(places)
+
+
+def test_rules_and_stage_pages_do_not_share_names() -> None:
+    assert not set(RULES) & set(PAGES)
+
+
+def test_a_rule_that_crashes_is_named() -> None:
+    class Broken:
+        RULE = Rule(id="broken", summary="Broken")
+
+        @staticmethod
+        def check(_noun: object) -> "list[Finding]":
+            raise ZeroDivisionError
+
+    with pytest.raises(RuleCrashError, match="rule broken"):
+        check_rules([Broken], None, None)  # type: ignore[list-item, arg-type]  # a rule made wrong on purpose

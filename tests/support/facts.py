@@ -1,0 +1,93 @@
+"""Facts written down by hand: a machine, models and data that need not exist."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from ortdeploy.facts import Facts, FileFacts, InputFacts, ModelFacts, OutputFacts, Problem, RuntimeFacts, ValueFacts
+from ortdeploy.manifest.spec import Spec
+from ortdeploy.tensors import Dimension, TensorType
+
+DEFAULT_MODEL: dict[str, Any] = {
+    "inputs": {"image": "float32[batch,1,8,8]"},
+    "outputs": {"scores": "float32[batch,10]"},
+}
+DEFAULT_INPUT: dict[str, Any] = {"format": "npy", "columns": {"array": "float32[rows,1,8,8]"}, "rows": 100}
+
+
+def tensor(text: str) -> TensorType:
+    """`float32[batch,1,?]`, `?[...]` for an unknown rank, an optional `@NHWC`."""
+    match = re.fullmatch(r"(\?|\w+)\[(.*?)\](?:@(\w+))?", text)
+    assert match, text
+    dtype, inside, layout = match.groups()
+    shape = None if inside == "..." else tuple(_dimension(part) for part in inside.split(",") if part)
+    return TensorType(None if dtype == "?" else dtype, shape, layout)
+
+
+def _dimension(text: str) -> Dimension:
+    return int(text) if text.isdecimal() else None if text == "?" else text
+
+
+def value(name: str, text: str) -> ValueFacts:
+    """`sequence` and the like for other kinds; a trailing `=` marks an input with a default."""
+    if "[" not in text:
+        return ValueFacts(name=name, kind=text, tensor=TensorType())
+    return ValueFacts(name=name, kind="tensor", tensor=tensor(text.rstrip("=")), optional=text.endswith("="))
+
+
+def model_facts(data: Mapping[str, Any]) -> ModelFacts:
+    if "problem" in data:
+        return ModelFacts(path="m.onnx", problem=Problem(kind=data["problem"], detail="It cannot be used."))
+    inputs = tuple(value(name, text) for name, text in data["inputs"].items())
+    symbols = {size for item in inputs for size in item.tensor.shape or () if isinstance(size, str)}
+    return ModelFacts(
+        path="m.onnx",
+        sha256=data.get("sha256", "0" * 64),
+        ir_version=data.get("ir", 8),
+        opsets=data.get("opsets", {"ai.onnx": 13}),
+        inputs=inputs,
+        outputs=tuple(value(name, text) for name, text in data["outputs"].items()),
+        symbols=frozenset(symbols),
+    )
+
+
+def input_facts(data: Mapping[str, Any]) -> InputFacts:
+    problem = Problem(kind=data["problem"], detail="It cannot be read.") if "problem" in data else None
+    return InputFacts(
+        format=data.get("format", "npy"),
+        digest=data.get("digest", "1" * 64),
+        columns={name: tensor(text) for name, text in data.get("columns", {}).items()},
+        rows=data.get("rows"),
+        missing_package=data.get("missing_package"),
+        problem=problem,
+    )
+
+
+def output_facts(data: Mapping[str, Any]) -> OutputFacts:
+    problem = Problem(kind=data["problem"], detail="It cannot be written.") if "problem" in data else None
+    return OutputFacts(state=data.get("state", "absent"), identity=data.get("identity", {}), problem=problem)
+
+
+def file_facts(data: Mapping[str, Any]) -> FileFacts:
+    problem = Problem(kind=data["problem"], detail="It cannot be read.") if "problem" in data else None
+    return FileFacts(path="f", sha256=data.get("sha256", "2" * 64), lines=tuple(data.get("lines", ("a", "b"))), problem=problem)
+
+
+def make_facts(spec: Spec, data: Mapping[str, Any] | None = None) -> Facts:
+    """Facts for everything that a spec names; what `data` leaves out is an 8x8 digit reader over .npy rows."""
+    data = data or {}
+    labels = {step.options["from"] for job in spec.jobs for step in job.postprocess if step.name == "labels"}
+    return Facts(
+        runtime=RuntimeFacts(
+            version=data.get("version", "1.31.1"),
+            available_providers=tuple(data.get("providers", ["AzureExecutionProvider", "CPUExecutionProvider"])),
+            max_ir_version=13,
+            max_opsets={"ai.onnx": 26, "ai.onnx.ml": 5},
+            packages=frozenset(data.get("packages", ["PIL"])),
+        ),
+        models={m.name: model_facts(data.get("models", {}).get(m.name, DEFAULT_MODEL)) for m in spec.models},
+        adapters={a.name: file_facts(data.get("adapters", {}).get(a.name, {})) for a in spec.adapters},
+        inputs={j.name: input_facts(data.get("inputs", {}).get(j.name, DEFAULT_INPUT)) for j in spec.jobs},
+        outputs={j.name: output_facts(data.get("outputs", {}).get(j.name, {})) for j in spec.jobs},
+        labels={path: file_facts(data.get("labels", {}).get(path, {})) for path in labels},
+    )

@@ -1,0 +1,77 @@
+"""Small real models, made on the spot."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+Shape = Sequence[int | str | None]
+
+
+def save_model(
+    path: Path,
+    nodes: Sequence[onnx.NodeProto],
+    inputs: dict[str, tuple[int, Shape]],
+    outputs: dict[str, tuple[int, Shape]],
+    weights: dict[str, np.ndarray] | None = None,
+    *,
+    opset: int = 17,
+    ir_version: int = 8,
+) -> Path:
+    initializers = [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()]
+    graph = helper.make_graph(
+        list(nodes),
+        "g",
+        [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in inputs.items()],
+        [helper.make_tensor_value_info(name, kind, shape) for name, (kind, shape) in outputs.items()],
+        initializers,
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir_version)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(model, str(path))
+    return path
+
+
+def scale_model(path: Path, *, batch: int | str = "batch", width: int = 4, factor: float = 2.0) -> Path:
+    """y = factor * x, rows of `width` numbers."""
+    return save_model(
+        path,
+        [helper.make_node("Mul", ["x", "factor"], ["y"])],
+        {"x": (TensorProto.FLOAT, [batch, width])},
+        {"y": (TensorProto.FLOAT, [batch, width])},
+        {"factor": np.array(factor, dtype=np.float32)},
+    )
+
+
+def gather_model(path: Path) -> Path:
+    """Row of a table by index: an index outside of 0 to 9 makes ONNX Runtime refuse the whole batch."""
+    table = np.arange(20, dtype=np.float32).reshape(10, 2)
+    return save_model(
+        path,
+        [helper.make_node("Gather", ["table", "index"], ["y"])],
+        {"index": (TensorProto.INT64, ["batch"])},
+        {"y": (TensorProto.FLOAT, ["batch", 2])},
+        {"table": table},
+    )
+
+
+def lora_model(path: Path) -> Path:
+    """y = x + x @ lora_A @ lora_B, with zero-size defaults, so that the base model runs without an adapter."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "lora_A"], ["down"]),
+        helper.make_node("MatMul", ["down", "lora_B"], ["up"]),
+        helper.make_node("Add", ["x", "up"], ["y"]),
+    ]
+    return save_model(
+        path,
+        nodes,
+        {
+            "x": (TensorProto.FLOAT, ["batch", 4]),
+            "lora_A": (TensorProto.FLOAT, [4, "rank"]),
+            "lora_B": (TensorProto.FLOAT, ["rank", 4]),
+        },
+        {"y": (TensorProto.FLOAT, ["batch", 4])},
+        {"lora_A": np.zeros((4, 0), np.float32), "lora_B": np.zeros((0, 4), np.float32)},
+    )

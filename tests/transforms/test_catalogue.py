@@ -1,0 +1,30 @@
+"""The step catalogues and the schema name the same steps; every step is its own file."""
+
+import json
+from pathlib import Path
+
+import ortdeploy.transforms.catalogue as catalogue
+from ortdeploy.schemas import schema_text
+from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
+
+SCHEMA = json.loads(schema_text("deployment"))["$defs"]
+
+
+def steps_of(stage: str) -> set[str]:
+    names = {branch["$ref"].rpartition("/")[2] for branch in SCHEMA[stage]["anyOf"]}
+    return {SCHEMA[name]["title"] for name in names}
+
+
+def test_schema_and_catalogue_name_the_same_steps() -> None:
+    assert steps_of("prepareStep") == set(PREPARE)
+    assert steps_of("postprocessStep") == set(POSTPROCESS)
+
+
+def test_every_step_is_a_file() -> None:
+    files = {path.stem for path in Path(catalogue.__file__).parent.glob("*.py")} - {"__init__", "catalogue", "protocol"}
+    assert files == {*PREPARE, *POSTPROCESS}
+
+
+def test_catalogues_are_sorted() -> None:
+    assert list(PREPARE) == sorted(PREPARE)
+    assert list(POSTPROCESS) == sorted(POSTPROCESS)

@@ -1,0 +1,85 @@
+"""Every postprocess step against a known answer."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from ortdeploy.tensors import ROWS, TensorType
+from ortdeploy.transforms.catalogue import POSTPROCESS
+from ortdeploy.transforms.protocol import InapplicableError
+
+SCORES = np.array([[1.0, 3.0, 2.0], [0.5, 0.5, -1.0]], dtype=np.float32)
+
+
+def run(name: str, array: np.ndarray, **options: Any) -> tuple[np.ndarray, ...]:
+    given_options: Mapping[str, Any] = {name: "x", "as": "y", **options}
+    tensor = TensorType(str(array.dtype), (ROWS, *array.shape[1:]))
+    inferred = POSTPROCESS[name].infer(given_options, tensor)
+    results = POSTPROCESS[name].build(given_options, tensor)(array)
+    assert [tensor.shape for tensor in inferred] == [(ROWS, *result.shape[1:]) for result in results]
+    for tensor_type, result in zip(inferred, results, strict=True):
+        assert tensor_type.dtype == ("string" if result.dtype == object else str(result.dtype))
+    return results
+
+
+def refuse(name: str, tensor: TensorType, **options: Any) -> str:
+    with pytest.raises(InapplicableError) as caught:
+        POSTPROCESS[name].infer({name: "x", "as": "y", **options}, tensor)
+    return str(caught.value)
+
+
+def test_softmax() -> None:
+    (result,) = run("softmax", SCORES)
+    expected = np.exp(SCORES) / np.exp(SCORES).sum(axis=1, keepdims=True)
+    assert np.allclose(result, expected, rtol=1e-6)
+    assert result.dtype == np.float32
+
+
+def test_softmax_does_not_overflow() -> None:
+    (result,) = run("softmax", np.array([[1000.0, 1000.0]], dtype=np.float32))
+    assert result.tolist() == [[0.5, 0.5]]
+
+
+def test_sigmoid() -> None:
+    (result,) = run("sigmoid", np.array([[0.0, 2.0, -2.0, 1000.0, -1000.0]], dtype=np.float32))
+    assert np.allclose(result, [[0.5, 0.880797, 0.119203, 1.0, 0.0]], atol=1e-6)
+    assert result.dtype == np.float32
+
+
+def test_argmax_and_its_value() -> None:
+    assert run("argmax", SCORES)[0].tolist() == [1, 0]
+    index, value = run("argmax", SCORES, value_as="v")
+    assert (index.tolist(), value.tolist()) == ([1, 0], [3.0, 0.5])
+    assert "within the row" in refuse("argmax", TensorType("float32", (ROWS,)))
+
+
+def test_top_k_with_equal_values_takes_the_lower_index_first() -> None:
+    index, value = run("top_k", SCORES, k=2, values_as="v")
+    assert index.tolist() == [[1, 2], [0, 1]]
+    assert value.tolist() == [[3.0, 2.0], [0.5, 0.5]]
+    assert "has 3" in refuse("top_k", TensorType("float32", (ROWS, 3)), k=4)
+
+
+@given(arrays(np.float32, (3, 6), elements=st.integers(0, 3).map(float)), st.integers(1, 6))
+def test_top_k_is_what_a_full_sort_gives(scores: np.ndarray, k: int) -> None:
+    (index,) = run("top_k", scores, k=k)
+    expected = [sorted(range(6), key=lambda i: (-row[i], i))[:k] for row in scores]
+    assert index.tolist() == expected
+
+
+def test_threshold() -> None:
+    assert run("threshold", SCORES, at=2.0)[0].tolist() == [[False, True, True], [False, False, False]]
+
+
+def test_labels() -> None:
+    names = ["a", "b", "c"]
+    assert run("labels", np.array([2, 0]), lines=names)[0].tolist() == ["c", "a"]
+    assert run("labels", np.array([[2, 0], [1, 1]]), lines=names)[0].tolist() == [["c", "a"], ["b", "b"]]
+    with pytest.raises(ValueError, match="labels for 0 to 2 and an index of 3"):
+        run("labels", np.array([3]), lines=names)
+    assert "whole numbers" in refuse("labels", TensorType("float32", (ROWS,)))
