@@ -32,7 +32,7 @@ class _CsvSink:
         elif names != self._header:
             raise ValueError("rows of different shapes cannot share a CSV; use jsonl")
         writer.writerows(zip(*(values for _, values in flat), strict=True))
-        self._file.write(text.getvalue().encode("utf-8", "surrogateescape"))
+        self._file.write(text.getvalue().encode("utf-8", "backslashreplace"))
 
     def close(self) -> None:
         """Nothing is held back."""

@@ -23,7 +23,7 @@ class _JsonlSink:
             json.dumps(dict(zip(self._columns, row, strict=True)), ensure_ascii=False)
             for row in zip(*values, strict=True)
         )
-        self._file.write("".join(f"{line}\n" for line in lines).encode("utf-8", "surrogateescape"))
+        self._file.write("".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))
 
     def close(self) -> None:
         """Nothing is held back."""

@@ -36,17 +36,26 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
 
 def _header(path: str) -> list[str]:
     try:
-        with Path(path).open(encoding="utf-8-sig", newline="") as file:
+        with Path(path).open(encoding="utf-8-sig", newline="", errors="surrogateescape") as file:
             names = next(csv.reader(file), [])
-    except UnicodeDecodeError as error:
-        raise OrtdeployError(f"{path} is not UTF-8 text") from error
     except (OSError, csv.Error) as error:
         raise OrtdeployError(f"{path} cannot be read: {error}") from error
     if not names:
         raise OrtdeployError(f"{path} is empty; its first line must name the columns")
+    if not _is_utf8(names):
+        raise OrtdeployError(f"{path} is not UTF-8 text")
     if len(set(names)) != len(names):
         raise OrtdeployError(f"{path} names a column twice in its first line")
     return names
+
+
+def _is_utf8(cells: list[str]) -> bool:
+    """Tell whether cells that were decoded with surrogateescape held other bytes than UTF-8."""
+    try:
+        "".join(cells).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +85,8 @@ class _CsvSource:
             raise cells
         if len(cells) != len(names):
             raise RowError(f"the line has {len(cells)} cells and the header {len(names)}", "cell-count")
+        if not _is_utf8(cells):
+            raise RowError("the line is not UTF-8 text", "not-utf8")
         return dict(zip(names, cells, strict=True))
 
 

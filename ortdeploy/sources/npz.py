@@ -4,6 +4,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -35,7 +36,8 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
 
 def _load(path: str) -> dict[str, Array]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with Path(path).open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise ArraysError(f"{path} is not a .npz archive")
             arrays = {name: as_rows(archive[name], f"{name} of {path}") for name in archive.files}

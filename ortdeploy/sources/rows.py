@@ -66,6 +66,7 @@ def _decode_batch(pending: list[RawRow], decode: Decode, wanted: Wanted, start: 
         columns = {name: read_column([row[name] for row in table], dtype) for name, dtype in wanted.dtypes.items()}
     except (RowError, ValueError, TypeError, OverflowError):
         rows, table, columns = _convert_alone(rows, table, wanted, refuse)
+    failed.sort(key=lambda row: row.row)
     for key in wanted.keys:
         if key not in columns:
             columns[key] = [row[key] for row in table]

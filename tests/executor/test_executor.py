@@ -1,0 +1,258 @@
+"""The executor with a fake runtime: parts, resuming, budgets, stopping; the invariant over any sizes."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import structlog
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+from support.facts import make_facts
+from support.fakes import Counter, FakeRuntime, double, refuse_negative
+from support.specs import make_spec
+
+from ortdeploy.deployment import resolve
+from ortdeploy.executor import Execution, JobResult, Status
+from ortdeploy.ledger import open_ledger, read_outputs
+from ortdeploy.plan import Plan, RunJob, make_plan
+from ortdeploy.report import FAILED, REPORT
+from ortdeploy.rules.catalogue import DEPLOYMENT_RULES
+from ortdeploy.rules.protocol import check_rules
+
+MANIFEST = """\
+version: 1
+models:
+  m: {{path: m.onnx}}
+jobs:
+  run:
+    model: m
+    input: {{path: data.npy, key: [row]}}
+    batch: {{size: {size}, last: {last}}}
+    output: {{path: out, rows_per_part: {rows_per_part}}}
+    errors: {{max_failed: {max_failed}, on_nan: {on_nan}}}
+"""
+
+
+def plan_for(folder: Path, rows: int, **settings_: Any) -> Plan:
+    chosen = {"size": 4, "last": "short", "rows_per_part": 8, "max_failed": 0, "on_nan": "keep"} | settings_
+    spec = make_spec(MANIFEST.format(**chosen), folder=str(folder))
+    facts = make_facts(
+        spec,
+        {
+            "models": {"m": {"inputs": {"x": "float32[batch,2]"}, "outputs": {"y": "float32[batch,2]"}}},
+            "inputs": {"run": {"columns": {"array": "float32[rows,2]"}, "rows": rows}},
+        },
+    )
+    deployment = resolve(spec, facts)
+    assert not check_rules(DEPLOYMENT_RULES, deployment, spec)
+    return make_plan(deployment)
+
+
+def save(folder: Path, values: "list[float] | range") -> None:
+    np.save(folder / "data.npy", np.array([[value, value] for value in values], dtype=np.float32).reshape(-1, 2))
+
+
+def execute(
+    folder: Path, plan: Plan, runtime: FakeRuntime, *, observer: Counter | None = None, stop: Callable[[], bool] = lambda: False
+) -> JobResult:
+    with open_ledger(folder / ".ortdeploy") as ledger:
+        execution = Execution(
+            plan=plan, run_id="r1", runtime=runtime, ledger=ledger, observer=observer or Counter(), stop=stop
+        )
+        (result,) = execution.run()
+    return result
+
+
+def rows(folder: Path) -> list[tuple[int, float]]:
+    lines = [line for part in sorted((folder / "out").glob("part-*")) for line in part.read_text().splitlines()]
+    return [(row["row"], row["y"][0]) for row in map(json.loads, lines)]
+
+
+def failed(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "out" / FAILED).read_text().splitlines()]
+
+
+def report(folder: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((folder / "out" / REPORT).read_text())
+    return loaded
+
+
+def test_rows_come_out_in_order_in_parts(tmp_path: Path) -> None:
+    save(tmp_path, range(19))
+    result = execute(tmp_path, plan_for(tmp_path, 19), FakeRuntime(double))
+    assert (result.status, result.committed, result.failed, result.skipped) == (Status.DONE, 19, 0, 0)
+    assert rows(tmp_path) == [(row, row * 2.0) for row in range(19)]
+    assert [path.name for path in sorted((tmp_path / "out").glob("*"))] == [
+        FAILED, REPORT, "part-00000.jsonl", "part-00001.jsonl", "part-00002.jsonl",
+    ]  # fmt: skip
+    (record,) = read_outputs(tmp_path / ".ortdeploy")
+    assert [(part.start, part.rows) for part in record.parts] == [(0, 8), (8, 8), (16, 3)]
+
+
+def test_the_report_is_what_happened(tmp_path: Path) -> None:
+    save(tmp_path, range(10))
+    execute(tmp_path, plan_for(tmp_path, 10), FakeRuntime(double))
+    found = report(tmp_path)
+    assert found["format_version"] == 1
+    assert found["rows"] == {"input": 10, "committed": 10, "failed": 0, "skipped": 0}
+    assert found["status"] == "done"
+    assert found["placement"] == {"CPUExecutionProvider": 1}
+    assert found["session_run"]["count"] == 3
+    assert found["session_run"]["p50"] > 0
+    assert found["peak_memory_bytes"] > 0
+
+
+def test_a_bad_row_fails_alone(tmp_path: Path) -> None:
+    save(tmp_path, [0, 1, -2, 3, 4, 5, 6, -7, 8])
+    result = execute(tmp_path, plan_for(tmp_path, 9, max_failed=2), FakeRuntime(refuse_negative))
+    assert (result.status, result.committed, result.failed) == (Status.DONE, 7, 2)
+    assert [row for row, _ in rows(tmp_path)] == [0, 1, 3, 4, 5, 6, 8]
+    assert [(entry["row"], entry["key"], entry["stage"], entry["code"], entry["attempts"]) for entry in failed(tmp_path)] == [
+        (2, {"row": 2}, "run", "run-refused", 1), (7, {"row": 7}, "run", "run-refused", 1),
+    ]  # fmt: skip
+
+
+def test_one_row_over_the_budget_stops_the_job_and_keeps_what_is_committed(tmp_path: Path) -> None:
+    save(tmp_path, [*range(10), -1, 11])
+    result = execute(tmp_path, plan_for(tmp_path, 12), FakeRuntime(refuse_negative))
+    assert (result.status, result.committed, result.failed) == (Status.FAILED, 8, 1)
+    assert result.reason is not None
+    assert "max_failed: 0" in result.reason
+    assert [row for row, _ in rows(tmp_path)] == list(range(8))
+    assert [entry["row"] for entry in failed(tmp_path)] == [10]
+    assert report(tmp_path)["status"] == "failed"
+
+
+def test_a_larger_budget_lets_the_job_go_on_where_it_stopped(tmp_path: Path) -> None:
+    save(tmp_path, [*range(10), -1, 11])
+    execute(tmp_path, plan_for(tmp_path, 12), FakeRuntime(refuse_negative))
+    runtime, observer = FakeRuntime(refuse_negative), Counter()
+    result = execute(tmp_path, plan_for(tmp_path, 12, max_failed=1), runtime, observer=observer)
+    assert (result.status, result.committed, result.failed) == (Status.DONE, 11, 1)
+    assert observer.started == [("run", 8, 12)]
+    assert float(runtime.sessions[0].batches[0]["x"][0, 0]) == 8.0
+    assert [entry["row"] for entry in failed(tmp_path)] == [10]
+
+
+@pytest.mark.parametrize(("share", "status"), [("10%", Status.DONE), ("9.9%", Status.FAILED)])
+def test_a_share_counts_against_all_rows(tmp_path: Path, share: str, status: Status) -> None:
+    save(tmp_path, [-1, -1, *range(18)])
+    assert execute(tmp_path, plan_for(tmp_path, 20, max_failed=share), FakeRuntime(refuse_negative)).status == status
+
+
+def test_a_finished_job_has_nothing_to_do(tmp_path: Path) -> None:
+    save(tmp_path, range(5))
+    execute(tmp_path, plan_for(tmp_path, 5), FakeRuntime(double))
+    runtime = FakeRuntime(double)
+    result = execute(tmp_path, plan_for(tmp_path, 5), runtime)
+    assert result.status == Status.NOTHING_TO_DO
+    assert runtime.sessions[0].batches == []
+
+
+def test_an_output_of_another_plan_is_not_touched(tmp_path: Path) -> None:
+    save(tmp_path, range(5))
+    execute(tmp_path, plan_for(tmp_path, 5), FakeRuntime(double))
+    before = (tmp_path / "out" / "part-00000.jsonl").read_bytes()
+    result = execute(tmp_path, plan_for(tmp_path, 5, size=2), FakeRuntime(double))
+    assert result.status == Status.FAILED
+    assert result.reason is not None
+    assert "another plan" in result.reason
+    assert (tmp_path / "out" / "part-00000.jsonl").read_bytes() == before
+
+
+def test_an_output_folder_that_was_taken_away_is_made_again(tmp_path: Path) -> None:
+    save(tmp_path, range(5))
+    execute(tmp_path, plan_for(tmp_path, 5), FakeRuntime(double))
+    (tmp_path / "out").rename(tmp_path / "old")
+    assert execute(tmp_path, plan_for(tmp_path, 5, size=2), FakeRuntime(double)).status == Status.DONE
+    assert len(rows(tmp_path)) == 5
+
+
+def test_a_stop_leaves_whole_parts_and_goes_on_later(tmp_path: Path) -> None:
+    save(tmp_path, range(20))
+    observer = Counter()
+    result = execute(tmp_path, plan_for(tmp_path, 20), FakeRuntime(double), observer=observer, stop=lambda: len(observer.seen) >= 3)
+    assert (result.status, result.committed) == (Status.INTERRUPTED, 8)
+    assert not list((tmp_path / "out").glob(".*"))
+    assert execute(tmp_path, plan_for(tmp_path, 20), FakeRuntime(double)).status == Status.DONE
+    assert [row for row, _ in rows(tmp_path)] == list(range(20))
+
+
+def test_last_pad_and_last_drop(tmp_path: Path) -> None:
+    save(tmp_path, range(6))
+    runtime = FakeRuntime(double)
+    execute(tmp_path, plan_for(tmp_path, 6, last="pad"), runtime)
+    assert [len(batch["x"]) for batch in runtime.sessions[0].batches] == [4, 4]
+    assert rows(tmp_path)[-1] == (5, 10.0)
+    (tmp_path / "out").rename(tmp_path / "old")
+    result = execute(tmp_path, plan_for(tmp_path, 6, last="drop"), FakeRuntime(double))
+    assert (result.committed, result.skipped) == (4, 2)
+
+
+@pytest.mark.parametrize(("on_nan", "expected"), [("keep", (4, 0, 0)), ("fail", (3, 1, 0)), ("skip", (3, 0, 1))])
+def test_rows_whose_outputs_are_not_finite(tmp_path: Path, on_nan: str, expected: tuple[int, int, int]) -> None:
+    save(tmp_path, [0, float("inf"), 2, 3])
+    result = execute(tmp_path, plan_for(tmp_path, 4, on_nan=on_nan, max_failed=1), FakeRuntime(double))
+    assert (result.committed, result.failed, result.skipped) == expected
+
+
+def test_an_input_that_shrinks_while_it_is_read_is_noticed(tmp_path: Path) -> None:
+    save(tmp_path, range(5))
+    result = execute(tmp_path, plan_for(tmp_path, 9), FakeRuntime(double))
+    assert result.status == Status.FAILED
+    assert result.reason is not None
+    assert "9 rows and 5 are accounted for" in result.reason
+
+
+def test_an_output_of_the_wrong_length_is_never_written(tmp_path: Path) -> None:
+    save(tmp_path, range(4))
+    result = execute(tmp_path, plan_for(tmp_path, 4), FakeRuntime(lambda feeds: {"y": feeds["x"][:1].sum(axis=1)[:0]}))
+    assert result.status == Status.FAILED
+    assert rows(tmp_path) == []
+
+
+def test_events_carry_the_run_job_model_and_providers(tmp_path: Path) -> None:
+    save(tmp_path, [1, -1])
+    structlog.contextvars.clear_contextvars()
+    with capture_logs(processors=[structlog.contextvars.merge_contextvars]) as events:
+        execute(tmp_path, plan_for(tmp_path, 2, max_failed=1), FakeRuntime(refuse_negative))
+    assert [event["event"] for event in events] == [
+        "session.opened", "job.started", "row.failed", "part.committed", "job.finished",
+    ]  # fmt: skip
+    assert all(event["job"] == "run" and event["model"] == "m" for event in events[1:])
+    assert all(event["providers"] == ["CPUExecutionProvider"] for event in events)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@given(
+    count=st.integers(0, 40),
+    size=st.integers(1, 9),
+    rows_per_part=st.integers(1, 12),
+    last=st.sampled_from(["short", "pad", "drop"]),
+    stop_after=st.integers(0, 12),
+    data=st.data(),
+)
+def test_every_row_is_committed_failed_or_skipped_once_whatever_happens(
+    tmp_path_factory: pytest.TempPathFactory, count: int, size: int, rows_per_part: int, last: str, stop_after: int, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("run")
+    bad = data.draw(st.sets(st.integers(0, max(count - 1, 0)), max_size=count))
+    save(folder, [-1.0 if row in bad else float(row) for row in range(count)])
+    plan = plan_for(folder, count, size=size, rows_per_part=rows_per_part, last=last, max_failed="100%")
+    observer = Counter()
+    execute(folder, plan, FakeRuntime(refuse_negative), observer=observer, stop=lambda: len(observer.seen) >= stop_after)
+    result = execute(folder, plan, FakeRuntime(refuse_negative))
+    dropped = count % size if last == "drop" else 0
+    kept = [row for row in range(count - dropped) if row not in bad]
+    assert result.status in {Status.DONE, Status.NOTHING_TO_DO}
+    assert [row for row, _ in rows(folder)] == kept
+    assert [entry["row"] for entry in failed(folder)] == sorted(row for row in bad if row < count - dropped)
+    assert report(folder)["rows"] == {
+        "input": count, "committed": len(kept), "failed": len(bad & set(range(count - dropped))), "skipped": dropped,
+    }  # fmt: skip
+    job = next(step for step in plan.steps if isinstance(step, RunJob))
+    assert job.rows_per_part % size == 0

@@ -1,0 +1,82 @@
+"""What each output format writes, read back."""
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ortdeploy.sinks.catalogue import SINKS
+from ortdeploy.sinks.protocol import Column
+
+FIRST: dict[str, Column] = {
+    "key": ["a", "ü,\n"],
+    "digit": np.array([1, 2], dtype=np.int64),
+    "scores": np.array([[0.1, 0.9], [0.5, np.nan]], dtype=np.float32),
+    "name": np.array(["x", "y"], dtype=object),
+    "flag": np.array([True, False]),
+}
+
+
+def write(kind: str, batches: Sequence[dict[str, Column]], columns: Sequence[str] = tuple(FIRST)) -> bytes:
+    file = io.BytesIO()
+    sink = SINKS[kind].open_sink(file, columns)
+    for batch in batches:
+        sink.write(batch)
+    sink.close()
+    return file.getvalue()
+
+
+def test_jsonl_keeps_every_bit_and_makes_null_of_nan() -> None:
+    rows = [json.loads(line) for line in write("jsonl", [FIRST]).decode().splitlines()]
+    assert [row["key"] for row in rows] == ["a", "ü,\n"]
+    assert np.float32(rows[0]["scores"][0]) == np.float32(0.1)
+    assert rows[1]["scores"] == [0.5, None]
+    assert list(rows[0]) == list(FIRST)
+    assert rows[0]["flag"] is True
+
+
+@given(st.lists(st.floats(width=32), min_size=1, max_size=8))
+def test_jsonl_floats_read_back_bit_for_bit(values: list[float]) -> None:
+    array = np.array(values, dtype=np.float32)
+    rows = [json.loads(line)["x"] for line in write("jsonl", [{"x": array}], ["x"]).decode().splitlines()]
+    for written, value in zip(rows, array, strict=True):
+        assert written is None if not np.isfinite(value) else np.float32(written) == value
+
+
+def test_csv_spreads_vectors_over_columns() -> None:
+    rows = list(csv.DictReader(io.StringIO(write("csv", [FIRST, FIRST]).decode(), newline="")))
+    assert len(rows) == 4
+    assert list(rows[0]) == ["key", "digit", "scores.0", "scores.1", "name", "flag"]
+    assert rows[1]["key"] == "ü,\n"
+    assert np.float32(rows[0]["scores.1"]) == np.float32(0.9)
+    assert rows[1]["scores.1"] == "nan"
+
+
+def test_csv_refuses_rows_of_another_shape() -> None:
+    batches: list[dict[str, Column]] = [{"x": np.zeros((1, 2))}, {"x": np.zeros((1, 3))}]
+    with pytest.raises(ValueError, match="use jsonl"):
+        write("csv", batches, ["x"])
+
+
+def test_npz_joins_batches_without_pickle() -> None:
+    with np.load(io.BytesIO(write("npz", [FIRST, FIRST])), allow_pickle=False) as archive:
+        assert archive["digit"].tolist() == [1, 2, 1, 2]
+        assert archive["scores"].dtype == np.float32
+        assert archive["name"].tolist() == ["x", "y", "x", "y"]
+        assert archive["key"].tolist() == ["a", "ü,\n", "a", "ü,\n"]
+
+
+def test_npz_refuses_rows_of_another_shape() -> None:
+    batches: list[dict[str, Column]] = [{"x": np.zeros((1, 2))}, {"x": np.zeros((1, 3))}]
+    with pytest.raises(ValueError, match="use jsonl"):
+        write("npz", batches, ["x"])
+
+
+@pytest.mark.parametrize("kind", SINKS)
+def test_a_part_has_the_same_bytes_every_time(kind: str) -> None:
+    assert write(kind, [FIRST]) == write(kind, [FIRST])

@@ -1,0 +1,66 @@
+"""A runtime that needs no ONNX Runtime, and an observer that counts."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.plan import LoadAdapter, OpenSession
+from ortdeploy.runtime.protocol import Array, Session
+
+Function = Callable[[Mapping[str, Array]], Mapping[str, Array]]
+
+
+@dataclass
+class FakeSession:
+    function: Function
+    batches: list[dict[str, Array]] = field(default_factory=list)
+    placement: Mapping[str, int] = field(default_factory=lambda: {"CPUExecutionProvider": 1})
+
+    def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapter: str | None) -> Sequence[Array]:
+        self.batches.append(dict(feeds))
+        results = self.function(feeds)
+        return [results[name] for name in outputs]
+
+
+@dataclass
+class FakeRuntime:
+    function: Function
+    sessions: list[FakeSession] = field(default_factory=list)
+
+    def open_session(self, step: OpenSession) -> Session:
+        self.sessions.append(FakeSession(self.function))
+        return self.sessions[-1]
+
+    def load_adapter(self, step: LoadAdapter, session: Session) -> None:
+        raise OrtdeployError("no adapters here")
+
+
+@dataclass
+class Counter:
+    """An observer."""
+
+    started: list[tuple[str, int, int | None]] = field(default_factory=list)
+    seen: list[tuple[int, int]] = field(default_factory=list)
+    ended: int = 0
+
+    def job_started(self, job: str, done: int, total: int | None) -> None:
+        self.started.append((job, done, total))
+
+    def rows_done(self, done: int, failed: int) -> None:
+        self.seen.append((done, failed))
+
+    def job_ended(self) -> None:
+        self.ended += 1
+
+
+def double(feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+    return {"y": feeds["x"] * np.float32(2)}
+
+
+def refuse_negative(feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+    """Refuse a whole batch for one bad row in it, as ONNX Runtime does for a bad index."""
+    if (feeds["x"] < 0).any():
+        raise OrtdeployError("negative")
+    return double(feeds)
