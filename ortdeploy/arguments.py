@@ -46,7 +46,10 @@ def build_parser() -> argparse.ArgumentParser:
             parser.exit()
 
     parser = _Parser(
-        prog="ortdeploy", description="Declarative deployments for ONNX Runtime.", epilog=__doc__.partition("\n\n")[2]
+        prog="ortdeploy",
+        description="Declarative deployments for ONNX Runtime.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action=Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)

@@ -204,7 +204,7 @@ class _PreparedInput:
     def check(self, array: Array, rows: int, pad_to: int | None, sizes: dict[str, int]) -> Array:
         """Return the tensor to feed, contiguous and of exactly the planned type and shape. Raises StageError."""
         if self._whole_rows:
-            array = array[0]
+            array = np.asarray(array[0])
         elif pad_to is not None and rows < pad_to:
             array = np.concatenate([array, np.repeat(array[-1:], pad_to - rows, axis=0)])
         if array.dtype != self._dtype:

@@ -12,12 +12,12 @@ from typing import TextIO
 
 import structlog
 
-from ortdeploy.commands.shared import load_options, use_color, write_diagnostics
+from ortdeploy.commands.shared import load_options, use_color, wants_color, write_diagnostics
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Span, has_errors
 from ortdeploy.executor import Execution, JobResult, Observer, Status
 from ortdeploy.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.ledger import hold_lock, open_ledger
-from ortdeploy.log import configure_logging, wants_color
+from ortdeploy.log import configure_logging
 from ortdeploy.manifest.document import stage_diagnostic
 from ortdeploy.plan import Plan
 from ortdeploy.plan_file import is_plan_file, load_plans
@@ -125,7 +125,7 @@ def _execute(
                     plan=plan, run_id=run_id, runtime=OrtRuntime(), ledger=ledger, observer=observer, stop=stopped
                 )
                 done = execution.run()
-                log.info("run.finished", jobs={result.job: result.status for result in done})
+                log.info("run.finished", jobs={result.job: str(result.status) for result in done})
                 results += done
         if stopped():
             break

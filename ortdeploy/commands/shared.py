@@ -1,11 +1,12 @@
 """What several commands do alike: read the options about manifests, print diagnostics in the chosen form."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
 from ortdeploy.diagnostics import Diagnostic
-from ortdeploy.log import wants_color
 from ortdeploy.manifest.loader import LoadOptions
 
 
@@ -17,6 +18,13 @@ def load_options(arguments: argparse.Namespace) -> LoadOptions:
 def use_color(arguments: argparse.Namespace) -> bool:
     """Whether stdout gets colors."""
     return wants_color(sys.stdout, forbidden=arguments.no_color)
+
+
+def wants_color(stream: TextIO, *, forbidden: bool) -> bool:
+    """Whether to color: on a terminal that is not dumb, unless --no-color or NO_COLOR says otherwise."""
+    if forbidden or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return stream.isatty() and sys.platform != "win32"
 
 
 def write_diagnostics(diagnostics: Sequence[Diagnostic], arguments: argparse.Namespace) -> None:

@@ -22,7 +22,8 @@ RULE = Rule(id="finished-output", summary="Output folder holds another result")
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
         path = job.spec.output.path
-        changed = [name for name, value in job.identity.items() if job.output.identity.get(name, value) != value]
+        have = job.output.identity if job.readable else {}
+        changed = [name for name, value in job.identity.items() if have.get(name, value) != value]
         if job.output.state == "foreign":
             detail = (
                 f'"{path}" holds files that no run recorded under this state directory wrote. '

@@ -6,7 +6,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import Certainty, Diagnostic, Severity
-from ortdeploy.log import masked
+from ortdeploy.masking import masked
 from ortdeploy.tensors import format_shape
 
 if TYPE_CHECKING:

@@ -57,7 +57,12 @@ def save(folder: Path, values: "list[float] | range") -> None:
 
 
 def execute(
-    folder: Path, plan: Plan, runtime: FakeRuntime, *, observer: Counter | None = None, stop: Callable[[], bool] = lambda: False
+    folder: Path,
+    plan: Plan,
+    runtime: FakeRuntime,
+    *,
+    observer: Counter | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> JobResult:
     with open_ledger(folder / ".ortdeploy") as ledger:
         execution = Execution(
@@ -175,7 +180,9 @@ def test_an_output_folder_that_was_taken_away_is_made_again(tmp_path: Path) -> N
 def test_a_stop_leaves_whole_parts_and_goes_on_later(tmp_path: Path) -> None:
     save(tmp_path, range(20))
     observer = Counter()
-    result = execute(tmp_path, plan_for(tmp_path, 20), FakeRuntime(double), observer=observer, stop=lambda: len(observer.seen) >= 3)
+    result = execute(
+        tmp_path, plan_for(tmp_path, 20), FakeRuntime(double), observer=observer, stop=lambda: len(observer.seen) >= 3
+    )
     assert (result.status, result.committed) == (Status.INTERRUPTED, 8)
     assert not list((tmp_path / "out").glob(".*"))
     assert execute(tmp_path, plan_for(tmp_path, 20), FakeRuntime(double)).status == Status.DONE
@@ -237,14 +244,22 @@ def test_events_carry_the_run_job_model_and_providers(tmp_path: Path) -> None:
     data=st.data(),
 )
 def test_every_row_is_committed_failed_or_skipped_once_whatever_happens(
-    tmp_path_factory: pytest.TempPathFactory, count: int, size: int, rows_per_part: int, last: str, stop_after: int, data: st.DataObject
+    tmp_path_factory: pytest.TempPathFactory,
+    count: int,
+    size: int,
+    rows_per_part: int,
+    last: str,
+    stop_after: int,
+    data: st.DataObject,
 ) -> None:
     folder = tmp_path_factory.mktemp("run")
     bad = data.draw(st.sets(st.integers(0, max(count - 1, 0)), max_size=count))
     save(folder, [-1.0 if row in bad else float(row) for row in range(count)])
     plan = plan_for(folder, count, size=size, rows_per_part=rows_per_part, last=last, max_failed="100%")
     observer = Counter()
-    execute(folder, plan, FakeRuntime(refuse_negative), observer=observer, stop=lambda: len(observer.seen) >= stop_after)
+    execute(
+        folder, plan, FakeRuntime(refuse_negative), observer=observer, stop=lambda: len(observer.seen) >= stop_after
+    )
     result = execute(folder, plan, FakeRuntime(refuse_negative))
     dropped = count % size if last == "drop" else 0
     kept = [row for row in range(count - dropped) if row not in bad]

@@ -37,7 +37,13 @@ def test_numbers_read_back_as_themselves(number: float) -> None:
 PRINTABLE = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc", "Cn", "Co", "Zl", "Zp"]), max_size=12)
 
 
-@given(st.recursive(PRINTABLE | st.integers(-999, 999) | st.booleans() | st.none(), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(PRINTABLE, inner, max_size=3), max_leaves=8))
+@given(
+    st.recursive(
+        PRINTABLE | st.integers(-999, 999) | st.booleans() | st.none(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(PRINTABLE, inner, max_size=3),
+        max_leaves=8,
+    )
+)
 def test_what_is_written_reads_back(value: object) -> None:
     document, problems = parse_document(f"v: {flow(value)}\n".encode(), "m.yaml")
     assert not problems

@@ -127,7 +127,11 @@ def test_every_property_of_a_manifest_has_a_title_or_a_description() -> None:
     for part in parts:
         for name, value in part.get("properties", {}).items():
             known = value if "$ref" not in value else schema["$defs"][value["$ref"].rpartition("/")[2]] | value
-            is_step_part = part.get("title") in {name, "layout"} or "as" in part.get("properties", {}) or name in {"value", "method", "from"}
+            is_step_part = (
+                part.get("title") in {name, "layout"}
+                or "as" in part.get("properties", {})
+                or name in {"value", "method", "from"}
+            )
             assert is_step_part or "title" in known or "description" in known, name
 
 
@@ -137,7 +141,9 @@ def test_every_example_in_the_schema_is_allowed_by_it() -> None:
     def walk(node: object) -> None:
         if isinstance(node, dict):
             for example in node.get("examples", []) if isinstance(node.get("examples"), list) else []:
-                Draft202012Validator({**schema, **node} if "$defs" not in node else node).validate(example) if "type" in node and node.get("type") != "object" else None
+                Draft202012Validator({**schema, **node} if "$defs" not in node else node).validate(
+                    example
+                ) if "type" in node and node.get("type") != "object" else None
             for inner in node.values():
                 walk(inner)
         elif isinstance(node, list):

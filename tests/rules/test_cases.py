@@ -24,12 +24,16 @@ def expected(text: str) -> set[tuple[int, str]]:
 
 def check(text: str) -> tuple[Diagnostic, ...]:
     first = text.partition("\n")[0]
-    header, _ = parse_document(first.removeprefix("# ").encode(), "facts") if first.startswith("# facts:") else (None, ())
+    header, _ = (
+        parse_document(first.removeprefix("# ").encode(), "facts") if first.startswith("# facts:") else (None, ())
+    )
     spec = make_spec(text)
     found = check_rules(SPEC_RULES, spec, spec)
     if has_errors(found):
         return found
-    return found + check_rules(DEPLOYMENT_RULES, resolve(spec, make_facts(spec, header.data["facts"] if header else None)), spec)
+    return found + check_rules(
+        DEPLOYMENT_RULES, resolve(spec, make_facts(spec, header.data["facts"] if header else None)), spec
+    )
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")

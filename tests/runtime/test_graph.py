@@ -96,7 +96,9 @@ def test_the_digest_covers_external_data(tmp_path: Path) -> None:
     assert read_model(path, "m").sha256 != before
 
 
-@pytest.mark.parametrize(("location", "words"), [("gone.bin", "is missing"), ("../w.bin", "outside"), ("/etc/passwd", "outside")])
+@pytest.mark.parametrize(
+    ("location", "words"), [("gone.bin", "is missing"), ("../w.bin", "outside"), ("/etc/passwd", "outside")]
+)
 def test_external_data_that_is_not_there_or_elsewhere_is_a_problem(tmp_path: Path, location: str, words: str) -> None:
     facts = read_model(external(tmp_path, location), "m")
     assert kind(facts) == "external-data"

@@ -18,7 +18,9 @@ from ortdeploy.sources.protocol import Batch, Wanted
 from ortdeploy.tensors import ROWS, TensorType
 
 
-def read(folder: Path, kind: str, files: Sequence[str], wanted: Wanted, *, start: int = 0, size: int = 3) -> list[Batch]:
+def read(
+    folder: Path, kind: str, files: Sequence[str], wanted: Wanted, *, start: int = 0, size: int = 3
+) -> list[Batch]:
     paths = [str(folder / name) for name in files]
     with SOURCES[kind].open_source(paths, str(folder), wanted) as source:
         return list(source.batches(start, size))
@@ -29,7 +31,11 @@ def probe(folder: Path, *patterns: str, declared: str | None = None) -> InputFac
 
 
 def column(batches: Sequence[Batch], name: str) -> list[Any]:
-    return [value.tolist() if isinstance(value, np.ndarray | np.generic) else value for batch in batches for value in batch.columns[name]]
+    return [
+        value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+        for batch in batches
+        for value in batch.columns[name]
+    ]
 
 
 def failures(batches: Sequence[Batch]) -> list[tuple[int, str, str]]:
@@ -184,7 +190,9 @@ def test_broken_npz_archives_are_problems(tmp_path: Path) -> None:
 
 
 def test_csv_cells_are_read_as_the_input_wants_them(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text('id,n,f,s,b\r\nk1,1,1.5,"a,\nb",true\r\nk2, 2 ,-2e3,,0\r\n', encoding="utf-8-sig", newline="")
+    (tmp_path / "a.csv").write_text(
+        'id,n,f,s,b\r\nk1,1,1.5,"a,\nb",true\r\nk2, 2 ,-2e3,,0\r\n', encoding="utf-8-sig", newline=""
+    )
     wanted = Wanted(dtypes={"n": "int64", "f": "float32", "s": "string", "b": "bool"}, keys=("id", "path", "row"))
     batches = read(tmp_path, "csv", ["a.csv"], wanted)
     assert column(batches, "n") == [1, 2]
@@ -230,7 +238,17 @@ def test_jsonl_values_and_nested_lists(tmp_path: Path) -> None:
 
 
 def test_bad_json_lines_fail_alone(tmp_path: Path) -> None:
-    lines = ['{"x": 1}', "{", '{"y": 1}', '{"x": null}', '{"x": "a"}', "[1]", '{"x": 1.5}', '{"x": 2}', '{"x": [1, null]}']
+    lines = [
+        '{"x": 1}',
+        "{",
+        '{"y": 1}',
+        '{"x": null}',
+        '{"x": "a"}',
+        "[1]",
+        '{"x": 1.5}',
+        '{"x": 2}',
+        '{"x": [1, null]}',
+    ]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     batches = read(tmp_path, "jsonl", ["a.jsonl"], Wanted(dtypes={"x": "int64"}), size=100)
     codes = {row: code for row, _, code in failures(batches)}
@@ -254,13 +272,19 @@ def test_rows_of_different_shape_stay_rows(tmp_path: Path) -> None:
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
-@given(values=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=20), size=st.integers(1, 6), data=st.data())
+@given(
+    values=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=20),
+    size=st.integers(1, 6),
+    data=st.data(),
+)
 def test_text_formats_can_start_at_any_row(tmp_path: Path, values: list[float], size: int, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(values)))
     (tmp_path / "a.csv").write_text("x\n" + "".join(f"{value!r}\n" for value in values))
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"x": value}) + "\n" for value in values))
     for kind in ("csv", "jsonl"):
-        batches = read(tmp_path, kind, [f"a.{kind}"], Wanted(dtypes={"x": "float32"}, keys=("row",)), start=start, size=size)
+        batches = read(
+            tmp_path, kind, [f"a.{kind}"], Wanted(dtypes={"x": "float32"}, keys=("row",)), start=start, size=size
+        )
         assert column(batches, "x") == values[start:]
         assert column(batches, "row") == list(range(start, len(values)))
 

@@ -70,7 +70,9 @@ def output_facts(data: Mapping[str, Any]) -> OutputFacts:
 
 def file_facts(data: Mapping[str, Any]) -> FileFacts:
     problem = Problem(kind=data["problem"], detail="It cannot be read.") if "problem" in data else None
-    return FileFacts(path="f", sha256=data.get("sha256", "2" * 64), lines=tuple(data.get("lines", ("a", "b"))), problem=problem)
+    return FileFacts(
+        path="f", sha256=data.get("sha256", "2" * 64), lines=tuple(data.get("lines", ("a", "b"))), problem=problem
+    )
 
 
 def make_facts(spec: Spec, data: Mapping[str, Any] | None = None) -> Facts:

@@ -177,7 +177,10 @@ def test_flatten() -> None:
     assert PREPARE["flatten"].infer({}, TensorType("uint8", (ROWS, None, 3)))[0].shape == (ROWS, None)
 
 
-@given(st.sampled_from(sorted(PREPARE)), st.sampled_from([TensorType(), TensorType("float32"), TensorType(None, (ROWS, None, None, None), NHWC)]))
+@given(
+    st.sampled_from(sorted(PREPARE)),
+    st.sampled_from([TensorType(), TensorType("float32"), TensorType(None, (ROWS, None, None, None), NHWC)]),
+)
 def test_steps_accept_what_is_not_known_yet(name: str, tensor: TensorType) -> None:
     options: dict[str, Any] = {
         "cast": "float32", "scale": 2.0, "normalize": {"mean": 0.0, "std": 1.0}, "resize": [8, 8], "center_crop": [4, 4],

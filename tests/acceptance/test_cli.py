@@ -1,0 +1,462 @@
+"""The program as a user calls it: commands, outputs, exit codes."""
+
+import fcntl
+import json
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import MANIFEST, REPOSITORY, Cli, read_rows, run_process
+from support.models import lora_model, save_model, scale_model
+
+from ortdeploy.arguments import COMMANDS
+from ortdeploy.ledger import hold_lock
+
+
+def test_apply_plans_runs_and_then_has_nothing_to_do(cli: Cli, deployment: Path) -> None:
+    first = cli("apply", deployment / "m.yaml")
+    assert first.code == 0, first.err
+    assert "Plan: 1 session to open, 1 job to run, 0 finished already." in first.out
+    assert "job run: done" in first.out
+    rows = read_rows(deployment / "outbox/run")
+    assert [row["row"] for row in rows] == list(range(20))
+    assert rows[3]["y"] == [24.0, 26.0, 28.0, 30.0]
+    second = cli("apply", deployment / "m.yaml")
+    assert second.code == 0
+    assert "nothing to do" in second.out
+
+
+def test_nothing_is_written_by_validate_and_plan(cli: Cli, deployment: Path) -> None:
+    before = sorted(deployment.rglob("*"))
+    assert cli("validate", deployment).code == 0
+    assert cli("plan", deployment).code == 0
+    assert sorted(deployment.rglob("*")) == before
+
+
+def test_plan_tells_changes_by_its_exit_code_when_asked(cli: Cli, deployment: Path) -> None:
+    path = deployment / "m.yaml"
+    assert cli("plan", path).code == 0
+    assert cli("plan", path, "--detailed-exitcode").code == 2
+    cli("apply", path)
+    assert cli("plan", path, "--detailed-exitcode").code == 0
+
+
+def test_json_of_validate_plan_apply_and_status(cli: Cli, deployment: Path) -> None:
+    path = deployment / "m.yaml"
+    assert cli("validate", path, "--format", "json").json == {"format_version": 1, "diagnostics": [], "steps": []}
+    planned = cli("plan", path, "--format", "json").json
+    assert [step["step"] for step in planned["steps"]] == ["open-session", "run-job"]
+    applied = cli("apply", path, "--format", "json").json
+    assert applied["jobs"][0] | {"seconds": 0} == {
+        "job": "run", "status": "done", "output": "outbox/run", "committed": 20, "failed": 0, "skipped": 0, "seconds": 0, "reason": None,
+    }  # fmt: skip
+    status = cli("status", path, "--format", "json").json
+    assert status["jobs"][0]["committed"] == 20
+    (deployment / "m.yaml").write_text(MANIFEST.replace("double.onnx", "triple.onnx"))
+    (found,) = cli("plan", path, "--format", "json").json["diagnostics"]
+    assert found | {"detail": ""} == {
+        "rule": "unreadable-model", "severity": "error", "certainty": "proven-from-files", "summary": "Model file cannot be used",
+        "detail": "", "path": str(path), "line": 4, "column": 18, "model": "double", "job": None,
+    }  # fmt: skip
+
+
+def test_status_before_and_after(cli: Cli, deployment: Path) -> None:
+    assert "never run" in cli("status", deployment).out
+    cli("apply", deployment / "m.yaml")
+    assert "done" in cli("status", deployment).out
+
+
+def test_a_saved_plan_runs_once(cli: Cli, deployment: Path) -> None:
+    plan = deployment / "plan.json"
+    assert cli("plan", deployment / "m.yaml", "--out", plan).code == 0
+    applied = cli("apply", plan)
+    assert applied.code == 0, applied.out
+    assert len(read_rows(deployment / "outbox/run")) == 20
+    again = cli("apply", plan)
+    assert again.code == 0
+    assert "nothing to do" in again.out
+
+
+@pytest.mark.parametrize(
+    "moved", ["manifest", "model", "inputs", "adapter", "ONNX Runtime version", "providers", "labels"]
+)
+def test_a_saved_plan_is_refused_when_a_fact_has_moved(
+    cli: Cli, deployment: Path, moved: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lora_model(deployment / "lora.onnx")
+    (deployment / "names.txt").write_text("a\nb\nc\nd\n")
+    adapter = deployment / "a.onnx_adapter"
+    adapter.write_bytes(b"\0\0\0\0TORT one")
+    text = MANIFEST.replace("double.onnx", "lora.onnx").replace("    batch:", "    adapter: a\n    batch:")
+    text += "    postprocess: [{argmax: y, as: i}, {labels: i, as: name, from: names.txt}]\nadapters: {a: {path: a.onnx_adapter, model: double}}\n"
+    (deployment / "m.yaml").write_text(text)
+    plan = deployment / "plan.json"
+    assert cli("plan", deployment / "m.yaml", "--out", plan).code == 0
+    match moved:
+        case "manifest":
+            (deployment / "m.yaml").write_text(text + "# a comment\n")
+        case "model":
+            scale_model(deployment / "lora.onnx")
+        case "inputs":
+            np.save(deployment / "data.npy", np.zeros((21, 4), np.float32))
+        case "adapter":
+            adapter.write_bytes(b"\0\0\0\0TORT two")
+        case "labels":
+            (deployment / "names.txt").write_text("b\n")
+        case "ONNX Runtime version":
+            monkeypatch.setattr("onnxruntime.__version__", "1.31.99")
+        case "providers":
+            monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
+    refused = cli("apply", plan)
+    assert refused.code == 1
+    assert "error[moved-fact]" in refused.out
+    assert f"The {moved} is not what the plan was made from" in refused.out
+    assert not (deployment / "outbox").exists()
+
+
+def test_a_plan_of_a_manifest_that_is_gone_is_refused(cli: Cli, deployment: Path) -> None:
+    plan = deployment / "plan.json"
+    cli("plan", deployment / "m.yaml", "--out", plan)
+    (deployment / "m.yaml").unlink()
+    refused = cli("apply", plan)
+    assert refused.code == 1
+    assert "The manifest is not what the plan was made from" in refused.out
+
+
+@pytest.mark.parametrize(
+    "content", ['{"format_version": 7, "plans": []}', '{"format_version": 1, "plans": 3}', '{"format_version"']
+)
+def test_a_broken_plan_file_is_a_diagnostic(cli: Cli, tmp_path: Path, content: str) -> None:
+    (tmp_path / "plan.json").write_text(content)
+    refused = cli("apply", tmp_path / "plan.json")
+    assert refused.code == 1
+    assert "error[unreadable-plan]" in refused.out
+
+
+def test_one_job_of_several(cli: Cli, deployment: Path) -> None:
+    second = "  other:\n    model: double\n    input: {path: data.npy}\n    output: {path: outbox/other}\n"
+    (deployment / "m.yaml").write_text(MANIFEST + second)
+    assert cli("apply", deployment / "m.yaml", "--job", "other").code == 0
+    assert (deployment / "outbox/other").exists()
+    assert not (deployment / "outbox/run").exists()
+    wrong = cli("apply", deployment / "m.yaml", "--job", "othr")
+    assert wrong.code == 64
+    assert 'Did you mean "other"?' in wrong.err
+
+
+def test_one_failing_job_does_not_lose_the_others(cli: Cli, deployment: Path) -> None:
+    np.save(deployment / "bad.npy", np.zeros((3, 4), np.float32))
+    limits = "    inputs: {x: {range: [0.5, 100]}}\n"
+    text = MANIFEST.replace("  double: {path: double.onnx}\n", f"  double:\n    path: double.onnx\n{limits}").replace(
+        "data.npy", "bad.npy"
+    )
+    second = "  other:\n    model: plain\n    input: {path: data.npy}\n    output: {path: outbox/other}\n"
+    (deployment / "m.yaml").write_text(text.replace("jobs:", "  plain: {path: double.onnx}\njobs:") + second)
+    result = cli("apply", deployment / "m.yaml")
+    assert result.code == 1
+    assert "job run: failed" in result.out
+    assert "must lie in [0.5, 100]" in result.out
+    assert "job other: done" in result.out
+
+
+def test_a_folder_of_manifests(cli: Cli, deployment: Path) -> None:
+    (deployment / "second.yml").write_text(MANIFEST.replace("outbox/run", "outbox/second"))
+    result = cli("apply", deployment)
+    assert result.code == 0
+    assert len(read_rows(deployment / "outbox/second")) == 20
+    (deployment / "third.yaml").write_text("version: 2\n")
+    assert cli("validate", deployment).code == 1
+    assert "Checked 3 manifests" in cli("validate", deployment).out
+
+
+def test_github_annotations_and_sarif(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "m.yaml"
+    path.write_text("version: 1\nmodels: {m: {path: m.onnx, pth: x}}\n")
+    result = cli("validate", path, "--format", "github")
+    assert result.code == 1
+    assert result.out == (
+        f'::error file={path},line=2,col=28,title=Unknown key [unknown-key]::"pth" is not a key of models.m. '
+        'Did you mean "path"?\n'
+    )
+    sarif = cli("validate", path, "--format", "sarif").json
+    assert sarif["version"] == "2.1.0"
+    (found,) = sarif["runs"][0]["results"]
+    assert found["ruleId"] == "unknown-key"
+    assert found["locations"][0]["physicalLocation"]["region"] == {"startLine": 2, "startColumn": 28}
+
+
+def test_profiles_sets_and_roots_reach_the_plan(
+    cli: Cli, deployment: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    scale_model(elsewhere / "m.onnx", factor=3)
+    path = deployment / "m.yaml"
+    path.write_text(MANIFEST + f"profiles: {{lab: {{models: {{double: {{path: {elsewhere}/m.onnx}}}}}}}}\n")
+    refused = cli("plan", path, "--profile", "lab")
+    assert refused.code == 1
+    assert "error[path-outside-tree]" in refused.out
+    plan = deployment / "plan.json"
+    arguments = ["--profile", "lab", "--allow-root", elsewhere, "--set", "jobs.run.batch.size=3", "--out", plan]
+    assert cli("plan", path, "--set", "x-nothing=1", *arguments).code == 0
+    assert cli("apply", plan).code == 0
+    assert read_rows(deployment / "outbox/run")[0]["y"] == [0.0, 3.0, 6.0, 9.0]
+
+
+def test_a_state_directory_elsewhere(cli: Cli, deployment: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    state = tmp_path_factory.mktemp("state")
+    assert cli("apply", deployment / "m.yaml", "--state-dir", state).code == 0
+    assert not (deployment / ".ortdeploy").exists()
+    assert "finished" in cli("plan", deployment / "m.yaml", "--state-dir", state).out
+    foreign = cli("plan", deployment / "m.yaml")
+    assert foreign.code == 1
+    assert "error[finished-output]" in foreign.out
+
+
+def test_a_live_run_holds_the_state(cli: Cli, deployment: Path) -> None:
+    with hold_lock(deployment / ".ortdeploy"):
+        result = cli("apply", deployment / "m.yaml")
+    assert result.code == 4
+    assert f"process {os.getpid()}" in result.err
+
+
+def test_wrong_usage_is_64(cli: Cli, tmp_path: Path) -> None:
+    for arguments in (
+        ["nothing"],
+        [],
+        ["validate"],
+        ["validate", "--format", "xml", "x"],
+        ["apply", "x", "--set", "novalue"],
+    ):
+        result = cli(*arguments)
+        assert result.code == 64, arguments
+        assert "Traceback" not in result.err
+    assert 'Did you mean "validate"?' in cli("valdate", tmp_path).err
+
+
+def test_help_names_every_command_and_every_exit_code(cli: Cli) -> None:
+    result = cli("--help")
+    assert result.code == 0
+    assert all(command in result.out for command in COMMANDS)
+    assert all(code in result.out for code in ("0 ", "1 ", "2 ", "3 ", "4 ", "64", "130/143"))
+    for command in COMMANDS:
+        assert cli(command, "--help").code == 0
+
+
+def test_version(cli: Cli) -> None:
+    assert cli("--version").out.startswith("ortdeploy 0.")
+
+
+def test_a_bug_says_so_with_versions(cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("ortdeploy.commands.validate.validate", broken)
+    result = cli("validate", deployment)
+    assert result.code == 3
+    assert "this is a bug of ortdeploy" in result.err
+    assert "onnxruntime: " in result.err
+
+
+def test_schema_prints_what_the_repository_has(cli: Cli) -> None:
+    assert cli("schema").out == (REPOSITORY / "schemas/deployment.schema.json").read_text()
+    assert cli("schema", "nothing").code == 64
+
+
+def test_explain_rules_stage_pages_and_providers(cli: Cli) -> None:
+    assert "How to fix" in cli("explain", "unavailable-provider").out
+    assert "silently keep the last one" in cli("explain", "duplicate-key").out
+    assert "CUDAExecutionProvider" in cli("explain", "CUDA").out
+    assert "Removed from ONNX Runtime in 1.23" in cli("explain", "ROCMExecutionProvider").out
+    assert 'Did you mean "unknown-key"?' in cli("explain", "unknown-kee").err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_completion(cli: Cli, shell: str) -> None:
+    result = cli("completion", shell)
+    assert result.code == 0
+    assert "validate" in result.out
+
+
+def test_validate_and_help_import_no_heavy_packages(deployment: Path) -> None:
+    script = (
+        "import sys; from ortdeploy.cli import main\n"
+        f"code = main(['validate', {str(deployment)!r}]); main(['--help']); main(['schema'])\n"
+        "heavy = {'onnxruntime', 'onnx', 'numpy', 'structlog', 'PIL', 'tqdm'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else code)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, encoding="utf-8", check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_logs_are_json_lines_and_mask_secrets(deployment: Path) -> None:
+    text = MANIFEST.replace("{path: double.onnx}", "{path: double.onnx, session: {config: {api_token: hunter2}}}")
+    (deployment / "m.yaml").write_text(text)
+    result = run_process(["apply", "m.yaml", "-v"], cwd=deployment)
+    assert result.code == 0, result.err
+    events = [json.loads(line) for line in result.err.splitlines()]
+    assert [event["event"] for event in events][:2] == ["run.started", "session.opened"]
+    assert all(event["run"] and event["deployment"] == "demo" for event in events)
+    assert "hunter2" not in result.err + result.out
+
+
+def test_a_log_file_gets_the_logs(deployment: Path) -> None:
+    result = run_process(["apply", "m.yaml", "--log-file", "log.jsonl", "--log-format", "json"], cwd=deployment)
+    assert result.err == ""
+    lines = (deployment / "log.jsonl").read_text().splitlines()
+    assert json.loads(lines[-1])["event"] == "run.finished"
+
+
+def test_a_log_file_that_cannot_be_written_is_an_error(deployment: Path) -> None:
+    result = run_process(["apply", "m.yaml", "--log-file", "nowhere/log"], cwd=deployment)
+    assert (result.code, "nowhere/log cannot be written" in result.err) == (1, True)
+
+
+def test_quiet_prints_only_what_is_wrong(deployment: Path) -> None:
+    assert run_process(["validate", "m.yaml", "-q"], cwd=deployment).out == ""
+    assert run_process(["apply", "m.yaml", "-q"], cwd=deployment).err == ""
+
+
+def on_terminal(arguments: list[str], cwd: Path, **env: str) -> str:
+    """Everything that a terminal would show."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ortdeploy", *arguments], cwd=cwd, stdout=follower, stderr=follower, stdin=follower,
+        env={**os.environ, "TERM": "xterm", **env},
+    )  # fmt: skip
+    os.close(follower)
+    shown = bytearray()
+    while True:
+        try:
+            piece = os.read(leader, 65536)
+        except OSError:
+            break
+        if not piece:
+            break
+        shown += piece
+    process.wait()
+    os.close(leader)
+    return shown.decode()
+
+
+def test_a_terminal_gets_colors_console_logs_and_a_bar(deployment: Path) -> None:
+    shown = on_terminal(["apply", "m.yaml"], deployment)
+    assert "\x1b[1mdemo\x1b[0m" in shown
+    assert "session.opened" in shown
+    assert '{"' not in shown
+    assert "20/20" in shown
+    assert "rows/s" in shown
+
+
+def test_no_color_is_honoured(deployment: Path) -> None:
+    assert "\x1b[" not in on_terminal(["validate", "m.yaml"], deployment, NO_COLOR="1")
+    assert "\x1b[3" not in on_terminal(["apply", "m.yaml", "--no-color"], deployment)
+
+
+def test_control_characters_of_a_manifest_do_not_reach_the_terminal(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "m.yaml").write_text('version: 1\nmodels: {m: {path: m.onnx, "\\e[31mred": 1}}\n')
+    assert "\x1b" not in cli("validate", tmp_path).out
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_the_run_and_the_next_goes_on(deployment: Path, number: int, code: int) -> None:
+    np.save(deployment / "data.npy", np.zeros((200_000, 4), np.float32))
+    text = MANIFEST.replace("size: 8", "size: 1").replace("format: jsonl", "format: jsonl, rows_per_part: 1000")
+    (deployment / "m.yaml").write_text(text)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ortdeploy", "apply", "m.yaml"], cwd=deployment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
+    )  # fmt: skip
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "part.committed" in line:
+            process.send_signal(number)
+            break
+    out, err = process.communicate()
+    assert process.returncode == code, err
+    assert "interrupted" in out
+    assert not list((deployment / "outbox/run").glob(".*"))
+    shown = run_process(["status", "m.yaml"], cwd=deployment).out
+    assert "interrupted" in shown
+
+
+def test_a_reader_that_goes_away_is_no_error(deployment: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ortdeploy", "schema"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8", cwd=deployment
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    errors = process.stderr.read()
+    process.stderr.close()
+    assert "Traceback" not in errors
+    assert process.wait() == 0
+
+
+def test_init_writes_a_manifest_that_validates_plans_and_applies(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    scale_model(tmp_path / "models" / "my model.onnx")
+    made = cli("init", "models/my model.onnx")
+    assert made.code == 0, made.out
+    path = tmp_path / "my model.yaml"
+    assert cli("validate", path).code == 0
+    assert cli("plan", path).code == 0
+    assert cli("apply", path).code == 0
+    assert len(read_rows(tmp_path / "outbox/my model")) == 4
+    again = cli("init", "models/my model.onnx")
+    assert again.code == 1
+    assert "is not overwritten" in again.err
+
+
+def test_init_takes_models_of_every_shape(cli: Cli, tmp_path: Path) -> None:
+    from onnx import TensorProto, helper  # noqa: PLC0415  only here
+
+    identity = [helper.make_node("Identity", ["x"], ["y"])]
+    kinds = {
+        "fixed-one": (TensorProto.FLOAT, [1, 3]), "fixed-many": (TensorProto.FLOAT, [5, 3]), "scalar": (TensorProto.INT64, []),
+        "vector": (TensorProto.DOUBLE, ["n"]), "text": (TensorProto.STRING, ["n", 2]), "image": (TensorProto.UINT8, ["n", 3, "h", "w"]),
+        "half": (TensorProto.FLOAT16, [None, 3]), "flag": (TensorProto.BOOL, ["n"]), "odd: name": (TensorProto.FLOAT, ["yes", 2]),
+    }  # fmt: skip
+    for name, value in kinds.items():
+        folder = tmp_path / name.replace(": ", "-")
+        save_model(folder / "m.onnx", identity, {"x": value}, {"y": value})
+        made = cli("init", folder / "m.onnx", "-o", folder / "m.yaml")
+        assert made.code == 0, (name, made.out, made.err)
+        applied = cli("apply", folder / "m.yaml")
+        assert applied.code == 0, (name, applied.out)
+        assert len(read_rows(folder / "outbox/m")) == 4
+
+
+def test_init_of_what_is_no_model(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_text("hello")
+    result = cli("init", tmp_path / "m.onnx")
+    assert result.code == 1
+    assert "is not an ONNX model" in result.err
+    assert list(tmp_path.iterdir()) == [tmp_path / "m.onnx"]
+
+
+def test_two_applies_at_once_do_not_mix(deployment: Path) -> None:
+    np.save(deployment / "data.npy", np.zeros((30_000, 4), np.float32))
+    (deployment / "m.yaml").write_text(MANIFEST.replace("size: 8", "size: 1"))
+    results = []
+    threads = [
+        threading.Thread(target=lambda: results.append(run_process(["apply", "m.yaml"], cwd=deployment)))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    codes = sorted(result.code for result in results)
+    assert codes[0] == 0
+    assert set(codes) <= {0, 4}
+    assert len(read_rows(deployment / "outbox/run")) == 30_000

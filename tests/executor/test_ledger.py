@@ -1,0 +1,127 @@
+"""The ledger and the files beside it."""
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from ortdeploy.diagnostics import LockedError, OrtdeployError
+from ortdeploy.ledger import FILE, Part, hold_lock, open_ledger, output_key, read_outputs
+from ortdeploy.part_files import open_whole, remove_temporaries
+from ortdeploy.sources.protocol import FailedRow
+from ortdeploy.timing import Histogram
+
+PART = Part(number=0, start=0, rows=3, committed=2, failed=1, skipped=0, file="part-00000.csv", bytes=9)
+BAD = FailedRow(row=1, source="a.csv:2", stage="read", code="empty-value", message="no", key={"id": 7})
+
+
+def test_what_is_committed_is_there_when_it_is_opened_again(tmp_path: Path) -> None:
+    with open_ledger(tmp_path) as ledger:
+        ledger.begin("out", deployment="d", job="j", identity={"model": "1"}, run="r")
+        ledger.commit_part("out", PART, [BAD])
+        ledger.end("out", "done", None)
+    with open_ledger(tmp_path) as ledger:
+        record = ledger.output("out")
+        assert record is not None
+        assert (record.parts, record.status, record.rows, dict(record.identity)) == ((PART,), "done", 3, {"model": "1"})
+        (entry,) = ledger.failures("out")
+        assert json.loads(entry)["key"] == {"id": 7}
+    assert read_outputs(tmp_path) == (record,)
+
+
+def test_failures_of_a_part_that_was_given_up_go_when_the_job_begins_again(tmp_path: Path) -> None:
+    with open_ledger(tmp_path) as ledger:
+        ledger.begin("out", deployment="d", job="j", identity={}, run="r")
+        ledger.note_failures("out", 0, [BAD])
+        assert len(list(ledger.failures("out"))) == 1
+        ledger.begin("out", deployment="d", job="j", identity={}, run="r2")
+        assert list(ledger.failures("out")) == []
+
+
+def test_a_forgotten_output_is_gone_with_its_parts(tmp_path: Path) -> None:
+    with open_ledger(tmp_path) as ledger:
+        ledger.begin("out", deployment="d", job="j", identity={}, run="r")
+        ledger.commit_part("out", PART, [BAD])
+        ledger.forget("out")
+        assert ledger.output("out") is None
+        ledger.begin("out", deployment="d", job="j", identity={}, run="r")
+        record = ledger.output("out")
+        assert record is not None
+        assert record.parts == ()
+
+
+def test_every_commit_is_synchronised_to_the_disk(tmp_path: Path) -> None:
+    full = 2
+    with open_ledger(tmp_path) as ledger:
+        assert ledger._connection.execute("PRAGMA synchronous").fetchone() == (full,)  # noqa: SLF001  the promise itself
+
+
+def test_a_corrupt_ledger_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(b"this is not a database, but it is long enough to look like one" * 20)
+    with pytest.raises(OrtdeployError, match=r"state\.db"), open_ledger(tmp_path):
+        pass
+    with pytest.raises(OrtdeployError, match=r"state\.db"):
+        read_outputs(tmp_path)
+
+
+def test_a_ledger_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / FILE)
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(OrtdeployError, match="format version 99"), open_ledger(tmp_path):
+        pass
+
+
+def test_reading_does_not_make_a_ledger(tmp_path: Path) -> None:
+    assert read_outputs(tmp_path / "state") == ()
+    assert not (tmp_path / "state").exists()
+
+
+def test_the_lock_is_held_once_and_says_by_whom(tmp_path: Path) -> None:
+    with hold_lock(tmp_path):
+        with pytest.raises(LockedError, match="process"), hold_lock(tmp_path):
+            pass
+    with hold_lock(tmp_path):
+        pass
+
+
+def test_a_state_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OrtdeployError, match="cannot be made"), hold_lock(tmp_path / "file" / "state"):
+        pass
+
+
+def test_output_names_move_with_the_state_directory(tmp_path: Path) -> None:
+    assert output_key(tmp_path / "a" / "outbox", tmp_path / "a" / ".ortdeploy") == "../outbox"
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "part"
+
+    def half() -> None:
+        with open_whole(path) as file:
+            file.write(b"half")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        half()
+    assert list(tmp_path.iterdir()) == []
+    with open_whole(path) as file:
+        file.write(b"whole")
+        assert not path.exists()
+    assert path.read_bytes() == b"whole"
+    (tmp_path / ".part.partial").touch()
+    remove_temporaries(tmp_path)
+    assert [child.name for child in tmp_path.iterdir()] == ["part"]
+
+
+def test_percentiles_are_within_a_bucket() -> None:
+    histogram = Histogram()
+    for milliseconds in range(1, 1001):
+        histogram.add(milliseconds / 1000)
+    for share in (0.5, 0.9, 0.99, 0.999):
+        found = histogram.percentile(share)
+        assert found is not None
+        assert share <= found <= share * 1.03
+    assert Histogram().percentile(0.5) is None
