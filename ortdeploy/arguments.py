@@ -38,10 +38,11 @@ class _Parser(argparse.ArgumentParser):
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of every command."""
-    from ortdeploy.version import package_version  # noqa: PLC0415  reads metadata
 
     class Version(argparse.Action):
         def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+            from ortdeploy.version import package_version  # noqa: PLC0415  reading metadata takes as long as the rest
+
             print(f"ortdeploy {package_version('ortdeploy')}")  # noqa: T201  the front door's own word
             parser.exit()
 

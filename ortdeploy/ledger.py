@@ -226,6 +226,7 @@ def open_ledger(state_dir: Path) -> Iterator[Ledger]:
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
             _check_version(connection)
+            connection.execute(f"PRAGMA user_version = {LEDGER_VERSION}")
             connection.executescript(_SCHEMA)
             yield Ledger(connection, state_dir)
         finally:
@@ -236,7 +237,6 @@ def _check_version(connection: sqlite3.Connection) -> None:
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version not in {0, LEDGER_VERSION}:
         raise OrtdeployError(f"the ledger {FILE} has format version {version}; this ortdeploy writes {LEDGER_VERSION}")
-    connection.execute(f"PRAGMA user_version = {LEDGER_VERSION}")
 
 
 def read_outputs(state_dir: Path) -> tuple[OutputRecord, ...]:
@@ -245,8 +245,10 @@ def read_outputs(state_dir: Path) -> tuple[OutputRecord, ...]:
     if not path.exists():
         return ()
     with _translated():
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        # mode=rw and not ro: after a kill, SQLite must be able to roll the journal back before anybody can read.
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)
         try:
+            _check_version(connection)
             return Ledger(connection, state_dir).outputs()
         finally:
             connection.close()

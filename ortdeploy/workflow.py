@@ -21,7 +21,7 @@ from ortdeploy.diagnostics import (
 from ortdeploy.manifest.loader import Loaded, LoadOptions, find_manifests, load_manifest
 from ortdeploy.manifest.pages import SUMMARIES
 from ortdeploy.manifest.spec import Spec
-from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, SPEC_RULES
+from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, SPEC_RULES, load_rules
 from ortdeploy.rules.protocol import check_rules
 
 if TYPE_CHECKING:
@@ -62,9 +62,10 @@ def validate(paths: Sequence[str], options: LoadOptions) -> Validated:
 
 def _check_specs(loaded: Loaded) -> tuple[Diagnostic, ...]:
     found: tuple[Diagnostic, ...] = ()
+    rules = load_rules(SPEC_RULES)
     for spec in (loaded.spec, *loaded.variants):
         if spec is not None:
-            found += check_rules(SPEC_RULES, spec, spec)
+            found += check_rules(rules, spec, spec)
     return found
 
 
@@ -107,7 +108,7 @@ def _plan_one(
     from ortdeploy.probe import probe  # noqa: PLC0415
 
     deployment = resolve(spec, probe(spec, state_folder(spec.folder, state_dir), runtime))
-    diagnostics = check_rules(DEPLOYMENT_RULES, deployment, spec)
+    diagnostics = check_rules(load_rules(DEPLOYMENT_RULES), deployment, spec)
     if has_errors(diagnostics):
         return None, diagnostics
     return make_plan(deployment, only_job), diagnostics

@@ -7,7 +7,7 @@ from ortdeploy.diagnostics import UsageError, did_you_mean
 from ortdeploy.exit_codes import EXIT_OK
 from ortdeploy.manifest.pages import PAGES
 from ortdeploy.providers.catalogue import find_provider, provider_spellings, render_page
-from ortdeploy.rules.catalogue import RULES
+from ortdeploy.rules.catalogue import RULES, load_rule
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
 def page_of(rule: str) -> str | None:
     """Return a rule's page; None when there is no such rule."""
     if rule in RULES:
-        module = RULES[rule]
+        module = load_rule(rule)
         return f"{rule}: {module.RULE.summary} ({module.RULE.severity})\n\n{(module.__doc__ or '').strip()}"
     if rule in PAGES:
         summary, text = PAGES[rule]

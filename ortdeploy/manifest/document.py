@@ -160,6 +160,8 @@ class _Parser:
         written = lines[line]
         if "\t" in written[: len(written) - len(written.lstrip())]:
             detail += " YAML indents with spaces only: replace the tab."
+        if error.context == "while scanning an alias":
+            detail += " Text that begins with * must be quoted."
         self.note("yaml-syntax", detail, Span(path=self.path, line=line + 1, column=column + 1))
 
     def _compose_events(self, events: Iterator[Any]) -> _Node | None:

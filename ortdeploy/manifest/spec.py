@@ -12,7 +12,7 @@ from ortdeploy.diagnostics import Span
 from ortdeploy.manifest.document import Document, Path
 from ortdeploy.tensors import TensorType
 
-DEFAULT_ROWS_PER_PART = 50_000
+DEFAULT_ROWS_PER_PART = 100_000
 
 RESULT_OPTIONS = ("as", "value_as", "values_as")
 """Options of postprocess steps that name a result."""

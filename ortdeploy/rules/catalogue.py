@@ -1,87 +1,65 @@
-"""The rules: those that need only the text, and those that need facts. Alphabetical; one line for each."""
+"""The rules: those that need only the text, and those that need facts. Alphabetical; one line for each.
 
-from ortdeploy.rules import (
-    adapter_for_another_model,
-    digest_mismatch,
-    element_type_mismatch,
-    finished_output,
-    fixed_batch_mismatch,
-    ignored_session_option,
-    inapplicable_step,
-    input_shape_mismatch,
-    input_type_mismatch,
-    missing_column,
-    missing_package,
-    output_inside_input,
-    output_without_rows,
-    path_outside_tree,
-    repeated_column,
-    repeated_provider,
-    shape_mismatch,
-    shared_output_path,
-    short_last_batch,
-    too_new_model,
-    unavailable_provider,
-    undefined_adapter,
-    undefined_model,
-    undefined_provider_chain,
-    unknown_dimension,
-    unknown_output_column,
-    unknown_provider,
-    unknown_tensor,
-    unmatched_input,
-    unreachable_provider,
-    unreadable_adapter,
-    unreadable_input,
-    unreadable_labels,
-    unreadable_model,
-    unsupported_tensor,
-    unused_declaration,
-    unwritable_output,
-)
+A rule is named like its module. Modules are imported when their rules are wanted, so that `validate` starts fast.
+"""
+
+import importlib
+from collections.abc import Sequence
+from typing import cast
+
 from ortdeploy.rules.protocol import RuleModule
 
-SPEC_RULES: tuple[RuleModule, ...] = (
-    adapter_for_another_model,
-    ignored_session_option,
-    output_inside_input,
-    path_outside_tree,
-    repeated_column,
-    repeated_provider,
-    shared_output_path,
-    undefined_adapter,
-    undefined_model,
-    undefined_provider_chain,
-    unknown_provider,
-    unreachable_provider,
-    unused_declaration,
+SPEC_RULES: tuple[str, ...] = (
+    "adapter-for-another-model",
+    "ignored-session-option",
+    "output-inside-input",
+    "path-outside-tree",
+    "repeated-column",
+    "repeated-provider",
+    "shared-output-path",
+    "undefined-adapter",
+    "undefined-model",
+    "undefined-provider-chain",
+    "unknown-provider",
+    "unreachable-provider",
+    "unused-declaration",
 )
 
-DEPLOYMENT_RULES: tuple[RuleModule, ...] = (
-    digest_mismatch,
-    element_type_mismatch,
-    finished_output,
-    fixed_batch_mismatch,
-    inapplicable_step,
-    input_shape_mismatch,
-    input_type_mismatch,
-    missing_column,
-    missing_package,
-    output_without_rows,
-    shape_mismatch,
-    short_last_batch,
-    too_new_model,
-    unavailable_provider,
-    unknown_dimension,
-    unknown_output_column,
-    unknown_tensor,
-    unmatched_input,
-    unreadable_adapter,
-    unreadable_input,
-    unreadable_labels,
-    unreadable_model,
-    unsupported_tensor,
-    unwritable_output,
+DEPLOYMENT_RULES: tuple[str, ...] = (
+    "digest-mismatch",
+    "element-type-mismatch",
+    "finished-output",
+    "fixed-batch-mismatch",
+    "inapplicable-step",
+    "input-shape-mismatch",
+    "input-type-mismatch",
+    "missing-column",
+    "missing-package",
+    "output-without-rows",
+    "shape-mismatch",
+    "short-last-batch",
+    "too-new-model",
+    "unavailable-provider",
+    "unknown-dimension",
+    "unknown-output-column",
+    "unknown-tensor",
+    "unmatched-input",
+    "unreadable-adapter",
+    "unreadable-input",
+    "unreadable-labels",
+    "unreadable-model",
+    "unsupported-tensor",
+    "unwritable-output",
 )
 
-RULES: dict[str, RuleModule] = {module.RULE.id: module for module in (*SPEC_RULES, *DEPLOYMENT_RULES)}
+RULES = (*SPEC_RULES, *DEPLOYMENT_RULES)
+
+
+def load_rule(rule: str) -> RuleModule:
+    """Return the module of a rule of this catalogue."""
+    return cast("RuleModule", importlib.import_module(f"ortdeploy.rules.{rule.replace('-', '_')}"))
+
+
+def load_rules(rules: Sequence[str]) -> tuple[RuleModule, ...]:
+    """Return the modules of several rules."""
+    return tuple(load_rule(rule) for rule in rules)

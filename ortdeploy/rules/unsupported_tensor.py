@@ -12,11 +12,11 @@ How to fix: export with zipmap off, leave the output out with columns:, or use b
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ortdeploy.facts import ValueFacts
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
     from ortdeploy.deployment import Deployment
+    from ortdeploy.facts import ValueFacts
 
 RULE = Rule(id="unsupported-tensor", summary="Input or output that rows cannot carry")
 
@@ -37,7 +37,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
                 yield Finding(at=job.spec.output.at, detail=detail, key=True, job=job.spec.name, model=job.spec.model)
 
 
-def _reason(value: ValueFacts) -> str | None:
+def _reason(value: "ValueFacts") -> str | None:
     if value.kind != "tensor":
         return f"is a {value.kind}, not a tensor"
     return None if value.tensor.dtype else "has an element type that rows cannot have here"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -34,6 +35,16 @@ def tensor_type(array: Array) -> TensorType:
     return TensorType(dtype, (ROWS, *array.shape[1:]))
 
 
+class Rows(Protocol):
+    """What slices of rows are taken from: an array, or something that reads them from a file."""
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+
+    def __getitem__(self, rows: slice, /) -> Array:
+        """Return some rows."""
+
+
 @dataclass(frozen=True, slots=True)
 class ArraySource:
     """Batches over files whose arrays `load` returns by column name."""
@@ -41,7 +52,7 @@ class ArraySource:
     files: Sequence[str]
     folder: str
     wanted: Wanted
-    load: Callable[[str], Mapping[str, Array]]
+    load: Callable[[str], Mapping[str, Rows]]
 
     def batches(self, start: int, size: int) -> Iterator[Batch]:
         """Yield batches that run across file borders."""
@@ -60,16 +71,16 @@ class ArraySource:
         """Yield slices that end where a batch or a file ends."""
         row = 0
         for path in self.files:
-            arrays = self.load(path)
+            arrays, name = self.load(path), shown(path, self.folder)
             length = len(next(iter(arrays.values())))
             begin = max(start - row, 0)
             while begin < length:
                 end = min(begin + size - (row + begin - start) % size, length)
-                yield self._slice(arrays, shown(path, self.folder), row, begin, end)
+                yield self._slice(arrays, name, row, begin, end)
                 begin = end
             row += length
 
-    def _slice(self, arrays: Mapping[str, Array], path: str, row: int, begin: int, end: int) -> dict[str, Column]:
+    def _slice(self, arrays: Mapping[str, Rows], path: str, row: int, begin: int, end: int) -> dict[str, Column]:
         columns: dict[str, Column] = {}
         for name in (*self.wanted.dtypes, *self.wanted.keys):
             if name in arrays:

@@ -421,7 +421,7 @@ def test_init_takes_models_of_every_shape(cli: Cli, tmp_path: Path) -> None:
     from onnx import TensorProto, helper  # noqa: PLC0415  only here
 
     identity = [helper.make_node("Identity", ["x"], ["y"])]
-    kinds = {
+    kinds: dict[str, tuple[int, list[int | str | None]]] = {
         "fixed-one": (TensorProto.FLOAT, [1, 3]), "fixed-many": (TensorProto.FLOAT, [5, 3]), "scalar": (TensorProto.INT64, []),
         "vector": (TensorProto.DOUBLE, ["n"]), "text": (TensorProto.STRING, ["n", 2]), "image": (TensorProto.UINT8, ["n", 3, "h", "w"]),
         "half": (TensorProto.FLOAT16, [None, 3]), "flag": (TensorProto.BOOL, ["n"]), "odd: name": (TensorProto.FLOAT, ["yes", 2]),

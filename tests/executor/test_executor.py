@@ -20,7 +20,7 @@ from ortdeploy.executor import Execution, JobResult, Status
 from ortdeploy.ledger import open_ledger, read_outputs
 from ortdeploy.plan import Plan, RunJob, make_plan
 from ortdeploy.report import FAILED, REPORT
-from ortdeploy.rules.catalogue import DEPLOYMENT_RULES
+from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, load_rules
 from ortdeploy.rules.protocol import check_rules
 
 MANIFEST = """\
@@ -48,7 +48,7 @@ def plan_for(folder: Path, rows: int, **settings_: Any) -> Plan:
         },
     )
     deployment = resolve(spec, facts)
-    assert not check_rules(DEPLOYMENT_RULES, deployment, spec)
+    assert not check_rules(load_rules(DEPLOYMENT_RULES), deployment, spec)
     return make_plan(deployment)
 
 

@@ -79,9 +79,8 @@ def test_reading_does_not_make_a_ledger(tmp_path: Path) -> None:
 
 
 def test_the_lock_is_held_once_and_says_by_whom(tmp_path: Path) -> None:
-    with hold_lock(tmp_path):
-        with pytest.raises(LockedError, match="process"), hold_lock(tmp_path):
-            pass
+    with hold_lock(tmp_path), pytest.raises(LockedError, match="process"), hold_lock(tmp_path):
+        pass
     with hold_lock(tmp_path):
         pass
 

@@ -10,7 +10,7 @@ from support.specs import make_spec
 from ortdeploy.deployment import resolve
 from ortdeploy.diagnostics import Diagnostic, has_errors
 from ortdeploy.manifest.document import parse_document
-from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, RULES, SPEC_RULES
+from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, RULES, SPEC_RULES, load_rules
 from ortdeploy.rules.protocol import check_rules
 
 CASES = Path(__file__).parent / "cases"
@@ -28,11 +28,11 @@ def check(text: str) -> tuple[Diagnostic, ...]:
         parse_document(first.removeprefix("# ").encode(), "facts") if first.startswith("# facts:") else (None, ())
     )
     spec = make_spec(text)
-    found = check_rules(SPEC_RULES, spec, spec)
+    found = check_rules(load_rules(SPEC_RULES), spec, spec)
     if has_errors(found):
         return found
     return found + check_rules(
-        DEPLOYMENT_RULES, resolve(spec, make_facts(spec, header.data["facts"] if header else None)), spec
+        load_rules(DEPLOYMENT_RULES), resolve(spec, make_facts(spec, header.data["facts"] if header else None)), spec
     )
 
 

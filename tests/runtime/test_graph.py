@@ -26,7 +26,7 @@ def test_inputs_outputs_symbols_versions(tmp_path: Path) -> None:
     assert facts.problem is None
     assert [(value.name, value.tensor) for value in facts.inputs] == [("x", TensorType("float32", ("batch", 4)))]
     assert [(value.name, value.tensor) for value in facts.outputs] == [("y", TensorType("float32", ("batch", 4)))]
-    assert (facts.ir_version, facts.opsets, facts.symbols) == (8, {"ai.onnx": 17}, {"batch"})
+    assert (facts.ir_version, dict(facts.opsets), set(facts.symbols)) == (8, {"ai.onnx": 17}, {"batch"})
     assert facts.sha256 == file_digest(path)
 
 

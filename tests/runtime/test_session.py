@@ -27,7 +27,7 @@ def test_a_session_runs_and_its_placement_is_what_was_recorded(tmp_path: Path) -
 
 
 def test_every_session_option_is_taken(tmp_path: Path) -> None:
-    options = {
+    options: dict[str, Any] = {
         "graph_optimization_level": "basic", "execution_mode": "parallel", "intra_op_num_threads": 1, "inter_op_num_threads": 1,
         "enable_cpu_mem_arena": False, "enable_mem_pattern": False, "enable_mem_reuse": True, "use_deterministic_compute": True,
         "log_severity_level": 4, "free_dimension_overrides": {"batch": 2}, "config": {"session.intra_op.allow_spinning": False},
@@ -85,5 +85,5 @@ def test_a_file_that_is_no_adapter_is_an_error_with_its_name(tmp_path: Path) -> 
     session = OrtRuntime().open_session(step(lora_model(tmp_path / "m.onnx")))
     path = tmp_path / "a.onnx_adapter"
     path.write_bytes(b"nothing at all")
-    with pytest.raises(OrtdeployError, match="a.onnx_adapter"):
+    with pytest.raises(OrtdeployError, match=r"a\.onnx_adapter"):
         OrtRuntime().load_adapter(LoadAdapter(adapter="a", session="s", path=str(path), sha256=""), session)

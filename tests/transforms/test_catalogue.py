@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
-import ortdeploy.transforms.catalogue as catalogue
 from ortdeploy.schemas import schema_text
+from ortdeploy.transforms import catalogue
 from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
 
 SCHEMA = json.loads(schema_text("deployment"))["$defs"]

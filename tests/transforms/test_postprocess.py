@@ -1,6 +1,5 @@
 """Every postprocess step against a known answer."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ SCORES = np.array([[1.0, 3.0, 2.0], [0.5, 0.5, -1.0]], dtype=np.float32)
 
 
 def run(name: str, array: np.ndarray, **options: Any) -> tuple[np.ndarray, ...]:
-    given_options: Mapping[str, Any] = {name: "x", "as": "y", **options}
+    given_options: dict[str, Any] = {name: "x", "as": "y", **options}
     tensor = TensorType(str(array.dtype), (ROWS, *array.shape[1:]))
     inferred = POSTPROCESS[name].infer(given_options, tensor)
     results = POSTPROCESS[name].build(given_options, tensor)(array)

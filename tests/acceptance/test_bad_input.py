@@ -1,0 +1,367 @@
+"""One clear diagnostic for everything that a user can get wrong: exit 1, the place, nothing written, no traceback."""
+
+import json
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import MANIFEST, Cli, read_rows, run_process
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from support.models import gather_model, scale_model
+
+from ortdeploy import workflow
+from ortdeploy.cli import main
+from ortdeploy.ledger import FILE
+
+Break = Callable[[Path], None]
+
+
+def lines(*changes: tuple[str, str]) -> Break:
+    """Replace parts of the manifest."""
+
+    def change(folder: Path) -> None:
+        text = MANIFEST
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        (folder / "m.yaml").write_text(text)
+
+    return change
+
+
+def model(content: bytes | None) -> Break:
+    def change(folder: Path) -> None:
+        (folder / "double.onnx").unlink()
+        if content is not None:
+            (folder / "double.onnx").write_bytes(content)
+
+    return change
+
+
+def model_folder(folder: Path) -> None:
+    (folder / "double.onnx").unlink()
+    (folder / "double.onnx").mkdir()
+
+
+def cut_model(folder: Path) -> None:
+    raw = (folder / "double.onnx").read_bytes()
+    (folder / "double.onnx").write_bytes(raw[: len(raw) // 2])
+
+
+def linked_model(folder: Path) -> None:
+    outside = folder.parent / f"{folder.name}-outside"
+    outside.mkdir()
+    (folder / "double.onnx").rename(outside / "double.onnx")
+    (folder / "double.onnx").symlink_to(outside / "double.onnx")
+
+
+def linked_output(folder: Path) -> None:
+    outside = folder.parent / f"{folder.name}-elsewhere"
+    outside.mkdir()
+    (folder / "outbox").symlink_to(outside)
+
+
+def foreign_output(folder: Path) -> None:
+    (folder / "outbox/run").mkdir(parents=True)
+    (folder / "outbox/run/notes.txt").touch()
+
+
+def output_is_a_file(folder: Path) -> None:
+    (folder / "outbox").touch()
+
+
+def broken_input(folder: Path) -> None:
+    (folder / "data.npy").write_bytes(b"\x93NUMPY")
+
+
+def float64_input(folder: Path) -> None:
+    np.save(folder / "data.npy", np.zeros((3, 4)))
+
+
+def narrow_input(folder: Path) -> None:
+    np.save(folder / "data.npy", np.zeros((3, 5), np.float32))
+
+
+def newer_model(folder: Path) -> None:
+    from onnx import TensorProto, helper  # noqa: PLC0415  only here
+    from support.models import save_model  # noqa: PLC0415
+
+    node = helper.make_node("Identity", ["x"], ["y"])
+    value: tuple[int, list[int | str | None]] = (TensorProto.FLOAT, ["batch", 4])
+    save_model(folder / "double.onnx", [node], {"x": value}, {"y": value}, opset=27)
+
+
+CASES: dict[str, tuple[Break, str, int]] = {
+    "missing model": (model(None), "unreadable-model", 4),
+    "empty model": (model(b""), "unreadable-model", 4),
+    "text model": (model(b"hello"), "unreadable-model", 4),
+    "git-lfs pointer": (
+        model(b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"),
+        "unreadable-model",
+        4,
+    ),
+    "truncated model": (cut_model, "unreadable-model", 4),
+    "folder for a model": (model_folder, "unreadable-model", 4),
+    "link out of the tree": (linked_model, "unreadable-model", 4),
+    "newer model": (newer_model, "too-new-model", 4),
+    "wrong digest": (lines(("double.onnx}", f"double.onnx, sha256: {'ab' * 32}}}")), "digest-mismatch", 4),
+    "path out of the tree": (lines(("double.onnx", "../double.onnx")), "path-outside-tree", 4),
+    "job without a model": (lines(("model: double", "model: tripel")), "undefined-model", 7),
+    "unknown provider": (lines(("double.onnx}", "double.onnx, providers: [GPU]}")), "unknown-provider", 4),
+    "provider that is not here": (
+        lines(("double.onnx}", "double.onnx, providers: [CUDA]}")),
+        "unavailable-provider",
+        4,
+    ),
+    "glob without files": (lines(("data.npy", "'*.png'")), "unmatched-input", 8),
+    "broken input": (broken_input, "unreadable-input", 8),
+    "input of another type": (float64_input, "input-type-mismatch", 8),
+    "input of another shape": (narrow_input, "input-shape-mismatch", 8),
+    "format that cannot be told": (lines(("data.npy", "m.yaml")), "unreadable-input", 8),
+    "key that is not there": (lines(("[row]", "[id]")), "missing-column", 8),
+    "column that is not there": (lines(("format: jsonl", "columns: [z]")), "unknown-output-column", 10),
+    "foreign output": (foreign_output, "finished-output", 10),
+    "file in place of the output": (output_is_a_file, "unwritable-output", 10),
+    "output through a link": (linked_output, "unwritable-output", 10),
+    "unknown key": (lines(("format:", "fromat:")), "unknown-key", 10),
+    "wrong type": (lines(("size: 8", "size: yes")), "wrong-type", 9),
+    "tab": (lines(("    batch", "\tbatch")), "yaml-syntax", 9),
+    "duplicate key": (lines(("name: demo", "version: 1")), "duplicate-key", 2),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_diagnostic_and_nothing_written(cli: Cli, deployment: Path, case: str) -> None:
+    change, rule, line = CASES[case]
+    change(deployment)
+    before = {path: path.lstat().st_mtime_ns for path in sorted(deployment.rglob("*"))}
+    result = cli("apply", deployment / "m.yaml", "--format", "json")
+    found = result.json["diagnostics"]
+    assert (result.code, [(d["rule"], d["line"]) for d in found]) == (1, [(rule, line)]), found
+    assert found[0]["path"] == str(deployment / "m.yaml")
+    assert found[0]["detail"].endswith((".", "?"))
+    assert {path: path.lstat().st_mtime_ns for path in sorted(deployment.rglob("*"))} == before
+    assert "Traceback" not in result.err
+
+
+@pytest.mark.parametrize("path", ["nothing.yaml", "folder", "m.yaml/x"])
+def test_a_manifest_that_is_not_there(cli: Cli, deployment: Path, path: str) -> None:
+    (deployment / "folder").mkdir()
+    result = cli("validate", deployment / path)
+    assert result.code == 1
+    assert "error[unreadable-manifest]" in result.out
+    assert ":1:1:" in result.out
+
+
+def test_a_finished_output_whose_input_changed_is_refused_and_named(cli: Cli, deployment: Path) -> None:
+    assert cli("apply", deployment / "m.yaml").code == 0
+    before = read_rows(deployment / "outbox/run")
+    np.save(deployment / "data.npy", np.zeros((3, 4), np.float32))
+    scale_model(deployment / "double.onnx", factor=5)
+    result = cli("apply", deployment / "m.yaml")
+    assert result.code == 1
+    assert "error[finished-output]" in result.out
+    assert "made before these changed: model, inputs" in " ".join(result.out.split())
+    assert read_rows(deployment / "outbox/run") == before
+
+
+def test_a_committed_part_that_is_gone_or_changed_is_noticed(cli: Cli, deployment: Path) -> None:
+    assert cli("apply", deployment / "m.yaml").code == 0
+    part = deployment / "outbox/run/part-00000.jsonl"
+    part.write_text("x")
+    result = cli("apply", deployment / "m.yaml")
+    assert result.code == 1
+    assert "has 1 bytes instead of" in " ".join(result.out.split())
+    part.unlink()
+    assert "was committed and is gone" in " ".join(cli("apply", deployment / "m.yaml").out.split())
+
+
+def test_a_corrupt_ledger_is_an_error_and_nothing_runs(cli: Cli, deployment: Path) -> None:
+    assert cli("apply", deployment / "m.yaml").code == 0
+    (deployment / ".ortdeploy" / FILE).write_bytes(b"garbage " * 1000)
+    for command in ("plan", "apply", "status"):
+        result = cli(command, deployment / "m.yaml")
+        assert result.code == 1
+        assert "state.db cannot be used" in result.err
+
+
+def test_an_image_that_is_none_fails_alone_within_the_budget(cli: Cli, deployment: Path) -> None:
+    (deployment / "inbox").mkdir()
+    for number in range(5):
+        Image.new("L", (4, 1), color=number).save(deployment / f"inbox/{number}.png")
+    (deployment / "inbox/2.png").write_bytes(b"not an image")
+    text = MANIFEST.replace("data.npy, key: [row]", "inbox, key: [path]").replace(
+        "    batch", "    prepare: {x: [{scale: 1}, {flatten: true}]}\n    batch"
+    )
+    (deployment / "m.yaml").write_text(text)
+    refused = cli("apply", deployment / "m.yaml")
+    assert refused.code == 1
+    assert "inbox/2.png: not an image that can be decoded" in refused.out
+    (deployment / "m.yaml").write_text(text + "    errors: {max_failed: 20%}\n")
+    result = cli("apply", deployment / "m.yaml")
+    assert result.code == 0, result.out
+    assert [row["path"] for row in read_rows(deployment / "outbox/run")] == [f"inbox/{n}.png" for n in (0, 1, 3, 4)]
+    (entry,) = map(json.loads, (deployment / "outbox/run/_failed.jsonl").read_text().splitlines())
+    assert (entry["source"], entry["stage"], entry["code"]) == ("inbox/2.png", "read", "not-an-image")
+
+
+def test_a_row_that_onnxruntime_refuses_fails_alone(cli: Cli, deployment: Path) -> None:
+    gather_model(deployment / "double.onnx")
+    (deployment / "data.csv").write_text("id,index\na,1\nb,99\nc,3\nd,-1\ne,x\n")
+    text = MANIFEST.replace("data.npy, key: [row]", "data.csv, key: [id]") + "    errors: {max_failed: 2}\n"
+    (deployment / "m.yaml").write_text(text)
+    result = cli("apply", deployment / "m.yaml")
+    assert result.code == 0, result.out
+    assert [(row["id"], row["y"]) for row in read_rows(deployment / "outbox/run")] == [
+        ("a", [2.0, 3.0]), ("c", [6.0, 7.0]), ("d", [18.0, 19.0]),
+    ]  # fmt: skip
+    entries = list(map(json.loads, (deployment / "outbox/run/_failed.jsonl").read_text().splitlines()))
+    assert [(entry["row"], entry["stage"]) for entry in entries] == [(1, "run"), (4, "read")]
+
+
+def test_a_place_that_cannot_be_written_is_refused(cli: Cli, deployment: Path) -> None:
+    text = MANIFEST.replace("outbox/run", "/proc/ortdeploy/out")
+    (deployment / "m.yaml").write_text(text)
+    result = cli("apply", deployment / "m.yaml", "--allow-root", "/proc")
+    assert result.code == 1
+    assert "Traceback" not in result.err
+    assert "/proc" in result.out + result.err
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_folder_is_refused_by_plan(cli: Cli, deployment: Path) -> None:
+    (deployment / "outbox").mkdir(mode=0o555)
+    result = cli("plan", deployment / "m.yaml")
+    assert result.code == 1
+    assert "error[unwritable-output]" in result.out
+
+
+def test_a_full_disk_is_an_error_and_loses_nothing(deployment: Path) -> None:
+    """A limit on file size stands in for a full disk: the write fails in the middle of a part."""
+    np.save(deployment / "data.npy", np.zeros((4000, 4), np.float32))
+    (deployment / "m.yaml").write_text(MANIFEST.replace("format: jsonl", "format: jsonl, rows_per_part: 1000"))
+    script = (
+        "import resource, signal, sys\n"
+        "from ortdeploy.cli import main\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))\n"
+        "sys.exit(main(['apply', 'm.yaml']))\n"
+    )
+    import subprocess  # noqa: PLC0415  only here
+    import sys  # noqa: PLC0415
+
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=deployment, capture_output=True, encoding="utf-8", check=False
+    )
+    assert done.returncode == 1, done.stderr
+    assert "File too large" in done.stdout
+    assert "Traceback" not in done.stderr
+    assert not list((deployment / "outbox/run").glob(".*partial"))
+    assert len(read_rows(deployment / "outbox/run")) in {0, 1000, 2000, 3000}
+    assert run_process(["apply", "m.yaml"], cwd=deployment).code == 0
+    assert len(read_rows(deployment / "outbox/run")) == 4000
+
+
+def test_an_input_that_vanishes_after_the_plan_is_an_error(
+    cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = workflow.plan_manifests
+
+    def plan_then_lose(*arguments: object, **options: object) -> object:
+        planned = real(*arguments, **options)  # type: ignore[arg-type]  # handed on as it came
+        (deployment / "data.npy").unlink()
+        return planned
+
+    monkeypatch.setattr("ortdeploy.commands.apply.plan_manifests", plan_then_lose)
+    result = cli("apply", deployment / "m.yaml")
+    assert result.code == 1
+    assert "did the input change while it was read?" in result.out
+
+
+def test_a_ledger_of_a_later_version_is_an_error(cli: Cli, deployment: Path) -> None:
+    state = deployment / ".ortdeploy"
+    state.mkdir()
+    connection = sqlite3.connect(state / FILE)
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    result = cli("apply", deployment / "m.yaml")
+    assert result.code == 1
+    assert "format version 99" in result.err
+
+
+WORDS = st.sampled_from(
+    ["version", "models", "jobs", "path", "double.onnx", "data.npy", "model", "double", "input", "output", "batch", "size", "1", "8",
+     "none", "null", "yes", "providers", "CPU", "CUDA", "prepare", "x", "y", "scale", "resize", "postprocess", "argmax", "as", "format",
+     "jsonl", "columns", "key", "row", "errors", "max_failed", "50%", "on_nan", "adapters", "profiles", "session", "config", "&a", "*a",
+     "<<", "-1", "1e999", "../..", "/etc/passwd", "**", "\ufeff", "\x00", "ü", "'", '"', "{", "}", "[", "]", ":", ",", "\n", "  ", "- ", "\t"]
+)  # fmt: skip
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=150, deadline=None
+)
+@given(st.data())
+def test_arbitrary_changes_to_a_good_manifest_never_end_in_a_traceback(
+    deployment: Path, capsys: pytest.CaptureFixture[str], data: st.DataObject
+) -> None:
+    text = MANIFEST
+    for _ in range(data.draw(st.integers(1, 4))):
+        begin = data.draw(st.integers(0, len(text)))
+        end = min(len(text), begin + data.draw(st.integers(0, 12)))
+        text = text[:begin] + data.draw(WORDS | st.text(max_size=4)) + text[end:]
+    (deployment / "m.yaml").write_bytes(text.encode("utf-8", "surrogatepass"))
+    check_never_a_traceback(deployment, capsys)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80, deadline=None)
+@given(st.binary(max_size=200) | st.lists(WORDS, max_size=40).map(lambda words: " ".join(words).encode()))
+def test_arbitrary_text_never_ends_in_a_traceback(
+    deployment: Path, capsys: pytest.CaptureFixture[str], raw: bytes
+) -> None:
+    (deployment / "m.yaml").write_bytes(raw)
+    check_never_a_traceback(deployment, capsys)
+
+
+KEYS = st.sampled_from(["version", "name", "models", "jobs", "path", "model", "input", "output", "batch", "size", "key", "prepare", "x", "errors", "max_failed", "format", "columns", "session", "providers", "postprocess", "double", "run"])  # fmt: skip
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 99) | st.floats(allow_nan=False) | st.text(max_size=5) | st.sampled_from(["data.npy", "double.onnx", "double", "CPU", "y"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=150, deadline=None
+)
+@given(st.data())
+def test_arbitrary_values_at_any_place_never_end_in_a_traceback(
+    deployment: Path, capsys: pytest.CaptureFixture[str], data: st.DataObject
+) -> None:
+    from ortdeploy.manifest.document import parse_document  # noqa: PLC0415  only here
+
+    document, _ = parse_document(MANIFEST.encode(), "m.yaml")
+    assert document is not None
+    manifest = json.loads(json.dumps(document.data))
+    for place in data.draw(st.lists(st.sampled_from(sorted(document.spans, key=str)), min_size=1, max_size=3)):
+        node = manifest
+        for key in place[:-1]:
+            node = node[key] if isinstance(node, dict) and key in node else {}
+        if place and isinstance(node, dict):
+            node[place[-1]] = data.draw(VALUES)
+    (deployment / "m.yaml").write_text(json.dumps(manifest, indent=1))
+    check_never_a_traceback(deployment, capsys)
+
+
+def check_never_a_traceback(deployment: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("validate", "plan"):
+        code = main([command, str(deployment / "m.yaml"), "--format", "json"])
+        captured = capsys.readouterr()
+        assert code in {0, 1}, captured.err
+        found = json.loads(captured.out)["diagnostics"]
+        assert all(d["line"] >= 1 and d["column"] >= 1 and d["path"] for d in found)
+        assert code == int(any(d["severity"] == "error" for d in found)), (code, found)

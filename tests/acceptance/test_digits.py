@@ -1,0 +1,66 @@
+"""The demonstration: real scans, a trained network, and plain onnxruntime for comparison."""
+
+import csv
+import io
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from conftest import REPOSITORY, Cli
+from PIL import Image
+
+EXAMPLES = REPOSITORY / "deployments"
+MANIFESTS = sorted(EXAMPLES.glob("*.yaml"))
+
+
+@pytest.fixture
+def examples(tmp_path: Path) -> Path:
+    """A copy, so that nothing is written into the repository."""
+    ignore = shutil.ignore_patterns("outbox", ".ortdeploy", "__pycache__")
+    return Path(shutil.copytree(EXAMPLES, tmp_path / "deployments", ignore=ignore))
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+def test_every_example_validates_and_plans(cli: Cli, examples: Path, path: Path) -> None:
+    assert cli("validate", examples / path.name).code == 0
+    result = cli("plan", examples / path.name)
+    assert result.code == 0, result.out
+
+
+def read_result(folder: Path) -> list[dict[str, str]]:
+    text = "".join(path.read_text() for path in sorted(folder.glob("part-*.csv")))
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def plain_probabilities(folder: Path, rows: list[dict[str, str]]) -> np.ndarray:
+    """The same pictures through onnxruntime by hand, in the same batches."""
+    session = onnxruntime.InferenceSession(str(folder / "models/digits.onnx"), providers=["CPUExecutionProvider"])
+    pictures = np.stack([np.asarray(Image.open(folder / row["path"]))[None] for row in rows])
+    images = pictures.astype(np.float32) * np.float32(0.00416666666)
+    scores = np.concatenate(
+        [session.run(["scores"], {"image": images[i : i + 64]})[0] for i in range(0, len(images), 64)]
+    )
+    exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
+    return np.asarray(exponentials / exponentials.sum(axis=1, keepdims=True))
+
+
+def test_the_digits_are_read_right_and_bit_for_bit_as_by_hand(cli: Cli, examples: Path) -> None:
+    result = cli("apply", examples / "digits.yaml")
+    assert result.code == 0, result.out
+    rows = read_result(examples / "outbox/digits")
+    assert len(rows) == 360
+    with (EXAMPLES / "digits/labels.csv").open() as file:
+        labels = {row["path"]: row["label"] for row in csv.DictReader(file)}
+    right = sum(labels[row["path"]] == row["digit"] for row in rows)
+    assert right / len(rows) >= 0.97
+    probabilities = plain_probabilities(examples, rows)
+    assert [int(row["digit"]) for row in rows] == probabilities.argmax(axis=1).tolist()
+    assert [np.float32(row["probability"]) for row in rows] == probabilities.max(axis=1).tolist()
+
+
+def test_model_and_pictures_are_small_and_named_with_their_licence() -> None:
+    files = [path for path in EXAMPLES.rglob("*") if path.is_file() and not {"outbox", ".ortdeploy"} & set(path.parts)]
+    assert sum(path.stat().st_size for path in files) < 2_000_000
+    assert "CC BY 4.0" in (EXAMPLES / "README.md").read_text()

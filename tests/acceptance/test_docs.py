@@ -1,0 +1,143 @@
+"""What is written agrees with what is there."""
+
+import ast
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY, Cli
+from support.render_readme import run
+
+from ortdeploy.arguments import COMMANDS
+from ortdeploy.manifest.document import parse_document
+from ortdeploy.schemas import schema_text
+
+README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+PACKAGE = REPOSITORY / "ortdeploy"
+
+
+def logged_events() -> set[str]:
+    """Every literal that is logged, or looks like an event's name in a table of them."""
+    found: set[str] = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found |= set(
+                    (re.fullmatch(r"(run|job|session|adapter|part|row)\.[a-z]+", node.value) and [node.value]) or []
+                )
+    return found
+
+
+def test_every_event_is_documented_and_every_documented_event_is_logged() -> None:
+    documented = re.findall(
+        r"^\| `([a-z.]+)` \|", (REPOSITORY / "docs/events.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert documented == sorted(logged_events())
+
+
+def test_every_key_step_and_choice_of_a_manifest_is_documented() -> None:
+    text = (REPOSITORY / "docs/manifest.md").read_text(encoding="utf-8")
+    schema = json.loads(schema_text("deployment"))
+    for name, part in {"": schema, **schema["$defs"]}.items():
+        for key, value in part.get("properties", {}).items():
+            assert f"`{key}`" in text or f"{key}:" in text, (name, key)
+            assert all(str(choice) in text for choice in value.get("enum", [])), (name, key)
+
+
+def test_the_readme_has_its_parts_in_order() -> None:
+    headings = re.findall(r"^## (.+)$", README, re.MULTILINE)
+    assert headings[:5] == ["Two commands", "A manifest", "A refusal", "What a run leaves", "How it compares"]
+
+
+def test_the_readmes_manifest_is_the_example() -> None:
+    (manifest,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    assert manifest == (REPOSITORY / "deployments/digits.yaml").read_text(encoding="utf-8")
+
+
+def test_ci_runs_the_readmes_two_commands() -> None:
+    commands = re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
+    assert len(commands) == 2
+    assert "ortdeploy apply deployments/digits.yaml" in commands[0]
+    assert "pytest" in commands[1]
+    assert all(len(command.strip().splitlines()) == 1 for command in commands)
+
+
+def console_blocks(text: str) -> list[tuple[str, str]]:
+    """Commands of ```console blocks with what they print."""
+    found: list[tuple[str, str]] = []
+    for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
+        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+            command, _, output = part.partition("\n")
+            found.append((command, output))
+    return found
+
+
+def test_every_command_of_the_readme_prints_what_it_says(tmp_path: Path) -> None:
+    ignore = shutil.ignore_patterns("outbox", ".ortdeploy")
+    shutil.copytree(REPOSITORY / "deployments", tmp_path / "deployments", ignore=ignore)
+    run("ortdeploy apply -q deployments/digits.yaml", tmp_path)
+    blocks = console_blocks(README)
+    assert len(blocks) >= 6
+    for command, output in blocks:
+        assert run(command, tmp_path) == output, command
+
+
+def test_every_ortdeploy_command_in_the_docs_exists() -> None:
+    texts = [README, *(path.read_text(encoding="utf-8") for path in (REPOSITORY / "docs").glob("*.md"))]
+    words = {word for text in texts for word in re.findall(r"(?:`|\$ |bin/)ortdeploy ([a-z]+)", text)}
+    assert words <= set(COMMANDS)
+    assert all(any(f"ortdeploy {command}" in text for text in texts) for command in COMMANDS)
+
+
+def test_pre_commit_runs_validate_on_manifests(cli: Cli) -> None:
+    document, problems = parse_document((REPOSITORY / ".pre-commit-hooks.yaml").read_bytes(), "hooks")
+    assert not problems
+    assert document is not None
+    (hook,) = document.data
+    program, *arguments = shlex.split(hook["entry"])
+    assert program == "ortdeploy"
+    assert re.search(hook["files"], "deployments/digits.yaml")
+    assert cli(*arguments, REPOSITORY / "deployments/digits.yaml").code == 0
+
+
+def test_the_base_install_is_small() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    names = [re.split(r"[<>=]", requirement)[0] for requirement in project["dependencies"]]
+    assert names == ["jsonschema", "numpy", "onnx", "onnxruntime", "pyyaml", "structlog", "tqdm"]
+
+
+def test_every_package_init_is_empty() -> None:
+    assert all(path.stat().st_size == 0 for path in PACKAGE.rglob("__init__.py"))
+
+
+def test_every_module_says_what_lives_in_it() -> None:
+    modules = [path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"]
+    assert all(ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) for path in modules)
+
+
+def test_a_wheel_carries_the_schemas_and_validates(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(REPOSITORY)]
+    done = subprocess.run(build, capture_output=True, encoding="utf-8", check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    script = "from ortdeploy.cli import main; import ortdeploy.schemas as s; print(s.__file__); raise SystemExit(main(['validate', 'm.yaml']))"
+    (tmp_path / "m.yaml").write_text("version: 1\nmodels: {m: {path: m.onnx}}\n")
+    env = {**os.environ, "PYTHONPATH": str(wheel.with_suffix(""))}
+    shutil.unpack_archive(wheel, wheel.with_suffix(""), format="zip")
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=env, capture_output=True, encoding="utf-8", check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert str(tmp_path) in done.stdout
+
+
+@pytest.mark.parametrize("name", ["LICENSE", "CHANGELOG.md", "CONTRIBUTING.md"])
+def test_the_repository_has_its_papers(name: str) -> None:
+    assert (REPOSITORY / name).stat().st_size > 0

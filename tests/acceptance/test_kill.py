@@ -1,0 +1,70 @@
+"""kill -9 at any moment: the next run goes on, and the end is what an undisturbed run leaves, byte for byte."""
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import MANIFEST, run_process
+from support.models import scale_model
+
+ROWS, KILLS = 6_000, 20
+TEXT = MANIFEST.replace("size: 8", "size: 2").replace("format: jsonl", "format: jsonl, rows_per_part: 100")
+
+
+def prepare(folder: Path) -> Path:
+    folder.mkdir()
+    scale_model(folder / "double.onnx")
+    np.save(folder / "data.npy", np.arange(ROWS * 4, dtype=np.float32).reshape(ROWS, 4))
+    (folder / "m.yaml").write_text(TEXT)
+    return folder
+
+
+def start(folder: Path) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "ortdeploy", "apply", "m.yaml"]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8")
+
+
+def kill_after(process: "subprocess.Popen[str]", commits: int, spins: int) -> bool:
+    """Kill a run a moment after so many commits; return whether it was still alive."""
+    assert process.stderr is not None
+    with process.stderr as log:
+        for line in log:
+            commits -= "part.committed" in line
+            if commits <= 0:
+                break
+        for _ in range(spins):
+            pass
+        alive = process.poll() is None
+        process.kill()
+        process.wait()
+    return alive
+
+
+def parts(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((folder / "outbox/run").glob("part-*"))}
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path: Path, seed: int) -> None:
+    whole = prepare(tmp_path / "whole")
+    assert run_process(["apply", "m.yaml"], cwd=whole).code == 0
+    killed = prepare(tmp_path / "killed")
+    moments = random.Random(seed)  # noqa: S311  moments, not secrets
+    kills = 0
+    while kills < KILLS and kill_after(start(killed), moments.randint(0, 3), moments.randint(0, 300_000)):
+        kills += 1
+        check_whole_parts(killed)
+    result = run_process(["apply", "m.yaml"], cwd=killed)
+    assert result.code == 0, result.err
+    assert kills > KILLS / 2
+    assert parts(killed) == parts(whole)
+    assert not list((killed / "outbox/run").glob(".*"))
+
+
+def check_whole_parts(folder: Path) -> None:
+    """Whatever has its final name is whole, and status can be asked at any time."""
+    assert all(content.count(b"\n") == 100 for content in parts(folder).values())
+    assert run_process(["status", "m.yaml"], cwd=folder).code == 0

@@ -1,0 +1,50 @@
+"""Writes the outputs of the README's commands into it: python tests/support/render_readme.py."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parent.parent.parent
+
+
+def run(command: str, folder: Path) -> str:
+    """Return what a shell command prints, with this environment's ortdeploy on the path."""
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    return subprocess.run(  # noqa: S602  the README's own commands
+        command,
+        shell=True,
+        cwd=folder,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        check=False,
+    ).stdout
+
+
+def main() -> None:
+    readme = REPOSITORY / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    manifest = (REPOSITORY / "deployments/digits.yaml").read_text(encoding="utf-8")
+    text = re.sub(r"```yaml\n.*?```", lambda _: f"```yaml\n{manifest}```", text, flags=re.DOTALL)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        shutil.copytree(
+            REPOSITORY / "deployments", folder / "deployments", ignore=shutil.ignore_patterns("outbox", ".ortdeploy")
+        )
+        run("ortdeploy apply -q deployments/digits.yaml", folder)
+
+        def fill(match: re.Match[str]) -> str:
+            commands = re.findall(r"^\$ (.*)$", match[1], re.MULTILINE)
+            return "```console\n" + "".join(f"$ {command}\n{run(command, folder)}" for command in commands) + "```"
+
+        text = re.sub(r"```console\n(.*?)```", fill, text, flags=re.DOTALL)
+    readme.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
