@@ -1,88 +1,21 @@
-"""Does what a plan's steps say: opens sessions, streams batches from sources to sinks, commits parts, reports.
+"""Does what a plan's steps say: opens sessions, loads adapters, runs jobs, returns how each ended.
 
 It knows no format, no provider and no YAML. One job failing does not lose the others' results.
 """
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from enum import StrEnum
-from itertools import groupby
-from pathlib import Path
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import structlog
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.ledger import Ledger, Part
-from ortdeploy.part_files import open_whole, remove_temporaries
+from ortdeploy.job_run import JobResult, JobRun, Observer, Status
+from ortdeploy.ledger import Ledger
 from ortdeploy.plan import LoadAdapter, OpenSession, Plan, RunJob
-from ortdeploy.report import write_report
-from ortdeploy.rows import Outcome, RowRunner
 from ortdeploy.runtime.protocol import Runtime, Session
-from ortdeploy.sinks.catalogue import SINKS
-from ortdeploy.sources.catalogue import SOURCES
-from ortdeploy.sources.files import list_files
-from ortdeploy.sources.protocol import Batch, FailedRow, Wanted
 
 log = structlog.get_logger()
-
-
-class Status(StrEnum):
-    """How a job ended."""
-
-    DONE = "done"
-    FAILED = "failed"
-    INTERRUPTED = "interrupted"
-    NOTHING_TO_DO = "nothing-to-do"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobResult:
-    """How a job ended, with the rows that are committed, failed and skipped over all its runs."""
-
-    job: str
-    status: Status
-    output: str
-    committed: int = 0
-    failed: int = 0
-    skipped: int = 0
-    seconds: float = 0.0
-    reason: str | None = None
-
-
-class Observer(Protocol):
-    """Sees a job advance; a progress bar or periodic log lines."""
-
-    def job_started(self, job: str, done: int, total: int | None) -> None:
-        """Take note of a job that begins with `done` rows behind it."""
-
-    def rows_done(self, done: int, failed: int) -> None:
-        """Take note of how many rows of the running job are behind it, and how many of them failed."""
-
-    def job_ended(self) -> None:
-        """Take note that the running job ended, in whatever way."""
-
-
-class _BudgetError(OrtdeployError):
-    """More rows failed than the job's error budget allows."""
-
-
-class _StoppedError(Exception):
-    """Somebody asked the run to stop."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _Progress:
-    """Rows of a job over all its runs."""
-
-    done: int = 0
-    committed: int = 0
-    failed: int = 0
-    skipped: int = 0
-    pending: list[FailedRow] = field(default_factory=list)
-    part: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,251 +84,13 @@ class Execution:
             if isinstance(session, OrtdeployError):
                 log.error("job.failed", reason=str(session))
                 return JobResult(job=step.job, status=Status.FAILED, output=step.output, reason=str(session))
-            return _JobRun(self, step, session).run()
-
-
-class _JobRun:
-    """One job of one run."""
-
-    def __init__(self, execution: Execution, step: RunJob, session: Session) -> None:
-        self._execution = execution
-        self._ledger = execution.ledger
-        self._step = step
-        self._session = session
-        self._folder = Path(execution.plan.folder) / step.output
-        self._output = execution.ledger.key(self._folder)
-        self._rows = RowRunner(step, session)
-        self._progress = _Progress()
-        self._begin = time.perf_counter()
-
-    def run(self) -> JobResult:
-        """Run what is not committed yet. Whatever ends the job early leaves it so that it can go on."""
-        status, reason = Status.FAILED, None
-        try:
-            if self._resume():
-                return self._result(Status.NOTHING_TO_DO, None)
-            self._stream()
-            self._check_sum()
-            status = Status.DONE
-        except _StoppedError:
-            status, reason = Status.INTERRUPTED, "the run was asked to stop"
-        except OSError as error:
-            reason = f"{error.filename or self._folder}: {error.strerror}"
-        except OrtdeployError as error:
-            reason = str(error)
-        finally:
-            self._execution.observer.job_ended()
-        return self._close(status, reason)
-
-    def _resume(self) -> bool:
-        """Take up where the ledger says that an earlier run stopped; return whether nothing is left to do."""
-        step, progress = self._step, self._progress
-        known = self._ledger.output(self._output)
-        if known is not None and not self._folder.exists():
-            self._ledger.forget(self._output)
-            known = None
-        if known is not None and dict(known.identity) != dict(step.identity):
-            raise OrtdeployError(f"{step.output} holds parts of another plan")
-        if known is not None and known.status == Status.DONE:
-            return True
-        for part in known.parts if known else ():
-            progress.done += part.rows
-            progress.committed += part.committed
-            progress.failed += part.failed
-            progress.skipped += part.skipped
-        progress.part = len(known.parts) if known else 0
-        self._folder.mkdir(parents=True, exist_ok=True)
-        remove_temporaries(self._folder)
-        plan = self._execution.plan
-        self._ledger.begin(
-            self._output,
-            deployment=plan.deployment,
-            job=step.job,
-            identity=step.identity,
-            run=self._execution.run_id,
-        )
-        log.info("job.started", rows=step.rows, done=progress.done, output=step.output)
-        self._execution.observer.job_started(step.job, progress.done, step.rows)
-        return False
-
-    def _stream(self) -> None:
-        """Read batches and write parts until the input ends."""
-        step = self._step
-        files = list_files(self._execution.plan.folder, step.patterns)
-        wanted = Wanted(
-            dtypes={name: planned.read_dtype for planned in step.inputs for name in planned.columns},
-            keys=tuple(dict.fromkeys((*step.key, "path"))),
-        )
-        with SOURCES[step.format].open_source(files, self._execution.plan.folder, wanted) as source:
-            batches = source.batches(self._progress.done, step.batch_size or 1)
-            for number, part in groupby(batches, key=lambda batch: batch.start // step.rows_per_part):
-                self._write_part(number, part)
-
-    def _write_part(self, number: int, batches: Iterator[Batch]) -> None:
-        """Write one part under a temporary name, rename it, commit it."""
-        module = SINKS[self._step.output_format]
-        path = self._folder / f"part-{number:05d}{module.SUFFIX}"
-        self._progress.part = number
-        first = next(batches)
-        outcomes = self._outcomes(first, batches)
-        totals = _Totals(start=first.start)
-        with ExitStack() as stack:
-            sink = None
-            for rows, outcome in outcomes:
-                totals.add(rows, outcome)
-                if outcome.committed:
-                    if sink is None:
-                        file = stack.enter_context(open_whole(path))
-                        sink = module.open_sink(file, (*self._step.key, *self._step.columns))
-                    try:
-                        sink.write(outcome.columns)
-                    except ValueError as error:
-                        raise OrtdeployError(f"{path.name}: {error}") from error
-            if sink is not None:
-                sink.close()
-        self._commit(totals.part(number, path if sink is not None else None))
-
-    def _outcomes(self, first: Batch, rest: Iterator[Batch]) -> Iterator[tuple[int, Outcome]]:
-        """Run batches, keep count, and stop where the budget or somebody says so."""
-        batch: Batch | None = first
-        while batch is not None:
-            if self._execution.stop():
-                raise _StoppedError
-            outcome = self._rows.run(batch)
-            progress = self._progress
-            progress.done += batch.count
-            progress.committed += outcome.committed
-            progress.skipped += outcome.skipped
-            if outcome.failed:
-                self._note(outcome.failed)
-            self._execution.observer.rows_done(progress.done, progress.failed)
-            yield batch.count, outcome
-            batch = next(rest, None)
-
-    def _note(self, failed: list[FailedRow]) -> None:
-        progress = self._progress
-        progress.failed += len(failed)
-        progress.pending += failed
-        for row in failed:
-            log.warning(
-                "row.failed", row=row.row, source=row.source, stage=row.stage, code=row.code, reason=row.message
+            run = JobRun(
+                plan=self.plan,
+                step=step,
+                session=session,
+                run_id=self.run_id,
+                ledger=self.ledger,
+                observer=self.observer,
+                stop=self.stop,
             )
-        limit = self._limit()
-        if limit is not None and progress.failed > limit:
-            last = failed[-1]
-            raise _BudgetError(
-                f"{progress.failed} rows failed and errors: {{max_failed: {self._step.max_failed}}} allows {limit}. "
-                f"The last: {last.source}: {last.message}"
-            )
-
-    def _limit(self, total: int | None = None) -> int | None:
-        """Return how many rows may fail; a share of an unknown number of rows is judged at the end."""
-        allowed = self._step.max_failed
-        rows = self._step.rows if total is None else total
-        if isinstance(allowed, int):
-            return allowed
-        return None if rows is None else int(rows * float(allowed.rstrip("%")) / 100)
-
-    def _commit(self, part: Part) -> None:
-        self._ledger.commit_part(self._output, part, self._progress.pending)
-        self._progress.pending = []
-        log.info("part.committed", part=part.number, rows=part.rows, failed=part.failed, file=part.file)
-
-    def _check_sum(self) -> None:
-        """Rows in = committed + failed + skipped, and the error budget over all of them."""
-        progress = self._progress
-        accounted = progress.committed + progress.failed + progress.skipped
-        if progress.done != accounted or self._step.rows not in {None, progress.done}:
-            raise OrtdeployError(
-                f"the input has {self._step.rows or progress.done} rows and {accounted} are accounted for; "
-                "did the input change while it was read?"
-            )
-        limit = self._limit(progress.done)
-        if limit is not None and progress.failed > limit:
-            raise _BudgetError(
-                f"{progress.failed} of {progress.done} rows failed; max_failed {self._step.max_failed} allows {limit}"
-            )
-
-    def _close(self, status: Status, reason: str | None) -> JobResult:
-        """Write down how the job ended: ledger, report, log. Counts are the ledger's."""
-        try:
-            if self._progress.pending:
-                self._ledger.note_failures(self._output, self._progress.part, self._progress.pending)
-            self._ledger.end(self._output, status, reason)
-            self._report()
-        except OSError as error:
-            status, reason = Status.FAILED, reason or f"{error.filename or self._folder}: {error.strerror}"
-        except OrtdeployError as error:
-            status, reason = Status.FAILED, reason or str(error)
-        result = self._result(status, reason)
-        self._log_end(result)
-        return result
-
-    def _log_end(self, result: JobResult) -> None:
-        event = {Status.DONE: "job.finished", Status.INTERRUPTED: "job.interrupted"}.get(result.status, "job.failed")
-        level = log.info if result.status is Status.DONE else log.error
-        level(
-            event,
-            committed=result.committed,
-            failed=result.failed,
-            skipped=result.skipped,
-            seconds=round(result.seconds, 3),
-            reason=result.reason,
-        )
-
-    def _report(self) -> None:
-        record = self._ledger.output(self._output)
-        if record is not None and self._folder.is_dir():
-            write_report(
-                folder=self._folder,
-                record=record,
-                failures=self._ledger.failures(self._output),
-                plan=self._execution.plan,
-                step=self._step,
-                placement=self._session.placement,
-                run_times=self._rows.run_times,
-                seconds=time.perf_counter() - self._begin,
-            )
-
-    def _result(self, status: Status, reason: str | None) -> JobResult:
-        try:
-            record = self._ledger.output(self._output)
-        except OrtdeployError:
-            record = None
-        parts = record.parts if record else ()
-        return JobResult(
-            job=self._step.job,
-            status=status,
-            output=self._step.output,
-            committed=sum(part.committed for part in parts),
-            failed=sum(part.failed for part in parts) + len(self._progress.pending),
-            skipped=sum(part.skipped for part in parts),
-            seconds=time.perf_counter() - self._begin,
-            reason=reason,
-        )
-
-
-class _Totals:
-    """What a part holds, added up batch by batch."""
-
-    def __init__(self, start: int) -> None:
-        self._start = start
-        self._rows = self._committed = self._failed = self._skipped = 0
-
-    def add(self, batch_rows: int, outcome: Outcome) -> None:
-        self._rows += batch_rows
-        self._committed += outcome.committed
-        self._failed += len(outcome.failed)
-        self._skipped += outcome.skipped
-
-    def part(self, number: int, path: Path | None) -> Part:
-        return Part(
-            number=number,
-            start=self._start,
-            rows=self._rows,
-            committed=self._committed,
-            failed=self._failed,
-            skipped=self._skipped,
-            file=path.name if path else None,
-            bytes=path.stat().st_size if path else 0,
-        )
+            return run.run()

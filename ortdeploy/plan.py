@@ -5,6 +5,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ortdeploy.deployment import Binding, Deployment, ResolvedJob, ResolvedModel
@@ -164,7 +165,7 @@ def plan_facts(deployment: Deployment) -> tuple[Fact, ...]:
     """Return what a plan for this deployment rests on."""
     runtime = deployment.facts.runtime
     return (
-        Fact(kind="manifest", name=deployment.spec.path, value=deployment.spec.sha256),
+        Fact(kind="manifest", name=Path(deployment.spec.path).name, value=deployment.spec.sha256),
         Fact(kind="ONNX Runtime version", name="onnxruntime", value=runtime.version),
         Fact(kind="providers", name="onnxruntime", value=", ".join(runtime.available_providers)),
         *(Fact(kind="model", name=m.spec.path, value=m.facts.sha256) for m in deployment.models),

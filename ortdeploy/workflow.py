@@ -125,7 +125,8 @@ def check_saved_plan(plan: "Plan", state_dir: str | None) -> tuple[Diagnostic, .
     from ortdeploy.plan import moved_facts, plan_facts  # noqa: PLC0415
     from ortdeploy.probe import probe  # noqa: PLC0415
 
-    loaded = load_manifest(plan.manifest, LoadOptions(profile=plan.profile, sets=plan.sets, roots=plan.roots))
+    manifest = str(Path(plan.folder) / Path(plan.manifest).name)
+    loaded = load_manifest(manifest, LoadOptions(profile=plan.profile, sets=plan.sets, roots=plan.roots))
     if loaded.spec is None:
         fact = next(fact for fact in plan.facts if fact.kind == "manifest")
         return (_moved(plan, fact), *loaded.diagnostics)

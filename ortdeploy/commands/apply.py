@@ -14,8 +14,9 @@ import structlog
 
 from ortdeploy.commands.shared import load_options, use_color, wants_color, write_diagnostics
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Span, has_errors
-from ortdeploy.executor import Execution, JobResult, Observer, Status
+from ortdeploy.executor import Execution
 from ortdeploy.exit_codes import EXIT_OK, EXIT_REJECTED
+from ortdeploy.job_run import JobResult, Observer, Status
 from ortdeploy.ledger import hold_lock, open_ledger
 from ortdeploy.log import configure_logging
 from ortdeploy.manifest.document import stage_diagnostic

@@ -38,6 +38,7 @@ DEPLOYMENT_RULES: tuple[str, ...] = (
     "output-without-rows",
     "shape-mismatch",
     "short-last-batch",
+    "skipped-provider",
     "too-new-model",
     "unavailable-provider",
     "unknown-dimension",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ortdeploy.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
-    from ortdeploy.executor import JobResult
+    from ortdeploy.job_run import JobResult
     from ortdeploy.ledger import OutputRecord
     from ortdeploy.plan import Plan
 

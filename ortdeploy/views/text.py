@@ -10,7 +10,7 @@ from ortdeploy.masking import masked
 from ortdeploy.tensors import format_shape
 
 if TYPE_CHECKING:
-    from ortdeploy.executor import JobResult
+    from ortdeploy.job_run import JobResult
     from ortdeploy.ledger import OutputRecord
     from ortdeploy.plan import FinishedJob, LoadAdapter, OpenSession, Plan, PlannedInput, RunJob
 

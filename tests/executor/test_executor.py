@@ -16,7 +16,8 @@ from support.fakes import Counter, FakeRuntime, double, refuse_negative
 from support.specs import make_spec
 
 from ortdeploy.deployment import resolve
-from ortdeploy.executor import Execution, JobResult, Status
+from ortdeploy.executor import Execution
+from ortdeploy.job_run import JobResult, Status
 from ortdeploy.ledger import open_ledger, read_outputs
 from ortdeploy.plan import Plan, RunJob, make_plan
 from ortdeploy.report import FAILED, REPORT
