@@ -5,6 +5,7 @@ laptop for a device that is somewhere else.
 """
 
 import hashlib
+import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -64,7 +65,7 @@ def read_model(path: Path, shown: str) -> ModelFacts:
 
 def _look_at_file(path: Path, shown: str) -> Problem | None:
     """Recognise from name, size and first bytes what cannot be a model."""
-    if path.is_dir():
+    if os.path.isdir(path):  # noqa: PTH112  Path.is_dir raises for a name that is too long
         return Problem(kind="folder", detail=f"{shown} is a folder. Name the .onnx file in it.")
     try:
         with path.open("rb") as file:
@@ -150,8 +151,8 @@ def _digest(path: Path, model: onnx.ModelProto) -> str:
 
 
 def _external_file(model: Path, location: str) -> Path:
-    folder = model.parent.resolve()
-    file = (folder / PurePosixPath(location)).resolve()
+    folder = Path(os.path.realpath(model.parent))  # unlike Path.resolve, no exception for a link to itself
+    file = Path(os.path.realpath(folder / PurePosixPath(location)))
     if not file.is_relative_to(folder):
         raise _ExternalDataError(
             f"its external data {location} lies outside the model's folder. Put it beside the model."

@@ -112,6 +112,7 @@ class JobRun:
         self._rows = RowRunner(step, session)
         self._progress = _Progress()
         self._begin = time.perf_counter()
+        self._begun = False
 
     def run(self) -> JobResult:
         """Run what is not committed yet. Whatever ends the job early leaves it so that it can go on."""
@@ -126,6 +127,8 @@ class JobRun:
             status, reason = Status.INTERRUPTED, "the run was asked to stop"
         except OSError as error:
             reason = f"{error.filename or self._folder}: {error.strerror}"
+        except MemoryError as error:
+            reason = f"memory ran out; a smaller batch or rows_per_part needs less ({error})"
         except OrtdeployError as error:
             reason = str(error)
         finally:
@@ -158,6 +161,7 @@ class JobRun:
             identity=step.identity,
             run=self._run_id,
         )
+        self._begun = True
         log.info("job.started", rows=step.rows, done=progress.done, output=step.output)
         self._observer.job_started(step.job, progress.done, step.rows)
         return False
@@ -265,8 +269,9 @@ class JobRun:
         try:
             if self._progress.pending:
                 self._ledger.note_failures(self._output, self._progress.part, self._progress.pending)
-            self._ledger.end(self._output, status, reason)
-            self._report()
+            if self._begun:  # else the output may be another plan's, which is not touched
+                self._ledger.end(self._output, status, reason)
+                self._report()
         except OSError as error:
             status, reason = Status.FAILED, reason or f"{error.filename or self._folder}: {error.strerror}"
         except OrtdeployError as error:

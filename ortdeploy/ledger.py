@@ -26,6 +26,9 @@ from ortdeploy.sources.protocol import FailedRow
 
 LEDGER_VERSION = 1
 FILE = "state.db"
+LOCK = "lock.db"
+LOCK_PATIENCE = 0.2
+"""Seconds in which a `status` that looks at the lock at the same moment is gone again."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS outputs (
@@ -259,7 +262,7 @@ def hold_lock(state_dir: Path) -> Iterator[None]:
     """Hold the state directory alone. SQLite's file lock ends with the process, however it ends. Raises LockedError."""
     with _translated():
         _make_folder(state_dir)
-        connection = sqlite3.connect(state_dir / "lock.db", timeout=0, isolation_level=None)
+        connection = sqlite3.connect(state_dir / LOCK, timeout=LOCK_PATIENCE, isolation_level=None)
     holder = state_dir / "lock.json"
     try:
         with _translated():
@@ -270,10 +273,27 @@ def hold_lock(state_dir: Path) -> Iterator[None]:
                     raise
                 raise LockedError(f"{state_dir} is held by a live run{_describe(holder)}") from error
         _write_holder(holder)
-        yield
-        holder.unlink(missing_ok=True)
+        try:
+            yield
+        finally:
+            holder.unlink(missing_ok=True)
     finally:
         connection.close()
+
+
+def is_live(state_dir: Path) -> bool:
+    """Tell whether a run holds the state directory at this moment; nothing is made or held for it."""
+    if not (state_dir / LOCK).exists():
+        return False
+    with _translated():
+        connection = sqlite3.connect(state_dir / LOCK, timeout=0)
+        try:
+            connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+        except sqlite3.OperationalError:
+            return True
+        finally:
+            connection.close()
+    return False
 
 
 def _write_holder(path: Path) -> None:

@@ -41,7 +41,7 @@ def _full(spec: Spec, path: str) -> Path:
 
 
 def _stray(path: Path, shown: str, roots: tuple[str, ...]) -> Problem | None:
-    if path.exists() and outside(str(path), roots):
+    if os.path.lexists(path) and outside(str(path), roots):
         detail = f"{shown} is a link out of the manifest's folder tree. Allow its root with --allow-root."
         return Problem(kind="outside", detail=detail)
     return None

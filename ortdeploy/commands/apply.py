@@ -1,6 +1,7 @@
 """`ortdeploy apply`: plan a manifest and run the plan, or run a saved one whose facts still hold."""
 
 import argparse
+import os
 import signal
 import sys
 import uuid
@@ -91,7 +92,7 @@ def _load_or_plan(arguments: argparse.Namespace) -> Planned:
 def _saved_plan(paths: Sequence[str]) -> Planned | None:
     """Return the plans of a plan file; None when the path is a manifest or a folder."""
     path = Path(paths[0])
-    if len(paths) != 1 or not path.is_file():
+    if len(paths) != 1 or not os.path.isfile(path):  # noqa: PTH113  Path.is_file raises for a name that is too long
         return None
     try:
         raw = path.read_bytes()

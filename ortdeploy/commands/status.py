@@ -2,12 +2,13 @@
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from ortdeploy.commands.shared import load_options, use_color
 from ortdeploy.diagnostics import has_errors
 from ortdeploy.exit_codes import EXIT_OK, EXIT_REJECTED
-from ortdeploy.ledger import OutputRecord, output_key, read_outputs
+from ortdeploy.ledger import OutputRecord, is_live, output_key, read_outputs
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.views import json, text
 from ortdeploy.workflow import state_folder, validate
@@ -26,7 +27,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _records(spec: Spec, state_dir: str | None) -> list[tuple[str, str, OutputRecord | None]]:
     folder = state_folder(spec.folder, state_dir)
-    known = {record.output: record for record in read_outputs(folder)}
+    live = is_live(folder)
+    known = {
+        record.output: record if live or record.status != "running" else replace(record, status="stopped")
+        for record in read_outputs(folder)
+    }
     return [
         (job.name, job.output.path, known.get(output_key(Path(spec.folder) / job.output.path, folder)))
         for job in spec.jobs

@@ -42,8 +42,8 @@ def files_digest(files: Sequence[str], folder: str) -> str:
 
 def outside(path: str, roots: Sequence[str]) -> bool:
     """Whether a path leads out of every root once links are followed."""
-    real = Path(path).resolve()
-    return not any(real.is_relative_to(Path(root).resolve()) for root in roots)
+    real = Path(os.path.realpath(path))  # unlike Path.resolve, no exception for a link to itself
+    return not any(real.is_relative_to(os.path.realpath(root)) for root in roots)
 
 
 def shown(path: str, folder: str) -> str:

@@ -60,6 +60,11 @@ def linked_model(folder: Path) -> None:
     (folder / "double.onnx").symlink_to(outside / "double.onnx")
 
 
+def linked_to_itself(folder: Path) -> None:
+    (folder / "double.onnx").unlink()
+    (folder / "double.onnx").symlink_to("double.onnx")
+
+
 def linked_output(folder: Path) -> None:
     outside = folder.parent / f"{folder.name}-elsewhere"
     outside.mkdir()
@@ -108,6 +113,9 @@ CASES: dict[str, tuple[Break, str, int]] = {
     "truncated model": (cut_model, "unreadable-model", 4),
     "folder for a model": (model_folder, "unreadable-model", 4),
     "link out of the tree": (linked_model, "unreadable-model", 4),
+    "link to itself": (linked_to_itself, "unreadable-model", 4),
+    "model name that is too long": (lines(("double.onnx", "x" * 300)), "unreadable-model", 4),
+    "input name that is too long": (lines(("data.npy", "x" * 300)), "unmatched-input", 8),
     "newer model": (newer_model, "too-new-model", 4),
     "wrong digest": (lines(("double.onnx}", f"double.onnx, sha256: {'ab' * 32}}}")), "digest-mismatch", 4),
     "path out of the tree": (lines(("double.onnx", "../double.onnx")), "path-outside-tree", 4),
@@ -149,7 +157,7 @@ def test_one_diagnostic_and_nothing_written(cli: Cli, deployment: Path, case: st
     assert "Traceback" not in result.err
 
 
-@pytest.mark.parametrize("path", ["nothing.yaml", "folder", "m.yaml/x"])
+@pytest.mark.parametrize("path", ["nothing.yaml", "folder", "m.yaml/x", "x" * 300])
 def test_a_manifest_that_is_not_there(cli: Cli, deployment: Path, path: str) -> None:
     (deployment / "folder").mkdir()
     result = cli("validate", deployment / path)

@@ -67,4 +67,6 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path: Path, seed: int) -> No
 def check_whole_parts(folder: Path) -> None:
     """Whatever has its final name is whole, and status can be asked at any time."""
     assert all(content.count(b"\n") == 100 for content in parts(folder).values())
-    assert run_process(["status", "m.yaml"], cwd=folder).code == 0
+    status = run_process(["status", "m.yaml", "--format", "json"], cwd=folder)
+    assert status.code == 0, status.err
+    assert status.json["jobs"][0]["status"] in {"never-run", "stopped", "done"}

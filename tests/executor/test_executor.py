@@ -162,12 +162,13 @@ def test_a_finished_job_has_nothing_to_do(tmp_path: Path) -> None:
 def test_an_output_of_another_plan_is_not_touched(tmp_path: Path) -> None:
     save(tmp_path, range(5))
     execute(tmp_path, plan_for(tmp_path, 5), FakeRuntime(double))
-    before = (tmp_path / "out" / "part-00000.jsonl").read_bytes()
+    before = {path: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     result = execute(tmp_path, plan_for(tmp_path, 5, size=2), FakeRuntime(double))
     assert result.status == Status.FAILED
     assert result.reason is not None
     assert "another plan" in result.reason
-    assert (tmp_path / "out" / "part-00000.jsonl").read_bytes() == before
+    assert {path: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+    assert [record.status for record in read_outputs(tmp_path / ".ortdeploy")] == ["done"]
 
 
 def test_an_output_folder_that_was_taken_away_is_made_again(tmp_path: Path) -> None:
@@ -214,6 +215,18 @@ def test_an_input_that_shrinks_while_it_is_read_is_noticed(tmp_path: Path) -> No
     assert result.status == Status.FAILED
     assert result.reason is not None
     assert "9 rows and 5 are accounted for" in result.reason
+
+
+def test_memory_that_runs_out_ends_the_job_with_a_reason(tmp_path: Path) -> None:
+    save(tmp_path, range(4))
+
+    def run_out(_feeds: object) -> "dict[str, np.ndarray]":
+        raise MemoryError("Unable to allocate 9 GiB")
+
+    result = execute(tmp_path, plan_for(tmp_path, 4), FakeRuntime(run_out))
+    assert result.status == Status.FAILED
+    assert result.reason is not None
+    assert "memory ran out" in result.reason
 
 
 def test_an_output_of_the_wrong_length_is_never_written(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ortdeploy.diagnostics import LockedError, OrtdeployError
-from ortdeploy.ledger import FILE, Part, hold_lock, open_ledger, output_key, read_outputs
+from ortdeploy.ledger import FILE, Part, hold_lock, is_live, open_ledger, output_key, read_outputs
 from ortdeploy.part_files import open_whole, remove_temporaries
 from ortdeploy.sources.protocol import FailedRow
 from ortdeploy.timing import Histogram
@@ -83,6 +83,13 @@ def test_the_lock_is_held_once_and_says_by_whom(tmp_path: Path) -> None:
         pass
     with hold_lock(tmp_path):
         pass
+
+
+def test_whether_a_run_is_live_can_be_told_without_disturbing_it(tmp_path: Path) -> None:
+    assert not is_live(tmp_path)
+    with hold_lock(tmp_path):
+        assert is_live(tmp_path)
+    assert not is_live(tmp_path)
 
 
 def test_a_state_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
