@@ -60,28 +60,25 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_manifests(parser: argparse.ArgumentParser, formats: Sequence[str]) -> None:
-    parser.add_argument("--format", choices=formats, default="text", help="how results are printed (default: text)")
-    parser.add_argument("--profile", metavar="NAME", help="apply the overrides under profiles: NAME:")
-    parser.add_argument(
-        "--set",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        dest="sets",
-        type=_key_value,
-        help="replace one value, as in --set jobs.read.batch.size=16",
-    )
-    parser.add_argument(
-        "--allow-root",
-        metavar="DIR",
-        action="append",
-        default=[],
-        dest="roots",
-        help="let paths lead into this folder too",
-    )
-    parser.add_argument("-q", "--quiet", action="store_true", help="only what is wrong")
-    parser.add_argument("--no-color", action="store_true", help="no colors (also: NO_COLOR)")
+_DIAGNOSTICS = ("text", "json", "github", "sarif")
+
+
+def _add_manifests(parser: argparse.ArgumentParser, formats: Sequence[str], paths: str) -> None:
+    """Add what every command that reads manifests takes."""
+    add = parser.add_argument
+    add("paths", nargs="+", metavar="PATH", help=paths)
+    add("--format", choices=formats, default="text", help="how results are printed (default: text)")
+    add("--profile", metavar="NAME", help="apply the overrides under profiles: NAME:")
+    setting = "replace one value, as in --set jobs.read.batch.size=16"
+    add("--set", metavar="KEY=VALUE", action="append", default=[], dest="sets", type=_key_value, help=setting)
+    root = "let paths lead into this folder too"
+    add("--allow-root", metavar="DIR", action="append", default=[], dest="roots", help=root)
+    add("--state-dir", metavar="DIR", help="where the ledger lies (default: .ortdeploy beside the manifest)")
+    add("--log-format", choices=("console", "json"), help="default: console on a terminal, json elsewhere")
+    add("--log-file", metavar="FILE", help="append logs to a file instead of stderr")
+    add("-q", "--quiet", action="store_true", help="only what is wrong")
+    add("-v", "--verbose", action="store_true", help="more of it")
+    add("--no-color", action="store_true", help="no colors (also: NO_COLOR)")
 
 
 def _key_value(text: str) -> str:
@@ -90,41 +87,24 @@ def _key_value(text: str) -> str:
     return text
 
 
-def _add_state(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--state-dir", metavar="DIR", help="where the ledger lies (default: .ortdeploy beside the manifest)"
-    )
-
-
 def _add_validate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="a manifest, or a folder of them")
-    _add_manifests(parser, ("text", "json", "github", "sarif"))
+    _add_manifests(parser, _DIAGNOSTICS, "a manifest, or a folder of them")
 
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:
     _add_validate(parser)
-    _add_state(parser)
     parser.add_argument("--out", metavar="PLAN", help="save the plan, for ortdeploy apply PLAN")
     parser.add_argument("--job", metavar="NAME", help="this job only")
     parser.add_argument("--detailed-exitcode", action="store_true", help="exit with 2 when something would run")
 
 
 def _add_apply(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="manifests, folders of them, or one saved plan")
-    _add_manifests(parser, ("text", "json"))
-    _add_state(parser)
+    _add_manifests(parser, _DIAGNOSTICS, "manifests, folders of them, or one saved plan")
     parser.add_argument("--job", metavar="NAME", help="this job only")
-    parser.add_argument("-v", "--verbose", action="store_true", help="log more")
-    parser.add_argument(
-        "--log-format", choices=("console", "json"), help="default: console on a terminal, json elsewhere"
-    )
-    parser.add_argument("--log-file", metavar="FILE", help="append logs to a file instead of stderr")
 
 
 def _add_status(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="a manifest, or a folder of them")
-    _add_manifests(parser, ("text", "json"))
-    _add_state(parser)
+    _add_manifests(parser, ("text", "json"), "a manifest, or a folder of them")
 
 
 def _add_init(parser: argparse.ArgumentParser) -> None:

@@ -113,6 +113,7 @@ class JobRun:
         self._progress = _Progress()
         self._begin = time.perf_counter()
         self._begun = False
+        self._log = log.bind()  # once: the module's logger is a proxy that binds at every call
 
     def run(self) -> JobResult:
         """Run what is not committed yet. Whatever ends the job early leaves it so that it can go on."""
@@ -162,7 +163,7 @@ class JobRun:
             run=self._run_id,
         )
         self._begun = True
-        log.info("job.started", rows=step.rows, done=progress.done, output=step.output)
+        self._log.info("job.started", rows=step.rows, done=progress.done, output=step.output)
         self._observer.job_started(step.job, progress.done, step.rows)
         return False
 
@@ -209,7 +210,9 @@ class JobRun:
         while batch is not None:
             if self._stop():
                 raise _StoppedError
+            begin = time.perf_counter()
             outcome = self._rows.run(batch)
+            self._log.debug("batch.finished", start=batch.start, rows=batch.count, seconds=time.perf_counter() - begin)
             progress = self._progress
             progress.done += batch.count
             progress.committed += outcome.committed
@@ -225,7 +228,7 @@ class JobRun:
         progress.failed += len(failed)
         progress.pending += failed
         for row in failed:
-            log.warning(
+            self._log.warning(
                 "row.failed", row=row.row, source=row.source, stage=row.stage, code=row.code, reason=row.message
             )
         limit = self._limit()
@@ -247,7 +250,7 @@ class JobRun:
     def _commit(self, part: Part) -> None:
         self._ledger.commit_part(self._output, part, self._progress.pending)
         self._progress.pending = []
-        log.info("part.committed", part=part.number, rows=part.rows, failed=part.failed, file=part.file)
+        self._log.info("part.committed", part=part.number, rows=part.rows, failed=part.failed, file=part.file)
 
     def _check_sum(self) -> None:
         """Rows in = committed + failed + skipped, and the error budget over all of them."""
@@ -282,7 +285,7 @@ class JobRun:
 
     def _log_end(self, result: JobResult) -> None:
         event = {Status.DONE: "job.finished", Status.INTERRUPTED: "job.interrupted"}.get(result.status, "job.failed")
-        level = log.info if result.status is Status.DONE else log.error
+        level = self._log.info if result.status is Status.DONE else self._log.error
         level(
             event,
             committed=result.committed,

@@ -1,7 +1,7 @@
 """Configures structlog, once: console rendering on a terminal, JSON lines otherwise. The only room that does."""
 
 from collections.abc import MutableMapping
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO, cast
 
 import structlog
 
@@ -13,7 +13,20 @@ def mask_secrets(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> M
     return {key: masked(key, value) for key, value in event.items()}
 
 
-def configure_logging(*, form: str | None, stream: TextIO, level: str, color: bool) -> None:
+class LogStream(Protocol):
+    """What logs are written to."""
+
+    def write(self, text: str, /) -> int:
+        """Take a line."""
+
+    def flush(self) -> None:
+        """Let nothing wait."""
+
+    def isatty(self) -> bool:
+        """Return whether it is a terminal."""
+
+
+def configure_logging(*, form: str | None, stream: LogStream, level: str, color: bool) -> None:
     """Set up logging to one stream. `form` is console or json; None decides by whether the stream is a terminal."""
     console = form == "console" or (form is None and stream.isatty())
     renderer: Any = structlog.dev.ConsoleRenderer(colors=color) if console else structlog.processors.JSONRenderer()
@@ -27,6 +40,6 @@ def configure_logging(*, form: str | None, stream: TextIO, level: str, color: bo
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(file=stream),
+        logger_factory=structlog.PrintLoggerFactory(file=cast("TextIO", stream)),
         cache_logger_on_first_use=False,
     )

@@ -9,17 +9,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TextIO
 
 import structlog
 
-from ortdeploy.commands.shared import load_options, use_color, wants_color, write_diagnostics
+from ortdeploy.commands.shared import load_options, start_logging, use_color, write_diagnostics
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Span, has_errors
 from ortdeploy.executor import Execution
 from ortdeploy.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.job_run import JobResult, Observer, Status
 from ortdeploy.ledger import hold_lock, open_ledger
-from ortdeploy.log import configure_logging
 from ortdeploy.manifest.document import stage_diagnostic
 from ortdeploy.plan import Plan
 from ortdeploy.plan_file import is_plan_file, load_plans
@@ -32,14 +30,16 @@ log = structlog.get_logger()
 def run(arguments: argparse.Namespace) -> int:
     """Plan, show the plan, run it, say how each job ended."""
     with ExitStack() as stack:
-        observer = _configure_output(arguments, stack)
+        start_logging(arguments, stack)
+        observer = _choose_progress(arguments)
         planned = _load_or_plan(arguments)
         rejected = has_errors(planned.diagnostics)
-        if arguments.format == "text":
+        if arguments.format != "json":
             write_diagnostics(planned.diagnostics, arguments)
-            if not rejected and not arguments.quiet:
-                sys.stdout.write(text.render_plan(planned.plans, color=use_color(arguments)))
-                sys.stdout.flush()
+        if arguments.format == "text" and not rejected and not arguments.quiet:
+            shown = text.render_plan(planned.plans, color=use_color(arguments), verbose=arguments.verbose)
+            sys.stdout.write(shown)
+            sys.stdout.flush()
         results: tuple[JobResult, ...] = ()
         stopped = _StopFlag()
         if not rejected:
@@ -47,32 +47,18 @@ def run(arguments: argparse.Namespace) -> int:
                 results = _execute(planned.plans, arguments, observer, stopped)
     if arguments.format == "json":
         sys.stdout.write(json.render_apply(planned.diagnostics, planned.plans, results))
-    else:
+    elif arguments.format != "sarif":
         sys.stdout.write(text.render_results(results, color=use_color(arguments)))
     if any(result.status is Status.INTERRUPTED for result in results):
         return stopped.exit_code
     return EXIT_REJECTED if rejected or any(result.status is Status.FAILED for result in results) else EXIT_OK
 
 
-def _configure_output(arguments: argparse.Namespace, stack: ExitStack) -> Observer:
-    """Send logs where they belong and choose how progress is shown."""
-    level = "warning" if arguments.quiet else "debug" if arguments.verbose else "info"
-    stream: TextIO = sys.stderr
-    if arguments.log_file:
-        try:
-            stream = Path(arguments.log_file).open("a", encoding="utf-8")  # noqa: SIM115  the stack closes it
-        except OSError as error:
-            raise OrtdeployError(f"the log file {arguments.log_file} cannot be written: {error.strerror}") from error
-    if stream is not sys.stderr:
-        stack.callback(stream.close)
-    color = wants_color(stream, forbidden=arguments.no_color)
-    on_terminal = sys.stderr.isatty()
-    to_terminal = on_terminal and stream is sys.stderr
-    target = progress.AboveBar(stream) if to_terminal else stream
-    configure_logging(form=arguments.log_format, stream=target, level=level, color=color)  # type: ignore[arg-type]  # structlog writes and flushes
+def _choose_progress(arguments: argparse.Namespace) -> Observer:
+    """Return a bar on a terminal, log lines elsewhere, nothing when quiet."""
     if arguments.quiet:
         return progress.Silent()
-    return progress.Bar(sys.stderr) if on_terminal else progress.LogLines()
+    return progress.Bar(sys.stderr) if sys.stderr.isatty() else progress.LogLines()
 
 
 def _load_or_plan(arguments: argparse.Namespace) -> Planned:

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from ortdeploy.commands.shared import load_options, use_color, write_diagnostics
+from ortdeploy.commands.shared import load_options, log_outcome, use_color, write_diagnostics
 from ortdeploy.diagnostics import OrtdeployError, has_errors
 from ortdeploy.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED
 from ortdeploy.part_files import open_whole
@@ -25,12 +25,13 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         write_diagnostics(planned.diagnostics, arguments)
     if arguments.format == "text" and not rejected and not arguments.quiet:
-        sys.stdout.write(text.render_plan(planned.plans, color=use_color(arguments)))
+        sys.stdout.write(text.render_plan(planned.plans, color=use_color(arguments), verbose=arguments.verbose))
+    changes = any(plan.steps for plan in planned.plans)
+    log_outcome(arguments, "plan.made", rejected=rejected, changes=changes, diagnostics=len(planned.diagnostics))
     if rejected:
         return EXIT_REJECTED
     if arguments.out:
         _save(planned, Path(arguments.out))
-    changes = any(plan.steps for plan in planned.plans)
     return EXIT_CHANGES if changes and arguments.detailed_exitcode else EXIT_OK
 
 

@@ -1,12 +1,14 @@
-"""What several commands do alike: read the options about manifests, print diagnostics in the chosen form."""
+"""What several commands do alike: options about manifests, diagnostics in the chosen form, logs."""
 
 import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
 from typing import TextIO
 
-from ortdeploy.diagnostics import Diagnostic
+from ortdeploy.diagnostics import Diagnostic, OrtdeployError
 from ortdeploy.manifest.loader import LoadOptions
 
 
@@ -44,3 +46,32 @@ def write_diagnostics(diagnostics: Sequence[Diagnostic], arguments: argparse.Nam
         from ortdeploy.views import text  # noqa: PLC0415
 
         sys.stdout.write(text.render_diagnostics(diagnostics, color=use_color(arguments)))
+
+
+def start_logging(arguments: argparse.Namespace, stack: ExitStack) -> None:
+    """Send logs to stderr or to --log-file, in the form that is asked for."""
+    from ortdeploy.log import configure_logging  # noqa: PLC0415  brings structlog, which validate does without
+    from ortdeploy.views.progress import AboveBar  # noqa: PLC0415
+
+    level = "warning" if arguments.quiet else "debug" if arguments.verbose else "info"
+    if arguments.log_file:
+        try:
+            stream: TextIO = Path(arguments.log_file).open("a", encoding="utf-8")  # noqa: SIM115  the stack closes it
+        except OSError as error:
+            raise OrtdeployError(f"the log file {arguments.log_file} cannot be written: {error.strerror}") from error
+        stack.callback(stream.close)
+    else:
+        stream = sys.stderr
+    color = wants_color(stream, forbidden=arguments.no_color)
+    configure_logging(form=arguments.log_format, stream=AboveBar(stream), level=level, color=color)
+
+
+def log_outcome(arguments: argparse.Namespace, event: str, **fields: object) -> None:
+    """Log one event of a command whose result is on stdout, when logs are asked for."""
+    if not (arguments.log_file or arguments.log_format):
+        return
+    import structlog  # noqa: PLC0415  only who asks for logs
+
+    with ExitStack() as stack:
+        start_logging(arguments, stack)
+        structlog.get_logger().info(event, **fields)

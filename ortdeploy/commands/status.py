@@ -5,7 +5,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from ortdeploy.commands.shared import load_options, use_color
+from ortdeploy.commands.shared import load_options, log_outcome, use_color
 from ortdeploy.diagnostics import has_errors
 from ortdeploy.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.ledger import OutputRecord, is_live, output_key, read_outputs
@@ -21,7 +21,11 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stderr.write(text.render_diagnostics(validated.diagnostics, color=use_color(arguments)))
         return EXIT_REJECTED
     records = [record for spec in validated.specs for record in _records(spec, arguments.state_dir)]
-    sys.stdout.write(json.render_status(records) if arguments.format == "json" else text.render_status(records))
+    if arguments.format == "json":
+        sys.stdout.write(json.render_status(records))
+    else:
+        sys.stdout.write(text.render_status(records, verbose=arguments.verbose))
+    log_outcome(arguments, "status.shown", jobs=len(records))
     return EXIT_OK
 
 

@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from ortdeploy.commands.shared import load_options, write_diagnostics
+from ortdeploy.commands.shared import load_options, log_outcome, write_diagnostics
 from ortdeploy.diagnostics import has_errors
 from ortdeploy.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.manifest.loader import find_manifests
@@ -22,5 +22,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.format == "text" and not arguments.quiet:
         from ortdeploy.views import text  # noqa: PLC0415
 
-        sys.stdout.write(text.summarize(validated.diagnostics, len(find_manifests(arguments.paths)[0])))
+        files, _ = find_manifests(arguments.paths)
+        sys.stdout.write("".join(f"{path}\n" for path in files if arguments.verbose))
+        sys.stdout.write(text.summarize(validated.diagnostics, len(files)))
+    log_outcome(arguments, "manifests.checked", paths=arguments.paths, diagnostics=len(validated.diagnostics))
     return EXIT_REJECTED if has_errors(validated.diagnostics) else EXIT_OK

@@ -58,10 +58,10 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def render_plan(plans: "Sequence[Plan]", *, color: bool) -> str:
-    """Return what would run, manifest by manifest, and a summary line."""
+def render_plan(plans: "Sequence[Plan]", *, color: bool, verbose: bool = False) -> str:
+    """Return what would run, manifest by manifest, and a summary line; verbose, also the facts it rests on."""
     paint = painter(color=color)
-    text = "".join(_render_one(plan, paint) for plan in plans)
+    text = "".join(_render_one(plan, paint, verbose=verbose) for plan in plans)
     sessions, jobs = (_count_steps(plans, name) for name in ("OpenSession", "RunJob"))
     finished = sum(len(plan.finished) for plan in plans)
     counts = f"{_count(sessions, 'session')} to open, {_count(jobs, 'job')} to run, {finished} finished already"
@@ -72,7 +72,7 @@ def _count_steps(plans: "Sequence[Plan]", kind: str) -> int:
     return sum(type(step).__name__ == kind for plan in plans for step in plan.steps)
 
 
-def _render_one(plan: "Plan", paint: Paint) -> str:
+def _render_one(plan: "Plan", paint: Paint, *, verbose: bool) -> str:
     lines = [f"{paint(plan.deployment, _BOLD)} ({plan.manifest})"]
     renderers: dict[str, Callable[..., Iterator[str]]] = {
         "OpenSession": _render_session,
@@ -82,6 +82,7 @@ def _render_one(plan: "Plan", paint: Paint) -> str:
     for step in plan.steps:
         lines += [f"  {line}" for line in renderers[type(step).__name__](step, paint)]
     lines += [f"  {line}" for job in plan.finished for line in _render_finished(job)]
+    lines += [f"  rests on {fact.kind} {fact.name}: {fact.value}" for fact in plan.facts if verbose]
     return "\n".join(lines) + "\n\n"
 
 
@@ -144,8 +145,8 @@ def _render_result(result: "JobResult", paint: Paint) -> str:
     return f"{name}: {paint(result.status, _RED)}: {counts}. {result.reason}".rstrip(". ") + "."
 
 
-def render_status(records: "Sequence[tuple[str, str, OutputRecord | None]]") -> str:
-    """Return one line for each job: name, state, rows, when."""
+def render_status(records: "Sequence[tuple[str, str, OutputRecord | None]]", *, verbose: bool = False) -> str:
+    """Return one line for each job: name, state, rows, when; verbose, also its parts."""
     rows: list[tuple[str, ...]] = [("JOB", "STATE", "COMMITTED", "FAILED", "SKIPPED", "OUTPUT", "LAST RUN")]
     for job, output, record in records:
         if record is None:
@@ -154,6 +155,12 @@ def render_status(records: "Sequence[tuple[str, str, OutputRecord | None]]") -> 
         counts = [str(sum(getattr(part, name) for part in record.parts)) for name in ("committed", "failed", "skipped")]
         rows.append((job, record.status, *counts, output, record.ended or record.started))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() + "\n" for row in rows
-    )
+    table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    parts = [
+        f"{output}/{part.file}: {part.rows} rows from {part.start}"
+        for _, output, record in records
+        if record
+        for part in record.parts
+        if verbose
+    ]
+    return "".join(f"{line}\n" for line in (*table, *parts))

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import MANIFEST, REPOSITORY, Cli, read_rows, run_process
+from jsonschema import Draft202012Validator
 from support.models import lora_model, save_model, scale_model
 
 from ortdeploy.arguments import COMMANDS
@@ -317,6 +318,42 @@ def test_a_log_file_gets_the_logs(deployment: Path) -> None:
 def test_a_log_file_that_cannot_be_written_is_an_error(deployment: Path) -> None:
     result = run_process(["apply", "m.yaml", "--log-file", "nowhere/log"], cwd=deployment)
     assert (result.code, "nowhere/log cannot be written" in result.err) == (1, True)
+
+
+def test_every_command_over_manifests_takes_the_common_flags(cli: Cli, deployment: Path) -> None:
+    log = deployment / "log.jsonl"
+    for command in ("validate", "plan", "apply", "status"):
+        flags = ["--format", "text", "--log-format", "json", "--log-file", log, "--state-dir", deployment / "state"]
+        result = cli(command, deployment / "m.yaml", *flags, "--set", "name=other", "-v", "--no-color")
+        assert result.code == 0, result.err
+    events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
+    assert events[:2] == ["manifests.checked", "plan.made"]
+    assert "batch.finished" in events
+    assert events[-1] == "status.shown"
+
+
+def test_verbose_says_more(cli: Cli, deployment: Path) -> None:
+    assert str(deployment / "m.yaml") in cli("validate", deployment, "-v").out
+    assert "rests on ONNX Runtime version" in cli("plan", deployment / "m.yaml", "-v").out
+    cli("apply", deployment / "m.yaml")
+    assert "outbox/run/part-00000.jsonl: 20 rows from 0" in cli("status", deployment / "m.yaml", "-v").out
+
+
+def test_what_is_printed_and_left_is_what_its_schemas_say(cli: Cli, deployment: Path) -> None:
+    diagnostics = Draft202012Validator(json.loads(cli("schema", "diagnostics").out))
+    report = Draft202012Validator(json.loads(cli("schema", "report").out))
+    path = deployment / "m.yaml"
+    for command in ("validate", "plan", "apply"):
+        diagnostics.validate(cli(command, path, "--format", "json").json)
+    report.validate(json.loads((deployment / "outbox/run/_run.json").read_text()))
+    path.write_text(MANIFEST.replace("double.onnx", "gone.onnx"))
+    diagnostics.validate(cli("plan", path, "--format", "json").json)
+
+
+def test_apply_gives_annotations_and_sarif_too(cli: Cli, deployment: Path) -> None:
+    (deployment / "m.yaml").write_text(MANIFEST.replace("double.onnx", "gone.onnx"))
+    assert cli("apply", deployment / "m.yaml", "--format", "github").out.startswith("::error file=")
+    assert cli("apply", deployment / "m.yaml", "--format", "sarif").json["runs"][0]["results"]
 
 
 def test_quiet_prints_only_what_is_wrong(deployment: Path) -> None:

@@ -30,7 +30,13 @@ def logged_events() -> set[str]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found |= set(
-                    (re.fullmatch(r"(run|job|session|adapter|part|row)\.[a-z]+", node.value) and [node.value]) or []
+                    (
+                        re.fullmatch(
+                            r"(run|job|session|adapter|part|row|batch|plan|manifests|status)\.[a-z]+", node.value
+                        )
+                        and [node.value]
+                    )
+                    or []
                 )
     return found
 

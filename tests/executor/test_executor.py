@@ -242,7 +242,7 @@ def test_events_carry_the_run_job_model_and_providers(tmp_path: Path) -> None:
     with capture_logs(processors=[structlog.contextvars.merge_contextvars]) as events:
         execute(tmp_path, plan_for(tmp_path, 2, max_failed=1), FakeRuntime(refuse_negative))
     assert [event["event"] for event in events] == [
-        "session.opened", "job.started", "row.failed", "part.committed", "job.finished",
+        "session.opened", "job.started", "batch.finished", "row.failed", "part.committed", "job.finished",
     ]  # fmt: skip
     assert all(event["job"] == "run" and event["model"] == "m" for event in events[1:])
     assert all(event["providers"] == ["CPUExecutionProvider"] for event in events)
