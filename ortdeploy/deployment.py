@@ -226,7 +226,7 @@ def _bind(
     target: TensorType,
     columns: tuple[str, ...],
 ) -> Binding:
-    stacked = len(columns) > 1 or (value.name in job.input.columns and source.format == "csv" and _needs_vector(target))
+    stacked = len(columns) > 1 or _needs_vector(source, columns, target)
     start = _source_type(source, columns, target, stacked=stacked)
     steps = job.prepare.get(value.name, ())
     stages, problem = _infer_prepare(steps, start)
@@ -244,9 +244,10 @@ def _bind(
     )
 
 
-def _needs_vector(target: TensorType) -> bool:
-    """Tell whether a table's single column must become [rows, 1] to fit: there is only one way to read it."""
-    return target.shape is not None and len(target.shape) == 2 and target.shape[1] == 1  # noqa: PLR2004
+def _needs_vector(source: InputFacts, columns: tuple[str, ...], target: TensorType) -> bool:
+    """Tell whether a column of single values feeds [rows, 1]: there is only one way to read it so."""
+    shapes = [source.columns[name].shape for name in columns if name in source.columns]
+    return shapes == [(ROWS,)] and target.shape is not None and len(target.shape) == 2 and target.shape[1] == 1  # noqa: PLR2004
 
 
 def _source_type(source: InputFacts, columns: tuple[str, ...], target: TensorType, *, stacked: bool) -> TensorType:

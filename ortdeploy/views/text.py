@@ -1,5 +1,6 @@
 """Diagnostics, plans and results for the person at the terminal."""
 
+import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
@@ -47,6 +48,14 @@ def printable(text: str) -> str:
     return "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
 
 
+_UNSAFE = re.compile(r"(?!\n|\x1b\[(?:0|1|31|32|33)m)[\x00-\x1f\x7f-\x9f]")
+
+
+def _safe(text: str) -> str:
+    """Keep only line ends and our own colors of what could drive the terminal: names come from manifests and models."""
+    return _UNSAFE.sub("\ufffd", text)
+
+
 def summarize(diagnostics: Sequence[Diagnostic], checked: int) -> str:
     """Return one line that a log search can match."""
     errors = sum(diagnostic.severity is Severity.ERROR for diagnostic in diagnostics)
@@ -65,7 +74,7 @@ def render_plan(plans: "Sequence[Plan]", *, color: bool, verbose: bool = False) 
     sessions, jobs = (_count_steps(plans, name) for name in ("OpenSession", "RunJob"))
     finished = sum(len(plan.finished) for plan in plans)
     counts = f"{_count(sessions, 'session')} to open, {_count(jobs, 'job')} to run, {finished} finished already"
-    return f"{text}Plan: {counts}.\n"
+    return _safe(f"{text}Plan: {counts}.\n")
 
 
 def _count_steps(plans: "Sequence[Plan]", kind: str) -> int:
@@ -130,7 +139,7 @@ def _render_finished(job: "FinishedJob") -> Iterator[str]:
 def render_results(results: "Sequence[JobResult]", *, color: bool) -> str:
     """Return one line for each job."""
     paint = painter(color=color)
-    return "".join(f"{_render_result(result, paint)}\n" for result in results)
+    return _safe("".join(f"{_render_result(result, paint)}\n" for result in results))
 
 
 def _render_result(result: "JobResult", paint: Paint) -> str:
@@ -163,4 +172,4 @@ def render_status(records: "Sequence[tuple[str, str, OutputRecord | None]]", *, 
         for part in record.parts
         if verbose
     ]
-    return "".join(f"{line}\n" for line in (*table, *parts))
+    return _safe("".join(f"{line}\n" for line in (*table, *parts)))

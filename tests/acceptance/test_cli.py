@@ -403,6 +403,15 @@ def test_control_characters_of_a_manifest_do_not_reach_the_terminal(cli: Cli, tm
     assert "\x1b" not in cli("validate", tmp_path).out
 
 
+def test_control_characters_of_names_do_not_reach_the_terminal(cli: Cli, deployment: Path) -> None:
+    (deployment / "m.yaml").write_text(MANIFEST.replace("  run:", '  "r\\e[2Jun":'))
+    for command in ("plan", "apply", "status"):
+        result = cli(command, deployment / "m.yaml")
+        assert result.code == 0
+        assert "\x1b" not in result.out
+        assert "[2Jun" in result.out
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_stops_the_run_and_the_next_goes_on(deployment: Path, number: int, code: int) -> None:
     np.save(deployment / "data.npy", np.zeros((200_000, 4), np.float32))
