@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +159,25 @@ def make_plan(deployment: Deployment, only_job: str | None = None) -> Plan:
         steps=tuple(_steps(to_run)),
         finished=finished,
     )
+
+
+def keep_job(plan: Plan, job: str) -> Plan:
+    """Return the part of a plan that one of its jobs needs."""
+    run = [step for step in plan.steps if isinstance(step, RunJob) and step.job == job]
+    needed = {(step.session, step.adapter) for step in run}
+    steps = tuple(
+        step
+        for step in plan.steps
+        if step in run
+        or (isinstance(step, OpenSession) and step.session in {session for session, _ in needed})
+        or (isinstance(step, LoadAdapter) and (step.session, step.adapter) in needed)
+    )
+    return replace(plan, steps=steps, finished=tuple(done for done in plan.finished if done.job == job))
+
+
+def job_names(plan: Plan) -> tuple[str, ...]:
+    """Return the jobs of a plan, those that would run and those that are finished."""
+    return (*(step.job for step in plan.steps if isinstance(step, RunJob)), *(done.job for done in plan.finished))
 
 
 def plan_facts(deployment: Deployment) -> tuple[Fact, ...]:

@@ -76,7 +76,8 @@ def plan_manifests(
     validated = validate(paths, options)
     plans: list[Plan] = []
     diagnostics = validated.diagnostics
-    _check_job_name(validated.specs, only_job)
+    if only_job is not None and validated.specs:
+        check_job_name(only_job, [job.name for spec in validated.specs for job in spec.jobs])
     runtime = _probe_runtime() if validated.specs else None
     for spec in validated.specs:
         if runtime is None:
@@ -88,10 +89,10 @@ def plan_manifests(
     return Planned(plans=tuple(plans), diagnostics=sort_diagnostics(diagnostics))
 
 
-def _check_job_name(specs: Sequence[Spec], only_job: str | None) -> None:
-    names = [job.name for spec in specs for job in spec.jobs]
-    if only_job is not None and specs and only_job not in names:
-        raise UsageError(f'--job: there is no job "{only_job}". {did_you_mean(only_job, names)}')
+def check_job_name(job: str, known: Sequence[str]) -> None:
+    """Refuse a --job that names no job. Raises UsageError."""
+    if job not in known:
+        raise UsageError(f'--job: there is no job "{job}". {did_you_mean(job, known)}')
 
 
 def _probe_runtime() -> "RuntimeFacts":

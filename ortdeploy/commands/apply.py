@@ -19,10 +19,10 @@ from ortdeploy.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.job_run import JobResult, Observer, Status
 from ortdeploy.ledger import hold_lock, open_ledger
 from ortdeploy.manifest.document import stage_diagnostic
-from ortdeploy.plan import Plan
+from ortdeploy.plan import Plan, job_names, keep_job
 from ortdeploy.plan_file import is_plan_file, load_plans
 from ortdeploy.views import json, progress, text
-from ortdeploy.workflow import Planned, check_saved_plan, plan_manifests, state_folder
+from ortdeploy.workflow import Planned, check_job_name, check_saved_plan, plan_manifests, state_folder
 
 log = structlog.get_logger()
 
@@ -69,10 +69,14 @@ def _load_or_plan(arguments: argparse.Namespace) -> Planned:
         )
     if saved.diagnostics:
         return saved
+    plans = saved.plans
+    if arguments.job is not None:
+        check_job_name(arguments.job, [name for plan in plans for name in job_names(plan)])
+        plans = tuple(keep_job(plan, arguments.job) for plan in plans)
     diagnostics: tuple[Diagnostic, ...] = ()
-    for plan in saved.plans:
+    for plan in plans:
         diagnostics += check_saved_plan(plan, arguments.state_dir)
-    return Planned(plans=saved.plans, diagnostics=diagnostics)
+    return Planned(plans=plans, diagnostics=diagnostics)
 
 
 def _saved_plan(paths: Sequence[str]) -> Planned | None:

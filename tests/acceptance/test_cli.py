@@ -153,6 +153,24 @@ def test_one_job_of_several(cli: Cli, deployment: Path) -> None:
     assert 'Did you mean "other"?' in wrong.err
 
 
+def test_one_job_of_a_saved_plan(cli: Cli, deployment: Path) -> None:
+    second = "  other:\n    model: double\n    input: {path: data.npy}\n    output: {path: outbox/other}\n"
+    (deployment / "m.yaml").write_text(MANIFEST + second)
+    plan = deployment / "plan.json"
+    assert cli("plan", deployment / "m.yaml", "--out", plan).code == 0
+    assert cli("apply", plan, "--job", "othr").code == 64
+    assert cli("apply", plan, "--job", "other").code == 0
+    assert not (deployment / "outbox/run").exists()
+    assert len(read_rows(deployment / "outbox/other")) == 20
+
+
+def test_a_saved_plan_is_applied_from_anywhere(cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(deployment)
+    assert cli("plan", "m.yaml", "--out", "plan.json").code == 0
+    monkeypatch.chdir("/")
+    assert cli("apply", deployment / "plan.json").code == 0
+
+
 def test_one_failing_job_does_not_lose_the_others(cli: Cli, deployment: Path) -> None:
     np.save(deployment / "bad.npy", np.zeros((3, 4), np.float32))
     limits = "    inputs: {x: {range: [0.5, 100]}}\n"
