@@ -252,7 +252,9 @@ class _Parser:
     def _count(self, node: _Node, depth: int) -> None:
         self.nodes += 1
         if self.nodes > MAX_NODES or depth > MAX_DEPTH:
-            detail = f"Its aliases would unfold to more than {MAX_NODES:,} values or {MAX_DEPTH} levels."
+            detail = (
+                f"With its aliases unfolded, the manifest has more than {MAX_NODES:,} values or {MAX_DEPTH} levels."
+            )
             self.note("alias-bomb", detail, node.span)
             raise _TooMuchError
 

@@ -2,7 +2,7 @@
 
 PAGES: dict[str, tuple[str, str]] = {
     "alias-bomb": (
-        "Aliases unfold to too much",
+        "Too many values",
         "Nested aliases can make a small file unfold to gigabytes. A manifest may unfold to 200,000 values and 64 "
         "levels. Write the repeated part once and refer to it by name: provider chains under providers: exist for it.",
     ),

@@ -36,7 +36,8 @@ def files_digest(files: Sequence[str], folder: str) -> str:
             stat = os.stat(path)  # noqa: PTH116  a hundred thousand of them
         except OSError as error:
             raise OrtdeployError(f"input file {path} cannot be read: {error.strerror}") from error
-        digest.update(f"{os.path.relpath(path, folder)}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
+        entry = f"{os.path.relpath(path, folder)}\0{stat.st_size}\0{stat.st_mtime_ns}\n"
+        digest.update(os.fsencode(entry))  # a file's name may be any bytes
     return digest.hexdigest()
 
 

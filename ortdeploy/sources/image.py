@@ -3,6 +3,7 @@
 Decoded by Pillow. Palettes, transparency and CMYK become RGB; the orientation in EXIF is not applied.
 """
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -44,7 +45,8 @@ def _decode(raw: RawRow) -> dict[str, Any]:
     from PIL import Image  # noqa: PLC0415  an extra: only who reads images needs it
 
     try:
-        with Image.open(raw.value) as image:
+        with warnings.catch_warnings(), Image.open(raw.value) as image:
+            warnings.simplefilter("ignore")  # Pillow's remarks about odd files would stand between the log lines
             return {"pixels": _pixels(image)}
     except FileNotFoundError as error:
         raise RowError("the file is gone", "vanished-file") from error

@@ -1,6 +1,7 @@
 """Every input format: what probing tells, that batches hold every row in order, and that bad rows fail alone."""
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -324,3 +325,13 @@ def test_images_without_pillow_are_named(tmp_path: Path) -> None:
     (tmp_path / "a.png").touch()
     facts = probe_input(str(tmp_path), ["a.png"], None, (), frozenset())
     assert facts.missing_package == "Pillow"
+
+
+def test_a_file_name_may_be_any_bytes(tmp_path: Path) -> None:
+    name = os.fsdecode(b"\xff.png")
+    Image.new("L", (2, 2)).save(tmp_path / "a.png")
+    (tmp_path / "a.png").rename(tmp_path / name)
+    facts = probe(tmp_path, "*.png")
+    assert facts.problem is None
+    (batch,) = read(tmp_path, "image", [name], Wanted(dtypes={"pixels": "uint8"}, keys=("path",)))
+    assert batch.columns["path"] == [name]
