@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ortdeploy.facts import Facts, FileFacts, InputFacts, ModelFacts, OutputFacts, ValueFacts
+from ortdeploy.facts import DeviceFacts, Facts, FileFacts, InputFacts, ModelFacts, OutputFacts, RuntimeFacts, ValueFacts
 from ortdeploy.manifest.spec import AdapterSpec, JobSpec, ModelSpec, ProviderSpec, Spec, StepSpec, TensorSpec
 from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.tensors import ROWS, Shape, TensorType
@@ -25,10 +25,11 @@ TEXT_FORMATS = ("csv", "jsonl")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedProvider:
-    """A provider that the session will ask for, by its full name."""
+    """A provider that the session will ask for, by its full name; `device` when it comes from a plugin package."""
 
     name: str
     options: Mapping[str, Any]
+    device: DeviceFacts | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +107,9 @@ class ResolvedJob:
             "model": self.model.facts.sha256,
             "adapter": self.adapter_facts.sha256 if self.adapter_facts else "",
             "inputs": self.input.digest,
-            "providers": _digest([[provider.name, dict(provider.options)] for provider in self.model.chain]),
+            "providers": _digest(
+                [[p.name, dict(p.options), p.device.name if p.device else None] for p in self.model.chain]
+            ),
             "columns": _digest([[b.value.name, b.columns, b.stacked] for b in self.bindings]),
             "prepare": _digest([[b.value.name, [dict(step.options) for step in b.steps]] for b in self.bindings]),
             "batch": _digest([self.batch_size, spec.last]),
@@ -145,13 +148,36 @@ def resolve(spec: Spec, facts: Facts) -> Deployment:
 def _resolve_model(spec: Spec, model: ModelSpec, facts: Facts) -> ResolvedModel:
     chain, unavailable = [], []
     for entry in spec.chain_of(model):
-        provider = find_provider(entry.name)
-        name = provider.name if provider else entry.name
-        if name in facts.runtime.available_providers:
-            chain.append(ResolvedProvider(name=name, options=entry.options))
-        else:
+        resolved = _resolve_provider(entry, facts.runtime)
+        if resolved is None:
             unavailable.append(entry)
+        else:
+            chain.append(resolved)
     return ResolvedModel(spec=model, facts=facts.models[model.name], chain=tuple(chain), unavailable=tuple(unavailable))
+
+
+def _resolve_provider(entry: ProviderSpec, runtime: RuntimeFacts) -> ResolvedProvider | None:
+    """Take a built-in provider as it is, and one from a plugin package with the device that the entry chooses."""
+    provider = find_provider(entry.name)
+    name = provider.name if provider else entry.name
+    if name in runtime.available_providers:
+        return ResolvedProvider(name=name, options=entry.options, device=None)
+    device = choose_device(entry, [device for device in runtime.devices if device.provider == name])
+    return ResolvedProvider(name=name, options=entry.options, device=device) if device else None
+
+
+def choose_device(entry: ProviderSpec, devices: Sequence[DeviceFacts]) -> DeviceFacts | None:
+    """Return the first device that the selector names: by number, name, kind or vendor; without one, the first."""
+    if entry.device is None:
+        return devices[0] if devices else None
+    if isinstance(entry.device, int):
+        return next((device for device in devices if device.index == entry.device), None)
+    wanted = entry.device.casefold()
+    for attribute in ("name", "kind", "vendor"):
+        for device in devices:
+            if getattr(device, attribute).casefold() == wanted:
+                return device
+    return None
 
 
 def _resolve_job(spec: Spec, job: JobSpec, model: ResolvedModel, facts: Facts) -> ResolvedJob:

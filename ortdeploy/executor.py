@@ -12,6 +12,7 @@ import structlog
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.job_run import JobResult, JobRun, Observer, Status
 from ortdeploy.ledger import Ledger
+from ortdeploy.placement import check_placement
 from ortdeploy.plan import LoadAdapter, OpenSession, Plan, RunJob
 from ortdeploy.runtime.protocol import Runtime, Session
 
@@ -55,8 +56,11 @@ class Execution:
         begin = time.perf_counter()
         try:
             session = self.runtime.open_session(step)
+            remark = check_placement(step, session)
         except OrtdeployError as error:
             return error
+        if remark is not None:
+            log.warning("session.fell_back", model=step.model, reason=remark)
         log.info(
             "session.opened",
             model=step.model,

@@ -19,14 +19,32 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFacts:
+    """A device that a plugin package's provider offers: CPU, GPU or NPU, numbered within its provider."""
+
+    provider: str
+    index: int
+    kind: str
+    vendor: str
+    name: str
+    library: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeFacts:
-    """The ONNX Runtime of this machine, and what it can load at most (None, and no opsets, where that is not known)."""
+    """The ONNX Runtime of this machine, and what it can load at most (None, and no opsets, where that is not known).
+
+    `available_providers` are the built-in ones; `devices` are those of plugin packages that the manifest asks for,
+    `plugin_problems` say of a provider why its package gives none.
+    """
 
     version: str
     available_providers: tuple[str, ...]
     max_ir_version: int | None
     max_opsets: Mapping[str, int]
     packages: frozenset[str] = frozenset()
+    devices: tuple[DeviceFacts, ...] = ()
+    plugin_problems: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

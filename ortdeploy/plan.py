@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ortdeploy.deployment import Binding, Deployment, ResolvedJob, ResolvedModel
+from ortdeploy.deployment import Binding, Deployment, ResolvedJob, ResolvedModel, ResolvedProvider
 from ortdeploy.manifest.spec import StepSpec
 from ortdeploy.tensors import FLOATING, Shape, TensorType
 
@@ -26,10 +26,22 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedProvider:
-    """One provider of a session's chain, by its full name."""
+    """One provider of a session's chain, by its full name; `device` when it comes from a plugin package."""
 
     name: str
     options: Mapping[str, Any]
+    device: "PlannedDevice | None" = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedDevice:
+    """A device of a plugin package's provider, and the library that offers it."""
+
+    index: int
+    kind: str
+    vendor: str
+    name: str
+    library: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +53,7 @@ class OpenSession:
     path: str
     sha256: str
     providers: tuple[PlannedProvider, ...]
+    cpu_fallback: str | int
     options: Mapping[str, Any]
 
 
@@ -187,6 +200,14 @@ def plan_facts(deployment: Deployment) -> tuple[Fact, ...]:
         Fact(kind="manifest", name=Path(deployment.spec.path).name, value=deployment.spec.sha256),
         Fact(kind="ONNX Runtime version", name="onnxruntime", value=runtime.version),
         Fact(kind="providers", name="onnxruntime", value=", ".join(runtime.available_providers)),
+        *(
+            Fact(
+                kind="device",
+                name=f"{device.provider} {device.index}",
+                value=f"{device.kind} {device.vendor} {device.name}",
+            )
+            for device in runtime.devices
+        ),
         *(Fact(kind="model", name=m.spec.path, value=m.facts.sha256) for m in deployment.models),
         *(
             Fact(kind="adapter", name=adapter.path, value=deployment.facts.adapters[adapter.name].sha256)
@@ -231,9 +252,20 @@ def _open_session(model: ResolvedModel) -> OpenSession:
         model=model.spec.name,
         path=model.facts.path,
         sha256=model.facts.sha256,
-        providers=tuple(PlannedProvider(name=p.name, options=p.options) for p in model.chain),
+        providers=tuple(_planned_provider(provider) for provider in model.chain),
+        cpu_fallback=model.spec.cpu_fallback,
         options=model.spec.session,
     )
+
+
+def _planned_provider(provider: ResolvedProvider) -> PlannedProvider:
+    device = provider.device
+    if device is None:
+        return PlannedProvider(name=provider.name, options=provider.options)
+    planned = PlannedDevice(
+        index=device.index, kind=device.kind, vendor=device.vendor, name=device.name, library=device.library
+    )
+    return PlannedProvider(name=provider.name, options=provider.options, device=planned)
 
 
 def _run_job(job: ResolvedJob) -> RunJob:

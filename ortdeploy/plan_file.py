@@ -71,7 +71,8 @@ def _decode_union(kinds: tuple[Any, ...], value: Any) -> Any:
     if value is None and type(None) in kinds:
         return None
     if isinstance(value, dict):
-        return _decode(_STEPS[value["step"]], value)
+        known = next((kind for kind in kinds if is_dataclass(kind) and kind not in _STEP_NAMES), None)
+        return _decode(known or _STEPS[value["step"]], value)
     for kind in kinds:
         plain = get_origin(kind) or kind
         if plain is tuple and isinstance(value, list):

@@ -78,7 +78,7 @@ def plan_manifests(
     diagnostics = validated.diagnostics
     if only_job is not None and validated.specs:
         check_job_name(only_job, [job.name for spec in validated.specs for job in spec.jobs])
-    runtime = _probe_runtime() if validated.specs else None
+    runtime = _probe_runtime(validated.specs) if validated.specs else None
     for spec in validated.specs:
         if runtime is None:
             break
@@ -95,10 +95,11 @@ def check_job_name(job: str, known: Sequence[str]) -> None:
         raise UsageError(f'--job: there is no job "{job}". {did_you_mean(job, known)}')
 
 
-def _probe_runtime() -> "RuntimeFacts":
+def _probe_runtime(specs: Sequence[Spec]) -> "RuntimeFacts":
     from ortdeploy.runtime.probe import probe_runtime  # noqa: PLC0415  validate must not import onnxruntime
 
-    return probe_runtime()
+    chains = (spec.chain_of(model) for spec in specs for model in spec.models)
+    return probe_runtime({entry.name for chain in chains for entry in chain})
 
 
 def _plan_one(
@@ -131,7 +132,9 @@ def check_saved_plan(plan: "Plan", state_dir: str | None) -> tuple[Diagnostic, .
     if loaded.spec is None:
         fact = next(fact for fact in plan.facts if fact.kind == "manifest")
         return (_moved(plan, fact), *loaded.diagnostics)
-    deployment = resolve(loaded.spec, probe(loaded.spec, state_folder(plan.folder, state_dir), _probe_runtime()))
+    deployment = resolve(
+        loaded.spec, probe(loaded.spec, state_folder(plan.folder, state_dir), _probe_runtime([loaded.spec]))
+    )
     return tuple(_moved(plan, fact) for fact in moved_facts(plan.facts, plan_facts(deployment)))
 
 

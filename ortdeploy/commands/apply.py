@@ -12,7 +12,7 @@ from types import FrameType
 
 import structlog
 
-from ortdeploy.commands.shared import load_options, start_logging, use_color, write_diagnostics
+from ortdeploy.commands.shared import load_options, native_output_to_stderr, start_logging, use_color, write_diagnostics
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Span, has_errors
 from ortdeploy.executor import Execution
 from ortdeploy.exit_codes import EXIT_OK, EXIT_REJECTED
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         results: tuple[JobResult, ...] = ()
         stopped = _StopFlag()
         if not rejected:
-            with stopped.installed():
+            with stopped.installed(), native_output_to_stderr():
                 results = _execute(planned.plans, arguments, observer, stopped)
     if arguments.format == "json":
         sys.stdout.write(json.render_apply(planned.diagnostics, planned.plans, results))

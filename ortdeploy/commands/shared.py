@@ -1,10 +1,11 @@
 """What several commands do alike: options about manifests, diagnostics in the chosen form, logs."""
 
 import argparse
+import ctypes
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TextIO
 
@@ -75,3 +76,17 @@ def log_outcome(arguments: argparse.Namespace, event: str, **fields: object) -> 
     with ExitStack() as stack:
         start_logging(arguments, stack)
         structlog.get_logger().info(event, **fields)
+
+
+@contextmanager
+def native_output_to_stderr() -> Iterator[None]:
+    """Send what native libraries print on standard output to standard error: results on stdout stay clean."""
+    sys.stdout.flush()
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        ctypes.CDLL(None).fflush(None)  # what the C library still holds back
+        os.dup2(stdout, 1)
+        os.close(stdout)

@@ -28,6 +28,7 @@ class ProviderSpec:
     name: str
     options: Mapping[str, Any]
     at: Path
+    device: str | int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +43,10 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """A model. `chain_name` when it names a chain, else `chain`; neither means the CPU provider alone."""
+    """A model. `chain_name` when it names a chain, else `chain`; neither means the CPU provider alone.
+
+    `cpu_fallback` is forbid, warn, allow, a number of nodes or a share of them.
+    """
 
     name: str
     path: str
@@ -50,6 +54,7 @@ class ModelSpec:
     chain_name: str | None
     chain: tuple[ProviderSpec, ...]
     on_unavailable: str
+    cpu_fallback: str | int
     session: Mapping[str, Any]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -197,7 +202,8 @@ def _chain(entries: list[Any], at: Path) -> tuple[ProviderSpec, ...]:
 def _provider(entry: Any, at: Path) -> ProviderSpec:
     if isinstance(entry, str):
         return ProviderSpec(name=entry, options={}, at=at)
-    return ProviderSpec(name=entry["provider"], options=entry.get("options", {}), at=at)
+    device = entry.get("device")
+    return ProviderSpec(name=entry["provider"], options=entry.get("options", {}), at=at, device=device)
 
 
 def _model(name: str, data: Mapping[str, Any]) -> ModelSpec:
@@ -211,11 +217,18 @@ def _model(name: str, data: Mapping[str, Any]) -> ModelSpec:
         chain_name=providers if named else None,
         chain=() if named else _chain(providers, (*at, "providers")),
         on_unavailable=data.get("on_unavailable", "fail"),
+        cpu_fallback=_cpu_fallback(data.get("cpu_fallback", "warn")),
         session=data.get("session", {}),
         inputs=_tensors(data.get("inputs", {}), (*at, "inputs")),
         outputs=_tensors(data.get("outputs", {}), (*at, "outputs")),
         at=at,
     )
+
+
+def _cpu_fallback(value: Any) -> str | int:
+    """Return forbid, warn, allow, a number of nodes, or a share with its percent sign."""
+    limit: str | int = value["max_nodes"] if isinstance(value, dict) else value
+    return limit
 
 
 def _tensors(data: Mapping[str, Any], at: Path) -> tuple[TensorSpec, ...]:

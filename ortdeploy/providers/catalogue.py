@@ -8,6 +8,14 @@ from dataclasses import dataclass
 SUFFIX = "ExecutionProvider"
 
 
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """A package that carries a provider as a plugin: what to import, and what to install."""
+
+    module: str
+    package: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
     """One execution provider: its full name, what carries it, and since when it is gone (None: it is not)."""
@@ -16,6 +24,7 @@ class Provider:
     package: str
     removed_in: str | None = None
     instead: str | None = None
+    plugin: Plugin | None = None
 
     @property
     def short(self) -> str:
@@ -34,13 +43,25 @@ PROVIDERS: tuple[Provider, ...] = (
     Provider(name="DmlExecutionProvider", package="onnxruntime-directml"),
     Provider(name="DnnlExecutionProvider", package="a source build with --use_dnnl"),
     Provider(name="JsExecutionProvider", package="onnxruntime-web"),
-    Provider(name="MIGraphXExecutionProvider", package="onnxruntime-migraphx"),
+    Provider(
+        name="MIGraphXExecutionProvider",
+        package="onnxruntime-migraphx",
+        plugin=Plugin("onnxruntime_ep_migraphx", "onnxruntime-ep-migraphx"),
+    ),
     Provider(name="NGRAPHExecutionProvider", package="none", removed_in="1.6"),
     Provider(name="NnapiExecutionProvider", package="onnxruntime-android"),
     Provider(name="NupharExecutionProvider", package="none", removed_in="1.13"),
     Provider(name="NvTensorRTRTXExecutionProvider", package="a source build with --use_nv_tensorrt_rtx"),
-    Provider(name="OpenVINOExecutionProvider", package="onnxruntime-openvino"),
-    Provider(name="QNNExecutionProvider", package="onnxruntime-qnn"),
+    Provider(
+        name="OpenVINOExecutionProvider",
+        package="onnxruntime-openvino",
+        plugin=Plugin("onnxruntime_ep_openvino", "onnxruntime-ep-openvino"),
+    ),
+    Provider(
+        name="QNNExecutionProvider",
+        package="onnxruntime-qnn",
+        plugin=Plugin("onnxruntime_qnn", "onnxruntime-qnn"),
+    ),
     Provider(name="ROCMExecutionProvider", package="none", removed_in="1.23", instead="MIGraphX"),
     Provider(name="RknpuExecutionProvider", package="a source build with --use_rknpu"),
     Provider(name="SNPEExecutionProvider", package="a source build with --use_snpe"),
@@ -48,7 +69,11 @@ PROVIDERS: tuple[Provider, ...] = (
     Provider(name="TvmExecutionProvider", package="none", removed_in="1.21"),
     Provider(name="VSINPUExecutionProvider", package="a source build with --use_vsinpu"),
     Provider(name="VitisAIExecutionProvider", package="onnxruntime-vitisai"),
-    Provider(name="WebGpuExecutionProvider", package="onnxruntime-webgpu"),
+    Provider(
+        name="WebGpuExecutionProvider",
+        package="onnxruntime-webgpu",
+        plugin=Plugin("onnxruntime_ep_webgpu", "onnxruntime-ep-webgpu"),
+    ),
     Provider(name="WebNNExecutionProvider", package="onnxruntime-web"),
     Provider(name="XnnpackExecutionProvider", package="a source build with --use_xnnpack"),
 )
@@ -78,4 +103,8 @@ def render_page(provider: Provider) -> str:
         lines.append(f"  Use {provider.instead} instead." if provider.instead else "  Nothing replaces it.")
     else:
         lines.append(f"  Comes with: {provider.package}.")
+        if provider.plugin:
+            lines.append(
+                f"  As a plugin beside onnxruntime: {provider.plugin.package}. Its devices are chosen by device:."
+            )
     return "\n".join(lines)

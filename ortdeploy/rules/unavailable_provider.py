@@ -30,12 +30,19 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             continue
         for entry in model.unavailable:
             provider = find_provider(entry.name)
-            if provider is None:
+            if provider is None or any(device.provider == provider.name for device in runtime.devices):
                 continue
+            problem = runtime.plugin_problems.get(provider.name)
+            plugin = f" or, as a plugin, with {provider.plugin.package}" if provider.plugin else ""
             detail = (
                 f'Model "{model.spec.name}" asks for {provider.name}, but this onnxruntime build offers only '
-                f"{offered}. "
-                f"ONNX Runtime would warn and run on the CPU. {provider.name} comes with {provider.package}; "
-                "list CPU alone if the CPU is intended."
+                f"{offered}. ONNX Runtime would warn and run on the CPU. "
+                + (problem or f"{provider.name} comes with {provider.package}{plugin};")
+                + " list CPU alone if the CPU is intended."
             )
-            yield Finding(at=entry.at, detail=detail, model=model.spec.name)
+            yield Finding(at=entry.at, detail=_sentence(detail), model=model.spec.name)
+
+
+def _sentence(text: str) -> str:
+    """Begin a sentence where the one before ended."""
+    return text.replace(". list", ". List")

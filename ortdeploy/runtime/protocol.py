@@ -17,6 +17,10 @@ class Session(Protocol):
     def placement(self) -> Mapping[str, int]:
         """Number of nodes by the provider that ONNX Runtime recorded for them."""
 
+    @property
+    def cpu_operators(self) -> Sequence[str]:
+        """Operator types of the nodes that are on the CPU provider."""
+
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapter: str | None) -> Sequence[Array]:
         """Run once and return the named outputs. Raises OrtdeployError when ONNX Runtime refuses."""
 

@@ -4,14 +4,16 @@ ONNX Runtime's Python wrapper retries on the CPU when a session cannot be create
 `enable_fallback=0`; and it lists providers that took no node, so placement is read from the recorded assignment.
 """
 
-from collections import Counter
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnxruntime as ort
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.plan import LoadAdapter, OpenSession
+from ortdeploy.plan import LoadAdapter, OpenSession, PlannedProvider
+from ortdeploy.providers.catalogue import CPU
+from ortdeploy.runtime.plugins import describe, ep_devices, register
 from ortdeploy.runtime.protocol import Array, Session
 
 _OPTIMIZATION = {
@@ -33,7 +35,9 @@ class OrtSession:
         """Take an open session."""
         self._session = session
         self._adapters: dict[str, tuple[ort.LoraAdapter, ort.RunOptions]] = {}
-        self.placement: Mapping[str, int] = _placement(session)
+        nodes = _nodes(session)
+        self.placement: Mapping[str, int] = {name: len(operators) for name, operators in nodes.items()}
+        self.cpu_operators: Sequence[str] = sorted(set(nodes.get(CPU, ())))
 
     def add_adapter(self, name: str, adapter: ort.LoraAdapter) -> None:
         """Keep an adapter with the run options that make it active."""
@@ -57,11 +61,18 @@ class OrtRuntime:
 
     def open_session(self, step: OpenSession) -> Session:
         """Open a session with exactly the step's chain and options. Raises OrtdeployError."""
-        providers = [(provider.name, _strings(provider.options)) for provider in step.providers]
+        options = _session_options(step.options)
+        if CPU not in {provider.name for provider in step.providers}:
+            options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         try:
-            session = ort.InferenceSession(
-                step.path, sess_options=_session_options(step.options), providers=providers, enable_fallback=0
-            )
+            if any(provider.device for provider in step.providers):
+                _add_devices(options, step)
+                session = ort.InferenceSession(step.path, sess_options=options, enable_fallback=0)
+            else:
+                providers = [(provider.name, _strings(provider.options)) for provider in step.providers]
+                session = ort.InferenceSession(step.path, sess_options=options, providers=providers, enable_fallback=0)
+        except OrtdeployError:
+            raise
         except Exception as error:
             raise OrtdeployError(f'Model "{step.model}" cannot be opened: {_first_line(error)}') from error
         return OrtSession(session)
@@ -100,16 +111,42 @@ def _session_options(options: Mapping[str, Any]) -> ort.SessionOptions:
     return result
 
 
+def _add_devices(options: ort.SessionOptions, step: OpenSession) -> None:
+    """Give plugin providers their devices, in order; ONNX Runtime puts the CPU provider after them by itself."""
+    for provider in step.providers:
+        if provider.device is not None:
+            register(provider.name, provider.device.library)
+            options.add_provider_for_devices([_find_device(provider)], _strings(provider.options))
+
+
+def _find_device(provider: PlannedProvider) -> ort.OrtEpDevice:
+    """Return the planned device. Raises OrtdeployError when it is not what the plan saw."""
+    planned = provider.device
+    known = describe(provider.name, planned.library) if planned else ()
+    for facts, device in zip(known, ep_devices(provider.name), strict=True):
+        if planned and (facts.index, facts.kind, facts.name) == (planned.index, planned.kind, planned.name):
+            return device
+    raise OrtdeployError(f"{provider.name} no longer offers the planned device {planned}")
+
+
 def _strings(options: Mapping[str, Any]) -> dict[str, str]:
-    """ONNX Runtime compares text: booleans are "1" and "0"."""
-    return {key: str(int(value)) if isinstance(value, bool) else str(value) for key, value in options.items()}
+    """ONNX Runtime compares text: booleans are "1" and "0"; mappings and lists become JSON."""
+    return {key: _string(value) for key, value in options.items()}
 
 
-def _placement(session: ort.InferenceSession) -> dict[str, int]:
-    counts: Counter[str] = Counter()
+def _string(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(int(value))
+    return json.dumps(value) if isinstance(value, dict | list) else str(value)
+
+
+def _nodes(session: ort.InferenceSession) -> dict[str, list[str]]:
+    """Return operator types by provider, as ONNX Runtime recorded the assignment; variants count as their provider."""
+    nodes: dict[str, list[str]] = {}
     for subgraph in session.get_provider_graph_assignment_info():
-        counts[subgraph.ep_name] += len(subgraph.get_nodes())
-    return dict(counts)
+        operators = [node.op_type for node in subgraph.get_nodes()]
+        nodes.setdefault(subgraph.ep_name.partition(".")[0], []).extend(operators)
+    return nodes
 
 
 def _first_line(error: Exception) -> str:

@@ -13,7 +13,7 @@ from ortdeploy.tensors import format_shape
 if TYPE_CHECKING:
     from ortdeploy.job_run import JobResult
     from ortdeploy.ledger import OutputRecord
-    from ortdeploy.plan import FinishedJob, LoadAdapter, OpenSession, Plan, PlannedInput, RunJob
+    from ortdeploy.plan import FinishedJob, LoadAdapter, OpenSession, Plan, PlannedInput, PlannedProvider, RunJob
 
 _BOLD, _RED, _YELLOW, _GREEN, _RESET = "\x1b[1m", "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[0m"
 _WIDTH = 100
@@ -96,11 +96,16 @@ def _render_one(plan: "Plan", paint: Paint, *, verbose: bool) -> str:
 
 
 def _render_session(step: "OpenSession", paint: Paint) -> Iterator[str]:
-    chain = ", ".join(f"{p.name}{_options(dict(p.options))}" for p in step.providers)
+    chain = ", ".join(f"{p.name}{_device(p)}{_options(dict(p.options))}" for p in step.providers)
     model = f"{PurePath(step.path).name} (sha256 {step.sha256[:12]}…)"
     yield f"{paint('+', _GREEN)} open session {step.session}: {model} on {chain}"
     if step.options:
         yield f"    session options{_options(dict(step.options))}"
+
+
+def _device(provider: "PlannedProvider") -> str:
+    device = provider.device
+    return f" (device {device.index}: {device.kind} {device.name}, {device.vendor})" if device else ""
 
 
 def _options(options: dict[str, object]) -> str:

@@ -16,7 +16,9 @@ CPU = (PlannedProvider(name="CPUExecutionProvider", options={}),)
 
 
 def step(path: Path, providers: tuple[PlannedProvider, ...] = CPU, **options: Any) -> OpenSession:
-    return OpenSession(session="s", model="m", path=str(path), sha256="", providers=providers, options=options)
+    return OpenSession(
+        session="s", model="m", path=str(path), sha256="", providers=providers, cpu_fallback="warn", options=options
+    )
 
 
 def test_a_session_runs_and_its_placement_is_what_was_recorded(tmp_path: Path) -> None:

@@ -4,7 +4,17 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ortdeploy.facts import Facts, FileFacts, InputFacts, ModelFacts, OutputFacts, Problem, RuntimeFacts, ValueFacts
+from ortdeploy.facts import (
+    DeviceFacts,
+    Facts,
+    FileFacts,
+    InputFacts,
+    ModelFacts,
+    OutputFacts,
+    Problem,
+    RuntimeFacts,
+    ValueFacts,
+)
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.tensors import Dimension, TensorType
 
@@ -75,6 +85,12 @@ def file_facts(data: Mapping[str, Any]) -> FileFacts:
     )
 
 
+def device(text: str) -> DeviceFacts:
+    """`OpenVINOExecutionProvider 0 CPU Intel CPU`: provider, number, kind, vendor, name."""
+    provider, index, kind, vendor, name = text.split()
+    return DeviceFacts(provider=provider, index=int(index), kind=kind, vendor=vendor, name=name, library="/plugin.so")
+
+
 def make_facts(spec: Spec, data: Mapping[str, Any] | None = None) -> Facts:
     """Facts for everything that a spec names; what `data` leaves out is an 8x8 digit reader over .npy rows."""
     data = data or {}
@@ -86,6 +102,8 @@ def make_facts(spec: Spec, data: Mapping[str, Any] | None = None) -> Facts:
             max_ir_version=13,
             max_opsets={"ai.onnx": 26, "ai.onnx.ml": 5},
             packages=frozenset(data.get("packages", ["PIL"])),
+            devices=tuple(device(text) for text in data.get("devices", [])),
+            plugin_problems=data.get("plugin_problems", {}),
         ),
         models={m.name: model_facts(data.get("models", {}).get(m.name, DEFAULT_MODEL)) for m in spec.models},
         adapters={a.name: file_facts(data.get("adapters", {}).get(a.name, {})) for a in spec.adapters},

@@ -1,0 +1,58 @@
+"""Execution providers that come as plugin packages: found, registered once in a process, their devices listed.
+
+ONNX Runtime takes such a provider only through `add_provider_for_devices`; named in `providers=` it would be ignored
+without a word. A library is registered under its provider's name, because QNN's takes its own name from that.
+"""
+
+import importlib
+import importlib.util
+from functools import cache
+
+import onnxruntime as ort
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.facts import DeviceFacts
+from ortdeploy.providers.catalogue import Provider
+
+
+def find_library(provider: Provider) -> str | None:
+    """Return the library that an installed plugin package carries; None when there is no such package."""
+    if provider.plugin is None or importlib.util.find_spec(provider.plugin.module) is None:
+        return None
+    module = importlib.import_module(provider.plugin.module)
+    return str(module.get_library_path())
+
+
+@cache
+def register(provider: str, library: str) -> None:
+    """Register a provider's library in this process, once. Raises OrtdeployError."""
+    try:
+        ort.register_execution_provider_library(provider, library)
+    except Exception as error:  # every error of the binding is its own class, all derived from Exception
+        raise OrtdeployError(f"the library of {provider} cannot be loaded: {error}") from error
+
+
+def ep_devices(provider: str) -> list[ort.OrtEpDevice]:
+    """Return the devices of a registered provider in ONNX Runtime's order, those of variants (`NAME.AUTO`) too."""
+    return [device for device in ort.get_ep_devices() if device.ep_name.partition(".")[0] == provider]
+
+
+def describe(provider: str, library: str) -> tuple[DeviceFacts, ...]:
+    """Return the devices of a registered provider as facts."""
+    return tuple(
+        DeviceFacts(
+            provider=provider,
+            index=index,
+            kind=device.device.type.name,
+            vendor=device.device.vendor,
+            name=_name(device),
+            library=library,
+        )
+        for index, device in enumerate(ep_devices(provider))
+    )
+
+
+def _name(device: ort.OrtEpDevice) -> str:
+    """Return what tells a provider's devices apart: OpenVINO's own name for it, a variant, or the kind."""
+    variant = device.ep_name.partition(".")[2]
+    return str(device.ep_metadata.get("ov_device") or variant or device.device.type.name)

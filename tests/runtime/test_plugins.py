@@ -1,0 +1,174 @@
+"""Providers from plugin packages, for real: QNN on its HTP simulator, OpenVINO where it offers a device."""
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Cli, read_rows, run_process
+from support.models import scale_model
+
+from ortdeploy.facts import DeviceFacts
+from ortdeploy.runtime.plugin_probe import probe_plugin
+from ortdeploy.runtime.probe import probe_runtime
+
+QNN = "onnxruntime_qnn"
+needs_qnn = pytest.mark.skipif(importlib.util.find_spec(QNN) is None, reason="onnxruntime-qnn is not installed")
+HAS_OPENVINO = importlib.util.find_spec("onnxruntime_ep_openvino") is not None
+needs_openvino = pytest.mark.skipif(not HAS_OPENVINO, reason="onnxruntime-ep-openvino is not installed")
+
+MANIFEST = """\
+version: 1
+models:
+  double:
+    path: double.onnx
+    providers: [{{provider: {provider}, options: {options}}}{cpu}]
+    cpu_fallback: {cpu_fallback}
+jobs:
+  run:
+    model: double
+    input: {{path: data.npy, key: [row]}}
+    batch: {{size: 4, last: pad}}
+    output: {{path: out}}
+"""
+
+
+def write(
+    folder: Path,
+    *,
+    batch: int | str = 4,
+    cpu_fallback: str = "warn",
+    cpu: bool = True,
+    provider: str = "QNN",
+    options: str = "{backend_type: htp}",
+) -> Path:
+    scale_model(folder / "double.onnx", batch=batch)
+    np.save(folder / "data.npy", np.arange(24, dtype=np.float32).reshape(6, 4))
+    text = MANIFEST.format(provider=provider, options=options, cpu=", CPU" if cpu else "", cpu_fallback=cpu_fallback)
+    (folder / "m.yaml").write_text(text)
+    return folder / "m.yaml"
+
+
+def report(folder: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((folder / "out/_run.json").read_text())
+    return loaded
+
+
+@needs_qnn
+def test_a_plugin_provider_runs_and_is_proven_to_have_run(tmp_path: Path) -> None:
+    write(tmp_path, cpu_fallback="forbid")
+    planned = run_process(["plan", "m.yaml"], cwd=tmp_path)
+    assert planned.code == 0, planned.out
+    assert "QNNExecutionProvider (device 0: CPU CPU" in planned.out
+    applied = run_process(["apply", "m.yaml"], cwd=tmp_path)
+    assert applied.code == 0, applied.out + applied.err
+    assert report(tmp_path)["placement"] == {"QNNExecutionProvider": 1}
+    rows = [row["y"] for row in read_rows(tmp_path / "out")]
+    assert np.allclose(rows, np.arange(24).reshape(6, 4) * 2, rtol=1e-3)
+
+
+@needs_qnn
+def test_a_chain_without_the_cpu_leaves_no_node_to_it(tmp_path: Path) -> None:
+    write(tmp_path, batch="batch", cpu=False, cpu_fallback="allow")
+    applied = run_process(["apply", "m.yaml"], cwd=tmp_path)
+    assert applied.code == 1
+    assert "explicitly disabled by the user" in applied.out
+
+
+@needs_qnn
+def test_a_provider_that_silently_takes_no_node_fails_the_job(tmp_path: Path) -> None:
+    """QNN takes no node of a graph with a dynamic batch; ONNX Runtime would run all of it on the CPU without a word."""
+    write(tmp_path, batch="batch")
+    applied = run_process(["apply", "m.yaml"], cwd=tmp_path)
+    assert applied.code == 1
+    assert "QNNExecutionProvider took no node" in applied.out
+    assert not list((tmp_path / "out").glob("part-*"))
+
+
+@needs_qnn
+def test_cpu_fallback_allow_accepts_it(tmp_path: Path) -> None:
+    write(tmp_path, batch="batch", cpu_fallback="allow")
+    assert run_process(["apply", "m.yaml"], cwd=tmp_path).code == 0
+    assert report(tmp_path)["placement"] == {"CPUExecutionProvider": 1}
+
+
+@needs_qnn
+def test_a_backend_that_cannot_start_is_not_taken_for_a_run(tmp_path: Path) -> None:
+    write(tmp_path, options="{backend_type: cpu}")
+    applied = run_process(["apply", "m.yaml"], cwd=tmp_path)
+    assert applied.code == 1
+    assert "took no node" in applied.out
+
+
+@needs_qnn
+def test_what_a_library_prints_does_not_land_in_json(tmp_path: Path) -> None:
+    write(tmp_path)
+    applied = run_process(["apply", "m.yaml", "--format", "json"], cwd=tmp_path)
+    assert [job["status"] for job in applied.json["jobs"]] == ["done"]
+
+
+@needs_qnn
+def test_a_free_dimension_override_makes_the_shape_static(tmp_path: Path) -> None:
+    path = write(tmp_path, batch="batch", cpu_fallback="forbid")
+    text = path.read_text().replace(
+        "    cpu_fallback", "    session: {free_dimension_overrides: {batch: 4}}\n    cpu_fallback"
+    )
+    path.write_text(text)
+    assert run_process(["apply", "m.yaml"], cwd=tmp_path).code == 0
+    assert report(tmp_path)["placement"] == {"QNNExecutionProvider": 1}
+
+
+@needs_openvino
+def test_openvino_runs_where_it_offers_a_device_and_says_so_where_not(tmp_path: Path) -> None:
+    write(tmp_path, provider="OpenVINO", options="{}", cpu_fallback="forbid")
+    facts = probe_runtime(["OpenVINO"])
+    result = run_process(["apply", "m.yaml"], cwd=tmp_path)
+    if facts.devices:
+        assert result.code == 0, result.out
+        assert report(tmp_path)["placement"] == {"OpenVINOExecutionProvider": 1}
+    else:
+        assert result.code == 1
+        assert "offers no device here" in " ".join(result.out.split())
+
+
+def test_a_library_that_is_none_is_a_sentence_and_not_a_crash(tmp_path: Path) -> None:
+    library = tmp_path / "libnothing.so"
+    library.write_bytes(b"not a library")
+    devices, problem = probe_plugin("QNNExecutionProvider", str(library))
+    assert devices == ()
+    assert problem is not None
+    assert "with code 1" in problem
+
+
+def test_a_library_that_aborts_takes_only_its_own_process_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ortdeploy.runtime.plugin_probe._command", lambda *_: ["/bin/sh", "-c", "kill -6 $$"])
+    devices, problem = probe_plugin("QNNExecutionProvider", "/lib.so")
+    assert devices == ()
+    assert problem is not None
+    assert "with signal 6" in problem
+
+
+def test_a_provider_that_nobody_asks_for_is_not_loaded() -> None:
+    assert probe_runtime([]).devices == ()
+    assert probe_runtime(["CPU"]).devices == ()
+
+
+def test_a_device_that_is_no_longer_there_moves_a_saved_plan(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine is written down: first with an NPU, then without."""
+    npu = DeviceFacts(
+        provider="QNNExecutionProvider", index=0, kind="NPU", vendor="Qualcomm", name="NPU", library="/q.so"
+    )
+    monkeypatch.setattr("ortdeploy.runtime.probe.find_library", lambda _provider: "/q.so")
+    monkeypatch.setattr("ortdeploy.runtime.probe.probe_plugin", lambda _name, _library: ((npu,), None))
+    write(tmp_path)
+    assert cli("plan", tmp_path / "m.yaml", "--out", tmp_path / "plan.json").code == 0
+    monkeypatch.setattr(
+        "ortdeploy.runtime.probe.probe_plugin", lambda _name, _library: ((), "It offers no device here.")
+    )
+    refused = cli("apply", tmp_path / "plan.json")
+    assert refused.code == 1
+    assert "The device is not what the plan was made from" in refused.out
