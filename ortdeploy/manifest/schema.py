@@ -6,6 +6,7 @@ are typed as perhaps unset, which they never are for errors of iter_errors.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -94,9 +95,9 @@ def _diagnose(error: Any, document: Document) -> Iterator[Diagnostic]:
 
 
 def _unknown_keys(error: Any, at: Path, document: Document) -> Iterator[Diagnostic]:
-    known = error.schema.get("properties", {})
+    known, patterns = error.schema.get("properties", {}), error.schema.get("patternProperties", {})
     for key in error.instance:
-        if key not in known and not ("patternProperties" in error.schema and key.startswith("x-")):
+        if key not in known and not any(re.search(pattern, key) for pattern in patterns):
             detail = f'"{key}" is not a key of {_name(at)}. {did_you_mean(key, known)}'
             yield stage_diagnostic("unknown-key", detail, document.locate_key((*at, key)))
 
@@ -157,7 +158,8 @@ def _restriction(error: Any) -> str:
     match error.validator:
         case "enum":
             hint = f" {did_you_mean(error.instance, map(str, limit))}" if isinstance(error.instance, str) else ""
-            return f"is {value}; allowed are {', '.join(map(str, limit))}.{hint}"
+            allowed = ", ".join(choice if isinstance(choice, str) else json.dumps(choice) for choice in limit)
+            return f"is {value}; allowed are {allowed}.{hint}"
         case "const":
             return f"must be {_shown(limit)}, not {value}"
         case "minimum":

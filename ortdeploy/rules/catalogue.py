@@ -11,6 +11,7 @@ from ortdeploy.rules.protocol import RuleModule
 
 SPEC_RULES: tuple[str, ...] = (
     "adapter-for-another-model",
+    "contradictory-cpu-fallback",
     "ignored-session-option",
     "output-inside-input",
     "path-outside-tree",

@@ -316,7 +316,9 @@ def test_validate_and_help_import_no_heavy_packages(deployment: Path) -> None:
 
 
 def test_logs_are_json_lines_and_mask_secrets(deployment: Path) -> None:
-    text = MANIFEST.replace("{path: double.onnx}", "{path: double.onnx, session: {config: {api_token: hunter2}}}")
+    text = MANIFEST.replace(
+        "{path: double.onnx}", "{path: double.onnx, providers: [{provider: CPU, options: {api_token: hunter2}}]}"
+    )
     (deployment / "m.yaml").write_text(text)
     result = run_process(["apply", "m.yaml", "-v"], cwd=deployment)
     assert result.code == 0, result.err

@@ -66,11 +66,13 @@ def test_a_set_value_is_read_as_yaml(tmp_path: Path) -> None:
 
 def test_a_set_reaches_list_items_and_keys_with_dots(tmp_path: Path) -> None:
     text = MANIFEST + "    prepare: {image: [{scale: 2}, {cast: float32}]}\n"
-    text = text.replace("{path: digits.onnx}", "{path: digits.onnx, session: {config: {session.x.y: 1}}}")
-    sets = ("jobs.read.prepare.image.1.cast=float16", "models.digits.session.config.session.x.y=2")
+    text = text.replace(
+        "{path: digits.onnx}", "{path: digits.onnx, session: {config: {session.dynamic_block_base: 1}}}"
+    )
+    sets = ("jobs.read.prepare.image.1.cast=float16", "models.digits.session.config.session.dynamic_block_base=2")
     loaded = spec(load(tmp_path, text, sets=sets))
     assert loaded.jobs[0].prepare["image"][1].options == {"cast": "float16"}
-    assert loaded.models[0].session["config"] == {"session.x.y": 2}
+    assert loaded.models[0].session["config"] == {"session.dynamic_block_base": 2}
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,26 @@ def test_an_unknown_key_offers_the_nearest() -> None:
     assert 'Did you mean "providers"?' in detail
 
 
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("session.disable_cpu_fallback", "session.disable_cpu_ep_fallback"),
+        ("session.intra_op.allow_spining", "session.intra_op.allow_spinning"),
+        ("sesion.disable_prepacking", "session.disable_prepacking"),
+    ],
+)
+def test_a_misspelt_session_config_key_is_refused(key: str, nearest: str) -> None:
+    """ONNX Runtime accepts any key without a word."""
+    rule, _, detail = complaint(f"session: {{config: {{{key}: 1}}}}")
+    assert rule == "unknown-key"
+    assert f'Did you mean "{nearest}"?' in detail
+
+
+def test_options_of_plugin_providers_are_config_keys_too() -> None:
+    config = "{ep.openvinoexecutionprovider.load_config: x, session.set_denormal_as_zero: '1', ep.context_enable: true}"
+    assert problems(f"version: 1\nmodels: {{m: {{path: m.onnx, session: {{config: {config}}}}}}}\n") == []
+
+
 def test_a_missing_key_is_at_the_key_of_what_lacks_it() -> None:
     found = problems("version: 1\nmodels:\n  one: {}\n")
     assert [(d.rule, d.span.line, d.span.column) for d in found] == [("missing-key", 3, 3)]
@@ -63,6 +83,7 @@ def test_a_missing_key_is_at_the_key_of_what_lacks_it() -> None:
         ("session:", 5, "must be a mapping, not empty (null)"),
         ("providers: 3", 16, "must be text or a list, not 3"),
         ("providers: [3]", 17, "must be text or a mapping, not 3"),
+        ("session: {config: {session.dynamic_block_base: x}}", 52, 'must be a whole number, not the text "x"'),
         ("inputs: {x: {shape: 3}}", 25, "must be a list, not 3"),
     ],
 )
@@ -81,6 +102,9 @@ def test_a_wrong_type_says_what_is_wanted_and_what_is_there(line: str, column: i
         ("session: {log_severity_level: 9}", "is 9; at most 4 is allowed"),
         ("sha256: abc", "64 hexadecimal digits"),
         ("inputs: {x: {range: [1]}}", "has 1 items; it takes 2"),
+        ("session: {config: {session.intra_op.allow_spinning: maybe}}", "allowed are true, false, 1, 0"),
+        ("session: {config: {session.intra_op.spin_backoff_max: 65}}", "at most 64 is allowed"),
+        ("session: {config: {session.load_model_format: onxx}}", "allowed are ORT"),
         ("providers: []", "has 0 items; it takes at least 1"),
         ("inputs: {x: {dtype: float}}", "float16"),
     ],
