@@ -1,7 +1,6 @@
 """What several commands do alike: options about manifests, diagnostics in the chosen form, logs."""
 
 import argparse
-import ctypes
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -87,6 +86,8 @@ def native_output_to_stderr() -> Iterator[None]:
     try:
         yield
     finally:
+        import ctypes  # noqa: PLC0415  only who runs jobs
+
         ctypes.CDLL(None).fflush(None)  # what the C library still holds back
         os.dup2(stdout, 1)
         os.close(stdout)

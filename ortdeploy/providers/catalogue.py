@@ -1,6 +1,7 @@
 """The execution providers that ONNX Runtime knows or knew, by the names users write.
 
-Sources: `onnxruntime.get_all_providers()` of 1.31.1 and the release notes and wheels of earlier versions.
+Sources: `onnxruntime.get_all_providers()` of 1.31.1 and the release notes and wheels of earlier versions; memory from
+each provider's OrtDevice in the source of 1.31.
 """
 
 from dataclasses import dataclass
@@ -18,13 +19,19 @@ class Plugin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
-    """One execution provider: its full name, what carries it, and since when it is gone (None: it is not)."""
+    """One execution provider: its full name, what carries it, and since when it is gone (None: it is not).
+
+    `memory` names the device memory that its tensors live in; None when that is the CPU's. Providers that share a
+    memory can hand tensors to each other. `claims_nodes` is False for one that never takes any.
+    """
 
     name: str
     package: str
     removed_in: str | None = None
     instead: str | None = None
     plugin: Plugin | None = None
+    memory: str | None = None
+    claims_nodes: bool = True
 
     @property
     def short(self) -> str:
@@ -35,23 +42,26 @@ class Provider:
 PROVIDERS: tuple[Provider, ...] = (
     Provider(name="ACLExecutionProvider", package="a source build with --use_acl"),
     Provider(name="ArmNNExecutionProvider", package="none", removed_in="1.25", instead="CPU"),
-    Provider(name="AzureExecutionProvider", package="onnxruntime"),
-    Provider(name="CANNExecutionProvider", package="onnxruntime-cann"),
+    Provider(name="AzureExecutionProvider", package="onnxruntime", claims_nodes=False),
+    Provider(name="CANNExecutionProvider", package="onnxruntime-cann", memory="Ascend NPU"),
     Provider(name="CPUExecutionProvider", package="onnxruntime"),
-    Provider(name="CUDAExecutionProvider", package="onnxruntime-gpu"),
+    Provider(name="CUDAExecutionProvider", package="onnxruntime-gpu", memory="NVIDIA GPU"),
     Provider(name="CoreMLExecutionProvider", package="onnxruntime on macOS"),
-    Provider(name="DmlExecutionProvider", package="onnxruntime-directml"),
+    Provider(name="DmlExecutionProvider", package="onnxruntime-directml", memory="DirectML"),
     Provider(name="DnnlExecutionProvider", package="a source build with --use_dnnl"),
-    Provider(name="JsExecutionProvider", package="onnxruntime-web"),
+    Provider(name="JsExecutionProvider", package="onnxruntime-web", memory="WebGPU"),
     Provider(
         name="MIGraphXExecutionProvider",
         package="onnxruntime-migraphx",
+        memory="AMD GPU",
         plugin=Plugin("onnxruntime_ep_migraphx", "onnxruntime-ep-migraphx"),
     ),
     Provider(name="NGRAPHExecutionProvider", package="none", removed_in="1.6"),
     Provider(name="NnapiExecutionProvider", package="onnxruntime-android"),
     Provider(name="NupharExecutionProvider", package="none", removed_in="1.13"),
-    Provider(name="NvTensorRTRTXExecutionProvider", package="a source build with --use_nv_tensorrt_rtx"),
+    Provider(
+        name="NvTensorRTRTXExecutionProvider", package="a source build with --use_nv_tensorrt_rtx", memory="NVIDIA GPU"
+    ),
     Provider(
         name="OpenVINOExecutionProvider",
         package="onnxruntime-openvino",
@@ -65,13 +75,14 @@ PROVIDERS: tuple[Provider, ...] = (
     Provider(name="ROCMExecutionProvider", package="none", removed_in="1.23", instead="MIGraphX"),
     Provider(name="RknpuExecutionProvider", package="a source build with --use_rknpu"),
     Provider(name="SNPEExecutionProvider", package="a source build with --use_snpe"),
-    Provider(name="TensorrtExecutionProvider", package="onnxruntime-gpu"),
+    Provider(name="TensorrtExecutionProvider", package="onnxruntime-gpu", memory="NVIDIA GPU"),
     Provider(name="TvmExecutionProvider", package="none", removed_in="1.21"),
     Provider(name="VSINPUExecutionProvider", package="a source build with --use_vsinpu"),
     Provider(name="VitisAIExecutionProvider", package="onnxruntime-vitisai"),
     Provider(
         name="WebGpuExecutionProvider",
         package="onnxruntime-webgpu",
+        memory="WebGPU",
         plugin=Plugin("onnxruntime_ep_webgpu", "onnxruntime-ep-webgpu"),
     ),
     Provider(name="WebNNExecutionProvider", package="onnxruntime-web"),
@@ -103,6 +114,9 @@ def render_page(provider: Provider) -> str:
         lines.append(f"  Use {provider.instead} instead." if provider.instead else "  Nothing replaces it.")
     else:
         lines.append(f"  Comes with: {provider.package}.")
+        lines.append(f"  Its tensors live in the memory of: {provider.memory or 'the CPU'}.")
+        if not provider.claims_nodes:
+            lines.append("  It takes no node of a graph.")
         if provider.plugin:
             lines.append(
                 f"  As a plugin beside onnxruntime: {provider.plugin.package}. Its devices are chosen by device:."

@@ -12,7 +12,9 @@ from ortdeploy.rules.protocol import RuleModule
 SPEC_RULES: tuple[str, ...] = (
     "adapter-for-another-model",
     "contradictory-cpu-fallback",
+    "idle-provider",
     "ignored-session-option",
+    "incompatible-providers",
     "output-inside-input",
     "path-outside-tree",
     "repeated-column",

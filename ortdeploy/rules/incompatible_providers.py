@@ -1,0 +1,68 @@
+"""What it catches: providers in one chain that cannot share a session: two whose tensors live in different device
+memories, DirectML with OpenVINO on another device than the CPU, TensorRT with TensorRT-RTX.
+
+Why: ONNX Runtime copies tensors between the CPU and the first device memory of a chain only. Others get none, and the
+session fails when it is created ("Execution type 'OpenVINOExecutionProvider' doesn't support memcpy" up to 1.20,
+"DML EP can only be used with CPU EPs." later) or while it runs.
+
+Example:
+
+    providers: [OpenVINO, DirectML, CPU]
+
+How to fix: isolate them: one model entry with each chain, over the same file, and a job for each; or OpenVINO with
+device: CPU.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.providers.catalogue import Provider, find_provider
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.manifest.spec import ModelSpec, ProviderSpec, Spec
+
+RULE = Rule(id="incompatible-providers", summary="Providers cannot share a session")
+
+_TENSORRT_KINDS = {"TensorrtExecutionProvider", "NvTensorRTRTXExecutionProvider"}
+
+
+def check(spec: "Spec") -> Iterator[Finding]:
+    for model in spec.models:
+        earlier: list[tuple[ProviderSpec, Provider]] = []
+        for entry in spec.chain_of(model):
+            provider = find_provider(entry.name)
+            if provider is None:
+                continue
+            reason = next((reason for one in earlier if (reason := _reason(one, (entry, provider)))), None)
+            if reason:
+                yield Finding(at=entry.at, detail=f"{reason} {_split(model, entry, earlier)}", model=model.name)
+            earlier.append((entry, provider))
+
+
+def _reason(one: "tuple[ProviderSpec, Provider]", other: "tuple[ProviderSpec, Provider]") -> str | None:
+    names = {one[1].name, other[1].name}
+    if names == _TENSORRT_KINDS:
+        return "ONNX Runtime takes TensorRT or TensorRT-RTX in a session, not both."
+    memories = {one[1].memory, other[1].memory} - {None}
+    if len(memories) > 1:
+        first, second = one[1].name, other[1].name
+        return f"{first} and {second} keep tensors in different memories, and ONNX Runtime copies for one of them only."
+    openvino = next((entry for entry, provider in (one, other) if provider.short == "OpenVINO"), None)
+    if "DmlExecutionProvider" in names and openvino is not None and not _on_cpu(openvino):
+        return "DirectML shares a session only with providers on the CPU, which OpenVINO is with device: CPU alone."
+    return None
+
+
+def _on_cpu(openvino: "ProviderSpec") -> bool:
+    device = openvino.device or openvino.options.get("device_type")
+    return str(device).upper() == "CPU"
+
+
+def _split(model: "ModelSpec", entry: "ProviderSpec", earlier: "list[tuple[ProviderSpec, Provider]]") -> str:
+    """Write the isolated sessions out, ready to paste."""
+    first = ", ".join(before.name for before, _ in earlier)
+    return (
+        f"Isolate them in a model entry each: {model.name}-a: {{path: {model.path}, providers: [{first}, CPU]}} and "
+        f"{model.name}-b: {{path: {model.path}, providers: [{entry.name}, CPU]}}."
+    )
