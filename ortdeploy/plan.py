@@ -10,6 +10,8 @@ from typing import Any
 
 from ortdeploy.deployment import Binding, Deployment, ResolvedJob, ResolvedModel, ResolvedProvider
 from ortdeploy.manifest.spec import StepSpec
+from ortdeploy.providers.catalogue import find_provider
+from ortdeploy.providers.options import serialise
 from ortdeploy.tensors import FLOATING, Shape, TensorType
 
 FORMAT_VERSION = 1
@@ -26,7 +28,10 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedProvider:
-    """One provider of a session's chain, by its full name; `device` when it comes from a plugin package."""
+    """One provider of a session's chain, by its full name; `device` when it comes from a plugin package.
+
+    `options` are the text that the provider parses.
+    """
 
     name: str
     options: Mapping[str, Any]
@@ -260,12 +265,14 @@ def _open_session(model: ResolvedModel) -> OpenSession:
 
 def _planned_provider(provider: ResolvedProvider) -> PlannedProvider:
     device = provider.device
+    known = find_provider(provider.name)
+    options = serialise(known, provider.options) if known else dict(provider.options)
     if device is None:
-        return PlannedProvider(name=provider.name, options=provider.options)
+        return PlannedProvider(name=provider.name, options=options)
     planned = PlannedDevice(
         index=device.index, kind=device.kind, vendor=device.vendor, name=device.name, library=device.library
     )
-    return PlannedProvider(name=provider.name, options=provider.options, device=planned)
+    return PlannedProvider(name=provider.name, options=options, device=planned)
 
 
 def _run_job(job: ResolvedJob) -> RunJob:

@@ -1,10 +1,13 @@
 """Finds the JSON Schemas: inside the installed package, or beside it in a checkout."""
 
+import json
+import re
 from functools import cache
 from pathlib import Path
 
 _PACKAGE = Path(__file__).parent
 SUFFIX = ".schema.json"
+BASE_URI = "https://ortdeploy.dev/schemas/"
 
 
 @cache
@@ -16,9 +19,24 @@ def schema_folder() -> Path:
 
 def schema_names() -> tuple[str, ...]:
     """Return the names that `ortdeploy schema` takes."""
-    return tuple(sorted(path.name.removesuffix(SUFFIX) for path in schema_folder().glob(f"*{SUFFIX}")))
+    folder = schema_folder()
+    files = (path.relative_to(folder).as_posix() for path in folder.rglob(f"*{SUFFIX}"))
+    return tuple(sorted(name.removesuffix(SUFFIX) for name in files))
 
 
 def schema_text(name: str) -> str:
     """Return one schema as it stands in its file."""
     return (schema_folder() / f"{name}{SUFFIX}").read_text(encoding="utf-8")
+
+
+def bundled_schema(name: str) -> str:
+    """Return one schema with those that it refers to inside it, so that a single file serves an editor."""
+    schema = json.loads(schema_text(name))
+    text = json.dumps(schema, indent=2, ensure_ascii=False)
+    for other in sorted(set(re.findall(rf'"\$ref": "([^"#]+){re.escape(SUFFIX)}"', text))):
+        inner = json.loads(schema_text(other))
+        inner.pop("$id")  # or its references would start from there
+        schema["$defs"][other.replace("/", "-")] = inner
+    text = json.dumps(schema, indent=2, ensure_ascii=False)
+    pattern = rf'"\$ref": "([^"#/]+)/([^"#]+){re.escape(SUFFIX)}"'
+    return re.sub(pattern, r'"$ref": "#/$defs/\1-\2"', text) + "\n"

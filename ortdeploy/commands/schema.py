@@ -5,12 +5,12 @@ import sys
 
 from ortdeploy.diagnostics import UsageError, did_you_mean
 from ortdeploy.exit_codes import EXIT_OK
-from ortdeploy.schemas import schema_names, schema_text
+from ortdeploy.schemas import bundled_schema, schema_names
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the schema of that name."""
     if arguments.name not in schema_names():
         raise UsageError(f'there is no schema "{arguments.name}". {did_you_mean(arguments.name, schema_names())}')
-    sys.stdout.write(schema_text(arguments.name))
+    sys.stdout.write(bundled_schema(arguments.name))
     return EXIT_OK

@@ -12,10 +12,11 @@ from functools import cache
 from typing import Any
 
 from jsonschema import Draft202012Validator
+from referencing import Registry, Resource
 
 from ortdeploy.diagnostics import Diagnostic, did_you_mean
 from ortdeploy.manifest.document import Document, Path, stage_diagnostic
-from ortdeploy.schemas import schema_text
+from ortdeploy.schemas import BASE_URI, SUFFIX, schema_text
 
 _TYPE_NAMES = {
     "array": "a list",
@@ -30,7 +31,17 @@ _TYPE_NAMES = {
 
 @cache
 def _validator(name: str) -> Draft202012Validator:
-    return Draft202012Validator(json.loads(schema_text(name)))
+    return Draft202012Validator(json.loads(schema_text(name)), registry=_registry())
+
+
+def _registry() -> Registry[Any]:
+    return Registry(retrieve=_retrieve)  # type: ignore[call-arg]  # an alias that attrs makes
+
+
+def _retrieve(uri: str) -> Resource[Any]:
+    """Read a schema that another refers to, when it is needed: a provider's options."""
+    name = uri.removeprefix(BASE_URI).removesuffix(SUFFIX)
+    return Resource.from_contents(json.loads(schema_text(name)))
 
 
 def check_document(document: Document, schema: str = "deployment") -> tuple[Diagnostic, ...]:

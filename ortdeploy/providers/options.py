@@ -1,0 +1,71 @@
+"""Provider options as their schemas describe them: how values become the text that each provider parses."""
+
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from ortdeploy.providers.catalogue import Provider
+from ortdeploy.schemas import schema_text
+
+_UNITS = {"B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([KMG]i?B|B)\Z")
+_BOOLEANS = {"1/0": ("1", "0"), "true/false": ("true", "false"), "True/False": ("True", "False")}
+
+
+@cache
+def options_schema(provider: Provider) -> dict[str, Any]:
+    """Return the schema of a provider's options; the x- keys are facts that JSON Schema has no words for."""
+    schema: dict[str, Any] = json.loads(schema_text(f"providers/{provider.short}"))
+    return schema
+
+
+def option_facts(provider: Provider, option: str) -> dict[str, Any]:
+    """Return what is known of one option; nothing of one that the schema does not know."""
+    facts: dict[str, Any] = options_schema(provider)["properties"].get(option, {})
+    return facts
+
+
+def serialise(provider: Provider, options: Mapping[str, Any]) -> dict[str, str]:
+    """Return options as the text that this provider parses: its booleans, sizes in bytes, mappings as JSON."""
+    yes, no = _BOOLEANS[options_schema(provider)["x-booleans"]]
+    return {key: _text(value, option_facts(provider, key), yes, no) for key, value in options.items()}
+
+
+def _text(value: Any, facts: Mapping[str, Any], yes: str, no: str) -> str:
+    if isinstance(value, bool):
+        return yes if value else no
+    if isinstance(value, dict | list):
+        return json.dumps(value)
+    size = _SIZE.match(value) if isinstance(value, str) and "anyOf" in facts else None
+    return str(int(float(size[1]) * _UNITS[size[2]])) if size else str(value)
+
+
+def render_options(provider: Provider) -> str:
+    """Return the options part of a provider's page."""
+    lines = []
+    for name, facts in options_schema(provider)["properties"].items():
+        lines += [f"  {name}: {_type(facts)}", f"      {facts['description']}", f"      {_history(facts)}"]
+    return "\n".join(["Options:", *lines]) if lines else "It has no provider options."
+
+
+def _type(facts: Mapping[str, Any]) -> str:
+    if "enum" in facts:
+        kind = " | ".join(map(str, facts["enum"]))
+    elif "anyOf" in facts:
+        kind = " or ".join(branch["type"] for branch in facts["anyOf"])
+    else:
+        kind = str(facts.get("type", "any")) if isinstance(facts.get("type"), str) else "any"
+    bounds = [f"at least {facts['minimum']}"] if "minimum" in facts else []
+    bounds += [f"at most {facts['maximum']}"] if "maximum" in facts else []
+    default = f", default {json.dumps(facts['default'])}" if "default" in facts else ""
+    return ", ".join([kind, *bounds]) + default
+
+
+def _history(facts: Mapping[str, Any]) -> str:
+    parts = [f"since {facts['x-since']}"]
+    parts += [f"deprecated in {facts['x-deprecated']}"] if "x-deprecated" in facts else []
+    parts += [f"removed in {facts['x-removed']}"] if "x-removed" in facts else []
+    parts += [f"{facts['x-delivery']} only"] if facts.get("x-delivery") in {"built-in", "plugin"} else []
+    return f"{'; '.join(parts)} (source: {facts['x-source']})"

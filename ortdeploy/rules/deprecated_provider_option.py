@@ -1,0 +1,34 @@
+"""What it catches: a provider option that ONNX Runtime has deprecated.
+
+Why: it has no effect any more, or will be gone in a later release.
+
+Example:
+
+    providers: [{provider: CUDA, options: {enable_skip_layer_norm_strict_mode: true}}, CPU]
+
+How to fix: remove it; `ortdeploy explain PROVIDER` lists what there is.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.diagnostics import Severity
+from ortdeploy.providers.catalogue import find_provider
+from ortdeploy.providers.options import option_facts
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.manifest.spec import Spec
+
+RULE = Rule(id="deprecated-provider-option", summary="Provider option is deprecated", severity=Severity.WARNING)
+
+
+def check(spec: "Spec") -> Iterator[Finding]:
+    for chain in (*spec.chains.values(), *(model.chain for model in spec.models)):
+        for entry in chain:
+            provider = find_provider(entry.name)
+            for option in entry.options if provider else ():
+                facts = option_facts(provider, option) if provider else {}
+                if "x-deprecated" in facts:
+                    detail = f"{option} is deprecated since {facts['x-deprecated']}. {facts['description']}"
+                    yield Finding(at=(*entry.at, "options", option), detail=detail, key=True)

@@ -1,0 +1,145 @@
+"""The provider catalogue, its schemas and the manifest's schema agree; values become the text that providers parse."""
+
+import json
+from typing import Any
+
+import pytest
+from conftest import Cli
+from jsonschema import Draft202012Validator
+
+from ortdeploy.diagnostics import Diagnostic
+from ortdeploy.manifest.document import parse_document
+from ortdeploy.manifest.schema import check_document
+from ortdeploy.providers.catalogue import PROVIDERS, Provider, find_provider
+from ortdeploy.providers.options import options_schema, serialise
+from ortdeploy.schemas import bundled_schema, schema_names, schema_text
+
+
+def provider(name: str) -> Provider:
+    found = find_provider(name)
+    assert found is not None
+    return found
+
+
+def test_every_provider_has_a_schema_and_every_schema_a_provider() -> None:
+    files = {name.removeprefix("providers/") for name in schema_names() if name.startswith("providers/")}
+    assert files == {one.short for one in PROVIDERS}
+
+
+def test_the_catalogue_is_sorted() -> None:
+    names = [one.name for one in PROVIDERS]
+    assert names == sorted(names)
+
+
+@pytest.mark.parametrize("one", PROVIDERS, ids=lambda one: one.short)
+def test_every_option_says_what_it_is_since_when_and_who_says_so(one: Provider) -> None:
+    schema = options_schema(one)
+    Draft202012Validator.check_schema(schema)
+    assert schema["x-booleans"] in {"1/0", "true/false", "True/False"}
+    assert list(schema["properties"]) == sorted(schema["properties"])
+    for name, facts in schema["properties"].items():
+        assert facts["description"].endswith("."), name
+        assert facts["x-since"], name
+        assert facts["x-source"], name
+        assert {"type", "enum", "anyOf"} & set(facts), name
+        if "default" in facts:
+            Draft202012Validator(facts).validate(facts["default"])
+
+
+def test_the_manifests_schema_refers_to_the_options_of_every_living_provider() -> None:
+    branches = json.loads(schema_text("deployment"))["$defs"]["providerEntry"]["anyOf"][1]["allOf"]
+    for one in PROVIDERS:
+        found = [b for b in branches if one.name in b["if"]["properties"]["provider"]["enum"]]
+        assert len(found) == (0 if one.removed_in else 1), one.name
+        for branch in found:
+            names = branch["if"]["properties"]["provider"]["enum"]
+            assert one.short in names
+            assert {find_provider(name) for name in names} == {one}
+            assert branch["then"]["properties"]["options"]["$ref"] == f"providers/{one.short}.schema.json"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("CUDA", {"gpu_mem_limit": "2GiB", "use_tf32": False, "device_id": 1}, {"gpu_mem_limit": "2147483648", "use_tf32": "0", "device_id": "1"}),
+        ("CUDA", {"gpu_mem_limit": "1.5 GB"}, {"gpu_mem_limit": "1500000000"}),
+        ("TensorRT", {"trt_fp16_enable": True, "trt_dla_enable": False}, {"trt_fp16_enable": "True", "trt_dla_enable": "False"}),
+        ("QNN", {"enable_htp_fp16_precision": True, "backend_type": "htp"}, {"enable_htp_fp16_precision": "1", "backend_type": "htp"}),
+        ("OpenVINO", {"enable_causallm": True, "load_config": {"CPU": {"NUM_STREAMS": 2}}}, {"enable_causallm": "true", "load_config": '{"CPU": {"NUM_STREAMS": 2}}'}),
+        ("DirectML", {"disable_metacommands": True}, {"disable_metacommands": "true"}),
+    ],
+)  # fmt: skip
+def test_values_become_the_text_that_the_provider_parses(
+    name: str, options: dict[str, Any], expected: dict[str, str]
+) -> None:
+    assert serialise(provider(name), options) == expected
+
+
+def problems(entry: str) -> list[Diagnostic]:
+    text = f"version: 1\nmodels:\n  m:\n    path: m.onnx\n    providers:\n      - {entry}\n"
+    document, found = parse_document(text.encode(), "m.yaml")
+    assert document is not None
+    assert not found
+    return list(check_document(document))
+
+
+@pytest.mark.parametrize(
+    ("entry", "rule", "words"),
+    [
+        ("{provider: CUDA, options: {cuda_mem_limit: 2GB}}", "unknown-key", 'Did you mean "gpu_mem_limit"?'),
+        ("{provider: CUDAExecutionProvider, options: {gpu_mem_limit: lots}}", "value-not-allowed", "gpu_mem_limit"),
+        (
+            "{provider: CUDA, options: {arena_extend_strategy: kSameAsRequestd}}",
+            "value-not-allowed",
+            'Did you mean "kSameAsRequested"?',
+        ),
+        ("{provider: QNN, options: {backend_type: npu}}", "value-not-allowed", "allowed are cpu, gpu, htp"),
+        ("{provider: QNN, options: {vtcm_mb: -4}}", "value-not-allowed", "at least 0"),
+        ("{provider: QNN, options: {htp_performance_mode: turbo}}", "value-not-allowed", "allowed are burst"),
+        ("{provider: OpenVINO, options: {num_of_thread: 2}}", "unknown-key", 'Did you mean "num_of_threads"?'),
+        ("{provider: TensorRT, options: {trt_fp16_enable: 1}}", "wrong-type", "true or false"),
+        ("{provider: CPU, options: {nonsense: 1}}", "unknown-key", "nonsense"),
+        ("{provider: Dml, options: {device_id: -1}}", "value-not-allowed", "at least 0"),
+    ],
+)
+def test_a_wrong_option_is_refused_with_its_place(entry: str, rule: str, words: str) -> None:
+    """Most providers ignore such options, or fall back to the CPU, without a word."""
+    (found,) = problems(entry)
+    assert (found.rule, found.span.line) == (rule, 6)
+    assert found.span.column > 30
+    assert words in found.detail
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "{provider: CUDA, options: {gpu_mem_limit: 2GiB, arena_extend_strategy: kSameAsRequested, device_id: 0}}",
+        "{provider: QNN, options: {backend_type: htp, vtcm_mb: 8, htp_arch: 73, soc_model: 43}}",
+        "{provider: OpenVINO, device: NPU, options: {load_config: {NPU: {NPU_COMPILATION_MODE: x}}}}",
+        "{provider: VitisAI, options: {config_file: vaip.json, anything: 1}}",
+        "{provider: NoSuchProvider, options: {anything: 1}}",
+        "CUDA",
+    ],
+)
+def test_right_options_are_taken(entry: str) -> None:
+    assert problems(entry) == []
+
+
+def test_the_printed_schema_is_whole_and_finds_the_same() -> None:
+    validator = Draft202012Validator(json.loads(bundled_schema("deployment")))
+    manifest: dict[str, Any] = {
+        "version": 1,
+        "models": {"m": {"path": "m.onnx", "providers": [{"provider": "CUDA", "options": {"device_id": 0}}]}},
+    }
+    assert validator.is_valid(manifest)
+    manifest["models"]["m"]["providers"][0]["options"] = {"cuda_mem_limit": 1}
+    assert not validator.is_valid(manifest)
+
+
+def test_explain_prints_a_providers_options(cli: Cli) -> None:
+    page = cli("explain", "OpenVINO").out
+    assert "onnxruntime-ep-openvino" in page
+    assert "  load_config: object or string" in page
+    assert "built-in only" in page
+    assert "at least 0, default 0" in cli("explain", "QNN").out
+    assert "It has no provider options." in cli("explain", "CPU").out
