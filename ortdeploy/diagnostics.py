@@ -4,7 +4,6 @@ Problems in a user's file are values (`Diagnostic`); an expected failure during 
 that is raised is a bug of ortdeploy and is reported as one.
 """
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -73,6 +72,8 @@ def has_errors(diagnostics: Iterable[Diagnostic]) -> bool:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return a sentence that names the nearest known name, or lists the few that there are."""
+    import difflib  # noqa: PLC0415  only who makes a mistake needs it
+
     names = sorted(known)
     folded = {candidate.casefold(): candidate for candidate in names}
     nearest = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
