@@ -35,7 +35,8 @@ def bundled_schema(name: str) -> str:
     text = json.dumps(schema, indent=2, ensure_ascii=False)
     for other in sorted(set(re.findall(rf'"\$ref": "([^"#]+){re.escape(SUFFIX)}"', text))):
         inner = json.loads(schema_text(other))
-        inner.pop("$id")  # or its references would start from there
+        for key in ("$id", "$schema"):  # those belong to a file of its own
+            inner.pop(key)
         schema["$defs"][other.replace("/", "-")] = inner
     text = json.dumps(schema, indent=2, ensure_ascii=False)
     pattern = rf'"\$ref": "([^"#/]+)/([^"#]+){re.escape(SUFFIX)}"'

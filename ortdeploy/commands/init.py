@@ -112,7 +112,7 @@ def _render(model: Path, manifest: Path, sample: Path, facts: ModelFacts, batch:
     return (
         f"# Made by ortdeploy init. For completion in an editor: ortdeploy schema > deployment.schema.json\n"
         f"version: 1\n\n"
-        f"models:\n  {name}:\n    path: {scalar(path)}\n    sha256: {facts.sha256}\n"
+        f"models:\n  {name}:\n    path: {scalar(path)}\n    sha256: {scalar(facts.sha256)}\n"
         f"    providers: [CPU]\n"
         f"    inputs:\n{_tensors(facts.inputs)}"
         f"    outputs:\n{_tensors(outputs)}\n"

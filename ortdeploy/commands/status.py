@@ -36,7 +36,9 @@ def _records(spec: Spec, state_dir: str | None) -> list[tuple[str, str, OutputRe
         record.output: record if live or record.status != "running" else replace(record, status="stopped")
         for record in read_outputs(folder)
     }
-    return [
-        (job.name, job.output.path, known.get(output_key(Path(spec.folder) / job.output.path, folder)))
-        for job in spec.jobs
-    ]
+    found = []
+    for job in spec.jobs:
+        record = known.get(output_key(Path(spec.folder) / job.output.path, folder))
+        ours = record is not None and (record.deployment, record.job) == (spec.name, job.name)
+        found.append((job.name, job.output.path, record if ours else None))
+    return found
