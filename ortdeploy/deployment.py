@@ -11,7 +11,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ortdeploy.facts import DeviceFacts, Facts, FileFacts, InputFacts, ModelFacts, OutputFacts, RuntimeFacts, ValueFacts
-from ortdeploy.manifest.spec import AdapterSpec, JobSpec, ModelSpec, ProviderSpec, Spec, StepSpec, TensorSpec
+from ortdeploy.manifest.spec import (
+    AdapterSpec,
+    JobSpec,
+    ModelSpec,
+    ProviderSpec,
+    SessionSpec,
+    Spec,
+    StepSpec,
+    TensorSpec,
+)
 from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.tensors import ROWS, Shape, TensorType
 from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
@@ -33,13 +42,28 @@ class ResolvedProvider:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedSession:
+    """A session with the chain that it gets; `unavailable` are the providers of its chain that are not here."""
+
+    spec: SessionSpec
+    written: tuple[ProviderSpec, ...]
+    chain: tuple[ResolvedProvider, ...]
+    unavailable: tuple[ProviderSpec, ...]
+    usable: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedModel:
-    """A model with its facts and the chain its session gets; `unavailable` are the chain's providers not here."""
+    """A model with its facts and the sessions that it may get, in order."""
 
     spec: ModelSpec
     facts: ModelFacts
-    chain: tuple[ResolvedProvider, ...]
-    unavailable: tuple[ProviderSpec, ...]
+    sessions: tuple[ResolvedSession, ...]
+
+    @property
+    def usable(self) -> tuple[ResolvedSession, ...]:
+        """The sessions that this machine can honour."""
+        return tuple(session for session in self.sessions if session.usable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +131,7 @@ class ResolvedJob:
             "model": self.model.facts.sha256,
             "adapter": self.adapter_facts.sha256 if self.adapter_facts else "",
             "inputs": self.input.digest,
-            "providers": _digest(
-                [[p.name, dict(p.options), p.device.name if p.device else None] for p in self.model.chain]
-            ),
+            "providers": _digest([[_written(entry) for entry in session.written] for session in self.model.sessions]),
             "columns": _digest([[b.value.name, b.columns, b.stacked] for b in self.bindings]),
             "prepare": _digest([[b.value.name, [dict(step.options) for step in b.steps]] for b in self.bindings]),
             "batch": _digest([self.batch_size, spec.last]),
@@ -146,14 +168,23 @@ def resolve(spec: Spec, facts: Facts) -> Deployment:
 
 
 def _resolve_model(spec: Spec, model: ModelSpec, facts: Facts) -> ResolvedModel:
+    sessions = tuple(_resolve_session(spec, model, session, facts.runtime) for session in model.sessions)
+    return ResolvedModel(spec=model, facts=facts.models[model.name], sessions=sessions)
+
+
+def _resolve_session(spec: Spec, model: ModelSpec, session: SessionSpec, runtime: RuntimeFacts) -> ResolvedSession:
+    written = spec.chain_of(session)
     chain, unavailable = [], []
-    for entry in spec.chain_of(model):
-        resolved = _resolve_provider(entry, facts.runtime)
+    for entry in written:
+        resolved = _resolve_provider(entry, runtime)
         if resolved is None:
             unavailable.append(entry)
         else:
             chain.append(resolved)
-    return ResolvedModel(spec=model, facts=facts.models[model.name], chain=tuple(chain), unavailable=tuple(unavailable))
+    usable = bool(chain) and (not unavailable or model.on_unavailable == "next")
+    return ResolvedSession(
+        spec=session, written=written, chain=tuple(chain), unavailable=tuple(unavailable), usable=usable
+    )
 
 
 def _resolve_provider(entry: ProviderSpec, runtime: RuntimeFacts) -> ResolvedProvider | None:
@@ -328,6 +359,11 @@ def _infer_postprocess(
             types = tuple(TensorType() for _ in step.results)
         results.update(zip(step.results, types, strict=True))
     return results, tuple(problems)
+
+
+def _written(entry: ProviderSpec) -> list[Any]:
+    provider = find_provider(entry.name)
+    return [provider.name if provider else entry.name, dict(entry.options), entry.device]
 
 
 def _digest(value: Any) -> str:

@@ -51,6 +51,10 @@ class OrtdeployError(Exception):
     """An expected failure during work: a disk is full, a file vanished, ONNX Runtime refused a batch."""
 
 
+class ProviderFailedError(OrtdeployError):
+    """An execution provider failed while it ran: not the row's fault, so another session may do better."""
+
+
 class LockedError(OrtdeployError):
     """The state is held by another live run."""
 

@@ -14,10 +14,10 @@ from typing import Protocol
 
 import structlog
 
-from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.ledger import Ledger, Part
 from ortdeploy.part_files import open_whole, remove_temporaries
-from ortdeploy.plan import Plan, RunJob
+from ortdeploy.plan import Plan, PlannedSession, RunJob
 from ortdeploy.report import write_report
 from ortdeploy.rows import Outcome, RowRunner
 from ortdeploy.runtime.protocol import Session
@@ -50,6 +50,25 @@ class JobResult:
     skipped: int = 0
     seconds: float = 0.0
     reason: str | None = None
+    provider_failed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedSession:
+    """A session that was passed over, and why."""
+
+    session: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedSession:
+    """An open session: which candidate of the plan it is, which are left after it, which were passed over."""
+
+    session: Session
+    candidate: PlannedSession
+    rest: tuple[PlannedSession, ...] = ()
+    tried: tuple[TriedSession, ...] = ()
 
 
 class Observer(Protocol):
@@ -93,7 +112,7 @@ class JobRun:
         *,
         plan: Plan,
         step: RunJob,
-        session: Session,
+        opened: OpenedSession,
         run_id: str,
         ledger: Ledger,
         observer: Observer,
@@ -102,17 +121,18 @@ class JobRun:
         """Take what the job needs of the world; nothing is touched yet."""
         self._plan = plan
         self._step = step
-        self._session = session
+        self._opened = opened
         self._run_id = run_id
         self._ledger = ledger
         self._observer = observer
         self._stop = stop
         self._folder = Path(plan.folder) / step.output
         self._output = ledger.key(self._folder)
-        self._rows = RowRunner(step, session)
+        self._rows = RowRunner(step, opened.session)
         self._progress = _Progress()
         self._begin = time.perf_counter()
         self._begun = False
+        self._provider_failed = False
         self._log = log.bind()  # once: the module's logger is a proxy that binds at every call
 
     def run(self) -> JobResult:
@@ -130,6 +150,8 @@ class JobRun:
             reason = f"{error.filename or self._folder}: {error.strerror}"
         except MemoryError as error:
             reason = f"memory ran out; a smaller batch or rows_per_part needs less ({error})"
+        except ProviderFailedError as error:
+            reason, self._provider_failed = str(error), True
         except OrtdeployError as error:
             reason = str(error)
         finally:
@@ -304,7 +326,9 @@ class JobRun:
                 failures=self._ledger.failures(self._output),
                 plan=self._plan,
                 step=self._step,
-                placement=self._session.placement,
+                candidate=self._opened.candidate,
+                tried={one.session: one.reason for one in self._opened.tried},
+                placement=self._opened.session.placement,
                 run_times=self._rows.run_times,
                 seconds=time.perf_counter() - self._begin,
             )
@@ -324,6 +348,7 @@ class JobRun:
             skipped=sum(part.skipped for part in parts),
             seconds=time.perf_counter() - self._begin,
             reason=reason,
+            provider_failed=self._provider_failed,
         )
 
 

@@ -4,16 +4,16 @@ ONNX Runtime lists providers that took no node, and leaves nodes to the CPU with
 """
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.plan import OpenSession
+from ortdeploy.plan import OpenSession, PlannedSession
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.runtime.protocol import Session
 
 _SHOWN = 8
 
 
-def check_placement(step: OpenSession, session: Session) -> str | None:
+def check_placement(step: OpenSession, candidate: PlannedSession, session: Session) -> str | None:
     """Return a remark when nodes are on the CPU that need not be. Raises OrtdeployError when the plan forbids it."""
-    asked = [provider.name for provider in step.providers if provider.name != CPU]
+    asked = [provider.name for provider in candidate.providers if provider.name != CPU]
     if not asked or step.cpu_fallback == "allow":
         return None
     idle = [name for name in asked if not session.placement.get(name)]

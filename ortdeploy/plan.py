@@ -50,14 +50,22 @@ class PlannedDevice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedSession:
+    """A session by its name, with the chain that it is given."""
+
+    name: str
+    providers: tuple[PlannedProvider, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OpenSession:
-    """Open one session for a model."""
+    """Open one session for a model: the first of `candidates` that can be opened as the plan says."""
 
     session: str
     model: str
     path: str
     sha256: str
-    providers: tuple[PlannedProvider, ...]
+    candidates: tuple[PlannedSession, ...]
     cpu_fallback: str | int
     options: Mapping[str, Any]
 
@@ -257,7 +265,10 @@ def _open_session(model: ResolvedModel) -> OpenSession:
         model=model.spec.name,
         path=model.facts.path,
         sha256=model.facts.sha256,
-        providers=tuple(_planned_provider(provider) for provider in model.chain),
+        candidates=tuple(
+            PlannedSession(name=session.spec.name, providers=tuple(map(_planned_provider, session.chain)))
+            for session in model.usable
+        ),
         cpu_fallback=model.spec.cpu_fallback,
         options=model.spec.session,
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from ortdeploy.ledger import OutputRecord
 from ortdeploy.part_files import open_whole
-from ortdeploy.plan import OpenSession, Plan, RunJob
+from ortdeploy.plan import OpenSession, Plan, PlannedSession, RunJob
 from ortdeploy.plan_file import encode
 from ortdeploy.timing import Histogram
 from ortdeploy.version import versions
@@ -28,6 +28,8 @@ def write_report(
     failures: Iterable[str],
     plan: Plan,
     step: RunJob,
+    candidate: PlannedSession,
+    tried: Mapping[str, str],
     placement: Mapping[str, int],
     run_times: Histogram,
     seconds: float,
@@ -52,7 +54,9 @@ def write_report(
         "identity": dict(record.identity),
         "model": {"name": step.model, "path": session.path, "sha256": session.sha256},
         "adapter": step.adapter,
-        "providers": [provider.name for provider in session.providers],
+        "session": candidate.name,
+        "sessions_passed_over": dict(tried),
+        "providers": [provider.name for provider in candidate.providers],
         "placement": dict(placement),
         "session_run": _durations(run_times),
         "peak_memory_bytes": peak_memory(),

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.plan import PlannedInput, PlannedStep, RunJob
 from ortdeploy.runtime.protocol import Array, Session
 from ortdeploy.sources.protocol import Batch, Column, FailedRow
@@ -91,6 +91,8 @@ class RowRunner:
         begin = time.perf_counter()
         try:
             values = self._session.run(self._job.fetch, feeds, self._job.adapter)
+        except ProviderFailedError:
+            raise
         except OrtdeployError as error:
             raise StageError("run", "run-refused", str(error)) from error
         self.run_times.add(time.perf_counter() - begin)

@@ -98,7 +98,7 @@ def check_job_name(job: str, known: Sequence[str]) -> None:
 def _probe_runtime(specs: Sequence[Spec]) -> "RuntimeFacts":
     from ortdeploy.runtime.probe import probe_runtime  # noqa: PLC0415  validate must not import onnxruntime
 
-    chains = (spec.chain_of(model) for spec in specs for model in spec.models)
+    chains = (chain for spec in specs for chain in spec.written_chains())
     return probe_runtime({entry.name for chain in chains for entry in chain})
 
 

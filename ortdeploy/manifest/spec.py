@@ -4,7 +4,7 @@ Nothing is interpreted here: no file is looked at, no default depends on anythin
 part was written, as a path into the document.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,17 +42,28 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSpec:
-    """A model. `chain_name` when it names a chain, else `chain`; neither means the CPU provider alone.
+class SessionSpec:
+    """One session that a model may get: `chain_name` when it names a chain, else `chain`."""
 
-    `cpu_fallback` is forbid, warn, allow, a number of nodes or a share of them.
+    name: str
+    chain_name: str | None
+    chain: tuple[ProviderSpec, ...]
+    at: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """A model. `sessions` are tried in order; `providers:` alone makes one, named like the model.
+
+    `both` says that the manifest wrote `providers` and `sessions`. `cpu_fallback` is forbid, warn, allow, a number of
+    nodes or a share of them.
     """
 
     name: str
     path: str
     sha256: str | None
-    chain_name: str | None
-    chain: tuple[ProviderSpec, ...]
+    sessions: tuple[SessionSpec, ...]
+    both: bool
     on_unavailable: str
     cpu_fallback: str | int
     session: Mapping[str, Any]
@@ -156,11 +167,14 @@ class Spec:
         """Return the adapter of that name, if there is one."""
         return next((adapter for adapter in self.adapters if adapter.name == name), None)
 
-    def chain_of(self, model: ModelSpec) -> tuple[ProviderSpec, ...]:
-        """Return the chain that a model asks for, as written; the CPU alone when it asks for none."""
-        if model.chain_name is not None:
-            return self.chains.get(model.chain_name, ())
-        return model.chain or (ProviderSpec(name="CPU", options={}, at=model.at),)
+    def chain_of(self, session: SessionSpec) -> tuple[ProviderSpec, ...]:
+        """Return the chain that a session asks for, as written; nothing when it names one that is not there."""
+        return session.chain if session.chain_name is None else self.chains.get(session.chain_name, ())
+
+    def written_chains(self) -> Iterator[tuple[ProviderSpec, ...]]:
+        """Yield every chain once, where it is written."""
+        yield from self.chains.values()
+        yield from (session.chain for model in self.models for session in model.sessions)
 
     def locate(self, at: Path, *, key: bool = False) -> Span:
         """Return where a part was written: its value, or its key."""
@@ -208,14 +222,12 @@ def _provider(entry: Any, at: Path) -> ProviderSpec:
 
 def _model(name: str, data: Mapping[str, Any]) -> ModelSpec:
     at: Path = ("models", name)
-    providers = data.get("providers", [])
-    named = isinstance(providers, str)
     return ModelSpec(
         name=name,
         path=data["path"],
         sha256=data.get("sha256"),
-        chain_name=providers if named else None,
-        chain=() if named else _chain(providers, (*at, "providers")),
+        sessions=tuple(_sessions(name, data, at)),
+        both="providers" in data and "sessions" in data,
         on_unavailable=data.get("on_unavailable", "fail"),
         cpu_fallback=_cpu_fallback(data.get("cpu_fallback", "warn")),
         session=data.get("session", {}),
@@ -223,6 +235,24 @@ def _model(name: str, data: Mapping[str, Any]) -> ModelSpec:
         outputs=_tensors(data.get("outputs", {}), (*at, "outputs")),
         at=at,
     )
+
+
+def _sessions(model: str, data: Mapping[str, Any], at: Path) -> Iterator[SessionSpec]:
+    """Yield the sessions of a model; one on the CPU provider when it says nothing."""
+    for index, session in enumerate(data.get("sessions", ())):
+        here: Path = (*at, "sessions", index)
+        yield _session(session["name"], session["providers"], here, (*here, "providers"))
+    if "sessions" not in data and "providers" in data:
+        yield _session(model, data["providers"], at, (*at, "providers"))
+    elif "sessions" not in data:
+        cpu = ProviderSpec(name="CPU", options={}, at=at)
+        yield SessionSpec(name=model, chain_name=None, chain=(cpu,), at=at)
+
+
+def _session(name: str, providers: Any, at: Path, chain_at: Path) -> SessionSpec:
+    if isinstance(providers, str):
+        return SessionSpec(name=name, chain_name=providers, chain=(), at=at)
+    return SessionSpec(name=name, chain_name=None, chain=_chain(providers, chain_at), at=at)
 
 
 def _cpu_fallback(value: Any) -> str | int:

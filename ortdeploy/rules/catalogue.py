@@ -18,6 +18,7 @@ SPEC_RULES: tuple[str, ...] = (
     "incompatible-providers",
     "output-inside-input",
     "path-outside-tree",
+    "providers-and-sessions",
     "removed-provider-option",
     "repeated-column",
     "repeated-provider",

@@ -29,7 +29,8 @@ _ON = (True, 1, "1")
 
 def check(spec: "Spec") -> Iterator[Finding]:
     for model in spec.models:
-        providers = [find_provider(entry.name) for entry in spec.chain_of(model)]
+        chains = [spec.chain_of(session) for session in model.sessions]
+        providers = [find_provider(entry.name) for chain in chains for entry in chain]
         listed = any(provider is not None and provider.name == CPU for provider in providers)
         if listed and model.session.get("config", {}).get(_KEY) in _ON:
             detail = (

@@ -22,7 +22,7 @@ RULE = Rule(id="idle-provider", summary="Provider never takes a node")
 
 
 def check(spec: "Spec") -> Iterator[Finding]:
-    for chain in (*spec.chains.values(), *(model.chain for model in spec.models)):
+    for chain in spec.written_chains():
         for entry in chain:
             provider = find_provider(entry.name)
             if provider is not None and not provider.claims_nodes:

@@ -25,9 +25,9 @@ RULE = Rule(id="ignored-provider-option", summary="Provider option has no effect
 def check(deployment: "Deployment") -> Iterator[Finding]:
     plugins = {device.provider for device in deployment.facts.runtime.devices}
     for model in deployment.models:
-        for entry in deployment.spec.chain_of(model.spec):
+        for session, entry in ((one, entry) for one in model.sessions for entry in one.written):
             provider = find_provider(entry.name)
-            if provider is None or provider.name not in {one.name for one in model.chain}:
+            if provider is None or provider.name not in {one.name for one in session.chain}:
                 continue
             here = "plugin" if provider.name in plugins else "built-in"
             for option in entry.options:

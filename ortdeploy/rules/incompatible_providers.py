@@ -9,11 +9,10 @@ Example:
 
     providers: [OpenVINO, DirectML, CPU]
 
-How to fix: isolate them: one model entry with each chain, over the same file, and a job for each; or OpenVINO with
-device: CPU.
+How to fix: isolate them with sessions:, as the message writes it; or take OpenVINO with device: CPU.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ortdeploy.providers.catalogue import Provider, find_provider
@@ -29,15 +28,20 @@ _TENSORRT_KINDS = {"TensorrtExecutionProvider", "NvTensorRTRTXExecutionProvider"
 
 def check(spec: "Spec") -> Iterator[Finding]:
     for model in spec.models:
-        earlier: list[tuple[ProviderSpec, Provider]] = []
-        for entry in spec.chain_of(model):
-            provider = find_provider(entry.name)
-            if provider is None:
-                continue
-            reason = next((reason for one in earlier if (reason := _reason(one, (entry, provider)))), None)
-            if reason:
-                yield Finding(at=entry.at, detail=f"{reason} {_split(model, entry, earlier)}", model=model.name)
-            earlier.append((entry, provider))
+        for session in model.sessions:
+            yield from _check_chain(model, spec.chain_of(session))
+
+
+def _check_chain(model: "ModelSpec", chain: "Sequence[ProviderSpec]") -> Iterator[Finding]:
+    earlier: list[tuple[ProviderSpec, Provider]] = []
+    for entry in chain:
+        provider = find_provider(entry.name)
+        if provider is None:
+            continue
+        reason = next((reason for one in earlier if (reason := _reason(one, (entry, provider)))), None)
+        if reason:
+            yield Finding(at=entry.at, detail=f"{reason} {_split(entry, earlier)}", model=model.name)
+        earlier.append((entry, provider))
 
 
 def _reason(one: "tuple[ProviderSpec, Provider]", other: "tuple[ProviderSpec, Provider]") -> str | None:
@@ -59,10 +63,10 @@ def _on_cpu(openvino: "ProviderSpec") -> bool:
     return str(device).upper() == "CPU"
 
 
-def _split(model: "ModelSpec", entry: "ProviderSpec", earlier: "list[tuple[ProviderSpec, Provider]]") -> str:
+def _split(entry: "ProviderSpec", earlier: "list[tuple[ProviderSpec, Provider]]") -> str:
     """Write the isolated sessions out, ready to paste."""
     first = ", ".join(before.name for before, _ in earlier)
     return (
-        f"Isolate them in a model entry each: {model.name}-a: {{path: {model.path}, providers: [{first}, CPU]}} and "
-        f"{model.name}-b: {{path: {model.path}, providers: [{entry.name}, CPU]}}."
+        f"Isolate them, in place of providers: sessions: [{{name: a, providers: [{first}, CPU]}}, "
+        f"{{name: b, providers: [{entry.name}, CPU]}}] opens the first that works."
     )

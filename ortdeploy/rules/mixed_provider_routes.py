@@ -5,7 +5,7 @@ plugin with a warning.
 
 Example: providers: [QNN, CUDA, CPU] with onnxruntime-gpu and the plugin package onnxruntime-qnn.
 
-How to fix: use two models entries with a chain each, or take both providers as plugins.
+How to fix: give each a session of its own under sessions:, or take both providers as plugins.
 """
 
 from collections.abc import Iterator
@@ -25,11 +25,13 @@ RULE = Rule(
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for model in deployment.models:
-        plugins = [provider.name for provider in model.chain if provider.device is not None]
-        built_in = [p.name for p in model.chain if p.device is None and p.name != CPU]
-        if plugins and built_in:
-            detail = (
-                f'Model "{model.spec.name}" asks for {", ".join(plugins)} from a plugin package and for the built-in '
-                f"{', '.join(built_in)}. One session takes the one kind or the other. Give each a model of its own."
-            )
-            yield Finding(at=(*model.spec.at, "providers"), detail=detail, model=model.spec.name)
+        for session in model.sessions:
+            plugins = [provider.name for provider in session.chain if provider.device is not None]
+            built_in = [p.name for p in session.chain if p.device is None and p.name != CPU]
+            if plugins and built_in:
+                detail = (
+                    f'Model "{model.spec.name}" asks for {", ".join(plugins)} from a plugin package and for the '
+                    f"built-in {', '.join(built_in)}. One session takes the one kind or the other. Give each a session "
+                    "of its own under sessions:."
+                )
+                yield Finding(at=(*session.spec.at, "providers"), detail=detail, model=model.spec.name)

@@ -23,7 +23,7 @@ RULE = Rule(id="removed-provider-option", summary="Provider option no longer exi
 
 
 def check(spec: "Spec") -> Iterator[Finding]:
-    for chain in (*spec.chains.values(), *(model.chain for model in spec.models)):
+    for chain in spec.written_chains():
         for entry in chain:
             provider = find_provider(entry.name)
             for option in entry.options if provider else ():

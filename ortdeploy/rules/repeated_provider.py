@@ -22,7 +22,7 @@ RULE = Rule(id="repeated-provider", summary="Provider named twice in one chain")
 
 
 def check(spec: "Spec") -> Iterator[Finding]:
-    for chain in (*spec.chains.values(), *(model.chain for model in spec.models)):
+    for chain in spec.written_chains():
         seen: set[str] = set()
         for entry in chain:
             provider = find_provider(entry.name)

@@ -1,4 +1,5 @@
-"""What it catches: a provider that this onnxruntime does not offer, where the model says on_unavailable: next.
+"""What it catches: a provider that this onnxruntime does not offer, where the model says on_unavailable: next or has
+another session that can be opened.
 
 Why: the manifest allows it, and it still must not go unseen that a job runs on another provider than the first.
 
@@ -26,12 +27,12 @@ RULE = Rule(
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for model in deployment.models:
-        if model.spec.on_unavailable != "next" or not model.chain:
-            continue
-        chain = ", ".join(provider.name for provider in model.chain)
-        for entry in model.unavailable:
-            detail = (
-                f'Model "{model.spec.name}" goes on without {entry.name}, which this onnxruntime build does not offer. '
-                f"Its session gets {chain}."
-            )
-            yield Finding(at=entry.at, detail=detail, model=model.spec.name)
+        for session in model.sessions if model.usable else ():
+            for entry in session.unavailable:
+                chain = ", ".join(provider.name for provider in session.chain)
+                goes_on = f"Its session gets {chain}." if session.usable else "That session is left out."
+                detail = (
+                    f'Model "{model.spec.name}" goes on without {entry.name}, which this onnxruntime build does not '
+                    f"offer. {goes_on}"
+                )
+                yield Finding(at=entry.at, detail=detail, model=model.spec.name)

@@ -1,5 +1,5 @@
 """What it catches: a provider that this onnxruntime does not offer, unless the model says on_unavailable: next and
-something of the chain is left.
+something of the chain is left, or another of its sessions: can be opened.
 
 Why: ONNX Runtime gives a Python warning and runs on the CPU.
 
@@ -26,9 +26,9 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
     runtime = deployment.facts.runtime
     offered = " and ".join(runtime.available_providers)
     for model in deployment.models:
-        if model.spec.on_unavailable == "next" and model.chain:
+        if model.usable:
             continue
-        for entry in model.unavailable:
+        for entry in (entry for session in model.sessions for entry in session.unavailable):
             provider = find_provider(entry.name)
             if provider is None or any(device.provider == provider.name for device in runtime.devices):
                 continue

@@ -24,9 +24,10 @@ RULE = Rule(id="undefined-provider-chain", summary="Provider chain is not declar
 
 def check(spec: "Spec") -> Iterator[Finding]:
     for model in spec.models:
-        name = model.chain_name
-        if name is None or name in spec.chains:
-            continue
-        hint = f"For that provider alone write providers: [{name}]." if find_provider(name) else ""
-        detail = f'Model "{model.name}" names the chain "{name}". {hint or did_you_mean(name, spec.chains)}'
-        yield Finding(at=(*model.at, "providers"), detail=detail, model=model.name)
+        for session in model.sessions:
+            name = session.chain_name
+            if name is None or name in spec.chains:
+                continue
+            hint = f"For that provider alone write providers: [{name}]." if find_provider(name) else ""
+            detail = f'Model "{model.name}" names the chain "{name}". {hint or did_you_mean(name, spec.chains)}'
+            yield Finding(at=(*session.at, "providers"), detail=detail, model=model.name)

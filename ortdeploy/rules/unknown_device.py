@@ -24,7 +24,7 @@ RULE = Rule(id="unknown-device", summary="Provider has no such device", certaint
 def check(deployment: "Deployment") -> Iterator[Finding]:
     runtime = deployment.facts.runtime
     for model in deployment.models:
-        for entry in deployment.spec.chain_of(model.spec):
+        for session, entry in ((one, entry) for one in model.sessions for entry in one.written):
             provider = find_provider(entry.name)
             if provider is None or entry.device is None:
                 continue
@@ -32,7 +32,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             if provider.name in runtime.available_providers:
                 detail = f"{provider.name} is built into this onnxruntime; it takes its device as a provider option."
                 yield Finding(at=(*entry.at, "device"), detail=detail, model=model.spec.name)
-            elif devices and entry in model.unavailable:
+            elif devices and entry in session.unavailable:
                 known = ", ".join(
                     f"{device.index}: {device.kind} {device.name} ({device.vendor})" for device in devices
                 )

@@ -23,7 +23,7 @@ RULE = Rule(id="unreachable-provider", summary="Provider comes after the CPU")
 
 
 def check(spec: "Spec") -> Iterator[Finding]:
-    for chain in (*spec.chains.values(), *(model.chain for model in spec.models)):
+    for chain in spec.written_chains():
         names = [provider.name if (provider := find_provider(entry.name)) else entry.name for entry in chain]
         if CPU not in names:
             continue

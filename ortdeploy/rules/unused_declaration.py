@@ -23,7 +23,7 @@ RULE = Rule(id="unused-declaration", summary="Declared, but not used", severity=
 
 
 def check(spec: "Spec") -> Iterator[Finding]:
-    chains = {model.chain_name for model in spec.models}
+    chains = {session.chain_name for model in spec.models for session in model.sessions}
     for name in spec.chains:
         if name not in chains:
             detail = f'No model uses the provider chain "{name}". Use it, or remove it.'

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from ortdeploy.plan import LoadAdapter, OpenSession
+from ortdeploy.plan import LoadAdapter, OpenSession, PlannedSession
 
 Array = npt.NDArray[Any]
 
@@ -22,14 +22,17 @@ class Session(Protocol):
         """Operator types of the nodes that are on the CPU provider."""
 
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapter: str | None) -> Sequence[Array]:
-        """Run once and return the named outputs. Raises OrtdeployError when ONNX Runtime refuses."""
+        """Run once and return the named outputs.
+
+        Raises OrtdeployError when ONNX Runtime refuses, ProviderFailedError when an execution provider failed.
+        """
 
 
 class Runtime(Protocol):
     """Opens sessions and loads adapters."""
 
-    def open_session(self, step: OpenSession) -> Session:
-        """Open a session for a model. Raises OrtdeployError."""
+    def open_session(self, step: OpenSession, candidate: PlannedSession) -> Session:
+        """Open one of the step's candidates. Raises OrtdeployError."""
 
     def load_adapter(self, step: LoadAdapter, session: Session) -> None:
         """Load an adapter file for a session. Raises OrtdeployError."""

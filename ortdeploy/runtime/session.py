@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnxruntime as ort
+from onnxruntime.capi.onnxruntime_pybind11_state import EPFail
 
-from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.plan import LoadAdapter, OpenSession, PlannedProvider
+from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
+from ortdeploy.plan import LoadAdapter, OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.runtime.plugins import describe, ep_devices, register
 from ortdeploy.runtime.protocol import Array, Session
@@ -52,6 +53,8 @@ class OrtSession:
             return self._session.run(outputs, feeds, options)  # type: ignore[no-any-return]  # onnxruntime is untyped
         except MemoryError:
             raise
+        except EPFail as error:
+            raise ProviderFailedError(_first_line(error)) from error
         except Exception as error:  # every error of the binding is its own class, all derived from Exception
             raise OrtdeployError(_first_line(error)) from error
 
@@ -59,17 +62,17 @@ class OrtSession:
 class OrtRuntime:
     """The real runtime."""
 
-    def open_session(self, step: OpenSession) -> Session:
-        """Open a session with exactly the step's chain and options. Raises OrtdeployError."""
+    def open_session(self, step: OpenSession, candidate: PlannedSession) -> Session:
+        """Open a session with exactly the candidate's chain and the step's options. Raises OrtdeployError."""
         options = _session_options(step.options)
-        if CPU not in {provider.name for provider in step.providers}:
+        if CPU not in {provider.name for provider in candidate.providers}:
             options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
         try:
-            if any(provider.device for provider in step.providers):
-                _add_devices(options, step)
+            if any(provider.device for provider in candidate.providers):
+                _add_devices(options, candidate)
                 session = ort.InferenceSession(step.path, sess_options=options, enable_fallback=0)
             else:
-                providers = [(provider.name, _strings(provider.options)) for provider in step.providers]
+                providers = [(provider.name, _strings(provider.options)) for provider in candidate.providers]
                 session = ort.InferenceSession(step.path, sess_options=options, providers=providers, enable_fallback=0)
         except OrtdeployError:
             raise
@@ -111,9 +114,9 @@ def _session_options(options: Mapping[str, Any]) -> ort.SessionOptions:
     return result
 
 
-def _add_devices(options: ort.SessionOptions, step: OpenSession) -> None:
+def _add_devices(options: ort.SessionOptions, candidate: PlannedSession) -> None:
     """Give plugin providers their devices, in order; ONNX Runtime puts the CPU provider after them by itself."""
-    for provider in step.providers:
+    for provider in candidate.providers:
         if provider.device is not None:
             register(provider.name, provider.device.library)
             options.add_provider_for_devices([_find_device(provider)], _strings(provider.options))

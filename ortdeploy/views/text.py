@@ -96,11 +96,19 @@ def _render_one(plan: "Plan", paint: Paint, *, verbose: bool) -> str:
 
 
 def _render_session(step: "OpenSession", paint: Paint) -> Iterator[str]:
-    chain = ", ".join(f"{p.name}{_device(p)}{_options(dict(p.options))}" for p in step.providers)
+    chains = [
+        ", ".join(f"{p.name}{_device(p)}{_options(dict(p.options))}" for p in c.providers) for c in step.candidates
+    ]
     model = f"{PurePath(step.path).name} (sha256 {step.sha256[:12]}…)"
-    yield f"{paint('+', _GREEN)} open session {step.session}: {model} on {chain}"
+    yield f"{paint('+', _GREEN)} open session {step.session}: {model} on {chains[0]}"
+    for candidate, chain in zip(step.candidates[1:], chains[1:], strict=True):
+        yield f"    else {candidate.name}: {chain}"
     if step.options:
         yield f"    session options{_options(dict(step.options))}"
+
+
+def _provider(provider: "PlannedProvider") -> str:
+    return f"{provider.name}{_device(provider)}{_options(dict(provider.options))}"
 
 
 def _device(provider: "PlannedProvider") -> str:

@@ -1,7 +1,7 @@
 """The executor with a fake runtime: parts, resuming, budgets, stopping; the invariant over any sizes."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from support.fakes import Counter, FakeRuntime, double, refuse_negative
 from support.specs import make_spec
 
 from ortdeploy.deployment import resolve
+from ortdeploy.diagnostics import ProviderFailedError
 from ortdeploy.executor import Execution
 from ortdeploy.job_run import JobResult, Status
 from ortdeploy.ledger import open_ledger, read_outputs
@@ -246,6 +247,67 @@ def test_events_carry_the_run_job_model_and_providers(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert all(event["job"] == "run" and event["model"] == "m" for event in events[1:])
     assert all(event["providers"] == ["CPUExecutionProvider"] for event in events)
+
+
+SESSIONS = "{path: m.onnx, sessions: [{name: npu, providers: [CPU]}, {name: gpu, providers: [CPU]}, {name: cpu, providers: [CPU]}]}"
+
+
+def plan_with_sessions(folder: Path, rows: int) -> Plan:
+    spec = make_spec(
+        MANIFEST.format(size=4, last="short", rows_per_part=8, max_failed=0, on_nan="keep").replace(
+            "{path: m.onnx}", SESSIONS
+        ),
+        folder=str(folder),
+    )
+    facts = make_facts(
+        spec,
+        {
+            "models": {"m": {"inputs": {"x": "float32[batch,2]"}, "outputs": {"y": "float32[batch,2]"}}},
+            "inputs": {"run": {"columns": {"array": "float32[rows,2]"}, "rows": rows}},
+        },
+    )
+    return make_plan(resolve(spec, facts))
+
+
+def test_the_first_session_that_opens_is_used_and_the_others_are_named(tmp_path: Path) -> None:
+    save(tmp_path, range(5))
+    runtime = FakeRuntime(double, broken=("npu",))
+    with capture_logs() as events:
+        result = execute(tmp_path, plan_with_sessions(tmp_path, 5), runtime)
+    assert result.status == Status.DONE
+    assert runtime.opened == ["npu", "gpu"]
+    assert [(e["session"], e["reason"]) for e in events if e["event"] == "session.refused"] == [
+        ("npu", "npu is broken")
+    ]
+    assert (report(tmp_path)["session"], report(tmp_path)["sessions_passed_over"]) == ("gpu", {"npu": "npu is broken"})
+
+
+def test_a_provider_that_fails_during_a_run_hands_over_where_it_stopped(tmp_path: Path) -> None:
+    save(tmp_path, range(20))
+    batches: list[float] = []
+
+    def fail_on_the_fourth(feeds: "Mapping[str, np.ndarray]") -> "Mapping[str, np.ndarray]":
+        batches.append(float(feeds["x"][0, 0]))
+        if len(batches) == 4:
+            raise ProviderFailedError("the device is gone")
+        return double(feeds)
+
+    runtime = FakeRuntime(fail_on_the_fourth)
+    with capture_logs() as events:
+        result = execute(tmp_path, plan_with_sessions(tmp_path, 20), runtime)
+    assert (result.status, result.committed, result.failed) == (Status.DONE, 20, 0)
+    assert runtime.opened == ["npu", "gpu"]
+    assert batches == [0.0, 4.0, 8.0, 12.0, 8.0, 12.0, 16.0]
+    assert rows(tmp_path) == [(row, row * 2.0) for row in range(20)]
+    assert "session.failed" in [event["event"] for event in events]
+    assert report(tmp_path)["sessions_passed_over"] == {"npu": "the device is gone"}
+
+
+def test_when_no_session_is_left_the_job_fails_with_every_reason(tmp_path: Path) -> None:
+    save(tmp_path, range(5))
+    result = execute(tmp_path, plan_with_sessions(tmp_path, 5), FakeRuntime(double, broken=("npu", "gpu", "cpu")))
+    assert result.status == Status.FAILED
+    assert result.reason == "npu is broken; gpu is broken; cpu is broken"
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)

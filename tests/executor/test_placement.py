@@ -7,17 +7,17 @@ from support.fakes import FakeSession, double
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.placement import check_placement
-from ortdeploy.plan import OpenSession, PlannedProvider
+from ortdeploy.plan import OpenSession, PlannedProvider, PlannedSession
 
 CPU, QNN, CUDA = "CPUExecutionProvider", "QNNExecutionProvider", "CUDAExecutionProvider"
 
 
 def check(placement: Mapping[str, int], policy: str | int, chain: tuple[str, ...] = (QNN, CPU)) -> str | None:
+    candidate = PlannedSession(name="s", providers=tuple(PlannedProvider(name=name, options={}) for name in chain))
     step = OpenSession(
-        session="s", model="m", path="m.onnx", sha256="", cpu_fallback=policy, options={},
-        providers=tuple(PlannedProvider(name=name, options={}) for name in chain),
-    )  # fmt: skip
-    return check_placement(step, FakeSession(double, placement=placement, cpu_operators=("Gather", "Loop")))
+        session="s", model="m", path="m.onnx", sha256="", candidates=(candidate,), cpu_fallback=policy, options={}
+    )
+    return check_placement(step, candidate, FakeSession(double, placement=placement, cpu_operators=("Gather", "Loop")))
 
 
 def test_all_nodes_where_they_belong() -> None:

@@ -61,7 +61,7 @@ def test_a_set_value_is_read_as_yaml(tmp_path: Path) -> None:
     assert loaded.name == "other"
     assert loaded.jobs[0].batch_size == 16
     assert loaded.jobs[0].input.key == ("row",)
-    assert [entry.name for entry in loaded.models[0].chain] == ["CPU"]
+    assert [entry.name for entry in loaded.models[0].sessions[0].chain] == ["CPU"]
 
 
 def test_a_set_reaches_list_items_and_keys_with_dots(tmp_path: Path) -> None:

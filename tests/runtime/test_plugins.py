@@ -102,6 +102,31 @@ def test_a_backend_that_cannot_start_is_not_taken_for_a_run(tmp_path: Path) -> N
     assert "took no node" in applied.out
 
 
+SESSIONS = """\
+    sessions:
+      - {name: gpu, providers: [CUDA, CPU]}
+      - {name: dynamic, providers: [{provider: QNN, options: {backend_type: cpu}}, CPU]}
+      - {name: broken, providers: [{provider: QNN, options: {backend_type: ir}}, CPU]}
+      - {name: cpu, providers: [CPU]}
+"""
+
+
+@needs_qnn
+def test_isolated_sessions_are_tried_in_order_for_real(tmp_path: Path) -> None:
+    """No CUDA here; QNN's cpu backend does not start; its ir backend takes the nodes and fails when it runs."""
+    path = write(tmp_path)
+    lines = [line for line in path.read_text().splitlines(keepends=True) if "providers:" not in line]
+    path.write_text("".join(lines).replace("    cpu_fallback: warn\n", SESSIONS))
+    applied = run_process(["apply", "m.yaml"], cwd=tmp_path)
+    assert applied.code == 0, applied.out
+    assert "warning[skipped-provider]" in applied.out
+    found = report(tmp_path)
+    assert found["session"] == "cpu"
+    assert list(found["sessions_passed_over"]) == ["dynamic", "broken"]
+    assert "took no node" in found["sessions_passed_over"]["dynamic"]
+    assert len(read_rows(tmp_path / "out")) == 6
+
+
 @needs_qnn
 def test_what_a_library_prints_does_not_land_in_json(tmp_path: Path) -> None:
     write(tmp_path)

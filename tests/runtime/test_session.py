@@ -9,20 +9,23 @@ import pytest
 from support.models import gather_model, lora_model, scale_model
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.plan import LoadAdapter, OpenSession, PlannedProvider
+from ortdeploy.plan import LoadAdapter, OpenSession, PlannedProvider, PlannedSession
+from ortdeploy.runtime.protocol import Session
 from ortdeploy.runtime.session import OrtRuntime
 
 CPU = (PlannedProvider(name="CPUExecutionProvider", options={}),)
 
 
-def step(path: Path, providers: tuple[PlannedProvider, ...] = CPU, **options: Any) -> OpenSession:
-    return OpenSession(
-        session="s", model="m", path=str(path), sha256="", providers=providers, cpu_fallback="warn", options=options
+def open_session(path: Path, providers: tuple[PlannedProvider, ...] = CPU, **options: Any) -> Session:
+    candidate = PlannedSession(name="s", providers=providers)
+    step = OpenSession(
+        session="s", model="m", path=str(path), sha256="", candidates=(candidate,), cpu_fallback="warn", options=options
     )
+    return OrtRuntime().open_session(step, candidate)
 
 
 def test_a_session_runs_and_its_placement_is_what_was_recorded(tmp_path: Path) -> None:
-    session = OrtRuntime().open_session(step(scale_model(tmp_path / "m.onnx")))
+    session = open_session(scale_model(tmp_path / "m.onnx"))
     assert session.placement == {"CPUExecutionProvider": 1}
     (result,) = session.run(["y"], {"x": np.ones((2, 4), np.float32)}, None)
     assert result.tolist() == [[2.0] * 4] * 2
@@ -34,7 +37,7 @@ def test_every_session_option_is_taken(tmp_path: Path) -> None:
         "enable_cpu_mem_arena": False, "enable_mem_pattern": False, "enable_mem_reuse": True, "use_deterministic_compute": True,
         "log_severity_level": 4, "free_dimension_overrides": {"batch": 2}, "config": {"session.intra_op.allow_spinning": False},
     }  # fmt: skip
-    session = OrtRuntime().open_session(step(scale_model(tmp_path / "m.onnx"), **options))
+    session = open_session(scale_model(tmp_path / "m.onnx"), **options)
     with pytest.raises(OrtdeployError, match="Got invalid dimensions"):
         session.run(["y"], {"x": np.ones((3, 4), np.float32)}, None)
 
@@ -42,24 +45,24 @@ def test_every_session_option_is_taken(tmp_path: Path) -> None:
 def test_booleans_reach_onnxruntime_as_it_compares_them(tmp_path: Path) -> None:
     path = scale_model(tmp_path / "m.onnx")
     with pytest.raises(OrtdeployError, match="explicitly added the CPU EP"):
-        OrtRuntime().open_session(step(path, config={"session.disable_cpu_ep_fallback": True}))
+        open_session(path, config={"session.disable_cpu_ep_fallback": True})
 
 
 def test_no_session_is_opened_on_the_cpu_instead_of_what_was_asked(tmp_path: Path) -> None:
     path = scale_model(tmp_path / "m.onnx")
     with pytest.raises(OrtdeployError, match="cannot be opened"):
-        OrtRuntime().open_session(step(path, (PlannedProvider(name="NopeExecutionProvider", options={}),)))
+        open_session(path, (PlannedProvider(name="NopeExecutionProvider", options={}),))
 
 
 def test_a_file_that_is_no_model_is_an_error_with_the_models_name(tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     path.write_bytes(b"nothing")
     with pytest.raises(OrtdeployError, match='Model "m"'):
-        OrtRuntime().open_session(step(path))
+        open_session(path)
 
 
 def test_a_refused_batch_is_an_error_with_onnxruntimes_words(tmp_path: Path) -> None:
-    session = OrtRuntime().open_session(step(gather_model(tmp_path / "m.onnx")))
+    session = open_session(gather_model(tmp_path / "m.onnx"))
     with pytest.raises(OrtdeployError, match="indices element out of data bounds"):
         session.run(["y"], {"index": np.array([99])}, None)
 
@@ -74,7 +77,7 @@ def make_adapter(path: Path, **arrays: np.ndarray) -> Path:
 
 
 def test_an_adapter_is_applied_and_lives_as_long_as_its_session(tmp_path: Path) -> None:
-    session = OrtRuntime().open_session(step(lora_model(tmp_path / "m.onnx")))
+    session = open_session(lora_model(tmp_path / "m.onnx"))
     a, b = np.ones((4, 2), np.float32), np.full((2, 4), 0.5, np.float32)
     path = make_adapter(tmp_path / "a.onnx_adapter", lora_A=a, lora_B=b)
     OrtRuntime().load_adapter(LoadAdapter(adapter="a", session="s", path=str(path), sha256=""), session)
@@ -84,7 +87,7 @@ def test_an_adapter_is_applied_and_lives_as_long_as_its_session(tmp_path: Path) 
 
 
 def test_a_file_that_is_no_adapter_is_an_error_with_its_name(tmp_path: Path) -> None:
-    session = OrtRuntime().open_session(step(lora_model(tmp_path / "m.onnx")))
+    session = open_session(lora_model(tmp_path / "m.onnx"))
     path = tmp_path / "a.onnx_adapter"
     path.write_bytes(b"nothing at all")
     with pytest.raises(OrtdeployError, match=r"a\.onnx_adapter"):

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.plan import LoadAdapter, OpenSession
+from ortdeploy.plan import LoadAdapter, OpenSession, PlannedSession
 from ortdeploy.runtime.protocol import Array, Session
 
 Function = Callable[[Mapping[str, Array]], Mapping[str, Array]]
@@ -29,8 +29,13 @@ class FakeSession:
 class FakeRuntime:
     function: Function
     sessions: list[FakeSession] = field(default_factory=list)
+    opened: list[str] = field(default_factory=list)
+    broken: tuple[str, ...] = ()
 
-    def open_session(self, step: OpenSession) -> Session:
+    def open_session(self, step: OpenSession, candidate: PlannedSession) -> Session:
+        self.opened.append(candidate.name)
+        if candidate.name in self.broken:
+            raise OrtdeployError(f"{candidate.name} is broken")
         self.sessions.append(FakeSession(self.function))
         return self.sessions[-1]
 
