@@ -20,6 +20,7 @@ exit codes:
 COMMANDS = {
     "apply": "run a manifest's jobs, or a saved plan",
     "completion": "print a shell completion script",
+    "device": "capture this machine's facts as a device file",
     "explain": "print a rule's page, or a provider's",
     "init": "write a manifest for a model",
     "plan": "say what would run, and refuse what cannot",
@@ -93,6 +94,7 @@ def _add_validate(parser: argparse.ArgumentParser) -> None:
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:
     _add_validate(parser)
+    parser.add_argument("--device", metavar="FILE", help="plan for the machine of a device file instead of this one")
     parser.add_argument("--out", metavar="PLAN", help="save the plan, for ortdeploy apply PLAN")
     parser.add_argument("--job", metavar="NAME", help="this job only")
     parser.add_argument("--detailed-exitcode", action="store_true", help="exit with 2 when something would run")
@@ -120,6 +122,11 @@ def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="RULE|PROVIDER")
 
 
+def _add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--name", metavar="NAME", help="the device's name (default: the host's)")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write to a file instead of standard output")
+
+
 def _add_completion(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=("bash", "zsh", "tcsh"))
 
@@ -127,6 +134,7 @@ def _add_completion(parser: argparse.ArgumentParser) -> None:
 _ADD = {
     "apply": _add_apply,
     "completion": _add_completion,
+    "device": _add_device,
     "explain": _add_explain,
     "init": _add_init,
     "plan": _add_plan,

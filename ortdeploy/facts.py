@@ -31,6 +31,19 @@ class DeviceFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MachineFacts:
+    """A machine: what this process may use of it, and the processor features that kernels care about."""
+
+    system: str
+    architecture: str
+    python: str
+    cores: int
+    cpu_quota: float | None
+    memory_bytes: int | None
+    cpu_flags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeFacts:
     """The ONNX Runtime of this machine, and what it can load at most (None, and no opsets, where that is not known).
 

@@ -4,7 +4,7 @@ Commands call as far as they go.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,20 +70,26 @@ def _check_specs(loaded: Loaded) -> tuple[Diagnostic, ...]:
 
 
 def plan_manifests(
-    paths: Sequence[str], options: LoadOptions, *, state_dir: str | None, only_job: str | None = None
+    paths: Sequence[str],
+    options: LoadOptions,
+    *,
+    state_dir: str | None,
+    only_job: str | None = None,
+    device: str | None = None,
 ) -> Planned:
-    """Validate, look at the world, object, and write down the steps."""
+    """Validate, look at the world, object, and write down the steps; `device` is a file to take for this machine."""
     validated = validate(paths, options)
     plans: list[Plan] = []
     diagnostics = validated.diagnostics
     if only_job is not None and validated.specs:
         check_job_name(only_job, [job.name for spec in validated.specs for job in spec.jobs])
-    runtime = _probe_runtime(validated.specs) if validated.specs else None
+    runtime, found = _runtime_facts(validated.specs, device)
+    diagnostics += found
     for spec in validated.specs:
         if runtime is None:
             break
         plan, found = _plan_one(spec, runtime, state_dir, only_job)
-        diagnostics += found
+        diagnostics += _assumed(found) if device else found
         if plan is not None:
             plans.append(plan)
     return Planned(plans=tuple(plans), diagnostics=sort_diagnostics(diagnostics))
@@ -93,6 +99,21 @@ def check_job_name(job: str, known: Sequence[str]) -> None:
     """Refuse a --job that names no job. Raises UsageError."""
     if job not in known:
         raise UsageError(f'--job: there is no job "{job}". {did_you_mean(job, known)}')
+
+
+def _runtime_facts(specs: Sequence[Spec], device: str | None) -> "tuple[RuntimeFacts | None, tuple[Diagnostic, ...]]":
+    if device is not None:
+        from ortdeploy.device_file import load_device  # noqa: PLC0415  only who plans for another machine
+
+        return load_device(device)
+    return (_probe_runtime(specs) if specs else None), ()
+
+
+def _assumed(diagnostics: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
+    """Mark as assumed of a described machine what would be proven on this one."""
+    return tuple(
+        replace(one, certainty=Certainty.ASSUMED) if one.certainty is Certainty.MACHINE else one for one in diagnostics
+    )
 
 
 def _probe_runtime(specs: Sequence[Spec]) -> "RuntimeFacts":

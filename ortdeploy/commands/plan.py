@@ -17,7 +17,11 @@ from ortdeploy.workflow import Planned, plan_manifests
 def run(arguments: argparse.Namespace) -> int:
     """Plan and print; save the plan when asked to and nothing speaks against it."""
     planned = plan_manifests(
-        arguments.paths, load_options(arguments), state_dir=arguments.state_dir, only_job=arguments.job
+        arguments.paths,
+        load_options(arguments),
+        state_dir=arguments.state_dir,
+        only_job=arguments.job,
+        device=arguments.device,
     )
     rejected = has_errors(planned.diagnostics)
     if arguments.format == "json":

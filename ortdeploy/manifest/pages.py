@@ -67,6 +67,11 @@ PAGES: dict[str, tuple[str, str]] = {
         "Manifests are strict: a key that ortdeploy does not know is an error, because a misspelt key would "
         "otherwise leave its setting silently at the default. Keys that begin with x- at the top are free.",
     ),
+    "unreadable-device": (
+        "Device file cannot be read",
+        "--device names a device file, written by `ortdeploy device` on the device or by hand; `ortdeploy schema "
+        "device` prints its schema.",
+    ),
     "unreadable-manifest": (
         "Manifest cannot be read",
         "The file is missing, is not a file, or may not be read by this user; or a folder holds no *.yaml.",

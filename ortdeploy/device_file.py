@@ -1,0 +1,85 @@
+"""Device files: a machine's facts as YAML to commit, so that a plan can be made for it somewhere else."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ortdeploy.diagnostics import Diagnostic, Span, has_errors
+from ortdeploy.facts import DeviceFacts, MachineFacts, RuntimeFacts
+from ortdeploy.manifest.document import MAX_BYTES, parse_document, stage_diagnostic
+from ortdeploy.manifest.schema import check_document
+from ortdeploy.manifest.write import flow, scalar
+
+FORMAT_VERSION = 1
+
+
+def dump_device(name: str, runtime: RuntimeFacts, machine: MachineFacts) -> str:
+    """Return the text of a device file."""
+    devices = [
+        {"provider": d.provider, "index": d.index, "kind": d.kind, "vendor": d.vendor, "name": d.name}
+        for d in runtime.devices
+    ]
+    runtime_lines = {
+        "version": runtime.version,
+        "providers": list(runtime.available_providers),
+        "max_ir_version": runtime.max_ir_version,
+        "max_opsets": dict(runtime.max_opsets),
+        "packages": sorted(runtime.packages),
+    }
+    machine_lines = {
+        "system": machine.system,
+        "architecture": machine.architecture,
+        "python": machine.python,
+        "cores": machine.cores,
+        "cpu_quota": machine.cpu_quota,
+        "memory_bytes": machine.memory_bytes,
+        "cpu_flags": list(machine.cpu_flags),
+    }
+    return (
+        f"device_version: {FORMAT_VERSION}\nname: {scalar(name)}\nsource: captured\n"
+        f"runtime:\n{_lines(runtime_lines)}"
+        f"devices: {'[]' if not devices else ''}\n{''.join(f'  - {flow(device)}{chr(10)}' for device in devices)}"
+        f"machine:\n{_lines(machine_lines)}"
+    )
+
+
+def _lines(values: Mapping[str, Any]) -> str:
+    return "".join(f"  {key}: {flow(value)}\n" for key, value in values.items())
+
+
+def load_device(path: str) -> tuple[RuntimeFacts | None, tuple[Diagnostic, ...]]:
+    """Read a device file into the facts that planning needs, or say what is wrong with it."""
+    try:
+        with Path(path).open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        detail = f"The device file {path} cannot be read: {getattr(error, 'strerror', None) or error}."
+        return None, (stage_diagnostic("unreadable-device", detail, Span(path=path, line=1, column=1)),)
+    document, diagnostics = parse_document(raw, path)
+    if document is None:
+        return None, diagnostics
+    diagnostics += check_document(document, "device")
+    return (None if has_errors(diagnostics) else _runtime_facts(document.data)), diagnostics
+
+
+def _runtime_facts(data: Mapping[str, Any]) -> RuntimeFacts:
+    runtime = data["runtime"]
+    return RuntimeFacts(
+        version=runtime["version"],
+        available_providers=tuple(runtime["providers"]),
+        max_ir_version=runtime.get("max_ir_version"),
+        max_opsets=runtime.get("max_opsets", {}),
+        packages=frozenset(runtime.get("packages", ())),
+        devices=tuple(_device(device, index) for index, device in enumerate(data.get("devices", ()))),
+    )
+
+
+def _device(data: Mapping[str, Any], position: int) -> DeviceFacts:
+    return DeviceFacts(
+        provider=data["provider"],
+        index=data.get("index", position),
+        kind=data["kind"],
+        vendor=data.get("vendor", ""),
+        name=data.get("name", data["kind"]),
+        library="",
+    )

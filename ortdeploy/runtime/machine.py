@@ -1,0 +1,66 @@
+"""Looks at this machine: cores, quota, memory and the processor features that ONNX Runtime's kernels care about."""
+
+import os
+import platform
+from pathlib import Path
+
+from ortdeploy.facts import MachineFacts
+
+_FLAGS = (
+    "amx_bf16", "amx_int8", "asimddp", "asimdhp", "avx", "avx2", "avx512_bf16", "avx512_fp16", "avx512_vnni", "avx512f",
+    "avx_vnni", "bf16", "f16c", "fma", "i8mm", "sme", "sve", "sve2",
+)  # fmt: skip
+_CGROUP = Path("/sys/fs/cgroup")
+_MEMINFO = Path("/proc/meminfo")
+_CPUINFO = Path("/proc/cpuinfo")
+_KIB = 1024
+
+
+def probe_machine() -> MachineFacts:
+    """Return what this machine is; None and nothing where the system does not tell."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return MachineFacts(
+        system=platform.system(),
+        architecture=platform.machine(),
+        python=platform.python_version(),
+        cores=len(affinity(0)) if affinity else os.cpu_count() or 1,
+        cpu_quota=_cpu_quota(),
+        memory_bytes=_memory(),
+        cpu_flags=_cpu_flags(),
+    )
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _cpu_quota() -> float | None:
+    """Return the cores that cgroup v2's cpu.max, or v1's cfs quota, allows; None without a limit."""
+    words = _read(_CGROUP / "cpu.max").split() or [
+        _read(_CGROUP / "cpu/cpu.cfs_quota_us").strip(),
+        _read(_CGROUP / "cpu/cpu.cfs_period_us").strip(),
+    ]
+    if len(words) == 2 and all(word.isdecimal() for word in words):  # noqa: PLR2004  quota and period
+        return int(words[0]) / int(words[1])
+    return None
+
+
+def _memory() -> int | None:
+    """Return the smaller of the machine's memory and the control group's limit, in bytes."""
+    total = _read(_MEMINFO).partition("MemTotal:")[2].split()
+    limits = [int(total[0]) * _KIB] if total and total[0].isdecimal() else []
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        text = _read(_CGROUP / name).strip()
+        limits += [int(text)] if text.isdecimal() else []
+    return min(limits, default=None)
+
+
+def _cpu_flags() -> tuple[str, ...]:
+    """Return the features among those that matter, by the kernel's names (x86: flags, Arm: Features)."""
+    lines = _read(_CPUINFO).splitlines()
+    line = next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
+    present = set(line.partition(":")[2].split())
+    return tuple(flag for flag in _FLAGS if flag in present)

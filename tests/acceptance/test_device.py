@@ -1,0 +1,129 @@
+"""Device files: captured here, read back, planned for."""
+
+from pathlib import Path
+
+import pytest
+from conftest import MANIFEST, REPOSITORY, Cli
+
+from ortdeploy.device_file import dump_device, load_device
+from ortdeploy.facts import MachineFacts
+from ortdeploy.manifest.document import parse_document
+from ortdeploy.runtime import machine
+from ortdeploy.runtime.machine import probe_machine
+from ortdeploy.runtime.probe import probe_runtime
+
+DEVICES = sorted((REPOSITORY / "deployments/devices").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", DEVICES, ids=lambda path: path.stem)
+def test_every_shipped_device_file_is_right_and_says_where_it_comes_from(path: Path) -> None:
+    facts, problems = load_device(str(path))
+    assert not problems
+    assert facts is not None
+    document, _ = parse_document(path.read_bytes(), "d")
+    assert document is not None
+    assert document.data["name"] == path.stem
+    assert document.data["source"] in {"captured", "documentation"}
+
+
+def test_what_is_captured_reads_back_as_the_same_facts(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "here.yaml"
+    assert cli("device", "--name", "here: now", "-o", path).code == 0
+    facts, problems = load_device(str(path))
+    assert not problems
+    here = probe_runtime([])
+    assert facts is not None
+    assert (facts.version, facts.available_providers, facts.max_opsets) == (
+        here.version,
+        here.available_providers,
+        here.max_opsets,
+    )
+    assert cli("device").out.startswith("device_version: 1")
+
+
+def test_a_plan_for_another_device_says_what_it_assumes(cli: Cli, deployment: Path) -> None:
+    path = deployment / "m.yaml"
+    path.write_text(MANIFEST.replace("double.onnx}", "double.onnx, providers: [TensorRT, CUDA, CPU]}"))
+    jetson, pi = (REPOSITORY / f"deployments/devices/{name}.yaml" for name in ("jetson-orin-nano", "raspberry-pi-5"))
+    assert cli("plan", path).code == 1
+    planned = cli("plan", path, "--device", jetson)
+    assert planned.code == 0, planned.out
+    assert "TensorrtExecutionProvider, CUDAExecutionProvider, CPUExecutionProvider" in planned.out
+    refused = cli("plan", path, "--device", pi, "--format", "json")
+    assert {(d["rule"], d["certainty"]) for d in refused.json["diagnostics"]} == {("unavailable-provider", "assumed")}
+    assert "(assumed for the described device)" in cli("plan", path, "--device", pi).out
+
+
+def test_a_device_of_a_plugin_package_is_chosen_for_another_machine(cli: Cli, deployment: Path) -> None:
+    path = deployment / "m.yaml"
+    entry = "{provider: QNN, device: NPU, options: {backend_type: htp}}"
+    path.write_text(MANIFEST.replace("double.onnx}", f"double.onnx, providers: [{entry}, CPU]}}"))
+    planned = cli("plan", path, "--device", REPOSITORY / "deployments/devices/snapdragon-x-elite.yaml")
+    assert planned.code == 0, planned.out
+    assert "QNNExecutionProvider (device 0: NPU NPU, Qualcomm)" in planned.out
+
+
+def test_a_plan_for_another_device_is_not_applied_here(cli: Cli, deployment: Path) -> None:
+    plan = deployment / "plan.json"
+    device = REPOSITORY / "deployments/devices/jetson-orin-nano.yaml"
+    assert cli("plan", deployment / "m.yaml", "--device", device, "--out", plan).code == 0
+    refused = cli("apply", plan)
+    assert refused.code == 1
+    assert "The providers is not what the plan was made from" in refused.out
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        (None, "unreadable-device"),
+        ("device_version: 2\nruntime: {version: 1.31.1, providers: []}\n", "value-not-allowed"),
+        ("device_version: 1\n", "missing-key"),
+        ("device_version: 1\nruntime: {version: 1.31.1, providers: [CPU], provider: x}\n", "unknown-key"),
+        ("a: [", "yaml-syntax"),
+    ],
+)
+def test_a_wrong_device_file_is_a_diagnostic(cli: Cli, deployment: Path, text: str | None, rule: str) -> None:
+    device = deployment / "device.txt"
+    if text is not None:
+        device.write_text(text)
+    refused = cli("plan", deployment / "m.yaml", "--device", device)
+    assert refused.code == 1
+    assert f"error[{rule}]" in refused.out
+
+
+def test_quota_and_memory_of_a_control_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    assert probe_machine().cpu_quota is None
+    (tmp_path / "cpu.max").write_text("150000 100000\n")
+    (tmp_path / "memory.max").write_text("268435456\n")
+    facts = probe_machine()
+    assert (facts.cpu_quota, facts.memory_bytes) == (1.5, 268435456)
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    (tmp_path / "memory.max").write_text("max\n")
+    assert probe_machine().cpu_quota is None
+    (tmp_path / "cpu.max").unlink()
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu/cpu.cfs_quota_us").write_text("-1")
+    (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000")
+    assert probe_machine().cpu_quota is None
+    (tmp_path / "cpu/cpu.cfs_quota_us").write_text("50000")
+    assert probe_machine().cpu_quota == 0.5
+
+
+def test_a_machine_that_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_CGROUP", "_MEMINFO", "_CPUINFO"):
+        monkeypatch.setattr(machine, name, tmp_path / "nothing")
+    facts = probe_machine()
+    assert (facts.cpu_quota, facts.memory_bytes, facts.cpu_flags) == (None, None, ())
+    assert facts.cores >= 1
+
+
+def test_odd_names_survive_in_a_device_file(tmp_path: Path) -> None:
+    nobody = MachineFacts(
+        system="", architecture="", python="", cores=1, cpu_quota=None, memory_bytes=None, cpu_flags=()
+    )
+    path = tmp_path / "d.yaml"
+    path.write_text(dump_device("yes: #1\n", probe_runtime([]), nobody), encoding="utf-8")
+    facts, problems = load_device(str(path))
+    assert facts is not None
+    assert not problems
