@@ -13,7 +13,9 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.job_run import JobResult, JobRun, Observer, OpenedSession, Status, TriedSession
 from ortdeploy.ledger import Ledger
 from ortdeploy.placement import check_placement
-from ortdeploy.plan import LoadAdapter, OpenSession, Plan, PlannedSession, RunJob
+from ortdeploy.plan import LoadAdapter, OpenSession, Plan, PlannedProvider, PlannedSession, RunJob
+from ortdeploy.probe_run import ProbeRun
+from ortdeploy.providers.catalogue import CPU
 from ortdeploy.runtime.protocol import Runtime, Session
 
 log = structlog.get_logger()
@@ -62,11 +64,18 @@ class Execution:
         for index, candidate in enumerate(candidates):
             try:
                 session = self._open(step, candidate)
+                probe = self._open_probe(step, candidate)
             except OrtdeployError as error:
                 log.warning("session.refused", model=step.model, session=candidate.name, reason=str(error))
                 tried = (*tried, TriedSession(session=candidate.name, reason=str(error)))
                 continue
-            return OpenedSession(session=session, candidate=candidate, rest=tuple(candidates[index + 1 :]), tried=tried)
+            return OpenedSession(
+                session=session,
+                candidate=candidate,
+                probe=probe,
+                rest=tuple(candidates[index + 1 :]),
+                tried=tried,
+            )
         return OrtdeployError("; ".join(one.reason for one in tried) or f'model "{step.model}" has no session')
 
     def _open(self, step: OpenSession, candidate: PlannedSession) -> Session:
@@ -85,11 +94,21 @@ class Execution:
         )
         return session
 
+    def _open_probe(self, step: OpenSession, candidate: PlannedSession) -> ProbeRun | None:
+        """Open the CPU session that the first batch is compared with, where there is something to compare."""
+        if step.probe is None or {provider.name for provider in candidate.providers} == {CPU}:
+            return None
+        cpu = PlannedSession(name="probe", providers=(PlannedProvider(name=CPU, options={}),))
+        rtol, atol = step.probe
+        return ProbeRun(session=self.runtime.open_session(step, cpu), rtol=rtol, atol=atol)
+
     def _load_adapter(self, step: LoadAdapter, opened: _Opened) -> _Opened:
         if isinstance(opened, OrtdeployError):
             return opened
         try:
             self.runtime.load_adapter(step, opened.session)
+            if opened.probe is not None and opened.probe.session is not None:
+                self.runtime.load_adapter(step, opened.probe.session)
         except OrtdeployError as error:
             return error
         log.info("adapter.loaded", adapter=step.adapter, model=step.session)

@@ -18,6 +18,7 @@ from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.ledger import Ledger, Part
 from ortdeploy.part_files import open_whole, remove_temporaries
 from ortdeploy.plan import Plan, PlannedSession, RunJob
+from ortdeploy.probe_run import ProbeRun
 from ortdeploy.report import write_report
 from ortdeploy.rows import Outcome, RowRunner
 from ortdeploy.runtime.protocol import Session
@@ -63,10 +64,11 @@ class TriedSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedSession:
-    """An open session: which candidate of the plan it is, which are left after it, which were passed over."""
+    """An open session: which candidate of the plan it is, what it is compared with, which are left or passed over."""
 
     session: Session
     candidate: PlannedSession
+    probe: ProbeRun | None = None
     rest: tuple[PlannedSession, ...] = ()
     tried: tuple[TriedSession, ...] = ()
 
@@ -128,7 +130,7 @@ class JobRun:
         self._stop = stop
         self._folder = Path(plan.folder) / step.output
         self._output = ledger.key(self._folder)
-        self._rows = RowRunner(step, opened.session)
+        self._rows = RowRunner(step, opened.session, opened.probe)
         self._progress = _Progress()
         self._begin = time.perf_counter()
         self._begun = False

@@ -67,6 +67,7 @@ class OpenSession:
     sha256: str
     candidates: tuple[PlannedSession, ...]
     cpu_fallback: str | int
+    probe: tuple[float, float] | None
     options: Mapping[str, Any]
 
 
@@ -270,6 +271,7 @@ def _open_session(model: ResolvedModel) -> OpenSession:
             for session in model.usable
         ),
         cpu_fallback=model.spec.cpu_fallback,
+        probe=model.spec.probe,
         options=model.spec.session,
     )
 

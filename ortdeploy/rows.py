@@ -12,6 +12,7 @@ import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.plan import PlannedInput, PlannedStep, RunJob
+from ortdeploy.probe_run import ProbeRun
 from ortdeploy.runtime.protocol import Array, Session
 from ortdeploy.sources.protocol import Batch, Column, FailedRow
 from ortdeploy.tensors import TensorType, format_shape
@@ -43,10 +44,11 @@ class Outcome:
 class RowRunner:
     """Runs batches of one job on a session."""
 
-    def __init__(self, job: RunJob, session: Session) -> None:
+    def __init__(self, job: RunJob, session: Session, probe: ProbeRun | None = None) -> None:
         """Build every step once."""
         self._job = job
         self._session = session
+        self._probe = probe
         self._inputs = [_PreparedInput(planned, whole_rows=job.batch_size == 0) for planned in job.inputs]
         self._postprocess = [(step, _build_postprocess(step)) for step in job.postprocess]
         self.run_times = Histogram()
@@ -96,6 +98,7 @@ class RowRunner:
         except OrtdeployError as error:
             raise StageError("run", "run-refused", str(error)) from error
         self.run_times.add(time.perf_counter() - begin)
+        self._compare_first(feeds, values)
         if self._job.batch_size == 0:
             return {name: value[np.newaxis] for name, value in zip(self._job.fetch, values, strict=True)}
         expected = self._job.pad_to or rows
@@ -104,6 +107,15 @@ class RowRunner:
                 shape = format_shape(value.shape)
                 raise StageError("contract", "output-rows", f"output {name} is {shape} for {expected} rows")
         return {name: value[:rows] for name, value in zip(self._job.fetch, values, strict=True)}
+
+    def _compare_first(self, feeds: dict[str, Array], values: Sequence[Array]) -> None:
+        """Compare the first run with the CPU provider's. Raises ProviderFailedError."""
+        if self._probe is None:
+            return
+        cpu = self._probe.take()
+        if cpu is not None:
+            reference = cpu.run(self._job.fetch, feeds, self._job.adapter)
+            self._probe.compare(self._job.fetch, values, reference)
 
     def _apply_postprocess(self, results: dict[str, Column]) -> dict[str, Column]:
         for step, apply in self._postprocess:

@@ -14,6 +14,9 @@ from ortdeploy.tensors import TensorType
 
 DEFAULT_ROWS_PER_PART = 100_000
 
+PROBE_RTOL, PROBE_ATOL = 0.05, 0.001
+"""Default tolerances of the probe run: float16 and int8 arithmetic pass, zeros and noise do not."""
+
 RESULT_OPTIONS = ("as", "value_as", "values_as")
 """Options of postprocess steps that name a result."""
 
@@ -56,7 +59,7 @@ class ModelSpec:
     """A model. `sessions` are tried in order; `providers:` alone makes one, named like the model.
 
     `both` says that the manifest wrote `providers` and `sessions`. `cpu_fallback` is forbid, warn, allow, a number of
-    nodes or a share of them.
+    nodes or a share of them. `probe` is the relative and absolute tolerance of the probe run; None leaves it out.
     """
 
     name: str
@@ -66,6 +69,7 @@ class ModelSpec:
     both: bool
     on_unavailable: str
     cpu_fallback: str | int
+    probe: tuple[float, float] | None
     session: Mapping[str, Any]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -230,6 +234,7 @@ def _model(name: str, data: Mapping[str, Any]) -> ModelSpec:
         both="providers" in data and "sessions" in data,
         on_unavailable=data.get("on_unavailable", "fail"),
         cpu_fallback=_cpu_fallback(data.get("cpu_fallback", "warn")),
+        probe=_probe(data.get("probe", {})),
         session=data.get("session", {}),
         inputs=_tensors(data.get("inputs", {}), (*at, "inputs")),
         outputs=_tensors(data.get("outputs", {}), (*at, "outputs")),
@@ -253,6 +258,12 @@ def _session(name: str, providers: Any, at: Path, chain_at: Path) -> SessionSpec
     if isinstance(providers, str):
         return SessionSpec(name=name, chain_name=providers, chain=(), at=at)
     return SessionSpec(name=name, chain_name=None, chain=_chain(providers, chain_at), at=at)
+
+
+def _probe(value: Any) -> tuple[float, float] | None:
+    if value is False:
+        return None
+    return float(value.get("rtol", PROBE_RTOL)), float(value.get("atol", PROBE_ATOL))
 
 
 def _cpu_fallback(value: Any) -> str | int:

@@ -15,7 +15,14 @@ CPU, QNN, CUDA = "CPUExecutionProvider", "QNNExecutionProvider", "CUDAExecutionP
 def check(placement: Mapping[str, int], policy: str | int, chain: tuple[str, ...] = (QNN, CPU)) -> str | None:
     candidate = PlannedSession(name="s", providers=tuple(PlannedProvider(name=name, options={}) for name in chain))
     step = OpenSession(
-        session="s", model="m", path="m.onnx", sha256="", candidates=(candidate,), cpu_fallback=policy, options={}
+        session="s",
+        model="m",
+        path="m.onnx",
+        sha256="",
+        candidates=(candidate,),
+        cpu_fallback=policy,
+        probe=None,
+        options={},
     )
     return check_placement(step, candidate, FakeSession(double, placement=placement, cpu_operators=("Gather", "Loop")))
 

@@ -102,6 +102,23 @@ def test_a_backend_that_cannot_start_is_not_taken_for_a_run(tmp_path: Path) -> N
     assert "took no node" in applied.out
 
 
+@needs_qnn
+def test_a_backend_that_answers_with_nothing_does_not_pass(tmp_path: Path) -> None:
+    """QNN's saver backend takes every node and runs without an error; what it returns is zeros or noise."""
+    write(tmp_path, options="{backend_type: saver}", cpu_fallback="forbid")
+    applied = run_process(["apply", "m.yaml"], cwd=tmp_path)
+    assert applied.code == 1
+    assert "is not what the CPU provider computes" in applied.out
+    assert not list((tmp_path / "out").glob("part-*"))
+
+
+@needs_qnn
+def test_the_probe_run_can_be_left_out(tmp_path: Path) -> None:
+    path = write(tmp_path, options="{backend_type: saver}", cpu_fallback="forbid")
+    path.write_text(path.read_text().replace("    cpu_fallback", "    probe: false\n    cpu_fallback"))
+    assert run_process(["apply", "m.yaml"], cwd=tmp_path).code == 0
+
+
 SESSIONS = """\
     sessions:
       - {name: gpu, providers: [CUDA, CPU]}

@@ -19,7 +19,14 @@ CPU = (PlannedProvider(name="CPUExecutionProvider", options={}),)
 def open_session(path: Path, providers: tuple[PlannedProvider, ...] = CPU, **options: Any) -> Session:
     candidate = PlannedSession(name="s", providers=providers)
     step = OpenSession(
-        session="s", model="m", path=str(path), sha256="", candidates=(candidate,), cpu_fallback="warn", options=options
+        session="s",
+        model="m",
+        path=str(path),
+        sha256="",
+        candidates=(candidate,),
+        cpu_fallback="warn",
+        probe=None,
+        options=options,
     )
     return OrtRuntime().open_session(step, candidate)
 

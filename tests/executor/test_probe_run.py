@@ -1,0 +1,57 @@
+"""Outputs against the CPU provider's."""
+
+import numpy as np
+import pytest
+from support.fakes import FakeSession, double
+
+from ortdeploy.diagnostics import ProviderFailedError
+from ortdeploy.probe_run import ProbeRun
+
+PROBE = ProbeRun(session=FakeSession(double), rtol=0.05, atol=0.001)
+EXPECTED = np.array([[1.0, -20.0, 3.0]], dtype=np.float32)
+
+
+def compare(value: np.ndarray, expected: np.ndarray = EXPECTED) -> None:
+    PROBE.compare(["y"], [value], [expected])
+
+
+def test_what_lower_precision_changes_passes() -> None:
+    compare(EXPECTED)
+    compare(EXPECTED.astype(np.float16).astype(np.float32))
+    compare(EXPECTED + np.float32(0.9))
+    compare(np.empty((0, 3), np.float32), np.empty((0, 3), np.float32))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.zeros_like(EXPECTED),
+        EXPECTED + np.float32(1.1),
+        EXPECTED[:, :2],
+        EXPECTED.astype(np.float64),
+        np.where(EXPECTED > 2, np.nan, EXPECTED).astype(np.float32),
+    ],
+)
+def test_what_is_wrong_does_not(value: np.ndarray) -> None:
+    with pytest.raises(ProviderFailedError, match="output y is not what the CPU provider computes"):
+        compare(value)
+
+
+def test_the_cpu_session_is_used_once_and_let_go() -> None:
+    probe = ProbeRun(session=FakeSession(double), rtol=0, atol=0)
+    assert probe.take() is not None
+    assert probe.take() is None
+    assert probe.session is None
+
+
+def test_nan_where_the_cpu_has_nan_passes() -> None:
+    expected = np.array([np.nan, 1.0, np.inf], dtype=np.float32)
+    compare(expected.copy(), expected)
+
+
+def test_whole_numbers_may_flip_now_and_then() -> None:
+    expected = np.arange(100)
+    nearly = np.where(expected < 5, 0, expected)
+    compare(nearly, expected)
+    with pytest.raises(ProviderFailedError, match="only 50% of its values are equal"):
+        compare(np.where(expected < 51, 0, expected), expected)
