@@ -180,6 +180,10 @@ class Spec:
         yield from self.chains.values()
         yield from (session.chain for model in self.models for session in model.sessions)
 
+    def written_options(self) -> Iterator[tuple[ProviderSpec, str]]:
+        """Yield every provider option by its name, with the entry that gives it."""
+        yield from ((entry, option) for chain in self.written_chains() for entry in chain for option in entry.options)
+
     def locate(self, at: Path, *, key: bool = False) -> Span:
         """Return where a part was written: its value, or its key."""
         return self.document.locate_key(at) if key else self.document.locate(at)

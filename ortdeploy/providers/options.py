@@ -21,9 +21,9 @@ def options_schema(provider: Provider) -> dict[str, Any]:
     return schema
 
 
-def option_facts(provider: Provider, option: str) -> dict[str, Any]:
-    """Return what is known of one option; nothing of one that the schema does not know."""
-    facts: dict[str, Any] = options_schema(provider)["properties"].get(option, {})
+def option_facts(provider: Provider | None, option: str) -> dict[str, Any]:
+    """Return what is known of one option; nothing of an unknown option, or an option of an unknown provider."""
+    facts: dict[str, Any] = options_schema(provider)["properties"].get(option, {}) if provider else {}
     return facts
 
 

@@ -23,11 +23,8 @@ RULE = Rule(id="removed-provider-option", summary="Provider option no longer exi
 
 
 def check(spec: "Spec") -> Iterator[Finding]:
-    for chain in spec.written_chains():
-        for entry in chain:
-            provider = find_provider(entry.name)
-            for option in entry.options if provider else ():
-                facts = option_facts(provider, option) if provider else {}
-                if "x-removed" in facts:
-                    detail = f"{option} was removed in {facts['x-removed']}. {facts['description']}"
-                    yield Finding(at=(*entry.at, "options", option), detail=detail, key=True)
+    for entry, option in spec.written_options():
+        facts = option_facts(find_provider(entry.name), option)
+        if "x-removed" in facts:
+            detail = f"{option} was removed in {facts['x-removed']}. {facts['description']}"
+            yield Finding(at=(*entry.at, "options", option), detail=detail, key=True)
