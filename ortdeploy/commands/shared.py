@@ -12,9 +12,10 @@ from ortdeploy.diagnostics import Diagnostic, OrtdeployError
 from ortdeploy.manifest.loader import LoadOptions
 
 
-def load_options(arguments: argparse.Namespace) -> LoadOptions:
+def load_options(arguments: argparse.Namespace, *, digest: bool = True) -> LoadOptions:
     """Return what the command line says about every manifest."""
-    return LoadOptions(profile=arguments.profile, sets=tuple(arguments.sets), roots=tuple(arguments.roots))
+    sets, roots = tuple(arguments.sets), tuple(arguments.roots)
+    return LoadOptions(digest=digest, profile=arguments.profile, sets=sets, roots=roots)
 
 
 def use_color(arguments: argparse.Namespace) -> bool:

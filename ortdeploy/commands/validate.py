@@ -12,7 +12,7 @@ from ortdeploy.workflow import validate
 
 def run(arguments: argparse.Namespace) -> int:
     """Check manifests and print what is wrong with them."""
-    validated = validate(arguments.paths, load_options(arguments))
+    validated = validate(arguments.paths, load_options(arguments, digest=False))
     if arguments.format == "json":
         from ortdeploy.views import json  # noqa: PLC0415  only who asks for it
 

@@ -1,6 +1,5 @@
 """Reads manifest files and runs document, overrides, schema and spec over them."""
 
-import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +7,6 @@ from pathlib import Path
 
 from ortdeploy.diagnostics import Diagnostic, Span, has_errors
 from ortdeploy.manifest.document import MAX_BYTES, Document, parse_document, stage_diagnostic
-from ortdeploy.manifest.overrides import apply_profile, apply_sets, profile_names
 from ortdeploy.manifest.schema import check_document
 from ortdeploy.manifest.spec import Spec, build_spec
 
@@ -17,8 +15,9 @@ SUFFIXES = (".yaml", ".yml")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
-    """What the command line says about every manifest."""
+    """What the command line says about every manifest; `digest` when plans are made of it."""
 
+    digest: bool = True
     profile: str | None = None
     sets: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
@@ -58,17 +57,23 @@ def load_manifest(path: str, options: LoadOptions) -> Loaded:
     document, diagnostics = parse_document(raw, path)
     if document is None:
         return Loaded(path=path, spec=None, variants=(), diagnostics=diagnostics)
-    sha256 = hashlib.sha256(raw).hexdigest()
+    sha256 = _digest(raw) if options.digest else ""
     spec, found = _specify(document, options.profile, options, sha256)
     diagnostics += found
     variants = []
-    for name in () if options.profile else profile_names(document):
+    for name in () if options.profile else _profile_names(document):
         variant, found = _specify(document, name, options, sha256)
         diagnostics += found
         variants += [variant] if variant else []
     if has_errors(diagnostics):
         spec, variants = None, []
     return Loaded(path=path, spec=spec, variants=tuple(variants), diagnostics=tuple(dict.fromkeys(diagnostics)))
+
+
+def _digest(raw: bytes) -> str:
+    import hashlib  # noqa: PLC0415  brings OpenSSL, which checking text does without
+
+    return hashlib.sha256(raw).hexdigest()
 
 
 def _read(path: str) -> tuple[bytes | None, Diagnostic | None]:
@@ -85,15 +90,31 @@ def _unreadable(detail: str, path: str) -> Diagnostic:
     return stage_diagnostic("unreadable-manifest", detail, Span(path=path, line=1, column=1))
 
 
+def _profile_names(document: Document) -> tuple[str, ...]:
+    profiles = document.data.get("profiles") if isinstance(document.data, dict) else None
+    return tuple(profiles) if isinstance(profiles, dict) else ()
+
+
+def _override(
+    document: Document, profile: str | None, sets: tuple[str, ...]
+) -> tuple[Document, tuple[Diagnostic, ...]]:
+    from ortdeploy.manifest.overrides import apply_profile, apply_sets  # noqa: PLC0415  only who overrides needs it
+
+    diagnostics: tuple[Diagnostic, ...] = ()
+    if profile is not None:
+        document, diagnostics = apply_profile(document, profile)
+    document, found = apply_sets(document, sets)
+    return document, diagnostics + found
+
+
 def _specify(
     document: Document, profile: str | None, options: LoadOptions, sha256: str
 ) -> tuple[Spec | None, tuple[Diagnostic, ...]]:
     """Lay profile and --set over a document, check the result, build the spec if it has the right shape."""
     diagnostics: tuple[Diagnostic, ...] = ()
-    if profile is not None:
-        document, diagnostics = apply_profile(document, profile)
-    document, found = apply_sets(document, options.sets)
-    diagnostics += found + check_document(document)
+    if profile is not None or options.sets:
+        document, diagnostics = _override(document, profile, options.sets)
+    diagnostics += check_document(document)
     if has_errors(diagnostics):
         return None, diagnostics
     folder = Path(document.path).absolute().parent

@@ -21,12 +21,6 @@ def apply_profile(document: Document, profile: str) -> tuple[Document, tuple[Dia
     return _merge(document, overlay, ()), ()
 
 
-def profile_names(document: Document) -> tuple[str, ...]:
-    """Return the names of the profiles that a document holds."""
-    profiles = document.data.get("profiles") if isinstance(document.data, dict) else None
-    return tuple(profiles) if isinstance(profiles, dict) else ()
-
-
 def apply_sets(document: Document, sets: Sequence[str]) -> tuple[Document, tuple[Diagnostic, ...]]:
     """Apply each KEY=VALUE; the value is read as YAML, so 16 is a number and [a, b] a list."""
     problems: list[Diagnostic] = []

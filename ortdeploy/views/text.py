@@ -1,7 +1,6 @@
 """Diagnostics, plans and results for the person at the terminal."""
 
 import re
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -32,6 +31,8 @@ def render_diagnostics(diagnostics: Sequence[Diagnostic], *, color: bool) -> str
 
 
 def _render_diagnostic(diagnostic: Diagnostic, paint: Paint) -> str:
+    import textwrap  # noqa: PLC0415  only who has something to say
+
     span = diagnostic.span
     code = _RED if diagnostic.severity is Severity.ERROR else _YELLOW
     place = paint(f"{printable(span.path)}:{span.line}:{span.column}:", _BOLD)
