@@ -37,8 +37,8 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}\n{self.format_usage().strip()}")
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of every command."""
+def build_parser(only: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser of every command; with the flags of one command `only`, which is faster."""
 
     class Version(argparse.Action):
         def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
@@ -57,7 +57,8 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
     for name, help_text in COMMANDS.items():
         command = commands.add_parser(name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}.")
-        _ADD[name](command)
+        if only in {None, name}:
+            _ADD[name](command)
     return parser
 
 

@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parse(argv: list[str]) -> "argparse.Namespace":
     if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
         raise UsageError(f'there is no command "{argv[0]}". {did_you_mean(argv[0], COMMANDS)}')
-    return build_parser().parse_args(argv)
+    return build_parser(only=argv[0] if argv and argv[0] in COMMANDS else None).parse_args(argv)
 
 
 def _complain(message: str, code: int) -> int:
