@@ -191,7 +191,7 @@ def _resolve_provider(entry: ProviderSpec, runtime: RuntimeFacts) -> ResolvedPro
     """Take a built-in provider as it is, and one from a plugin package with the device that the entry chooses."""
     provider = find_provider(entry.name)
     name = provider.name if provider else entry.name
-    if name in runtime.available_providers:
+    if name in runtime.available_providers and entry.library is None:
         return ResolvedProvider(name=name, options=entry.options, device=None)
     device = choose_device(entry, [device for device in runtime.devices if device.provider == name])
     return ResolvedProvider(name=name, options=entry.options, device=device) if device else None

@@ -118,9 +118,19 @@ def _assumed(diagnostics: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
 
 def _probe_runtime(specs: Sequence[Spec]) -> "RuntimeFacts":
     from ortdeploy.runtime.probe import probe_runtime  # noqa: PLC0415  validate must not import onnxruntime
+    from ortdeploy.sources.files import outside  # noqa: PLC0415
 
-    chains = (chain for spec in specs for chain in spec.written_chains())
-    return probe_runtime({entry.name for chain in chains for entry in chain})
+    wanted: dict[str, str | None] = {}
+    strays: dict[str, str] = {}
+    for spec in specs:
+        for entry in (entry for chain in spec.written_chains() for entry in chain):
+            library = str(Path(spec.folder) / entry.library) if entry.library else None
+            if library and outside(library, (spec.folder, *spec.roots)):
+                strays[entry.name] = f"Its library {entry.library} is a link out of the manifest's folder tree."
+            else:
+                wanted[entry.name] = library or wanted.get(entry.name)
+    facts = probe_runtime({name: library for name, library in wanted.items() if name not in strays})
+    return replace(facts, plugin_problems={**facts.plugin_problems, **strays})
 
 
 def _plan_one(

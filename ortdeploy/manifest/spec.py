@@ -32,6 +32,7 @@ class ProviderSpec:
     options: Mapping[str, Any]
     at: Path
     device: str | int | None = None
+    library: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,8 +225,13 @@ def _chain(entries: list[Any], at: Path) -> tuple[ProviderSpec, ...]:
 def _provider(entry: Any, at: Path) -> ProviderSpec:
     if isinstance(entry, str):
         return ProviderSpec(name=entry, options={}, at=at)
-    device = entry.get("device")
-    return ProviderSpec(name=entry["provider"], options=entry.get("options", {}), at=at, device=device)
+    return ProviderSpec(
+        name=entry["provider"],
+        options=entry.get("options", {}),
+        at=at,
+        device=entry.get("device"),
+        library=entry.get("library"),
+    )
 
 
 def _model(name: str, data: Mapping[str, Any]) -> ModelSpec:

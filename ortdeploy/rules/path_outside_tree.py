@@ -27,6 +27,9 @@ def check(spec: "Spec") -> Iterator[Finding]:
         yield from _check_path(spec, model.path, (*model.at, "path"))
     for adapter in spec.adapters:
         yield from _check_path(spec, adapter.path, (*adapter.at, "path"))
+    for entry in (entry for chain in spec.written_chains() for entry in chain):
+        if entry.library is not None:
+            yield from _check_path(spec, entry.library, (*entry.at, "library"))
     for job in spec.jobs:
         for index, path in enumerate(job.input.paths):
             at = (*job.input.at, "path")

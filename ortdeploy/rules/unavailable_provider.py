@@ -30,15 +30,16 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             continue
         for entry in (entry for session in model.sessions for entry in session.unavailable):
             provider = find_provider(entry.name)
-            if provider is None or any(device.provider == provider.name for device in runtime.devices):
+            name = provider.name if provider else entry.name
+            known = provider is not None or entry.library is not None
+            if not known or any(device.provider == name for device in runtime.devices):
                 continue
-            problem = runtime.plugin_problems.get(provider.name)
-            plugin = f" or, as a plugin, with {provider.plugin.package}" if provider.plugin else ""
+            plugin = f" or, as a plugin, with {provider.plugin.package}" if provider and provider.plugin else ""
+            source = f"{name} comes with {provider.package}{plugin};" if provider else ""
             detail = (
-                f'Model "{model.spec.name}" asks for {provider.name}, but this onnxruntime build offers only '
-                f"{offered}. ONNX Runtime would warn and run on the CPU. "
-                + (problem or f"{provider.name} comes with {provider.package}{plugin};")
-                + " list CPU alone if the CPU is intended."
+                f'Model "{model.spec.name}" asks for {name}, but this onnxruntime build offers only {offered}. '
+                f"ONNX Runtime would warn and run on the CPU. {runtime.plugin_problems.get(name, source)} "
+                "list CPU alone if the CPU is intended."
             )
             yield Finding(at=entry.at, detail=_sentence(detail), model=model.spec.name)
 

@@ -27,6 +27,8 @@ def check(spec: "Spec") -> Iterator[Finding]:
     for chain in spec.written_chains():
         for entry in chain:
             provider = find_provider(entry.name)
+            if provider is None and entry.library is not None:
+                continue  # a library may carry any provider
             if provider is None:
                 short = entry.name.removesuffix("ExecutionProvider")
                 detail = f'There is no execution provider "{entry.name}". {did_you_mean(short, provider_spellings())}'

@@ -1,7 +1,7 @@
 """Looks at this machine's ONNX Runtime and writes down `RuntimeFacts`."""
 
 import importlib.util
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import onnxruntime
 
@@ -14,14 +14,14 @@ from ortdeploy.runtime.plugins import find_library
 _EXTRAS = ("PIL",)
 
 
-def probe_runtime(names: Collection[str]) -> RuntimeFacts:
+def probe_runtime(wanted: Mapping[str, str | None]) -> RuntimeFacts:
     """Return version, providers and limits of the installed onnxruntime, and which extras are there.
 
-    `names` are the providers that manifests ask for, as written; of those that are not built in, the devices of their
-    plugin packages are asked for too.
+    `wanted` are the providers that manifests ask for, as written, with the library that they name or None. Libraries,
+    and the plugin packages of providers that are not built in, are asked for their devices.
     """
     ir_version, opsets = limits_of(onnxruntime.__version__)
-    devices, problems = _probe_plugins(names, onnxruntime.get_available_providers())
+    devices, problems = _probe_plugins(wanted, onnxruntime.get_available_providers())
     return RuntimeFacts(
         version=onnxruntime.__version__,
         available_providers=tuple(onnxruntime.get_available_providers()),
@@ -33,16 +33,27 @@ def probe_runtime(names: Collection[str]) -> RuntimeFacts:
     )
 
 
-def _probe_plugins(names: Collection[str], built_in: Collection[str]) -> tuple[tuple[DeviceFacts, ...], dict[str, str]]:
+def _probe_plugins(
+    wanted: Mapping[str, str | None], built_in: Collection[str]
+) -> tuple[tuple[DeviceFacts, ...], dict[str, str]]:
     devices: list[DeviceFacts] = []
     problems: dict[str, str] = {}
-    wanted = {provider.name: provider for provider in map(find_provider, names) if provider is not None}
-    for provider in sorted(wanted.values(), key=lambda provider: provider.name):
-        library = None if provider.name in built_in else find_library(provider)
-        if library is None:
-            continue
-        found, problem = probe_plugin(provider.name, library)
+    for name, library in sorted(_libraries(wanted, built_in).items()):
+        found, problem = probe_plugin(name, library)
         devices += found
         if problem is not None:
-            problems[provider.name] = problem
+            problems[name] = problem
     return tuple(devices), problems
+
+
+def _libraries(wanted: Mapping[str, str | None], built_in: Collection[str]) -> dict[str, str]:
+    """Return the library of each provider that comes as a plugin, by its full name."""
+    libraries: dict[str, str] = {}
+    for written, given in wanted.items():
+        provider = find_provider(written)
+        name = provider.name if provider else written
+        packaged = find_library(provider) if provider and name not in built_in else None
+        library = given or packaged
+        if library is not None:
+            libraries[name] = library
+    return libraries

@@ -31,7 +31,7 @@ def test_what_is_captured_reads_back_as_the_same_facts(cli: Cli, tmp_path: Path)
     assert cli("device", "--name", "here: now", "-o", path).code == 0
     facts, problems = load_device(str(path))
     assert not problems
-    here = probe_runtime([])
+    here = probe_runtime({})
     assert facts is not None
     assert (facts.version, facts.available_providers, facts.max_opsets) == (
         here.version,
@@ -123,7 +123,7 @@ def test_odd_names_survive_in_a_device_file(tmp_path: Path) -> None:
         system="", architecture="", python="", cores=1, cpu_quota=None, memory_bytes=None, cpu_flags=()
     )
     path = tmp_path / "d.yaml"
-    path.write_text(dump_device("yes: #1\n", probe_runtime([]), nobody), encoding="utf-8")
+    path.write_text(dump_device("yes: #1\n", probe_runtime({}), nobody), encoding="utf-8")
     facts, problems = load_device(str(path))
     assert facts is not None
     assert not problems

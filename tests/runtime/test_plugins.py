@@ -1,5 +1,6 @@
 """Providers from plugin packages, for real: QNN on its HTP simulator, OpenVINO where it offers a device."""
 
+import importlib
 import importlib.util
 import json
 from pathlib import Path
@@ -67,6 +68,52 @@ def test_a_plugin_provider_runs_and_is_proven_to_have_run(tmp_path: Path) -> Non
     assert report(tmp_path)["placement"] == {"QNNExecutionProvider": 1}
     rows = [row["y"] for row in read_rows(tmp_path / "out")]
     assert np.allclose(rows, np.arange(24).reshape(6, 4) * 2, rtol=1e-3)
+
+
+@needs_qnn
+def test_a_library_given_by_its_path_runs_too(tmp_path: Path) -> None:
+    library = Path(importlib.import_module(QNN).get_library_path())
+    path = write(tmp_path, cpu_fallback="forbid")
+    path.write_text(
+        path.read_text().replace("{provider: QNN,", f"{{provider: QNNExecutionProvider, library: {library},")
+    )
+    outside = run_process(["plan", "m.yaml"], cwd=tmp_path)
+    assert outside.code == 1
+    assert "error[path-outside-tree]" in outside.out
+    applied = run_process(["apply", "m.yaml", "--allow-root", library.parent], cwd=tmp_path)
+    assert applied.code == 0, applied.out
+    assert report(tmp_path)["placement"] == {"QNNExecutionProvider": 1}
+
+
+def test_a_library_that_is_not_one_is_refused_with_its_words(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    (tmp_path / "libmine.so").write_bytes(b"nothing")
+    path.write_text(
+        path.read_text().replace(
+            "{provider: QNN, options: {backend_type: htp}}", "{provider: Mine, library: libmine.so}"
+        )
+    )
+    refused = run_process(["plan", "m.yaml"], cwd=tmp_path)
+    assert refused.code == 1
+    assert "error[unavailable-provider]" in refused.out
+    assert "libmine.so ended the process that asked it" in " ".join(refused.out.split())
+
+
+def test_a_link_to_a_library_out_of_the_tree_is_not_loaded(tmp_path: Path) -> None:
+    folder, outside = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    outside.mkdir()
+    path = write(folder)
+    (outside / "libmine.so").write_bytes(b"nothing")
+    (folder / "libmine.so").symlink_to(outside / "libmine.so")
+    path.write_text(
+        path.read_text().replace(
+            "{provider: QNN, options: {backend_type: htp}}", "{provider: Mine, library: libmine.so}"
+        )
+    )
+    refused = run_process(["plan", "m.yaml"], cwd=folder)
+    assert refused.code == 1
+    assert "is a link out of the manifest's folder tree" in " ".join(refused.out.split())
 
 
 @needs_qnn
@@ -165,7 +212,7 @@ def test_a_free_dimension_override_makes_the_shape_static(tmp_path: Path) -> Non
 @needs_openvino
 def test_openvino_runs_where_it_offers_a_device_and_says_so_where_not(tmp_path: Path) -> None:
     write(tmp_path, provider="OpenVINO", options="{}", cpu_fallback="forbid")
-    facts = probe_runtime(["OpenVINO"])
+    facts = probe_runtime({"OpenVINO": None})
     result = run_process(["apply", "m.yaml"], cwd=tmp_path)
     if facts.devices:
         assert result.code == 0, result.out
@@ -193,8 +240,8 @@ def test_a_library_that_aborts_takes_only_its_own_process_with_it(monkeypatch: p
 
 
 def test_a_provider_that_nobody_asks_for_is_not_loaded() -> None:
-    assert probe_runtime([]).devices == ()
-    assert probe_runtime(["CPU"]).devices == ()
+    assert probe_runtime({}).devices == ()
+    assert probe_runtime({"CPU": None}).devices == ()
 
 
 def test_a_device_that_is_no_longer_there_moves_a_saved_plan(
