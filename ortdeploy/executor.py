@@ -5,7 +5,7 @@ It knows no format, no provider and no YAML. One job failing does not lose the o
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -100,7 +100,7 @@ class Execution:
             return None
         cpu = PlannedSession(name="probe", providers=(PlannedProvider(name=CPU, options={}),))
         rtol, atol = step.probe
-        return ProbeRun(session=self.runtime.open_session(step, cpu), rtol=rtol, atol=atol)
+        return ProbeRun(session=self.runtime.open_session(_for_cpu(step), cpu), rtol=rtol, atol=atol)
 
     def _load_adapter(self, step: LoadAdapter, opened: _Opened) -> _Opened:
         if isinstance(opened, OrtdeployError):
@@ -150,3 +150,14 @@ class Execution:
             if isinstance(step, LoadAdapter) and step.session == job.session:
                 opened = self._load_adapter(step, opened)
         return opened
+
+
+def _for_cpu(step: OpenSession) -> OpenSession:
+    """Leave out config entries that speak to other providers, or that forbid the CPU."""
+    config = step.options.get("config", {})
+    kept = {
+        key: value
+        for key, value in config.items()
+        if not key.startswith("ep.") and key != "session.disable_cpu_ep_fallback"
+    }
+    return replace(step, options={**step.options, "config": kept})

@@ -160,6 +160,15 @@ def test_a_backend_that_answers_with_nothing_does_not_pass(tmp_path: Path) -> No
 
 
 @needs_qnn
+def test_the_probe_runs_on_the_cpu_also_where_the_session_may_not(tmp_path: Path) -> None:
+    path = write(tmp_path, cpu=False, cpu_fallback="forbid")
+    config = "    session: {config: {session.disable_cpu_ep_fallback: true}}\n    cpu_fallback"
+    path.write_text(path.read_text().replace("    cpu_fallback", config))
+    applied = run_process(["apply", "m.yaml"], cwd=tmp_path)
+    assert applied.code == 0, applied.out
+
+
+@needs_qnn
 def test_the_probe_run_can_be_left_out(tmp_path: Path) -> None:
     path = write(tmp_path, options="{backend_type: saver}", cpu_fallback="forbid")
     path.write_text(path.read_text().replace("    cpu_fallback", "    probe: false\n    cpu_fallback"))
