@@ -210,6 +210,8 @@ def job_names(plan: Plan) -> tuple[str, ...]:
 def plan_facts(deployment: Deployment) -> tuple[Fact, ...]:
     """Return what a plan for this deployment rests on."""
     runtime = deployment.facts.runtime
+    sessions = [session for model in deployment.models for session in model.sessions]
+    asked = {provider.name for session in sessions for provider in session.chain}
     return (
         Fact(kind="manifest", name=Path(deployment.spec.path).name, value=deployment.spec.sha256),
         Fact(kind="ONNX Runtime version", name="onnxruntime", value=runtime.version),
@@ -221,6 +223,7 @@ def plan_facts(deployment: Deployment) -> tuple[Fact, ...]:
                 value=f"{device.kind} {device.vendor} {device.name}",
             )
             for device in runtime.devices
+            if device.provider in asked
         ),
         *(Fact(kind="model", name=m.spec.path, value=m.facts.sha256) for m in deployment.models),
         *(

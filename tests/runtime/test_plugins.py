@@ -270,3 +270,15 @@ def test_a_device_that_is_no_longer_there_moves_a_saved_plan(
     refused = cli("apply", tmp_path / "plan.json")
     assert refused.code == 1
     assert "The device is not what the plan was made from" in refused.out
+
+
+@needs_qnn
+def test_a_plan_of_several_manifests_rests_for_each_on_its_own_devices(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    text = path.read_text()
+    (tmp_path / "other.yaml").write_text(
+        text.replace("{provider: QNN, options: {backend_type: htp}}, CPU", "CPU").replace("path: out", "path: out2")
+    )
+    assert run_process(["plan", "m.yaml", "other.yaml", "--out", "plan.json"], cwd=tmp_path).code == 0
+    applied = run_process(["apply", "plan.json"], cwd=tmp_path)
+    assert applied.code == 0, applied.out
