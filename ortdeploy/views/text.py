@@ -97,9 +97,7 @@ def _render_one(plan: "Plan", paint: Paint, *, verbose: bool) -> str:
 
 
 def _render_session(step: "OpenSession", paint: Paint) -> Iterator[str]:
-    chains = [
-        ", ".join(f"{p.name}{_device(p)}{_options(dict(p.options))}" for p in c.providers) for c in step.candidates
-    ]
+    chains = [", ".join(map(_provider, candidate.providers)) for candidate in step.candidates]
     model = f"{PurePath(step.path).name} (sha256 {step.sha256[:12]}…)"
     yield f"{paint('+', _GREEN)} open session {step.session}: {model} on {chains[0]}"
     for candidate, chain in zip(step.candidates[1:], chains[1:], strict=True):
