@@ -21,7 +21,7 @@ from ortdeploy.manifest.spec import (
     StepSpec,
     TensorSpec,
 )
-from ortdeploy.providers.catalogue import find_provider
+from ortdeploy.providers.catalogue import full_name
 from ortdeploy.tensors import ROWS, Shape, TensorType
 from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
 from ortdeploy.transforms.protocol import InapplicableError
@@ -189,8 +189,7 @@ def _resolve_session(spec: Spec, model: ModelSpec, session: SessionSpec, runtime
 
 def _resolve_provider(entry: ProviderSpec, runtime: RuntimeFacts) -> ResolvedProvider | None:
     """Take a built-in provider as it is, and one from a plugin package with the device that the entry chooses."""
-    provider = find_provider(entry.name)
-    name = provider.name if provider else entry.name
+    name = full_name(entry.name)
     if name in runtime.available_providers and entry.library is None:
         return ResolvedProvider(name=name, options=entry.options, device=None)
     device = choose_device(entry, [device for device in runtime.devices if device.provider == name])
@@ -362,8 +361,7 @@ def _infer_postprocess(
 
 
 def _written(entry: ProviderSpec) -> list[Any]:
-    provider = find_provider(entry.name)
-    return [provider.name if provider else entry.name, dict(entry.options), entry.device]
+    return [full_name(entry.name), dict(entry.options), entry.device]
 
 
 def _digest(value: Any) -> str:

@@ -21,6 +21,7 @@ from ortdeploy.diagnostics import (
 from ortdeploy.manifest.loader import Loaded, LoadOptions, find_manifests, load_manifest
 from ortdeploy.manifest.pages import SUMMARIES
 from ortdeploy.manifest.spec import Spec
+from ortdeploy.providers.catalogue import full_name
 from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, SPEC_RULES, load_rules
 from ortdeploy.rules.protocol import check_rules
 
@@ -124,11 +125,12 @@ def _probe_runtime(specs: Sequence[Spec]) -> "RuntimeFacts":
     strays: dict[str, str] = {}
     for spec in specs:
         for entry in (entry for chain in spec.written_chains() for entry in chain):
+            name = full_name(entry.name)
             library = str(Path(spec.folder) / entry.library) if entry.library else None
             if library and outside(library, (spec.folder, *spec.roots)):
-                strays[entry.name] = f"Its library {entry.library} is a link out of the manifest's folder tree."
+                strays[name] = f"Its library {entry.library} is a link out of the manifest's folder tree."
             else:
-                wanted[entry.name] = library or wanted.get(entry.name)
+                wanted[name] = library or wanted.get(name)
     facts = probe_runtime({name: library for name, library in wanted.items() if name not in strays})
     return replace(facts, plugin_problems={**facts.plugin_problems, **strays})
 

@@ -101,6 +101,12 @@ def find_provider(name: str) -> Provider | None:
     return _BY_NAME.get(name)
 
 
+def full_name(name: str) -> str:
+    """Return the full name of a provider as users write it; an unknown name, which a library may carry, as it is."""
+    provider = find_provider(name)
+    return provider.name if provider else name
+
+
 def provider_spellings() -> tuple[str, ...]:
     """Return the short names, for messages that offer the nearest."""
     return tuple(sorted({provider.short for provider in PROVIDERS if provider.removed_in is None}))

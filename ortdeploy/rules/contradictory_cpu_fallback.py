@@ -15,7 +15,7 @@ operators that were left to the CPU.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ortdeploy.providers.catalogue import CPU, find_provider
+from ortdeploy.providers.catalogue import CPU, full_name
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
@@ -30,8 +30,7 @@ _ON = (True, 1, "1")
 def check(spec: "Spec") -> Iterator[Finding]:
     for model in spec.models:
         chains = [spec.chain_of(session) for session in model.sessions]
-        providers = [find_provider(entry.name) for chain in chains for entry in chain]
-        listed = any(provider is not None and provider.name == CPU for provider in providers)
+        listed = any(full_name(entry.name) == CPU for chain in chains for entry in chain)
         if listed and model.session.get("config", {}).get(_KEY) in _ON:
             detail = (
                 f'Model "{model.name}" lists the CPU provider and disables the fallback to it. Remove one of the two; '

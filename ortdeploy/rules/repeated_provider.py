@@ -12,7 +12,7 @@ How to fix: name each provider once, with all its options.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ortdeploy.providers.catalogue import find_provider
+from ortdeploy.providers.catalogue import full_name
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
@@ -25,8 +25,7 @@ def check(spec: "Spec") -> Iterator[Finding]:
     for chain in spec.written_chains():
         seen: set[str] = set()
         for entry in chain:
-            provider = find_provider(entry.name)
-            name = provider.name if provider else entry.name
+            name = full_name(entry.name)
             if name in seen:
                 detail = (
                     f"{name} is in this chain already. ONNX Runtime would ignore this entry and its options. "

@@ -13,7 +13,7 @@ How to fix: put the CPU last.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ortdeploy.providers.catalogue import CPU, find_provider
+from ortdeploy.providers.catalogue import CPU, full_name
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ RULE = Rule(id="unreachable-provider", summary="Provider comes after the CPU")
 
 def check(spec: "Spec") -> Iterator[Finding]:
     for chain in spec.written_chains():
-        names = [provider.name if (provider := find_provider(entry.name)) else entry.name for entry in chain]
+        names = [full_name(entry.name) for entry in chain]
         if CPU not in names:
             continue
         for entry, name in list(zip(chain, names, strict=True))[names.index(CPU) + 1 :]:

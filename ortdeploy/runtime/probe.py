@@ -17,8 +17,8 @@ _EXTRAS = ("PIL",)
 def probe_runtime(wanted: Mapping[str, str | None]) -> RuntimeFacts:
     """Return version, providers and limits of the installed onnxruntime, and which extras are there.
 
-    `wanted` are the providers that manifests ask for, as written, with the library that they name or None. Libraries,
-    and the plugin packages of providers that are not built in, are asked for their devices.
+    `wanted` are the providers that manifests ask for, by their full names, with the library that they name or None.
+    Libraries, and the plugin packages of providers that are not built in, are asked for their devices.
     """
     ir_version, opsets = limits_of(onnxruntime.__version__)
     devices, problems = _probe_plugins(wanted, onnxruntime.get_available_providers())
@@ -47,11 +47,10 @@ def _probe_plugins(
 
 
 def _libraries(wanted: Mapping[str, str | None], built_in: Collection[str]) -> dict[str, str]:
-    """Return the library of each provider that comes as a plugin, by its full name."""
+    """Return the library of each provider that comes as a plugin."""
     libraries: dict[str, str] = {}
-    for written, given in wanted.items():
-        provider = find_provider(written)
-        name = provider.name if provider else written
+    for name, given in wanted.items():
+        provider = find_provider(name)
         packaged = find_library(provider) if provider and name not in built_in else None
         library = given or packaged
         if library is not None:

@@ -99,7 +99,8 @@ def test_a_library_that_is_not_one_is_refused_with_its_words(tmp_path: Path) -> 
     assert "libmine.so ended the process that asked it" in " ".join(refused.out.split())
 
 
-def test_a_link_to_a_library_out_of_the_tree_is_not_loaded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("provider", ["Mine", "OpenVINO", "OpenVINOExecutionProvider"])
+def test_a_link_to_a_library_out_of_the_tree_is_not_loaded(tmp_path: Path, provider: str) -> None:
     folder, outside = tmp_path / "in", tmp_path / "out"
     folder.mkdir()
     outside.mkdir()
@@ -108,7 +109,7 @@ def test_a_link_to_a_library_out_of_the_tree_is_not_loaded(tmp_path: Path) -> No
     (folder / "libmine.so").symlink_to(outside / "libmine.so")
     path.write_text(
         path.read_text().replace(
-            "{provider: QNN, options: {backend_type: htp}}", "{provider: Mine, library: libmine.so}"
+            "{provider: QNN, options: {backend_type: htp}}", f"{{provider: {provider}, library: libmine.so}}"
         )
     )
     refused = run_process(["plan", "m.yaml"], cwd=folder)
@@ -221,7 +222,7 @@ def test_a_free_dimension_override_makes_the_shape_static(tmp_path: Path) -> Non
 @needs_openvino
 def test_openvino_runs_where_it_offers_a_device_and_says_so_where_not(tmp_path: Path) -> None:
     write(tmp_path, provider="OpenVINO", options="{}", cpu_fallback="forbid")
-    facts = probe_runtime({"OpenVINO": None})
+    facts = probe_runtime({"OpenVINOExecutionProvider": None})
     result = run_process(["apply", "m.yaml"], cwd=tmp_path)
     if facts.devices:
         assert result.code == 0, result.out
@@ -250,7 +251,7 @@ def test_a_library_that_aborts_takes_only_its_own_process_with_it(monkeypatch: p
 
 def test_a_provider_that_nobody_asks_for_is_not_loaded() -> None:
     assert probe_runtime({}).devices == ()
-    assert probe_runtime({"CPU": None}).devices == ()
+    assert probe_runtime({"CPUExecutionProvider": None}).devices == ()
 
 
 def test_a_device_that_is_no_longer_there_moves_a_saved_plan(
