@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import Certainty
-from ortdeploy.providers.catalogue import find_provider
+from ortdeploy.providers.catalogue import Provider, find_provider, full_name
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
@@ -29,21 +29,23 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
         if model.usable:
             continue
         for entry in (entry for session in model.sessions for entry in session.unavailable):
-            provider = find_provider(entry.name)
-            name = provider.name if provider else entry.name
+            provider, name = find_provider(entry.name), full_name(entry.name)
             known = provider is not None or entry.library is not None
             if not known or any(device.provider == name for device in runtime.devices):
                 continue
-            plugin = f" or, as a plugin, with {provider.plugin.package}" if provider and provider.plugin else ""
-            source = f"{name} comes with {provider.package}{plugin};" if provider else ""
             detail = (
                 f'Model "{model.spec.name}" asks for {name}, but this onnxruntime build offers only {offered}. '
-                f"ONNX Runtime would warn and run on the CPU. {runtime.plugin_problems.get(name, source)} "
-                "list CPU alone if the CPU is intended."
+                f"ONNX Runtime would warn and run on the CPU. "
+                f"{_advice(provider, runtime.plugin_problems.get(name))} CPU alone if the CPU is intended."
             )
-            yield Finding(at=entry.at, detail=_sentence(detail), model=model.spec.name)
+            yield Finding(at=entry.at, detail=detail, model=model.spec.name)
 
 
-def _sentence(text: str) -> str:
-    """Begin a sentence where the one before ended."""
-    return text.replace(". list", ". List")
+def _advice(provider: Provider | None, problem: str | None) -> str:
+    """Say what keeps the plugin library from use, or else what carries the provider, up to "list"."""
+    if problem is not None:
+        return f"{problem} List"
+    if provider is None:
+        return "List"
+    plugin = f" or, as a plugin, with {provider.plugin.package}" if provider.plugin else ""
+    return f"{provider.name} comes with {provider.package}{plugin}; list"

@@ -63,6 +63,18 @@ def test_a_device_of_a_plugin_package_is_chosen_for_another_machine(cli: Cli, de
     assert "QNNExecutionProvider (device 0: NPU NPU, Qualcomm)" in planned.out
 
 
+def test_a_library_that_a_described_device_does_not_have_is_refused_in_whole_sentences(
+    cli: Cli, deployment: Path
+) -> None:
+    path = deployment / "m.yaml"
+    path.write_text(
+        MANIFEST.replace("double.onnx}", "double.onnx, providers: [{provider: Mine, library: libmine.so}, CPU]}")
+    )
+    refused = cli("plan", path, "--device", REPOSITORY / "deployments/devices/jetson-orin-nano.yaml")
+    assert refused.code == 1
+    assert "run on the CPU. List CPU alone if the CPU is intended." in " ".join(refused.out.split())
+
+
 def test_a_plan_for_another_device_is_not_applied_here(cli: Cli, deployment: Path) -> None:
     plan = deployment / "plan.json"
     device = REPOSITORY / "deployments/devices/jetson-orin-nano.yaml"
