@@ -34,7 +34,7 @@ class PlannedProvider:
     """
 
     name: str
-    options: Mapping[str, Any]
+    options: Mapping[str, str]
     device: "PlannedDevice | None" = None
 
 
@@ -281,8 +281,7 @@ def _open_session(model: ResolvedModel) -> OpenSession:
 
 def _planned_provider(provider: ResolvedProvider) -> PlannedProvider:
     device = provider.device
-    known = find_provider(provider.name)
-    options = serialise(known, provider.options) if known else dict(provider.options)
+    options = serialise(find_provider(provider.name), provider.options)
     if device is None:
         return PlannedProvider(name=provider.name, options=options)
     planned = PlannedDevice(

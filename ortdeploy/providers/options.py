@@ -27,9 +27,12 @@ def option_facts(provider: Provider | None, option: str) -> dict[str, Any]:
     return facts
 
 
-def serialise(provider: Provider, options: Mapping[str, Any]) -> dict[str, str]:
-    """Return options as the text that this provider parses: its booleans, sizes in bytes, mappings as JSON."""
-    yes, no = _BOOLEANS[options_schema(provider)["x-booleans"]]
+def serialise(provider: Provider | None, options: Mapping[str, Any]) -> dict[str, str]:
+    """Return options as the text that this provider parses: its booleans, sizes in bytes, mappings as JSON.
+
+    Without a known provider booleans are "1" and "0", as in ONNX Runtime's own session config entries.
+    """
+    yes, no = _BOOLEANS[options_schema(provider)["x-booleans"] if provider else "1/0"]
     return {key: _text(value, option_facts(provider, key), yes, no) for key, value in options.items()}
 
 

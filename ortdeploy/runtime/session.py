@@ -4,7 +4,6 @@ ONNX Runtime's Python wrapper retries on the CPU when a session cannot be create
 `enable_fallback=0`; and it lists providers that took no node, so placement is read from the recorded assignment.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from onnxruntime.capi.onnxruntime_pybind11_state import EPFail
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.plan import LoadAdapter, OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.providers.catalogue import CPU
+from ortdeploy.providers.options import serialise
 from ortdeploy.runtime.plugins import describe, ep_devices, register
 from ortdeploy.runtime.protocol import Array, Session
 
@@ -72,7 +72,7 @@ class OrtRuntime:
                 _add_devices(options, candidate)
                 session = ort.InferenceSession(step.path, sess_options=options, enable_fallback=0)
             else:
-                providers = [(provider.name, _strings(provider.options)) for provider in candidate.providers]
+                providers = [(provider.name, dict(provider.options)) for provider in candidate.providers]
                 session = ort.InferenceSession(step.path, sess_options=options, providers=providers, enable_fallback=0)
         except OrtdeployError:
             raise
@@ -107,7 +107,7 @@ def _session_options(options: Mapping[str, Any]) -> ort.SessionOptions:
                 for symbol, size in value.items():
                     result.add_free_dimension_override_by_name(symbol, size)
             case "config":
-                for key, text in _strings(value).items():
+                for key, text in serialise(None, value).items():
                     result.add_session_config_entry(key, text)
             case _:
                 setattr(result, name, value)
@@ -119,7 +119,7 @@ def _add_devices(options: ort.SessionOptions, candidate: PlannedSession) -> None
     for provider in candidate.providers:
         if provider.device is not None:
             register(provider.name, provider.device.library)
-            options.add_provider_for_devices([_find_device(provider)], _strings(provider.options))
+            options.add_provider_for_devices([_find_device(provider)], dict(provider.options))
 
 
 def _find_device(provider: PlannedProvider) -> ort.OrtEpDevice:
@@ -130,17 +130,6 @@ def _find_device(provider: PlannedProvider) -> ort.OrtEpDevice:
         if planned and (facts.index, facts.kind, facts.name) == (planned.index, planned.kind, planned.name):
             return device
     raise OrtdeployError(f"{provider.name} no longer offers the planned device {planned}")
-
-
-def _strings(options: Mapping[str, Any]) -> dict[str, str]:
-    """ONNX Runtime compares text: booleans are "1" and "0"; mappings and lists become JSON."""
-    return {key: _string(value) for key, value in options.items()}
-
-
-def _string(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(int(value))
-    return json.dumps(value) if isinstance(value, dict | list) else str(value)
 
 
 def _nodes(session: ort.InferenceSession) -> dict[str, list[str]]:

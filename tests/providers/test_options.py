@@ -75,6 +75,11 @@ def test_values_become_the_text_that_the_provider_parses(
     assert serialise(provider(name), options) == expected
 
 
+def test_values_for_an_unknown_provider_become_text_as_session_config_entries_do() -> None:
+    options = {"on": True, "off": False, "size": "2GiB", "n": 3, "more": {"a": [1]}}
+    assert serialise(None, options) == {"on": "1", "off": "0", "size": "2GiB", "n": "3", "more": '{"a": [1]}'}
+
+
 def problems(entry: str) -> list[Diagnostic]:
     text = f"version: 1\nmodels:\n  m:\n    path: m.onnx\n    providers:\n      - {entry}\n"
     document, found = parse_document(text.encode(), "m.yaml")
