@@ -17,7 +17,7 @@ import structlog
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.ledger import Ledger, Part
 from ortdeploy.part_files import open_whole, remove_temporaries
-from ortdeploy.plan import Plan, PlannedSession, RunJob
+from ortdeploy.plan import Plan, PlannedSession, RunJob, allowed_count
 from ortdeploy.probe_run import ProbeRun
 from ortdeploy.report import write_report
 from ortdeploy.rows import Outcome, RowRunner
@@ -267,9 +267,9 @@ class JobRun:
         """Return how many rows may fail; a share of an unknown number of rows is judged at the end."""
         allowed = self._step.max_failed
         rows = self._step.rows if total is None else total
-        if isinstance(allowed, int):
-            return allowed
-        return None if rows is None else int(rows * float(allowed.rstrip("%")) / 100)
+        if rows is None:
+            return allowed if isinstance(allowed, int) else None
+        return allowed_count(allowed, rows)
 
     def _commit(self, part: Part) -> None:
         self._ledger.commit_part(self._output, part, self._progress.pending)

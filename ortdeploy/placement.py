@@ -4,7 +4,7 @@ ONNX Runtime lists providers that took no node, and leaves nodes to the CPU with
 """
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.plan import OpenSession, PlannedSession
+from ortdeploy.plan import OpenSession, PlannedSession, allowed_count
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.runtime.protocol import Session
 
@@ -35,9 +35,7 @@ def check_placement(step: OpenSession, candidate: PlannedSession, session: Sessi
 def _limit(policy: str | int, nodes: int) -> int | None:
     if policy == "forbid":
         return 0
-    if isinstance(policy, int):
-        return policy
-    return None if policy == "warn" else int(nodes * float(policy.rstrip("%")) / 100)
+    return None if policy == "warn" else allowed_count(policy, nodes)
 
 
 def _shown(policy: str | int) -> str:

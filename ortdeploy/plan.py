@@ -238,6 +238,11 @@ def plan_facts(deployment: Deployment) -> tuple[Fact, ...]:
     )
 
 
+def allowed_count(limit: int | str, total: int) -> int:
+    """Return how many of `total` a limit allows: a number, or a share written as "5%", rounded down."""
+    return limit if isinstance(limit, int) else int(total * float(limit.rstrip("%")) / 100)
+
+
 def moved_facts(planned: Sequence[Fact], now: Sequence[Fact]) -> tuple[Fact, ...]:
     """Return the planned facts that are no longer so."""
     present = {(fact.kind, fact.name): fact.value for fact in now}
