@@ -361,7 +361,7 @@ def _infer_postprocess(
 
 
 def _written(entry: ProviderSpec) -> list[Any]:
-    return [full_name(entry.name), dict(entry.options), entry.device]
+    return [full_name(entry.name), dict(entry.options), entry.device, entry.library]
 
 
 def _digest(value: Any) -> str:

@@ -83,6 +83,13 @@ def test_what_the_digest_of_a_job_depends_on() -> None:
     ) == {"inputs"}
     assert changed(RICH, {"labels": {"names.txt": {"lines": ["c"]}}}) == {"postprocess"}
 
+    def with_library(library: str) -> dict[str, str]:
+        chain = f"on_unavailable: next, providers: [{{provider: Mine, library: {library}}}, CPU]"
+        return identity(RICH.replace("{path: digits.onnx,", f"{{path: digits.onnx, {chain},"))
+
+    assert with_library("a.so") == with_library("a.so")
+    assert with_library("a.so")["providers"] != with_library("b.so")["providers"]
+
 
 def test_facts_that_moved_are_named() -> None:
     one, two = Fact(kind="model", name="m", value="1"), Fact(kind="inputs", name="j", value="2")
