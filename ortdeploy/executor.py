@@ -152,12 +152,12 @@ class Execution:
         return opened
 
 
+_CPU_OPTIONS = (
+    "free_dimension_overrides", "execution_mode", "graph_optimization_level", "intra_op_num_threads",
+    "inter_op_num_threads", "log_severity_level",
+)  # fmt: skip
+
+
 def _for_cpu(step: OpenSession) -> OpenSession:
-    """Leave out config entries that speak to other providers, or that forbid the CPU."""
-    config = step.options.get("config", {})
-    kept = {
-        key: value
-        for key, value in config.items()
-        if not key.startswith("ep.") and key != "session.disable_cpu_ep_fallback"
-    }
-    return replace(step, options={**step.options, "config": kept})
+    """Keep what the model needs to run at all; leave out what speaks to other providers or writes files."""
+    return replace(step, options={k: v for k, v in step.options.items() if k in _CPU_OPTIONS}, run_options={})

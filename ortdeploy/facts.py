@@ -119,7 +119,10 @@ class OutputFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Everything that planning one manifest needs to know; the keys are the manifest's names."""
+    """Everything that planning one manifest needs to know; the keys are the manifest's names.
+
+    `path_problems` are those of files that options name, by kind and path as written.
+    """
 
     runtime: RuntimeFacts
     models: Mapping[str, ModelFacts]
@@ -127,3 +130,4 @@ class Facts:
     inputs: Mapping[str, InputFacts]
     outputs: Mapping[str, OutputFacts]
     labels: Mapping[str, FileFacts] = field(default_factory=dict)
+    path_problems: Mapping[tuple[str, str], Problem] = field(default_factory=dict)

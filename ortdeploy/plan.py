@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ortdeploy.deployment import Binding, Deployment, ResolvedJob, ResolvedModel, ResolvedProvider
+from ortdeploy.manifest.option_paths import with_full_paths, with_full_provider_paths
 from ortdeploy.manifest.spec import StepSpec
 from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.providers.options import serialise
@@ -69,6 +70,7 @@ class OpenSession:
     cpu_fallback: str | int
     probe: tuple[float, float] | None
     options: Mapping[str, Any]
+    run_options: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +185,7 @@ def make_plan(deployment: Deployment, only_job: str | None = None) -> Plan:
         sets=spec.sets,
         roots=spec.roots,
         facts=plan_facts(deployment),
-        steps=tuple(_steps(to_run)),
+        steps=tuple(_steps(to_run, spec.folder)),
         finished=finished,
     )
 
@@ -253,12 +255,12 @@ def _finished(job: ResolvedJob) -> FinishedJob:
     return FinishedJob(job=job.spec.name, output=job.spec.output.path, rows=job.output.rows)
 
 
-def _steps(jobs: Sequence[ResolvedJob]) -> Iterator[Step]:
+def _steps(jobs: Sequence[ResolvedJob], folder: str) -> Iterator[Step]:
     opened: set[str] = set()
     for job in jobs:
         name = job.model.spec.name
         if name not in opened:
-            yield _open_session(job.model)
+            yield _open_session(job.model, folder)
             opened.add(name)
         if job.adapter is not None and job.adapter_facts is not None and job.adapter.name not in opened:
             yield LoadAdapter(
@@ -268,25 +270,29 @@ def _steps(jobs: Sequence[ResolvedJob]) -> Iterator[Step]:
         yield _run_job(job)
 
 
-def _open_session(model: ResolvedModel) -> OpenSession:
+def _open_session(model: ResolvedModel, folder: str) -> OpenSession:
     return OpenSession(
         session=model.spec.name,
         model=model.spec.name,
         path=model.facts.path,
         sha256=model.facts.sha256,
         candidates=tuple(
-            PlannedSession(name=session.spec.name, providers=tuple(map(_planned_provider, session.chain)))
+            PlannedSession(
+                name=session.spec.name,
+                providers=tuple(_planned_provider(provider, folder) for provider in session.chain),
+            )
             for session in model.usable
         ),
         cpu_fallback=model.spec.cpu_fallback,
         probe=model.spec.probe,
-        options=model.spec.session,
+        options=with_full_paths("session", model.spec.session, folder),
+        run_options=with_full_paths("run", model.spec.run, folder),
     )
 
 
-def _planned_provider(provider: ResolvedProvider) -> PlannedProvider:
-    device = provider.device
-    options = serialise(find_provider(provider.name), provider.options)
+def _planned_provider(provider: ResolvedProvider, folder: str) -> PlannedProvider:
+    device, known = provider.device, find_provider(provider.name)
+    options = serialise(known, with_full_provider_paths(known, provider.options, folder))
     if device is None:
         return PlannedProvider(name=provider.name, options=options)
     planned = PlannedDevice(

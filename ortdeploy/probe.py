@@ -6,6 +6,7 @@ from pathlib import Path
 from ortdeploy.facts import Facts, FileFacts, InputFacts, OutputFacts, Problem, RuntimeFacts
 from ortdeploy.graph import file_digest, read_model
 from ortdeploy.ledger import OutputRecord, output_key, read_outputs
+from ortdeploy.manifest.option_paths import OptionPath, find_option_paths
 from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.sources.catalogue import probe_input
 from ortdeploy.sources.files import outside
@@ -33,6 +34,7 @@ def probe(spec: Spec, state_dir: Path, runtime: RuntimeFacts) -> Facts:
         inputs={job.name: _probe_input(spec, job, runtime) for job in spec.jobs},
         outputs={job.name: _probe_output(spec, job, state_dir, records, roots) for job in spec.jobs},
         labels={path: _probe_labels(_full(spec, path), path, roots) for path in label_paths},
+        path_problems=_probe_option_paths(spec, roots),
     )
 
 
@@ -45,6 +47,33 @@ def _stray(path: Path, shown: str, roots: tuple[str, ...]) -> Problem | None:
         detail = f"{shown} is a link out of the manifest's folder tree. Allow its root with --allow-root."
         return Problem(kind="outside", detail=detail)
     return None
+
+
+def _probe_option_paths(spec: Spec, roots: tuple[str, ...]) -> dict[tuple[str, str], Problem]:
+    """Look at every file and folder that an option names."""
+    problems = {}
+    for option in find_option_paths(spec):
+        path = _full(spec, option.path)
+        problem = _stray(path, option.path, roots) or _option_path_problem(path, option)
+        if problem is not None:
+            problems[option.kind, option.path] = problem
+    return problems
+
+
+def _option_path_problem(path: Path, option: OptionPath) -> Problem | None:
+    """Say why an option's path cannot be read, or cannot be made, by its kind."""
+    if option.kind == "new-folder" and path.is_dir():
+        return _unwritable(path, option.path, ())
+    if option.kind in {"new-file", "new-folder"}:
+        if path.parent.is_dir():
+            return _unwritable(path.parent, option.path, ())
+        detail = f"{option.path} cannot be written: there is no folder {path.parent}. Make it."
+        return Problem(kind="missing", detail=detail)
+    if path.is_dir() if option.kind == "folder" else path.is_file():
+        return None
+    kind = "folder" if option.kind == "folder" else "file"
+    detail = f"There is no {kind} {option.path}. Paths are relative to the manifest."
+    return Problem(kind="missing", detail=detail)
 
 
 def _probe_input(spec: Spec, job: JobSpec, runtime: RuntimeFacts) -> InputFacts:
@@ -117,7 +146,7 @@ def _unwritable(folder: Path, shown: str, roots: tuple[str, ...]) -> Problem | N
     if not existing.is_dir():
         detail = f"{shown} cannot be a folder: {existing} is a file. Choose another place."
         return Problem(kind="not-a-folder", detail=detail)
-    if outside(str(existing), roots):
+    if roots and outside(str(existing), roots):
         return Problem(kind="outside", detail=f"{shown} leads through a link out of the manifest's folder tree.")
     if not os.access(existing, os.W_OK | os.X_OK):
         detail = f"{existing} cannot be written by this user, or its file system is read-only. Choose another place."

@@ -7,7 +7,7 @@ are typed as perhaps unset, which they never are for errors of iter_errors.
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
@@ -32,6 +32,12 @@ _TYPE_NAMES = {
 @cache
 def _validator(name: str) -> Draft202012Validator:
     return Draft202012Validator(json.loads(schema_text(name)), registry=_registry())
+
+
+def make_condition(schema: Mapping[str, Any]) -> Callable[[Any], bool]:
+    """Return whether a value is what a JSON Schema describes, as a function of the value."""
+    validator = Draft202012Validator(schema)
+    return lambda value: bool(validator.is_valid(value))
 
 
 def _registry() -> Registry[Any]:

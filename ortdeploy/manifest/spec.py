@@ -72,6 +72,7 @@ class ModelSpec:
     cpu_fallback: str | int
     probe: tuple[float, float] | None
     session: Mapping[str, Any]
+    run: Mapping[str, Any]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     at: Path
@@ -246,6 +247,7 @@ def _model(name: str, data: Mapping[str, Any]) -> ModelSpec:
         cpu_fallback=_cpu_fallback(data.get("cpu_fallback", "warn")),
         probe=_probe(data.get("probe", {})),
         session=data.get("session", {}),
+        run=data.get("run", {}),
         inputs=_tensors(data.get("inputs", {}), (*at, "inputs")),
         outputs=_tensors(data.get("outputs", {}), (*at, "outputs")),
         at=at,

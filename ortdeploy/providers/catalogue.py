@@ -22,7 +22,9 @@ class Provider:
     """One execution provider: its full name, what carries it, and since when it is gone (None: it is not).
 
     `memory` names the device memory that its tensors live in; None when that is the CPU's. Providers that share a
-    memory can hand tensors to each other. `claims_nodes` is False for one that never takes any.
+    memory can hand tensors to each other. `claims_nodes` is False for one that never takes any; `compiles` is True for
+    one that takes whole subgraphs and compiles them, where others have a kernel for each node. `static_shapes` is True
+    for one that takes no node of an unknown shape, and `sessions_per_device` bounds how many share its device.
     """
 
     name: str
@@ -32,6 +34,9 @@ class Provider:
     plugin: Plugin | None = None
     memory: str | None = None
     claims_nodes: bool = True
+    compiles: bool = False
+    static_shapes: bool = False
+    sessions_per_device: int | None = None
 
     @property
     def short(self) -> str:
@@ -46,7 +51,7 @@ PROVIDERS: tuple[Provider, ...] = (
     Provider(name="CANNExecutionProvider", package="onnxruntime-cann", memory="Ascend NPU"),
     Provider(name="CPUExecutionProvider", package="onnxruntime"),
     Provider(name="CUDAExecutionProvider", package="onnxruntime-gpu", memory="NVIDIA GPU"),
-    Provider(name="CoreMLExecutionProvider", package="onnxruntime on macOS"),
+    Provider(name="CoreMLExecutionProvider", package="onnxruntime on macOS", compiles=True),
     Provider(name="DmlExecutionProvider", package="onnxruntime-directml", memory="DirectML"),
     Provider(name="DnnlExecutionProvider", package="a source build with --use_dnnl"),
     Provider(name="JsExecutionProvider", package="onnxruntime-web", memory="WebGPU"),
@@ -54,38 +59,47 @@ PROVIDERS: tuple[Provider, ...] = (
         name="MIGraphXExecutionProvider",
         package="onnxruntime-migraphx",
         memory="AMD GPU",
+        compiles=True,
         plugin=Plugin("onnxruntime_ep_migraphx", "onnxruntime-ep-migraphx"),
     ),
     Provider(name="NGRAPHExecutionProvider", package="none", removed_in="1.6"),
-    Provider(name="NnapiExecutionProvider", package="onnxruntime-android"),
+    Provider(name="NnapiExecutionProvider", package="onnxruntime-android", compiles=True, static_shapes=True),
     Provider(name="NupharExecutionProvider", package="none", removed_in="1.13"),
     Provider(
-        name="NvTensorRTRTXExecutionProvider", package="a source build with --use_nv_tensorrt_rtx", memory="NVIDIA GPU"
+        name="NvTensorRTRTXExecutionProvider",
+        package="a source build with --use_nv_tensorrt_rtx",
+        memory="NVIDIA GPU",
+        compiles=True,
     ),
     Provider(
         name="OpenVINOExecutionProvider",
         package="onnxruntime-openvino",
+        compiles=True,
         plugin=Plugin("onnxruntime_ep_openvino", "onnxruntime-ep-openvino"),
     ),
     Provider(
         name="QNNExecutionProvider",
         package="onnxruntime-qnn",
+        compiles=True,
+        static_shapes=True,
         plugin=Plugin("onnxruntime_qnn", "onnxruntime-qnn"),
     ),
     Provider(name="ROCMExecutionProvider", package="none", removed_in="1.23", instead="MIGraphX"),
-    Provider(name="RknpuExecutionProvider", package="a source build with --use_rknpu"),
+    Provider(name="RknpuExecutionProvider", package="a source build with --use_rknpu", compiles=True),
     Provider(name="SNPEExecutionProvider", package="a source build with --use_snpe"),
-    Provider(name="TensorrtExecutionProvider", package="onnxruntime-gpu", memory="NVIDIA GPU"),
+    Provider(name="TensorrtExecutionProvider", package="onnxruntime-gpu", compiles=True, memory="NVIDIA GPU"),
     Provider(name="TvmExecutionProvider", package="none", removed_in="1.21"),
-    Provider(name="VSINPUExecutionProvider", package="a source build with --use_vsinpu"),
-    Provider(name="VitisAIExecutionProvider", package="onnxruntime-vitisai"),
+    Provider(
+        name="VSINPUExecutionProvider", package="a source build with --use_vsinpu", compiles=True, static_shapes=True
+    ),
+    Provider(name="VitisAIExecutionProvider", package="onnxruntime-vitisai", compiles=True, sessions_per_device=1),
     Provider(
         name="WebGpuExecutionProvider",
         package="onnxruntime-webgpu",
         memory="WebGPU",
         plugin=Plugin("onnxruntime_ep_webgpu", "onnxruntime-ep-webgpu"),
     ),
-    Provider(name="WebNNExecutionProvider", package="onnxruntime-web"),
+    Provider(name="WebNNExecutionProvider", package="onnxruntime-web", compiles=True, static_shapes=True),
     Provider(name="XnnpackExecutionProvider", package="a source build with --use_xnnpack"),
 )
 
@@ -121,6 +135,11 @@ def render_page(provider: Provider) -> str:
     else:
         lines.append(f"  Comes with: {provider.package}.")
         lines.append(f"  Its tensors live in the memory of: {provider.memory or 'the CPU'}.")
+        lines.append(f"  It {'compiles whole subgraphs' if provider.compiles else 'has a kernel for each node'}.")
+        if provider.static_shapes:
+            lines.append("  It takes no node whose shapes are not all fixed.")
+        if provider.sessions_per_device:
+            lines.append(f"  Sessions at a time on its device: {provider.sessions_per_device}.")
         if not provider.claims_nodes:
             lines.append("  It takes no node of a graph.")
         if provider.plugin:

@@ -45,6 +45,12 @@ def _text(value: Any, facts: Mapping[str, Any], yes: str, no: str) -> str:
     return str(int(float(size[1]) * _UNITS[size[2]])) if size else str(value)
 
 
+def path_options(provider: Provider | None, options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the kind of each given option that names a file: file, folder, new-file, new-folder or library."""
+    kinds = {key: option_facts(provider, key).get("x-path") for key in options if isinstance(options[key], str)}
+    return {key: kind for key, kind in kinds.items() if kind and not (kind == "library" and "/" not in options[key])}
+
+
 def render_options(provider: Provider) -> str:
     """Return the options part of a provider's page."""
     lines = []
@@ -70,5 +76,6 @@ def _history(facts: Mapping[str, Any]) -> str:
     parts = [f"since {facts['x-since']}"]
     parts += [f"deprecated in {facts['x-deprecated']}"] if "x-deprecated" in facts else []
     parts += [f"removed in {facts['x-removed']}"] if "x-removed" in facts else []
+    parts += ["relative to the manifest"] if "x-path" in facts else []
     parts += [f"{facts['x-delivery']} only"] if facts.get("x-delivery") in {"built-in", "plugin"} else []
     return f"{'; '.join(parts)} (source: {facts['x-source']})"

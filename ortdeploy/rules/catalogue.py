@@ -11,10 +11,10 @@ from ortdeploy.rules.protocol import RuleModule
 
 SPEC_RULES: tuple[str, ...] = (
     "adapter-for-another-model",
-    "contradictory-cpu-fallback",
+    "contradictory-option",
     "deprecated-provider-option",
     "idle-provider",
-    "ignored-session-option",
+    "ignored-option",
     "incompatible-providers",
     "output-inside-input",
     "path-outside-tree",
@@ -59,6 +59,7 @@ DEPLOYMENT_RULES: tuple[str, ...] = (
     "unreadable-labels",
     "unreadable-model",
     "unsupported-tensor",
+    "unusable-option-path",
     "unwritable-output",
 )
 

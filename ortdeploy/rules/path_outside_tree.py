@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ortdeploy.manifest.option_paths import find_option_paths
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ def check(spec: "Spec") -> Iterator[Finding]:
     for entry in (entry for chain in spec.written_chains() for entry in chain):
         if entry.library is not None:
             yield from _check_path(spec, entry.library, (*entry.at, "library"))
+    for option in find_option_paths(spec):
+        yield from _check_path(spec, option.path, option.at)
     for job in spec.jobs:
         for index, path in enumerate(job.input.paths):
             at = (*job.input.at, "path")

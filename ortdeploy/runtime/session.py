@@ -24,6 +24,10 @@ _OPTIMIZATION = {
     "layout": ort.GraphOptimizationLevel.ORT_ENABLE_LAYOUT,
     "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
 }
+_ORDER = {
+    "default": ort.ExecutionOrder.DEFAULT,
+    "priority_based": ort.ExecutionOrder.PRIORITY_BASED,
+}
 _EXECUTION = {"sequential": ort.ExecutionMode.ORT_SEQUENTIAL, "parallel": ort.ExecutionMode.ORT_PARALLEL}
 _ERRORS_ONLY = 3
 _RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
@@ -32,9 +36,11 @@ _RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 class OrtSession:
     """One InferenceSession and the adapters loaded for it, which ONNX Runtime does not keep alive itself."""
 
-    def __init__(self, session: ort.InferenceSession) -> None:
-        """Take an open session."""
+    def __init__(self, session: ort.InferenceSession, run_options: Mapping[str, Any]) -> None:
+        """Take an open session and the run options for every run in it."""
         self._session = session
+        self._run_options = run_options
+        self._plain = _run_options(run_options) if run_options else None
         self._adapters: dict[str, tuple[ort.LoraAdapter, ort.RunOptions]] = {}
         nodes = _nodes(session)
         self.placement: Mapping[str, int] = {name: len(operators) for name, operators in nodes.items()}
@@ -42,13 +48,13 @@ class OrtSession:
 
     def add_adapter(self, name: str, adapter: ort.LoraAdapter) -> None:
         """Keep an adapter with the run options that make it active."""
-        options = ort.RunOptions()
+        options = _run_options(self._run_options)
         options.add_active_adapter(adapter)
         self._adapters[name] = (adapter, options)
 
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapter: str | None) -> Sequence[Array]:
         """Run once; ONNX Runtime's refusal becomes an OrtdeployError with its words."""
-        options = self._adapters[adapter][1] if adapter else None
+        options = self._adapters[adapter][1] if adapter else self._plain
         try:
             return self._session.run(outputs, feeds, options)  # type: ignore[no-any-return]  # onnxruntime is untyped
         except MemoryError:
@@ -78,7 +84,7 @@ class OrtRuntime:
             raise
         except Exception as error:
             raise OrtdeployError(f'Model "{step.model}" cannot be opened: {_first_line(error)}') from error
-        return OrtSession(session)
+        return OrtSession(session, step.run_options)
 
     def load_adapter(self, step: LoadAdapter, session: Session) -> None:
         """Load an adapter without an allocator: Python's Load takes none, the CPU needs none. Raises OrtdeployError."""
@@ -103,6 +109,8 @@ def _session_options(options: Mapping[str, Any]) -> ort.SessionOptions:
                 result.graph_optimization_level = _OPTIMIZATION[value]
             case "execution_mode":
                 result.execution_mode = _EXECUTION[value]
+            case "execution_order":
+                result.execution_order = _ORDER[value]
             case "free_dimension_overrides":
                 for symbol, size in value.items():
                     result.add_free_dimension_override_by_name(symbol, size)
@@ -111,6 +119,18 @@ def _session_options(options: Mapping[str, Any]) -> ort.SessionOptions:
                     result.add_session_config_entry(key, text)
             case _:
                 setattr(result, name, value)
+    return result
+
+
+def _run_options(options: Mapping[str, Any]) -> ort.RunOptions:
+    """Turn the manifest's run: into RunOptions, by the same names."""
+    result = ort.RunOptions()
+    for name, value in options.items():
+        if name == "config":
+            for key, text in serialise(None, value).items():
+                result.add_run_config_entry(key, text)
+        else:
+            setattr(result, name, value)
     return result
 
 

@@ -52,7 +52,11 @@ def test_every_event_is_documented_and_every_documented_event_is_logged() -> Non
 def test_every_key_step_and_choice_of_a_manifest_is_documented() -> None:
     text = (REPOSITORY / "docs/manifest.md").read_text(encoding="utf-8")
     schema = json.loads(schema_text("deployment"))
-    documented = {name: part for name, part in {"": schema, **schema["$defs"]}.items() if name != "sessionConfig"}
+    documented = {
+        name: part
+        for name, part in {"": schema, **schema["$defs"]}.items()
+        if name not in {"sessionConfig", "runConfig"}
+    }
     for name, part in documented.items():
         for key, value in part.get("properties", {}).items():
             assert f"`{key}`" in text or f"{key}:" in text, (name, key)

@@ -23,6 +23,7 @@ def check(placement: Mapping[str, int], policy: str | int, chain: tuple[str, ...
         cpu_fallback=policy,
         probe=None,
         options={},
+        run_options={},
     )
     return check_placement(step, candidate, FakeSession(double, placement=placement, cpu_operators=("Gather", "Loop")))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Cli, read_rows, run_process
+from conftest import Cli, Result, read_rows, run_process
 from support.models import scale_model
 
 from ortdeploy.facts import DeviceFacts
@@ -154,7 +154,9 @@ def test_a_backend_that_cannot_start_is_not_taken_for_a_run(tmp_path: Path) -> N
 def test_a_backend_that_answers_with_nothing_does_not_pass(tmp_path: Path) -> None:
     """QNN's saver backend takes every node and runs without an error; what it returns is zeros or noise."""
     write(tmp_path, options="{backend_type: saver}", cpu_fallback="forbid")
-    applied = run_process(["apply", "m.yaml"], cwd=tmp_path)
+    refused = run_process(["validate", "m.yaml"], cwd=tmp_path)
+    assert "error[contradictory-option]" in refused.out
+    applied = apply_past_the_rules(tmp_path, "saver")
     assert applied.code == 1
     assert "is not what the CPU provider computes" in applied.out
     assert not list((tmp_path / "out").glob("part-*"))
@@ -176,6 +178,18 @@ def test_the_probe_run_can_be_left_out(tmp_path: Path) -> None:
     assert run_process(["apply", "m.yaml"], cwd=tmp_path).code == 0
 
 
+def apply_past_the_rules(folder: Path, backend: str) -> Result:
+    """Plan with QNN's htp backend and apply with one that no manifest may have, as if no rule had objected."""
+    path = folder / "m.yaml"
+    path.write_text(path.read_text().replace(f"backend_type: {backend}", "backend_type: htp"))
+    planned = run_process(["plan", "m.yaml", "--out", "p.json"], cwd=folder)
+    assert planned.code == 0, planned.out
+    assert ("CUDA" in path.read_text()) == ("warning[skipped-provider]" in planned.out)
+    plan = folder / "p.json"
+    plan.write_text(plan.read_text().replace('"backend_type": "htp"', f'"backend_type": "{backend}"'))
+    return run_process(["apply", "p.json"], cwd=folder)
+
+
 SESSIONS = """\
     sessions:
       - {name: gpu, providers: [CUDA, CPU]}
@@ -191,9 +205,8 @@ def test_isolated_sessions_are_tried_in_order_for_real(tmp_path: Path) -> None:
     path = write(tmp_path)
     lines = [line for line in path.read_text().splitlines(keepends=True) if "providers:" not in line]
     path.write_text("".join(lines).replace("    cpu_fallback: warn\n", SESSIONS))
-    applied = run_process(["apply", "m.yaml"], cwd=tmp_path)
+    applied = apply_past_the_rules(tmp_path, "ir")
     assert applied.code == 0, applied.out
-    assert "warning[skipped-provider]" in applied.out
     found = report(tmp_path)
     assert found["session"] == "cpu"
     assert list(found["sessions_passed_over"]) == ["dynamic", "broken"]

@@ -1,5 +1,6 @@
 """Real sessions of the installed onnxruntime."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,17 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.plan import LoadAdapter, OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.runtime.session import OrtRuntime
+from ortdeploy.schemas import schema_text
 
 CPU = (PlannedProvider(name="CPUExecutionProvider", options={}),)
 
 
-def open_session(path: Path, providers: tuple[PlannedProvider, ...] = CPU, **options: Any) -> Session:
+def open_session(
+    path: Path,
+    providers: tuple[PlannedProvider, ...] = CPU,
+    run_options: dict[str, Any] | None = None,
+    **options: Any,
+) -> Session:
     candidate = PlannedSession(name="s", providers=providers)
     step = OpenSession(
         session="s",
@@ -27,6 +34,7 @@ def open_session(path: Path, providers: tuple[PlannedProvider, ...] = CPU, **opt
         cpu_fallback="warn",
         probe=None,
         options=options,
+        run_options=run_options or {},
     )
     return OrtRuntime().open_session(step, candidate)
 
@@ -42,11 +50,44 @@ def test_every_session_option_is_taken(tmp_path: Path) -> None:
     options: dict[str, Any] = {
         "graph_optimization_level": "basic", "execution_mode": "parallel", "intra_op_num_threads": 1, "inter_op_num_threads": 1,
         "enable_cpu_mem_arena": False, "enable_mem_pattern": False, "enable_mem_reuse": True, "use_deterministic_compute": True,
+        "log_verbosity_level": 1, "logid": "m", "execution_order": "priority_based", "use_per_session_threads": True,
+        "optimized_model_filepath": str(tmp_path / "o.onnx"), "enable_profiling": True, "profile_file_prefix": str(tmp_path / "p"),
         "log_severity_level": 4, "free_dimension_overrides": {"batch": 2}, "config": {"session.intra_op.allow_spinning": False},
     }  # fmt: skip
     session = open_session(scale_model(tmp_path / "m.onnx"), **options)
     with pytest.raises(OrtdeployError, match="Got invalid dimensions"):
         session.run(["y"], {"x": np.ones((3, 4), np.float32)}, None)
+
+
+def test_the_session_options_of_the_test_are_all_that_there_are() -> None:
+    """Those that a manifest has no key for are methods, or are set by other keys of the manifest."""
+    known = set(json.loads(schema_text("deployment"))["$defs"]["session"]["properties"]) - {
+        "config",
+        "free_dimension_overrides",
+    }
+    options = onnxruntime.SessionOptions()
+    assert known == {name for name in dir(options) if not name.startswith("_") and not callable(getattr(options, name))}
+
+
+def test_every_run_option_is_taken(tmp_path: Path) -> None:
+    options = {
+        "log_severity_level": 4, "log_verbosity_level": 1, "logid": "m", "only_execute_path_to_fetches": True,
+        "config": {"memory.enable_memory_arena_shrinkage": "cpu:0", "disable_synchronize_execution_providers": False},
+    }  # fmt: skip
+    session = open_session(scale_model(tmp_path / "m.onnx"), run_options=options)
+    assert session.run(["y"], {"x": np.ones((1, 4), np.float32)}, None)[0].tolist() == [[2.0] * 4]
+    known = set(json.loads(schema_text("deployment"))["$defs"]["run"]["properties"])
+    runs = onnxruntime.RunOptions()
+    names = {name for name in dir(runs) if not name.startswith("_") and not callable(getattr(runs, name))}
+    assert known - {"config"} == names - {"terminate"} == set(options) - {"config"}
+
+
+def test_a_run_option_that_onnxruntime_refuses_is_said(tmp_path: Path) -> None:
+    session = open_session(
+        scale_model(tmp_path / "m.onnx"), run_options={"config": {"memory.enable_memory_arena_shrinkage": "gpu:0"}}
+    )
+    with pytest.raises(OrtdeployError, match="memory arena shrink list"):
+        session.run(["y"], {"x": np.ones((1, 4), np.float32)}, None)
 
 
 def test_booleans_reach_onnxruntime_as_it_compares_them(tmp_path: Path) -> None:

@@ -109,5 +109,9 @@ def make_facts(spec: Spec, data: Mapping[str, Any] | None = None) -> Facts:
         adapters={a.name: file_facts(data.get("adapters", {}).get(a.name, {})) for a in spec.adapters},
         inputs={j.name: input_facts(data.get("inputs", {}).get(j.name, DEFAULT_INPUT)) for j in spec.jobs},
         outputs={j.name: output_facts(data.get("outputs", {}).get(j.name, {})) for j in spec.jobs},
+        path_problems={
+            (kind, path): Problem(kind="missing", detail=f"There is no {path}.")
+            for kind, path in data.get("path_problems", [])
+        },
         labels={path: file_facts(data.get("labels", {}).get(path, {})) for path in labels},
     )

@@ -1,0 +1,73 @@
+"""Which session, run and provider options name files, as the schemas say under `x-path`.
+
+Kinds: `file` and `folder` must be there, `new-file` and `new-folder` are written by ONNX Runtime or the provider,
+`library` is looked up by the provider unless it has a slash. All are relative to the manifest.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Any
+
+from ortdeploy.providers.catalogue import Provider, find_provider
+from ortdeploy.providers.options import path_options
+from ortdeploy.schemas import schema_text
+
+if TYPE_CHECKING:
+    from ortdeploy.manifest.document import Path
+    from ortdeploy.manifest.spec import Spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptionPath:
+    """A path that an option names: where it is written, the path, and its kind."""
+
+    at: "Path"
+    path: str
+    kind: str
+
+
+def find_option_paths(spec: "Spec") -> Iterator[OptionPath]:
+    """Yield every path that an option of a manifest names."""
+    for entry in (entry for chain in spec.written_chains() for entry in chain):
+        for option, kind in path_options(find_provider(entry.name), entry.options).items():
+            yield OptionPath(at=(*entry.at, "options", option), path=entry.options[option], kind=kind)
+    for model in spec.models:
+        for part, options in (("session", model.session), ("run", model.run)):
+            for at, kind in _kinds(part).items():
+                value = _value(options, at)
+                if value is not None:
+                    yield OptionPath(at=(*model.at, part, *at), path=value, kind=kind)
+
+
+def with_full_paths(part: str, options: Mapping[str, Any], folder: str) -> dict[str, Any]:
+    """Return session options (`part` is session) or run options with their paths in full."""
+    full = {**options, "config": dict(options["config"])} if "config" in options else dict(options)
+    for at in _kinds(part):
+        value = _value(options, at)
+        if value is not None:
+            (full["config"] if len(at) > 1 else full)[at[-1]] = str(FilePath(folder) / value)
+    return full
+
+
+def with_full_provider_paths(provider: Provider | None, options: Mapping[str, Any], folder: str) -> dict[str, Any]:
+    """Return provider options with their paths in full."""
+    paths = {option: str(FilePath(folder) / options[option]) for option in path_options(provider, options)}
+    return {**options, **paths}
+
+
+@cache
+def _kinds(part: str) -> dict[tuple[str, ...], str]:
+    definitions = json.loads(schema_text("deployment"))["$defs"]
+    own, config = definitions[part]["properties"], definitions[f"{part}Config"]["properties"]
+    return {
+        **{(name,): facts["x-path"] for name, facts in own.items() if "x-path" in facts},
+        **{("config", name): facts["x-path"] for name, facts in config.items() if "x-path" in facts},
+    }
+
+
+def _value(options: Mapping[str, Any], at: tuple[str, ...]) -> str | None:
+    value: str | None = options.get("config", {}).get(at[1]) if len(at) > 1 else options.get(at[0])
+    return value

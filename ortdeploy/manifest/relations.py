@@ -1,0 +1,91 @@
+"""What options do to each other, as the schemas say under `x-relations`: which of them is refused, which has no effect.
+
+A relation's `when` is a JSON Schema over one session as a whole: `session` and `run` (config entries as the text that
+ONNX Runtime gets), `chain` (full provider names), `options` (those of the provider whose schema it is) and `probe`.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from ortdeploy.manifest.schema import make_condition
+from ortdeploy.providers.catalogue import Provider, find_provider, full_name
+from ortdeploy.providers.options import options_schema, serialise
+from ortdeploy.schemas import schema_text
+
+if TYPE_CHECKING:
+    from ortdeploy.manifest.document import Path
+    from ortdeploy.manifest.spec import ModelSpec, ProviderSpec, Spec
+
+REFUSED = "refused"
+IGNORED = "ignored"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relation:
+    """What becomes of an option (`refused` or `ignored`) in the sessions that `when` describes, and why."""
+
+    option: tuple[str, ...]
+    effect: str
+    detail: str
+    when: Callable[[Any], bool]
+
+
+@cache
+def session_relations() -> tuple[Relation, ...]:
+    """Return the relations of session options and run options."""
+    definitions = json.loads(schema_text("deployment"))["$defs"]
+    return (*_relations(definitions["session"]), *_relations(definitions["run"]))
+
+
+@cache
+def provider_relations(provider: Provider) -> tuple[Relation, ...]:
+    """Return the relations of a provider's options."""
+    return _relations(options_schema(provider))
+
+
+def _relations(schema: Mapping[str, Any]) -> tuple[Relation, ...]:
+    return tuple(
+        Relation(
+            option=tuple(one["option"]),
+            effect=one["effect"],
+            detail=one["detail"],
+            when=make_condition(one["when"]),
+        )
+        for one in schema.get("x-relations", ())
+    )
+
+
+def find_relations(spec: "Spec", model: "ModelSpec", effect: str) -> "Iterator[tuple[Path, str]]":
+    """Yield the place of every option of a model that meets this effect, and what to say of it; each once."""
+    seen: set[tuple[Path, str]] = set()
+    for session in model.sessions:
+        for found in _of_chain(model, spec.chain_of(session), effect):
+            if found not in seen:
+                seen.add(found)
+                yield found
+
+
+def _of_chain(model: "ModelSpec", chain: "Sequence[ProviderSpec]", effect: str) -> "Iterator[tuple[Path, str]]":
+    view = {
+        "session": _with_text(model.session),
+        "run": _with_text(model.run),
+        "chain": [full_name(entry.name) for entry in chain],
+        "probe": model.probe is not None,
+    }
+    for relation in session_relations():
+        if relation.effect == effect and relation.when({**view, "options": {}}):
+            yield (*model.at, *relation.option), relation.detail
+    for entry in chain:
+        provider = find_provider(entry.name)
+        for relation in provider_relations(provider) if provider else ():
+            if relation.effect == effect and relation.when({**view, "options": dict(entry.options)}):
+                at = entry.at if relation.option[0] == "options" else model.at
+                yield (*at, *relation.option), relation.detail
+
+
+def _with_text(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Write config entries as ONNX Runtime gets them: a manifest may say true, 1 or "1"."""
+    return {**options, "config": serialise(None, options.get("config", {}))}

@@ -1,0 +1,29 @@
+"""What it catches: an option that names a file or folder that is not there, or one that cannot be made there.
+
+Why: ONNX Runtime refuses the session with a bare number ("SystemError : 2"), or runs and writes nothing: a profile into
+a missing folder is lost without a word. Providers look for their config files when the session is created.
+
+Example:
+
+    session: {enable_profiling: true, profile_file_prefix: profiles/run}    # there is no folder profiles
+
+How to fix: bring the file, or make the folder. Paths are relative to the manifest.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.manifest.option_paths import find_option_paths
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.deployment import Deployment
+
+RULE = Rule(id="unusable-option-path", summary="Option names a file that cannot be used")
+
+
+def check(deployment: "Deployment") -> Iterator[Finding]:
+    for option in find_option_paths(deployment.spec):
+        problem = deployment.facts.path_problems.get((option.kind, option.path))
+        if problem is not None:
+            yield Finding(at=option.at, detail=problem.detail)
