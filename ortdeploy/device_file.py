@@ -1,11 +1,12 @@
 """Device files: a machine's facts as YAML to commit, so that a plan can be made for it somewhere else."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ortdeploy.diagnostics import Diagnostic, Span, has_errors
-from ortdeploy.facts import DeviceFacts, MachineFacts, RuntimeFacts
+from ortdeploy.facts import DeviceFacts, HostFacts, MachineFacts, RuntimeFacts
 from ortdeploy.manifest.document import MAX_BYTES, parse_document, stage_diagnostic
 from ortdeploy.manifest.schema import check_document
 from ortdeploy.manifest.write import flow, scalar
@@ -16,8 +17,8 @@ FORMAT_VERSION = 1
 def dump_device(name: str, runtime: RuntimeFacts, machine: MachineFacts) -> str:
     """Return the text of a device file."""
     devices = [
-        {"provider": d.provider, "index": d.index, "kind": d.kind, "vendor": d.vendor, "name": d.name}
-        for d in runtime.devices
+        {key: value for key, value in asdict(device).items() if key != "library" and value is not None}
+        for device in runtime.devices
     ]
     runtime_lines = {
         "version": runtime.version,
@@ -47,7 +48,7 @@ def _lines(values: Mapping[str, Any]) -> str:
     return "".join(f"  {key}: {flow(value)}\n" for key, value in values.items())
 
 
-def load_device(path: str) -> tuple[RuntimeFacts | None, tuple[Diagnostic, ...]]:
+def load_device(path: str) -> tuple[HostFacts | None, tuple[Diagnostic, ...]]:
     """Read a device file into the facts that planning needs, or say what is wrong with it."""
     try:
         with Path(path).open("rb") as file:
@@ -59,7 +60,10 @@ def load_device(path: str) -> tuple[RuntimeFacts | None, tuple[Diagnostic, ...]]
     if document is None:
         return None, diagnostics
     diagnostics += check_document(document, "device")
-    return (None if has_errors(diagnostics) else _runtime_facts(document.data)), diagnostics
+    if has_errors(diagnostics):
+        return None, diagnostics
+    host = HostFacts(runtime=_runtime_facts(document.data), machine=_machine_facts(document.data))
+    return host, diagnostics
 
 
 def _runtime_facts(data: Mapping[str, Any]) -> RuntimeFacts:
@@ -74,6 +78,22 @@ def _runtime_facts(data: Mapping[str, Any]) -> RuntimeFacts:
     )
 
 
+def _machine_facts(data: Mapping[str, Any]) -> MachineFacts | None:
+    """Return the machine; None where the file does not say how many cores it has."""
+    machine = data.get("machine", {})
+    if "cores" not in machine:
+        return None
+    return MachineFacts(
+        system=machine.get("system", ""),
+        architecture=machine.get("architecture", ""),
+        python=machine.get("python", ""),
+        cores=machine["cores"],
+        cpu_quota=machine.get("cpu_quota"),
+        memory_bytes=machine.get("memory_bytes"),
+        cpu_flags=tuple(machine.get("cpu_flags", ())),
+    )
+
+
 def _device(data: Mapping[str, Any], position: int) -> DeviceFacts:
     return DeviceFacts(
         provider=data["provider"],
@@ -82,4 +102,6 @@ def _device(data: Mapping[str, Any], position: int) -> DeviceFacts:
         vendor=data.get("vendor", ""),
         name=data.get("name", data["kind"]),
         library="",
+        memory=data.get("memory"),
+        host_accessible_memory=data.get("host_accessible_memory"),
     )

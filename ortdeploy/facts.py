@@ -20,7 +20,11 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFacts:
-    """A device that a plugin package's provider offers: CPU, GPU or NPU, numbered within its provider."""
+    """A device that a plugin package's provider offers: CPU, GPU or NPU, numbered within its provider.
+
+    `memory` names the memory that its tensors live in (None: the CPU's), `host_accessible_memory` a part of the CPU's
+    memory that the provider allocates and other providers may mistake for their own.
+    """
 
     provider: str
     index: int
@@ -28,6 +32,8 @@ class DeviceFacts:
     vendor: str
     name: str
     library: str
+    memory: str | None = None
+    host_accessible_memory: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +54,8 @@ class RuntimeFacts:
     """The ONNX Runtime of this machine, and what it can load at most (None, and no opsets, where that is not known).
 
     `available_providers` are the built-in ones; `devices` are those of plugin packages that the manifest asks for,
-    `plugin_problems` say of a provider why its package gives none.
+    `plugin_problems` say of a provider why its package gives none, or why its built-in library cannot be loaded.
+    `runtime_packages` are the installed packages that carry onnxruntime itself.
     """
 
     version: str
@@ -58,6 +65,15 @@ class RuntimeFacts:
     packages: frozenset[str] = frozenset()
     devices: tuple[DeviceFacts, ...] = ()
     plugin_problems: Mapping[str, str] = field(default_factory=dict)
+    runtime_packages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostFacts:
+    """What a plan is made for: an ONNX Runtime and its machine; this one, or one that a device file describes."""
+
+    runtime: RuntimeFacts
+    machine: MachineFacts | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,5 +145,6 @@ class Facts:
     adapters: Mapping[str, FileFacts]
     inputs: Mapping[str, InputFacts]
     outputs: Mapping[str, OutputFacts]
+    machine: MachineFacts | None = None
     labels: Mapping[str, FileFacts] = field(default_factory=dict)
     path_problems: Mapping[tuple[str, str], Problem] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from ortdeploy.facts import Facts, FileFacts, InputFacts, OutputFacts, Problem, RuntimeFacts
+from ortdeploy.facts import Facts, FileFacts, HostFacts, InputFacts, OutputFacts, Problem, RuntimeFacts
 from ortdeploy.graph import file_digest, read_model
 from ortdeploy.ledger import OutputRecord, output_key, read_outputs
 from ortdeploy.manifest.option_paths import OptionPath, find_option_paths
@@ -14,7 +14,7 @@ from ortdeploy.sources.files import outside
 _ADAPTER_MAGIC = b"TORT"
 
 
-def probe(spec: Spec, state_dir: Path, runtime: RuntimeFacts) -> Facts:
+def probe(spec: Spec, state_dir: Path, host: HostFacts) -> Facts:
     """Look at every file that the manifest names and at every place that it writes to."""
     roots = (spec.folder, *spec.roots)
     records = {record.output: record for record in read_outputs(state_dir)}
@@ -26,12 +26,13 @@ def probe(spec: Spec, state_dir: Path, runtime: RuntimeFacts) -> Facts:
         stray = _stray(path, model.path, roots)
         models[model.name] = type(facts)(path=str(path), problem=stray) if stray else facts
     return Facts(
-        runtime=runtime,
+        runtime=host.runtime,
+        machine=host.machine,
         models=models,
         adapters={
             adapter.name: _probe_adapter(_full(spec, adapter.path), adapter.path, roots) for adapter in spec.adapters
         },
-        inputs={job.name: _probe_input(spec, job, runtime) for job in spec.jobs},
+        inputs={job.name: _probe_input(spec, job, host.runtime) for job in spec.jobs},
         outputs={job.name: _probe_output(spec, job, state_dir, records, roots) for job in spec.jobs},
         labels={path: _probe_labels(_full(spec, path), path, roots) for path in label_paths},
         path_problems=_probe_option_paths(spec, roots),

@@ -26,7 +26,7 @@ from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, SPEC_RULES, load_rules
 from ortdeploy.rules.protocol import check_rules
 
 if TYPE_CHECKING:
-    from ortdeploy.facts import RuntimeFacts
+    from ortdeploy.facts import HostFacts
     from ortdeploy.plan import Fact, Plan
 
 STATE_DIR = ".ortdeploy"
@@ -84,12 +84,12 @@ def plan_manifests(
     diagnostics = validated.diagnostics
     if only_job is not None and validated.specs:
         check_job_name(only_job, [job.name for spec in validated.specs for job in spec.jobs])
-    runtime, found = _runtime_facts(validated.specs, device)
+    host, found = _host_facts(validated.specs, device)
     diagnostics += found
     for spec in validated.specs:
-        if runtime is None:
+        if host is None:
             break
-        plan, found = _plan_one(spec, runtime, state_dir, only_job)
+        plan, found = _plan_one(spec, host, state_dir, only_job)
         diagnostics += _assumed(found) if device else found
         if plan is not None:
             plans.append(plan)
@@ -102,12 +102,12 @@ def check_job_name(job: str, known: Sequence[str]) -> None:
         raise UsageError(f'--job: there is no job "{job}". {did_you_mean(job, known)}')
 
 
-def _runtime_facts(specs: Sequence[Spec], device: str | None) -> "tuple[RuntimeFacts | None, tuple[Diagnostic, ...]]":
+def _host_facts(specs: Sequence[Spec], device: str | None) -> "tuple[HostFacts | None, tuple[Diagnostic, ...]]":
     if device is not None:
         from ortdeploy.device_file import load_device  # noqa: PLC0415  only who plans for another machine
 
         return load_device(device)
-    return (_probe_runtime(specs) if specs else None), ()
+    return (_probe_host(specs) if specs else None), ()
 
 
 def _assumed(diagnostics: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
@@ -117,7 +117,9 @@ def _assumed(diagnostics: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
     )
 
 
-def _probe_runtime(specs: Sequence[Spec]) -> "RuntimeFacts":
+def _probe_host(specs: Sequence[Spec]) -> "HostFacts":
+    from ortdeploy.facts import HostFacts  # noqa: PLC0415
+    from ortdeploy.runtime.machine import probe_machine  # noqa: PLC0415
     from ortdeploy.runtime.probe import probe_runtime  # noqa: PLC0415  validate must not import onnxruntime
     from ortdeploy.sources.files import outside  # noqa: PLC0415
 
@@ -132,17 +134,18 @@ def _probe_runtime(specs: Sequence[Spec]) -> "RuntimeFacts":
             else:
                 wanted[name] = library or wanted.get(name)
     facts = probe_runtime({name: library for name, library in wanted.items() if name not in strays})
-    return replace(facts, plugin_problems={**facts.plugin_problems, **strays})
+    runtime = replace(facts, plugin_problems={**facts.plugin_problems, **strays})
+    return HostFacts(runtime=runtime, machine=probe_machine())
 
 
 def _plan_one(
-    spec: Spec, runtime: "RuntimeFacts", state_dir: str | None, only_job: str | None
+    spec: Spec, host: "HostFacts", state_dir: str | None, only_job: str | None
 ) -> "tuple[Plan | None, tuple[Diagnostic, ...]]":
     from ortdeploy.deployment import resolve  # noqa: PLC0415  brings numpy, which validate does not need
     from ortdeploy.plan import make_plan  # noqa: PLC0415
     from ortdeploy.probe import probe  # noqa: PLC0415
 
-    deployment = resolve(spec, probe(spec, state_folder(spec.folder, state_dir), runtime))
+    deployment = resolve(spec, probe(spec, state_folder(spec.folder, state_dir), host))
     diagnostics = check_rules(load_rules(DEPLOYMENT_RULES), deployment, spec)
     if has_errors(diagnostics):
         return None, diagnostics
@@ -166,7 +169,7 @@ def check_saved_plan(plan: "Plan", state_dir: str | None) -> tuple[Diagnostic, .
         fact = next(fact for fact in plan.facts if fact.kind == "manifest")
         return (_moved(plan, fact), *loaded.diagnostics)
     deployment = resolve(
-        loaded.spec, probe(loaded.spec, state_folder(plan.folder, state_dir), _probe_runtime([loaded.spec]))
+        loaded.spec, probe(loaded.spec, state_folder(plan.folder, state_dir), _probe_host([loaded.spec]))
     )
     return tuple(_moved(plan, fact) for fact in moved_facts(plan.facts, plan_facts(deployment)))
 

@@ -53,6 +53,7 @@ class SessionSpec:
     chain_name: str | None
     chain: tuple[ProviderSpec, ...]
     at: Path
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

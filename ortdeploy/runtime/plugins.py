@@ -47,9 +47,17 @@ def describe(provider: str, library: str) -> tuple[DeviceFacts, ...]:
             vendor=device.device.vendor,
             name=_name(device),
             library=library,
+            memory=_memory(device, ort.OrtDeviceMemoryType.DEFAULT),
+            host_accessible_memory=_memory(device, ort.OrtDeviceMemoryType.HOST_ACCESSIBLE),
         )
         for index, device in enumerate(ep_devices(provider))
     )
+
+
+def _memory(device: ort.OrtEpDevice, kind: ort.OrtDeviceMemoryType) -> str | None:
+    """Return the name of a device's memory; None where its tensors live in the CPU's."""
+    memory = device.memory_info(kind)
+    return None if memory is None else str(memory.name)
 
 
 def _name(device: ort.OrtEpDevice) -> str:

@@ -1,13 +1,17 @@
 """Looks at this machine's ONNX Runtime and writes down `RuntimeFacts`."""
 
 import importlib.util
+import sys
 from collections.abc import Collection, Mapping
+from importlib.metadata import PathDistribution
+from pathlib import Path
 
 import onnxruntime
 
 from ortdeploy.facts import DeviceFacts, RuntimeFacts
 from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.runtime.limits import limits_of
+from ortdeploy.runtime.native_library import loading_problem
 from ortdeploy.runtime.plugin_probe import probe_plugin
 from ortdeploy.runtime.plugins import find_library
 
@@ -21,16 +25,35 @@ def probe_runtime(wanted: Mapping[str, str | None]) -> RuntimeFacts:
     Libraries, and the plugin packages of providers that are not built in, are asked for their devices.
     """
     ir_version, opsets = limits_of(onnxruntime.__version__)
-    devices, problems = _probe_plugins(wanted, onnxruntime.get_available_providers())
+    built_in = onnxruntime.get_available_providers()
+    devices, problems = _probe_plugins(wanted, built_in)
+    unloadable = {name: problem for name in built_in if name in wanted and (problem := loading_problem(name))}
     return RuntimeFacts(
         version=onnxruntime.__version__,
-        available_providers=tuple(onnxruntime.get_available_providers()),
+        available_providers=tuple(name for name in built_in if name not in unloadable),
         max_ir_version=ir_version,
         max_opsets=opsets,
         packages=frozenset(name for name in _EXTRAS if importlib.util.find_spec(name)),
         devices=devices,
-        plugin_problems=problems,
+        plugin_problems={**problems, **unloadable},
+        runtime_packages=_runtime_packages(),
     )
+
+
+def _runtime_packages() -> tuple[str, ...]:
+    """Return the installed distributions that carry the module onnxruntime; more than one overwrite each other."""
+    folders = {Path(entry) for entry in sys.path}
+    found = {info for folder in folders if folder.is_dir() for info in folder.glob("onnxruntime*.dist-info")}
+    carriers = (PathDistribution(info) for info in found if _carries_runtime(info))
+    return tuple(sorted(carrier.metadata["Name"] for carrier in carriers))
+
+
+def _carries_runtime(info: Path) -> bool:
+    """Tell whether a distribution unpacks into the folder onnxruntime; its RECORD lists every file."""
+    try:
+        return "\nonnxruntime/__init__.py," in "\n" + (info / "RECORD").read_text(encoding="utf-8")
+    except OSError:
+        return False
 
 
 def _probe_plugins(

@@ -33,7 +33,8 @@ def test_what_is_captured_reads_back_as_the_same_facts(cli: Cli, tmp_path: Path)
     assert not problems
     here = probe_runtime({})
     assert facts is not None
-    assert (facts.version, facts.available_providers, facts.max_opsets) == (
+    assert facts.machine == probe_machine()
+    assert (facts.runtime.version, facts.runtime.available_providers, facts.runtime.max_opsets) == (
         here.version,
         here.available_providers,
         here.max_opsets,
@@ -56,8 +57,10 @@ def test_a_plan_for_another_device_says_what_it_assumes(cli: Cli, deployment: Pa
 
 def test_a_device_of_a_plugin_package_is_chosen_for_another_machine(cli: Cli, deployment: Path) -> None:
     path = deployment / "m.yaml"
-    entry = "{provider: QNN, device: NPU, options: {backend_type: htp}}"
-    path.write_text(MANIFEST.replace("double.onnx}", f"double.onnx, providers: [{entry}, CPU]}}"))
+    chain = "providers: [{provider: QNN, device: NPU, options: {backend_type: htp}}, CPU]"
+    override = "session: {free_dimension_overrides: {batch: 4}}"
+    manifest = MANIFEST.replace("double.onnx}", f"double.onnx, {chain}, {override}}}").replace("size: 8", "size: 4")
+    path.write_text(manifest)
     planned = cli("plan", path, "--device", REPOSITORY / "deployments/devices/snapdragon-x-elite.yaml")
     assert planned.code == 0, planned.out
     assert "QNNExecutionProvider (device 0: NPU NPU, Qualcomm)" in planned.out

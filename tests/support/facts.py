@@ -9,6 +9,7 @@ from ortdeploy.facts import (
     Facts,
     FileFacts,
     InputFacts,
+    MachineFacts,
     ModelFacts,
     OutputFacts,
     Problem,
@@ -86,9 +87,32 @@ def file_facts(data: Mapping[str, Any]) -> FileFacts:
 
 
 def device(text: str) -> DeviceFacts:
-    """`OpenVINOExecutionProvider 0 CPU Intel CPU`: provider, number, kind, vendor, name."""
-    provider, index, kind, vendor, name = text.split()
-    return DeviceFacts(provider=provider, index=int(index), kind=kind, vendor=vendor, name=name, library="/plugin.so")
+    """`OpenVINOExecutionProvider 0 CPU Intel CPU`: provider, number, kind, vendor, name; then memory=, shared=."""
+    provider, index, kind, vendor, name, *memories = text.split()
+    named = dict(memory.split("=") for memory in memories)
+    return DeviceFacts(
+        provider=provider,
+        index=int(index),
+        kind=kind,
+        vendor=vendor,
+        name=name,
+        library="/plugin.so",
+        memory=named.get("memory"),
+        host_accessible_memory=named.get("shared"),
+    )
+
+
+def machine(data: Mapping[str, Any]) -> MachineFacts:
+    """A machine with cores and perhaps a quota."""
+    return MachineFacts(
+        system="Linux",
+        architecture="x86_64",
+        python="3.11",
+        cores=data["cores"],
+        cpu_quota=data.get("cpu_quota"),
+        memory_bytes=None,
+        cpu_flags=(),
+    )
 
 
 def make_facts(spec: Spec, data: Mapping[str, Any] | None = None) -> Facts:
@@ -104,7 +128,9 @@ def make_facts(spec: Spec, data: Mapping[str, Any] | None = None) -> Facts:
             packages=frozenset(data.get("packages", ["PIL"])),
             devices=tuple(device(text) for text in data.get("devices", [])),
             plugin_problems=data.get("plugin_problems", {}),
+            runtime_packages=tuple(data.get("runtime_packages", ["onnxruntime"])),
         ),
+        machine=machine(data["machine"]) if "machine" in data else None,
         models={m.name: model_facts(data.get("models", {}).get(m.name, DEFAULT_MODEL)) for m in spec.models},
         adapters={a.name: file_facts(data.get("adapters", {}).get(a.name, {})) for a in spec.adapters},
         inputs={j.name: input_facts(data.get("inputs", {}).get(j.name, DEFAULT_INPUT)) for j in spec.jobs},

@@ -1,0 +1,35 @@
+"""What it catches: more sessions on a provider's device than it can hold.
+
+Why: Vitis AI's NPU takes one session; the second crashes the process without a message. A deployment keeps the
+sessions of all its models open.
+
+Example: two models with providers: [VitisAI, CPU], or sessions with count: 2 on it.
+
+How to fix: leave the provider to one model, or write two manifests and apply them one after the other.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.providers.catalogue import find_provider
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.manifest.spec import Spec
+
+RULE = Rule(id="crowded-device", summary="Too many sessions on a device")
+
+
+def check(spec: "Spec") -> Iterator[Finding]:
+    used: dict[str, int] = {}
+    for model in spec.models:
+        for session in model.sessions:
+            for provider in filter(None, (find_provider(entry.name) for entry in spec.chain_of(session))):
+                limit = provider.sessions_per_device
+                used[provider.name] = used.get(provider.name, 0) + session.count
+                if limit is not None and used[provider.name] > limit:
+                    detail = (
+                        f"{provider.name} takes {limit} session at a time on its device, and this is number "
+                        f"{used[provider.name]}. Leave it to one model."
+                    )
+                    yield Finding(at=(*session.at, "providers"), detail=detail, model=model.name)

@@ -1,0 +1,68 @@
+"""What it catches: a model input whose shape is not all fixed, for a provider that needs fixed shapes: QNN, NNAPI,
+VSINPU, WebNN, and any NPU of OpenVINO.
+
+Why: such a provider takes no node of the graph. ONNX Runtime runs all of it on the CPU, lists the provider as if it
+were used, and says nothing; on OpenVINO's NPU it fails ("to_shape was called on a dynamic shape").
+
+Example:
+
+    providers: [QNN, CPU]      # the graph's input is [batch, 3, 224, 224]
+
+How to fix: fix the dimension with session: {free_dimension_overrides: {batch: 1}} and use that batch size, or export
+the model with fixed shapes. cpu_fallback: allow accepts a provider without nodes.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.providers.catalogue import find_provider
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.deployment import Deployment, ResolvedModel, ResolvedProvider
+
+RULE = Rule(id="dynamic-shape", summary="Provider needs fixed shapes")
+
+
+def check(deployment: "Deployment") -> Iterator[Finding]:
+    for model in deployment.models:
+        if model.spec.cpu_fallback == "allow" or model.facts.problem is not None:
+            continue
+        loose = _loose_dimensions(model)
+        for session in model.sessions if loose else ():
+            for provider in session.chain:
+                if _needs_fixed_shapes(provider):
+                    yield Finding(
+                        at=(*session.spec.at, "providers"), detail=_detail(provider, loose), model=model.spec.name
+                    )
+
+
+def _needs_fixed_shapes(provider: "ResolvedProvider") -> bool:
+    known = find_provider(provider.name)
+    if known is not None and known.short == "OpenVINO":
+        on_npu = (provider.device is not None and provider.device.kind == "NPU") or "NPU" in str(
+            provider.options.get("device_type", "")
+        )
+        return on_npu and "reshape_input" not in provider.options
+    return known is not None and known.static_shapes
+
+
+def _loose_dimensions(model: "ResolvedModel") -> dict[str, list[str]]:
+    """Return input names with their dimensions that nothing fixes: symbols by name, unknown ones as ?."""
+    fixed = model.spec.session.get("free_dimension_overrides", {})
+    loose = {
+        value.name: [
+            str(size or "?") for size in value.tensor.shape or ("?",) if not isinstance(size, int) and size not in fixed
+        ]
+        for value in model.facts.inputs
+        if value.kind == "tensor"
+    }
+    return {name: dimensions for name, dimensions in loose.items() if dimensions}
+
+
+def _detail(provider: "ResolvedProvider", loose: dict[str, list[str]]) -> str:
+    shown = ", ".join(f"{name} ({', '.join(dimensions)})" for name, dimensions in loose.items())
+    symbols = dict.fromkeys(size for dimensions in loose.values() for size in dimensions if size != "?")
+    remedy = f"Add session: {{free_dimension_overrides: {{{', '.join(f'{name}: 1' for name in symbols)}}}}}"
+    advice = f"{remedy} with the sizes that you run" if symbols else "Export the model with fixed shapes"
+    return f"{provider.name} takes no node of a graph whose shapes are not fixed, and these are not: {shown}. {advice}."

@@ -1,0 +1,67 @@
+"""What it catches: devices in one chain whose memories do not go together: two of them with a memory of their own, or
+one whose provider shares a part of the CPU's memory, beside any other provider.
+
+Why: ONNX Runtime copies tensors for the first device memory of a chain only. And what OpenVINO's CPU device allocates
+as shared memory, other providers take for their own: QNN fails when it runs ("No HTP or DX12 allocation found for
+shared memory address"), and with WebGPU the process is aborted ("Invalid memory type: -1").
+
+Example:
+
+    providers: [QNN, {provider: OpenVINO, device: CPU}, CPU]
+
+How to fix: give each a session of its own, as the message writes it; or take OpenVINO's device AUTO, which shares none.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.diagnostics import Certainty
+from ortdeploy.providers.catalogue import CPU, find_provider
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.deployment import Deployment, ResolvedProvider
+
+RULE = Rule(id="incompatible-devices", summary="Devices cannot share a session", certainty=Certainty.MACHINE)
+
+
+def check(deployment: "Deployment") -> Iterator[Finding]:
+    for model in deployment.models:
+        for session in model.sessions:
+            chain = [provider for provider in session.chain if provider.name != CPU]
+            reason = _shared_memory(chain) or _two_memories(chain)
+            if reason:
+                split = ", ".join(
+                    f"{{name: {p.name[:-17].lower() or p.name}, providers: [{p.name}, CPU]}}" for p in chain
+                )
+                detail = (
+                    f"{reason} Isolate them, in place of providers: sessions: [{split}] opens the first that works."
+                )
+                yield Finding(at=(*session.spec.at, "providers"), detail=detail, model=model.spec.name)
+
+
+def _shared_memory(chain: "list[ResolvedProvider]") -> str | None:
+    sharing = next((p for p in chain if p.device is not None and p.device.host_accessible_memory), None)
+    others = [provider.name for provider in chain if provider is not sharing]
+    if sharing is None or sharing.device is None or not others:
+        return None
+    return (
+        f"{sharing.name} allocates {sharing.device.host_accessible_memory} on its device {sharing.device.name}, which "
+        f"{' and '.join(others)} would take for their own."
+    )
+
+
+def _two_memories(chain: "list[ResolvedProvider]") -> str | None:
+    memories = {memory: provider.name for provider in chain if (memory := _memory(provider))}
+    if len(memories) < 2:  # noqa: PLR2004  two memories do not go together
+        return None
+    shown = " and ".join(f"{name} ({memory})" for memory, name in memories.items())
+    return f"{shown} keep tensors in different memories, and ONNX Runtime copies for one of them only."
+
+
+def _memory(provider: "ResolvedProvider") -> str | None:
+    """Return the device memory of a provider: what its device says, or else what the catalogue knows."""
+    if provider.device is not None:
+        return provider.device.memory
+    known = find_provider(provider.name)
+    return known.memory if known else None

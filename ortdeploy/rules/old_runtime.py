@@ -1,0 +1,31 @@
+"""What it catches: a described device whose ONNX Runtime is older than the one that ortdeploy needs.
+
+Why: older versions cannot report the recorded node assignment or take plugin providers from Python, and which
+providers may share a session changed between them (up to 1.20 "Execution type … doesn't support memcpy").
+
+Example: plan --device box.yaml, where box.yaml says version: 1.19.2.
+
+How to fix: install a newer onnxruntime on the device and capture it again with ortdeploy device.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.diagnostics import Certainty
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.deployment import Deployment
+
+RULE = Rule(id="old-runtime", summary="ONNX Runtime is too old", certainty=Certainty.MACHINE)
+
+OLDEST = (1, 31)
+"""The oldest onnxruntime that ortdeploy installs with."""
+
+
+def check(deployment: "Deployment") -> Iterator[Finding]:
+    version = deployment.facts.runtime.version
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        detail = f"The device has onnxruntime {version}; ortdeploy needs {oldest} or newer there. Install it."
+        yield Finding(at=("version",), detail=detail, key=True)

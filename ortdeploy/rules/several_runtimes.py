@@ -1,0 +1,31 @@
+"""What it catches: more than one onnxruntime package in one environment.
+
+Why: onnxruntime, onnxruntime-gpu, onnxruntime-directml and the like all unpack into the same folder. The one that was
+installed last wins, file by file, and a provider that is listed by the other one is gone.
+
+Example: pip install onnxruntime-gpu where onnxruntime was installed before.
+
+How to fix: uninstall all of them, then install exactly one. Plugin packages (onnxruntime-ep-…, onnxruntime-qnn 2)
+have folders of their own and may stand beside it.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.diagnostics import Certainty
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.deployment import Deployment
+
+RULE = Rule(id="several-runtimes", summary="More than one onnxruntime is installed", certainty=Certainty.MACHINE)
+
+
+def check(deployment: "Deployment") -> Iterator[Finding]:
+    packages = deployment.facts.runtime.runtime_packages
+    if len(packages) > 1:
+        detail = (
+            f"This environment has {', '.join(packages)}, which overwrite each other's files. Uninstall all of them, "
+            "then install the one that carries the providers you need."
+        )
+        yield Finding(at=("models",), detail=detail, key=True)

@@ -1,0 +1,49 @@
+"""What it catches: a session with more threads than this process has cores, or may use of them.
+
+Why: ONNX Runtime sizes its pool from the cores it sees. A container's CPU quota is invisible to it: threads beyond the
+quota are throttled together, and every node waits for the slowest.
+
+Example:
+
+    session: {intra_op_num_threads: 16}      # on a board with 4 cores
+
+How to fix: set intra_op_num_threads to at most the number that the message names.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.diagnostics import Certainty, Severity
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.deployment import Deployment
+    from ortdeploy.facts import MachineFacts
+
+RULE = Rule(
+    id="too-many-threads", summary="More threads than cores", severity=Severity.WARNING, certainty=Certainty.MACHINE
+)
+
+
+def check(deployment: "Deployment") -> Iterator[Finding]:
+    machine = deployment.facts.machine
+    if machine is None:
+        return
+    usable = _usable_cores(machine)
+    for model in deployment.models:
+        written = model.spec.session.get("intra_op_num_threads", 0)
+        threads = written or machine.cores
+        if threads <= usable:
+            continue
+        at = (*model.spec.at, "session", "intra_op_num_threads") if written else model.spec.at
+        limit = f"{machine.cores} cores" + (f", of which its quota allows {usable}" if usable < machine.cores else "")
+        detail = (
+            f'Model "{model.spec.name}" gets {threads} threads, and the machine has {limit}. '
+            f"Set intra_op_num_threads: {usable}."
+        )
+        yield Finding(at=at, detail=detail, key=True, model=model.spec.name)
+
+
+def _usable_cores(machine: "MachineFacts") -> int:
+    return machine.cores if machine.cpu_quota is None else min(machine.cores, max(1, math.ceil(machine.cpu_quota)))

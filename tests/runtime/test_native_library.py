@@ -1,0 +1,49 @@
+"""Libraries of built-in providers: one that cannot be loaded makes its provider unavailable, with the reason."""
+
+from pathlib import Path
+
+import pytest
+
+from ortdeploy.runtime import native_library, probe
+from ortdeploy.runtime.native_library import loading_problem
+from ortdeploy.runtime.probe import probe_runtime
+
+
+def test_a_provider_without_a_library_of_its_own_has_no_problem() -> None:
+    assert loading_problem("CPUExecutionProvider") is None
+    assert loading_problem("NopeExecutionProvider") is None
+
+
+def test_a_library_that_cannot_be_loaded_is_named_with_the_loaders_words(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("libonnxruntime_providers_cuda.so", "libonnxruntime_providers_shared.so"):
+        (tmp_path / name).write_bytes(b"not a library, as after a copy that was cut off")
+    monkeypatch.setattr(native_library, "_folder", lambda: tmp_path)
+    problem = loading_problem("CUDAExecutionProvider")
+    assert problem is not None
+    assert "libonnxruntime_providers_cuda.so cannot be loaded" in problem
+    assert "file too short" in problem or "invalid ELF header" in problem
+
+
+def test_its_provider_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    built_in = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: built_in)
+    monkeypatch.setattr(probe, "loading_problem", lambda name: "No libcublasLt.so.13." if "CUDA" in name else None)
+    facts = probe_runtime({"CUDAExecutionProvider": None, "CPUExecutionProvider": None})
+    assert facts.available_providers == ("CPUExecutionProvider",)
+    assert facts.plugin_problems == {"CUDAExecutionProvider": "No libcublasLt.so.13."}
+
+
+def test_the_packages_that_carry_onnxruntime_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert probe_runtime({}).runtime_packages == ("onnxruntime",)
+    for name, file in (
+        ("onnxruntime_gpu", "onnxruntime/__init__.py"),
+        ("onnxruntime_qnn", "onnxruntime_qnn/__init__.py"),
+    ):
+        info = tmp_path / f"{name}-1.31.1.dist-info"
+        info.mkdir()
+        (info / "RECORD").write_text(f"{name}.txt,,\n{file},sha256=x,1\n")
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1.31.1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert probe_runtime({}).runtime_packages == ("onnxruntime", "onnxruntime-gpu")
