@@ -62,8 +62,10 @@ class ResolvedModel:
 
     @property
     def usable(self) -> tuple[ResolvedSession, ...]:
-        """The sessions that this machine can honour."""
-        return tuple(session for session in self.sessions if session.usable)
+        """The sessions that this machine can honour; none of them where the model uses all, and not all can be."""
+        usable = tuple(session for session in self.sessions if session.usable)
+        needs_all = self.spec.use == "all" and self.spec.on_unavailable == "fail"
+        return () if needs_all and len(usable) < len(self.sessions) else usable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,24 +4,24 @@ Whatever ends a job early leaves it so that the next run goes on where this one 
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Protocol
 
 import structlog
 
+from ortdeploy.batch_pool import BatchPool, Finished
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.ledger import Ledger, Part
+from ortdeploy.opening import OpenedModel, OpenedSession
 from ortdeploy.part_files import open_whole, remove_temporaries
-from ortdeploy.plan import Plan, PlannedSession, RunJob, allowed_count
-from ortdeploy.probe_run import ProbeRun
+from ortdeploy.plan import Plan, RunJob, allowed_count
 from ortdeploy.report import write_report
-from ortdeploy.rows import Outcome, RowRunner
-from ortdeploy.runtime.protocol import Session
+from ortdeploy.rows import Outcome
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.catalogue import SOURCES
 from ortdeploy.sources.files import list_files
@@ -41,7 +41,10 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobResult:
-    """How a job ended, with the rows that are committed, failed and skipped over all its runs."""
+    """How a job ended, with the rows that are committed, failed and skipped over all its runs.
+
+    `dropped` are the sessions whose provider failed while others went on.
+    """
 
     job: str
     status: Status
@@ -52,25 +55,7 @@ class JobResult:
     seconds: float = 0.0
     reason: str | None = None
     provider_failed: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TriedSession:
-    """A session that was passed over, and why."""
-
-    session: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenedSession:
-    """An open session: which candidate of the plan it is, what it is compared with, which are left or passed over."""
-
-    session: Session
-    candidate: PlannedSession
-    probe: ProbeRun | None = None
-    rest: tuple[PlannedSession, ...] = ()
-    tried: tuple[TriedSession, ...] = ()
+    dropped: tuple[OpenedSession, ...] = ()
 
 
 class Observer(Protocol):
@@ -114,7 +99,7 @@ class JobRun:
         *,
         plan: Plan,
         step: RunJob,
-        opened: OpenedSession,
+        opened: OpenedModel,
         run_id: str,
         ledger: Ledger,
         observer: Observer,
@@ -130,7 +115,7 @@ class JobRun:
         self._stop = stop
         self._folder = Path(plan.folder) / step.output
         self._output = ledger.key(self._folder)
-        self._rows = RowRunner(step, opened.session, opened.probe)
+        self._pool = BatchPool(step, opened.sessions, dispensable=opened.dispensable)
         self._progress = _Progress()
         self._begin = time.perf_counter()
         self._begun = False
@@ -201,21 +186,30 @@ class JobRun:
         )
         with SOURCES[step.format].open_source(files, self._plan.folder, wanted) as source:
             batches = source.batches(self._progress.done, step.batch_size or 1)
-            for number, part in groupby(batches, key=lambda batch: batch.start // step.rows_per_part):
+            finished = self._pool.run(self._until_stopped(batches))
+            for number, part in groupby(finished, key=lambda one: one.batch.start // step.rows_per_part):
                 self._write_part(number, part)
 
-    def _write_part(self, number: int, batches: Iterator[Batch]) -> None:
+    def _until_stopped(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        """Pass batches on until somebody asks the run to stop."""
+        for batch in batches:
+            if self._stop():
+                raise _StoppedError
+            yield batch
+
+    def _write_part(self, number: int, batches: Iterator[Finished]) -> None:
         """Write one part under a temporary name, rename it, commit it."""
         module = SINKS[self._step.output_format]
         path = self._folder / f"part-{number:05d}{module.SUFFIX}"
         self._progress.part = number
         first = next(batches)
-        outcomes = self._outcomes(first, batches)
-        totals = _Totals(start=first.start)
+        totals = _Totals(start=first.batch.start)
         with ExitStack() as stack:
             sink = None
-            for rows, outcome in outcomes:
-                totals.add(rows, outcome)
+            for finished in chain([first], batches):
+                outcome = finished.outcome
+                self._count(finished)
+                totals.add(finished.batch.count, outcome)
                 if outcome.committed:
                     if sink is None:
                         file = stack.enter_context(open_whole(path))
@@ -228,24 +222,16 @@ class JobRun:
                 sink.close()
         self._commit(totals.part(number, path if sink is not None else None))
 
-    def _outcomes(self, first: Batch, rest: Iterator[Batch]) -> Iterator[tuple[int, Outcome]]:
-        """Run batches, keep count, and stop where the budget or somebody says so."""
-        batch: Batch | None = first
-        while batch is not None:
-            if self._stop():
-                raise _StoppedError
-            begin = time.perf_counter()
-            outcome = self._rows.run(batch)
-            self._log.debug("batch.finished", start=batch.start, rows=batch.count, seconds=time.perf_counter() - begin)
-            progress = self._progress
-            progress.done += batch.count
-            progress.committed += outcome.committed
-            progress.skipped += outcome.skipped
-            if outcome.failed:
-                self._note(outcome.failed)
-            self._observer.rows_done(progress.done, progress.failed)
-            yield batch.count, outcome
-            batch = next(rest, None)
+    def _count(self, finished: Finished) -> None:
+        """Keep count of a batch. Raises _BudgetError where too many rows have failed."""
+        batch, outcome, progress = finished.batch, finished.outcome, self._progress
+        self._log.debug("batch.finished", start=batch.start, rows=batch.count, seconds=finished.seconds)
+        progress.done += batch.count
+        progress.committed += outcome.committed
+        progress.skipped += outcome.skipped
+        if outcome.failed:
+            self._note(outcome.failed)
+        self._observer.rows_done(progress.done, progress.failed)
 
     def _note(self, failed: list[FailedRow]) -> None:
         progress = self._progress
@@ -328,10 +314,8 @@ class JobRun:
                 failures=self._ledger.failures(self._output),
                 plan=self._plan,
                 step=self._step,
-                candidate=self._opened.candidate,
+                members=self._pool.members,
                 tried={one.session: one.reason for one in self._opened.tried},
-                placement=self._opened.session.placement,
-                run_times=self._rows.run_times,
                 seconds=time.perf_counter() - self._begin,
             )
 
@@ -351,6 +335,7 @@ class JobRun:
             seconds=time.perf_counter() - self._begin,
             reason=reason,
             provider_failed=self._provider_failed,
+            dropped=tuple(member.opened for member in self._pool.members if member.failure is not None),
         )
 
 

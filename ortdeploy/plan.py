@@ -15,7 +15,7 @@ from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.providers.options import serialise
 from ortdeploy.tensors import FLOATING, Shape, TensorType
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,21 +52,24 @@ class PlannedDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSession:
-    """A session by its name, with the chain that it is given."""
+    """A session by its name, with the chain that it is given, and how many of it are opened."""
 
     name: str
     providers: tuple[PlannedProvider, ...]
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenSession:
-    """Open one session for a model: the first of `candidates` that can be opened as the plan says."""
+    """Open the sessions of a model: the first of `candidates` that can be opened as the plan says, or all of them."""
 
     session: str
     model: str
     path: str
     sha256: str
     candidates: tuple[PlannedSession, ...]
+    use: str
+    on_unavailable: str
     cpu_fallback: str | int
     probe: tuple[float, float] | None
     options: Mapping[str, Any]
@@ -280,9 +283,12 @@ def _open_session(model: ResolvedModel, folder: str) -> OpenSession:
             PlannedSession(
                 name=session.spec.name,
                 providers=tuple(_planned_provider(provider, folder) for provider in session.chain),
+                count=session.spec.count,
             )
             for session in model.usable
         ),
+        use=model.spec.use,
+        on_unavailable=model.spec.on_unavailable,
         cpu_fallback=model.spec.cpu_fallback,
         probe=model.spec.probe,
         options=with_full_paths("session", model.spec.session, folder),

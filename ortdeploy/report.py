@@ -3,16 +3,17 @@
 import hashlib
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ortdeploy.batch_pool import Member
 from ortdeploy.ledger import OutputRecord
 from ortdeploy.part_files import open_whole
-from ortdeploy.plan import OpenSession, Plan, PlannedSession, RunJob
+from ortdeploy.plan import OpenSession, Plan, RunJob
 from ortdeploy.plan_file import encode
-from ortdeploy.timing import Histogram
+from ortdeploy.timing import Histogram, sum_of
 from ortdeploy.version import versions
 
 FORMAT_VERSION = 1
@@ -28,10 +29,8 @@ def write_report(
     failures: Iterable[str],
     plan: Plan,
     step: RunJob,
-    candidate: PlannedSession,
+    members: Sequence[Member],
     tried: Mapping[str, str],
-    placement: Mapping[str, int],
-    run_times: Histogram,
     seconds: float,
 ) -> None:
     """Write both files, whole or not at all. Raises OSError."""
@@ -54,11 +53,12 @@ def write_report(
         "identity": dict(record.identity),
         "model": {"name": step.model, "path": session.path, "sha256": session.sha256},
         "adapter": step.adapter,
-        "session": candidate.name,
+        "session": members[0].opened.candidate.name,
         "sessions_passed_over": dict(tried),
-        "providers": [provider.name for provider in candidate.providers],
-        "placement": dict(placement),
-        "session_run": _durations(run_times),
+        "providers": [provider.name for provider in members[0].opened.candidate.providers],
+        "placement": dict(members[0].opened.session.placement),
+        "session_run": _durations(sum_of(member.rows.run_times for member in members)),
+        "sessions": [_session(member) for member in members],
         "peak_memory_bytes": peak_memory(),
         "parts": [asdict(part) for part in record.parts],
         "versions": versions(),
@@ -72,6 +72,21 @@ def _row_counts(record: OutputRecord) -> dict[str, int]:
     for name in ("committed", "failed", "skipped"):
         counts[name] = sum(getattr(part, name) for part in record.parts)
     return counts
+
+
+def _session(member: Member) -> dict[str, Any]:
+    """Say what one session of the job did; `failure` is why it took no more batches before the end."""
+    opened = member.opened
+    return {
+        "session": opened.candidate.name,
+        "instance": opened.instance,
+        "providers": [provider.name for provider in opened.candidate.providers],
+        "placement": dict(opened.session.placement),
+        "batches": member.batches,
+        "rows": member.done,
+        "session_run": _durations(member.rows.run_times),
+        "failure": member.failure,
+    }
 
 
 def _durations(run_times: Histogram) -> dict[str, Any]:

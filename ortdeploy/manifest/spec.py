@@ -5,7 +5,7 @@ part was written, as a path into the document.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ortdeploy.diagnostics import Span
@@ -58,7 +58,7 @@ class SessionSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """A model. `sessions` are tried in order; `providers:` alone makes one, named like the model.
+    """A model. `sessions` are tried in order, or all used; `providers:` alone makes one, named like the model.
 
     `both` says that the manifest wrote `providers` and `sessions`. `cpu_fallback` is forbid, warn, allow, a number of
     nodes or a share of them. `probe` is the relative and absolute tolerance of the probe run; None leaves it out.
@@ -69,6 +69,7 @@ class ModelSpec:
     sha256: str | None
     sessions: tuple[SessionSpec, ...]
     both: bool
+    use: str
     on_unavailable: str
     cpu_fallback: str | int
     probe: tuple[float, float] | None
@@ -244,6 +245,7 @@ def _model(name: str, data: Mapping[str, Any]) -> ModelSpec:
         sha256=data.get("sha256"),
         sessions=tuple(_sessions(name, data, at)),
         both="providers" in data and "sessions" in data,
+        use=data.get("use", "first"),
         on_unavailable=data.get("on_unavailable", "fail"),
         cpu_fallback=_cpu_fallback(data.get("cpu_fallback", "warn")),
         probe=_probe(data.get("probe", {})),
@@ -259,7 +261,8 @@ def _sessions(model: str, data: Mapping[str, Any], at: Path) -> Iterator[Session
     """Yield the sessions of a model; one on the CPU provider when it says nothing."""
     for index, session in enumerate(data.get("sessions", ())):
         here: Path = (*at, "sessions", index)
-        yield _session(session["name"], session["providers"], here, (*here, "providers"))
+        made = _session(session["name"], session["providers"], here, (*here, "providers"))
+        yield replace(made, count=session.get("count", 1))
     if "sessions" not in data and "providers" in data:
         yield _session(model, data["providers"], at, (*at, "providers"))
     elif "sessions" not in data:

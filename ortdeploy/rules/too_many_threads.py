@@ -1,4 +1,5 @@
-"""What it catches: a session with more threads than this process has cores, or may use of them.
+"""What it catches: a session, or the sessions that a model uses at once, with more threads than this process has cores,
+or may use of them.
 
 Why: ONNX Runtime sizes its pool from the cores it sees. A container's CPU quota is invisible to it: threads beyond the
 quota are throttled together, and every node waits for the slowest.
@@ -20,6 +21,7 @@ from ortdeploy.rules.protocol import Finding, Rule
 if TYPE_CHECKING:
     from ortdeploy.deployment import Deployment
     from ortdeploy.facts import MachineFacts
+    from ortdeploy.manifest.spec import ModelSpec
 
 RULE = Rule(
     id="too-many-threads", summary="More threads than cores", severity=Severity.WARNING, certainty=Certainty.MACHINE
@@ -33,16 +35,22 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
     usable = _usable_cores(machine)
     for model in deployment.models:
         written = model.spec.session.get("intra_op_num_threads", 0)
-        threads = written or machine.cores
-        if threads <= usable:
+        sessions = _sessions_at_once(model.spec)
+        if sessions * (written or machine.cores) <= usable:
             continue
         at = (*model.spec.at, "session", "intra_op_num_threads") if written else model.spec.at
+        threads = f"{sessions} times {written or machine.cores}" if sessions > 1 else str(written or machine.cores)
         limit = f"{machine.cores} cores" + (f", of which its quota allows {usable}" if usable < machine.cores else "")
         detail = (
             f'Model "{model.spec.name}" gets {threads} threads, and the machine has {limit}. '
-            f"Set intra_op_num_threads: {usable}."
+            f"Set session: {{intra_op_num_threads: {max(1, usable // sessions)}}}."
         )
         yield Finding(at=at, detail=detail, key=True, model=model.spec.name)
+
+
+def _sessions_at_once(model: "ModelSpec") -> int:
+    counts = [session.count for session in model.sessions]
+    return sum(counts) if model.use == "all" else max(counts)
 
 
 def _usable_cores(machine: "MachineFacts") -> int:

@@ -97,11 +97,14 @@ def _render_one(plan: "Plan", paint: Paint, *, verbose: bool) -> str:
 
 
 def _render_session(step: "OpenSession", paint: Paint) -> Iterator[str]:
-    chains = [", ".join(map(_provider, candidate.providers)) for candidate in step.candidates]
+    chains = [
+        (f"{candidate.count} times " if candidate.count > 1 else "") + ", ".join(map(_provider, candidate.providers))
+        for candidate in step.candidates
+    ]
     model = f"{PurePath(step.path).name} (sha256 {step.sha256[:12]}…)"
     yield f"{paint('+', _GREEN)} open session {step.session}: {model} on {chains[0]}"
     for candidate, chain in zip(step.candidates[1:], chains[1:], strict=True):
-        yield f"    else {candidate.name}: {chain}"
+        yield f"    {'and' if step.use == 'all' else 'else'} {candidate.name}: {chain}"
     if step.options:
         yield f"    session options{_options(dict(step.options))}"
 

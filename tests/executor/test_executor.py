@@ -1,7 +1,9 @@
 """The executor with a fake runtime: parts, resuming, budgets, stopping; the invariant over any sizes."""
 
 import json
+import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from ortdeploy.diagnostics import ProviderFailedError
 from ortdeploy.executor import Execution
 from ortdeploy.job_run import JobResult, Status
 from ortdeploy.ledger import open_ledger, read_outputs
-from ortdeploy.plan import Plan, RunJob, make_plan
+from ortdeploy.plan import OpenSession, Plan, RunJob, make_plan
 from ortdeploy.report import FAILED, REPORT
 from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, load_rules
 from ortdeploy.rules.protocol import check_rules
@@ -308,6 +310,113 @@ def test_when_no_session_is_left_the_job_fails_with_every_reason(tmp_path: Path)
     result = execute(tmp_path, plan_with_sessions(tmp_path, 5), FakeRuntime(double, broken=("npu", "gpu", "cpu")))
     assert result.status == Status.FAILED
     assert result.reason == "npu is broken; gpu is broken; cpu is broken"
+
+
+def plan_with_all(folder: Path, rows: int, **changes: Any) -> Plan:
+    plan = plan_with_sessions(folder, rows)
+    opening, run = plan.steps
+    assert isinstance(opening, OpenSession)
+    return replace(plan, steps=(replace(opening, use="all", **changes), run))
+
+
+class Barrier:
+    """Makes every call wait until so many sessions are in a call at once: they run at the same time, or not at all."""
+
+    def __init__(self, parties: int) -> None:
+        self.barrier = threading.Barrier(parties, timeout=20)
+
+    def __call__(self, feeds: "Mapping[str, np.ndarray]") -> "Mapping[str, np.ndarray]":
+        self.barrier.wait()
+        return double(feeds)
+
+
+def test_all_sessions_take_batches_at_once_and_the_order_is_the_inputs(tmp_path: Path) -> None:
+    save(tmp_path, range(36))
+    runtime = FakeRuntime(Barrier(3))
+    result = execute(tmp_path, plan_with_all(tmp_path, 36), runtime)
+    assert (result.status, result.committed) == (Status.DONE, 36)
+    assert runtime.opened == ["npu", "gpu", "cpu"]
+    assert rows(tmp_path) == [(row, row * 2.0) for row in range(36)]
+    sessions = report(tmp_path)["sessions"]
+    assert [(one["session"], one["batches"], one["rows"]) for one in sessions] == [
+        ("npu", 3, 12),
+        ("gpu", 3, 12),
+        ("cpu", 3, 12),
+    ]
+    assert report(tmp_path)["session_run"]["count"] == 9
+
+
+def test_a_session_is_opened_as_often_as_the_manifest_says(tmp_path: Path) -> None:
+    save(tmp_path, range(16))
+    plan = plan_with_sessions(tmp_path, 16)
+    opening, run = plan.steps
+    assert isinstance(opening, OpenSession)
+    twice = tuple(replace(candidate, count=2) for candidate in opening.candidates)
+    runtime = FakeRuntime(Barrier(2))
+    assert (
+        execute(tmp_path, replace(plan, steps=(replace(opening, candidates=twice), run)), runtime).status == Status.DONE
+    )
+    assert runtime.opened == ["npu", "npu"]
+    assert [(one["session"], one["instance"]) for one in report(tmp_path)["sessions"]] == [("npu", 0), ("npu", 1)]
+
+
+def test_use_all_needs_every_session_unless_one_may_be_missing(tmp_path: Path) -> None:
+    save(tmp_path, range(12))
+    failed_run = execute(tmp_path, plan_with_all(tmp_path, 12), FakeRuntime(double, broken=("gpu",)))
+    assert (failed_run.status, failed_run.reason) == (Status.FAILED, "gpu is broken")
+    plan = plan_with_all(tmp_path, 12, on_unavailable="next")
+    assert execute(tmp_path, plan, FakeRuntime(double, broken=("gpu",))).status == Status.DONE
+    assert [one["session"] for one in report(tmp_path)["sessions"]] == ["npu", "cpu"]
+    assert report(tmp_path)["sessions_passed_over"] == {"gpu": "gpu is broken"}
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3])
+def test_sessions_that_fail_during_a_run_leave_their_batches_to_the_others(tmp_path: Path, failing: int) -> None:
+    save(tmp_path, range(40))
+    lock, calls = threading.Lock(), 0
+
+    def fail_first(feeds: "Mapping[str, np.ndarray]") -> "Mapping[str, np.ndarray]":
+        nonlocal calls
+        with lock:
+            calls += 1
+            fails = calls <= failing
+        if fails:
+            raise ProviderFailedError("the device is gone")
+        return double(feeds)
+
+    result = execute(tmp_path, plan_with_all(tmp_path, 40, on_unavailable="next"), FakeRuntime(fail_first))
+    if failing == 3:
+        assert (result.status, result.committed) == (Status.FAILED, 0)
+    else:
+        assert (result.status, result.committed) == (Status.DONE, 40)
+        assert rows(tmp_path) == [(row, row * 2.0) for row in range(40)]
+    failures = [one["failure"] for one in report(tmp_path)["sessions"]]
+    assert failures.count("the device is gone") == failing
+    assert len(result.dropped) == failing
+
+
+def test_without_leave_to_go_on_one_failing_session_fails_the_job(tmp_path: Path) -> None:
+    save(tmp_path, range(40))
+    runtime = FakeRuntime(double)
+
+    def fail_late(feeds: "Mapping[str, np.ndarray]") -> "Mapping[str, np.ndarray]":
+        if feeds["x"][0, 0] == 20:
+            raise ProviderFailedError("the device is gone")
+        return double(feeds)
+
+    runtime.function = fail_late
+    result = execute(tmp_path, plan_with_all(tmp_path, 40), runtime)
+    assert (result.status, result.reason) == (Status.FAILED, "the device is gone")
+    assert [row for row, _ in rows(tmp_path)] == list(range(16))
+
+
+def test_a_stop_ends_a_job_on_several_sessions_and_the_next_run_goes_on(tmp_path: Path) -> None:
+    save(tmp_path, range(40))
+    calls = iter(range(100))
+    result = execute(tmp_path, plan_with_all(tmp_path, 40), FakeRuntime(double), stop=lambda: next(calls) >= 8)
+    assert result.status == Status.INTERRUPTED
+    assert execute(tmp_path, plan_with_all(tmp_path, 40), FakeRuntime(double)).status == Status.DONE
+    assert rows(tmp_path) == [(row, row * 2.0) for row in range(40)]
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)

@@ -20,6 +20,8 @@ def check(placement: Mapping[str, int], policy: str | int, chain: tuple[str, ...
         path="m.onnx",
         sha256="",
         candidates=(candidate,),
+        use="first",
+        on_unavailable="fail",
         cpu_fallback=policy,
         probe=None,
         options={},

@@ -216,6 +216,24 @@ def test_isolated_sessions_are_tried_in_order_for_real(tmp_path: Path) -> None:
 
 
 @needs_qnn
+def test_sessions_of_two_providers_take_batches_of_one_job(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    np.save(tmp_path / "data.npy", np.arange(400, dtype=np.float32).reshape(100, 4))
+    npu = "{name: npu, providers: [{provider: QNN, options: {backend_type: htp}}, CPU]}"
+    both = f"sessions: [{npu}, {{name: cpu, providers: [CPU]}}]"
+    line = next(line for line in path.read_text().splitlines() if "providers:" in line)
+    path.write_text(path.read_text().replace(line, f"    {both}\n    use: all"))
+    applied = run_process(["apply", "m.yaml"], cwd=tmp_path)
+    assert applied.code == 0, applied.out
+    assert "and cpu: CPUExecutionProvider" in applied.out
+    rows = [row["y"] for row in read_rows(tmp_path / "out")]
+    assert np.allclose(rows, np.arange(400).reshape(100, 4) * 2, rtol=1e-3)
+    sessions = report(tmp_path)["sessions"]
+    assert [one["placement"] for one in sessions] == [{"QNNExecutionProvider": 1}, {"CPUExecutionProvider": 1}]
+    assert sum(one["batches"] for one in sessions) == 25
+
+
+@needs_qnn
 def test_what_a_library_prints_does_not_land_in_json(tmp_path: Path) -> None:
     write(tmp_path)
     applied = run_process(["apply", "m.yaml", "--format", "json"], cwd=tmp_path)

@@ -31,6 +31,8 @@ def open_session(
         path=str(path),
         sha256="",
         candidates=(candidate,),
+        use="first",
+        on_unavailable="fail",
         cpu_fallback="warn",
         probe=None,
         options=options,

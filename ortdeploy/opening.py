@@ -1,0 +1,132 @@
+"""Opens a model's sessions as the plan says: the first candidate that works, or all of them, each `count` times."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.placement import check_placement
+from ortdeploy.plan import OpenSession, PlannedProvider, PlannedSession
+from ortdeploy.probe_run import ProbeRun
+from ortdeploy.providers.catalogue import CPU
+from ortdeploy.runtime.protocol import Runtime, Session
+
+log = structlog.get_logger()
+
+_CPU_OPTIONS = (
+    "free_dimension_overrides", "execution_mode", "graph_optimization_level", "intra_op_num_threads",
+    "inter_op_num_threads", "log_severity_level",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedSession:
+    """A session that was passed over, and why."""
+
+    session: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedSession:
+    """An open session: which candidate of the plan it is, the how-manieth of it, and what it is compared with."""
+
+    session: Session
+    candidate: PlannedSession
+    instance: int = 0
+    probe: ProbeRun | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedModel:
+    """The open sessions of a model, the candidates that are left, and the sessions that were passed over.
+
+    `dispensable`: the others go on when the provider of one fails.
+    """
+
+    sessions: tuple[OpenedSession, ...]
+    rest: tuple[PlannedSession, ...] = ()
+    tried: tuple[TriedSession, ...] = ()
+    dispensable: bool = False
+
+    def without(self, dropped: Sequence[OpenedSession]) -> "OpenedModel":
+        """Return the model without sessions whose provider failed, while one is left."""
+        kept = tuple(session for session in self.sessions if session not in dropped)
+        return replace(self, sessions=kept or self.sessions)
+
+
+def open_model(
+    runtime: Runtime, step: OpenSession, candidates: Sequence[PlannedSession], tried: tuple[TriedSession, ...] = ()
+) -> OpenedModel:
+    """Open what `use` asks for among the candidates. Raises OrtdeployError when none, or not all, can be opened."""
+    if step.use == "all":
+        return _open_all(runtime, step, candidates)
+    for index, candidate in enumerate(candidates):
+        try:
+            sessions = tuple(_open_candidate(runtime, step, candidate))
+        except OrtdeployError as error:
+            tried = (*tried, _passed_over(step, candidate, error))
+            continue
+        return OpenedModel(sessions=sessions, rest=tuple(candidates[index + 1 :]), tried=tried)
+    raise OrtdeployError("; ".join(one.reason for one in tried) or f'model "{step.model}" has no session')
+
+
+def _open_all(runtime: Runtime, step: OpenSession, candidates: Sequence[PlannedSession]) -> OpenedModel:
+    """Open every candidate; one that cannot be opened may be missing where the plan says on_unavailable: next."""
+    sessions: list[OpenedSession] = []
+    tried: list[TriedSession] = []
+    for candidate in candidates:
+        try:
+            sessions += _open_candidate(runtime, step, candidate)
+        except OrtdeployError as error:
+            tried.append(_passed_over(step, candidate, error))
+    dispensable = step.on_unavailable == "next"
+    if not sessions or (tried and not dispensable):
+        raise OrtdeployError("; ".join(one.reason for one in tried))
+    return OpenedModel(sessions=tuple(sessions), tried=tuple(tried), dispensable=dispensable)
+
+
+def _passed_over(step: OpenSession, candidate: PlannedSession, error: OrtdeployError) -> TriedSession:
+    log.warning("session.refused", model=step.model, session=candidate.name, reason=str(error))
+    return TriedSession(session=candidate.name, reason=str(error))
+
+
+def _open_candidate(runtime: Runtime, step: OpenSession, candidate: PlannedSession) -> Iterator[OpenedSession]:
+    """Open a candidate as many times as the plan says; the first of them is compared with the CPU."""
+    for instance in range(candidate.count):
+        session = _open(runtime, step, candidate)
+        probe = _open_probe(runtime, step, candidate) if instance == 0 else None
+        yield OpenedSession(session=session, candidate=candidate, instance=instance, probe=probe)
+
+
+def _open(runtime: Runtime, step: OpenSession, candidate: PlannedSession) -> Session:
+    begin = time.perf_counter()
+    session = runtime.open_session(step, candidate)
+    remark = check_placement(step, candidate, session)
+    if remark is not None:
+        log.warning("session.fell_back", model=step.model, session=candidate.name, reason=remark)
+    log.info(
+        "session.opened",
+        model=step.model,
+        session=candidate.name,
+        providers=[provider.name for provider in candidate.providers],
+        placement=dict(session.placement),
+        seconds=round(time.perf_counter() - begin, 3),
+    )
+    return session
+
+
+def _open_probe(runtime: Runtime, step: OpenSession, candidate: PlannedSession) -> ProbeRun | None:
+    """Open the CPU session that the first batch is compared with, where there is something to compare."""
+    if step.probe is None or {provider.name for provider in candidate.providers} == {CPU}:
+        return None
+    cpu = PlannedSession(name="probe", providers=(PlannedProvider(name=CPU, options={}),))
+    rtol, atol = step.probe
+    return ProbeRun(session=runtime.open_session(_for_cpu(step), cpu), rtol=rtol, atol=atol)
+
+
+def _for_cpu(step: OpenSession) -> OpenSession:
+    """Keep what the model needs to run at all; leave out what speaks to other providers or writes files."""
+    return replace(step, options={k: v for k, v in step.options.items() if k in _CPU_OPTIONS}, run_options={})
