@@ -3,15 +3,15 @@
 It knows no format, no provider and no YAML. One job failing does not lose the others' results.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import structlog
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.job_run import JobResult, JobRun, Observer, Status
 from ortdeploy.ledger import Ledger
-from ortdeploy.opening import OpenedModel, TriedSession, open_model
+from ortdeploy.opening import Announce, ModelOpener, OpenedModel, TriedSession
 from ortdeploy.plan import LoadAdapter, OpenSession, Plan, PlannedSession, RunJob
 from ortdeploy.runtime.protocol import Runtime
 
@@ -23,7 +23,11 @@ _Opened = OpenedModel | OrtdeployError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """One run of one plan: what it needs of the world. `stop` tells when to end early."""
+    """One run of one plan: what it needs of the world. `stop` tells when to end early.
+
+    `announce` is told before native code is entered, `printed` gives what native libraries printed since the last
+    call, and `tried` are the sessions of a model that were passed over before.
+    """
 
     plan: Plan
     run_id: str
@@ -31,20 +35,26 @@ class Execution:
     ledger: Ledger
     observer: Observer
     stop: Callable[[], bool]
+    announce: Announce = lambda _doing: None
+    printed: Callable[[], str] = lambda: ""
+    tried: Mapping[str, tuple[TriedSession, ...]] = field(default_factory=dict)
 
     def run(self) -> tuple[JobResult, ...]:
         """Do every step; each job ends in a result."""
+        return tuple(self.results())
+
+    def results(self) -> Iterator[JobResult]:
+        """Do every step, and yield each job's result when it ends."""
         sessions: dict[str, _Opened] = {}
-        results = list(self.finished(self.plan))
+        yield from self.finished(self.plan)
         for step in self.plan.steps:
             match step:
                 case OpenSession():
-                    sessions[step.session] = self._open(step, step.candidates)
+                    sessions[step.session] = self._open(step, step.candidates, self.tried.get(step.model, ()))
                 case LoadAdapter():
                     sessions[step.session] = self._load_adapter(step, sessions[step.session])
                 case RunJob():
-                    results.append(self._run_job(step, sessions))
-        return tuple(results)
+                    yield self._run_job(step, sessions)
 
     @staticmethod
     def finished(plan: Plan) -> tuple[JobResult, ...]:
@@ -55,11 +65,12 @@ class Execution:
         )
 
     def _open(
-        self, step: OpenSession, candidates: Sequence[PlannedSession], tried: tuple[TriedSession, ...] = ()
+        self, step: OpenSession, candidates: Sequence[PlannedSession], tried: tuple[TriedSession, ...]
     ) -> _Opened:
         """Open a model's sessions, or return why there is none."""
         try:
-            return open_model(self.runtime, step, candidates, tried)
+            opener = ModelOpener(runtime=self.runtime, announce=self.announce, printed=self.printed)
+            return opener.open_model(step, candidates, tried)
         except OrtdeployError as error:
             return error
 
@@ -90,6 +101,7 @@ class Execution:
             sessions[step.session] = self._open_next(step, opened, result.reason or "")
 
     def _run_on(self, step: RunJob, opened: OpenedModel) -> JobResult:
+        self.announce({"model": step.model, "job": step.job})
         providers = list(dict.fromkeys(p.name for one in opened.sessions for p in one.candidate.providers))
         with structlog.contextvars.bound_contextvars(job=step.job, model=step.model, providers=providers):
             run = JobRun(

@@ -1,12 +1,13 @@
 """Opens a model's sessions as the plan says: the first candidate that works, or all of them, each `count` times."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import structlog
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.native_output import explain
 from ortdeploy.placement import check_placement
 from ortdeploy.plan import OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.probe_run import ProbeRun
@@ -19,6 +20,10 @@ _CPU_OPTIONS = (
     "free_dimension_overrides", "execution_mode", "graph_optimization_level", "intra_op_num_threads",
     "inter_op_num_threads", "log_severity_level",
 )  # fmt: skip
+
+
+Announce = Callable[[Mapping[str, str]], None]
+"""Is told what is about to be done in native code: `model` with the `session` to open, or with the `job` to run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,35 +62,82 @@ class OpenedModel:
         return replace(self, sessions=kept or self.sessions)
 
 
-def open_model(
-    runtime: Runtime, step: OpenSession, candidates: Sequence[PlannedSession], tried: tuple[TriedSession, ...] = ()
-) -> OpenedModel:
-    """Open what `use` asks for among the candidates. Raises OrtdeployError when none, or not all, can be opened."""
-    if step.use == "all":
-        return _open_all(runtime, step, candidates)
-    for index, candidate in enumerate(candidates):
-        try:
-            sessions = tuple(_open_candidate(runtime, step, candidate))
-        except OrtdeployError as error:
-            tried = (*tried, _passed_over(step, candidate, error))
-            continue
-        return OpenedModel(sessions=sessions, rest=tuple(candidates[index + 1 :]), tried=tried)
-    raise OrtdeployError("; ".join(one.reason for one in tried) or f'model "{step.model}" has no session')
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOpener:
+    """Opens sessions in a runtime. `announce` is told before each, `printed` gives what native libraries printed."""
 
+    runtime: Runtime
+    announce: Announce
+    printed: Callable[[], str]
 
-def _open_all(runtime: Runtime, step: OpenSession, candidates: Sequence[PlannedSession]) -> OpenedModel:
-    """Open every candidate; one that cannot be opened may be missing where the plan says on_unavailable: next."""
-    sessions: list[OpenedSession] = []
-    tried: list[TriedSession] = []
-    for candidate in candidates:
+    def open_model(
+        self, step: OpenSession, candidates: Sequence[PlannedSession], tried: tuple[TriedSession, ...] = ()
+    ) -> OpenedModel:
+        """Open what `use` asks for among the candidates. Raises OrtdeployError when none, or not all, can be opened."""
+        if step.use == "all":
+            return self._open_all(step, candidates, tried)
+        for index, candidate in enumerate(candidates):
+            try:
+                sessions = tuple(self._open_candidate(step, candidate))
+            except OrtdeployError as error:
+                tried = (*tried, _passed_over(step, candidate, error))
+                continue
+            return OpenedModel(sessions=sessions, rest=tuple(candidates[index + 1 :]), tried=tried)
+        raise OrtdeployError("; ".join(one.reason for one in tried) or f'model "{step.model}" has no session')
+
+    def _open_all(
+        self, step: OpenSession, candidates: Sequence[PlannedSession], tried: tuple[TriedSession, ...]
+    ) -> OpenedModel:
+        """Open every candidate; one that cannot be opened may be missing where the plan says on_unavailable: next."""
+        sessions: list[OpenedSession] = []
+        for candidate in candidates:
+            try:
+                sessions += self._open_candidate(step, candidate)
+            except OrtdeployError as error:
+                tried = (*tried, _passed_over(step, candidate, error))
+        dispensable = step.on_unavailable == "next"
+        if not sessions or (tried and not dispensable):
+            raise OrtdeployError("; ".join(one.reason for one in tried))
+        return OpenedModel(sessions=tuple(sessions), tried=tried, dispensable=dispensable)
+
+    def _open_candidate(self, step: OpenSession, candidate: PlannedSession) -> Iterator[OpenedSession]:
+        """Open a candidate as many times as the plan says; the first of them is compared with the CPU."""
+        for instance in range(candidate.count):
+            self.announce({"model": step.model, "session": candidate.name})
+            session = self._open(step, candidate)
+            probe = self._open_probe(step, candidate) if instance == 0 else None
+            yield OpenedSession(session=session, candidate=candidate, instance=instance, probe=probe)
+
+    def _open(self, step: OpenSession, candidate: PlannedSession) -> Session:
+        begin = time.perf_counter()
+        self.printed()  # what went before does not explain this session
         try:
-            sessions += _open_candidate(runtime, step, candidate)
+            session = self.runtime.open_session(step, candidate)
+            remark = check_placement(step, candidate, session)
         except OrtdeployError as error:
-            tried.append(_passed_over(step, candidate, error))
-    dispensable = step.on_unavailable == "next"
-    if not sessions or (tried and not dispensable):
-        raise OrtdeployError("; ".join(one.reason for one in tried))
-    return OpenedModel(sessions=tuple(sessions), tried=tuple(tried), dispensable=dispensable)
+            raise OrtdeployError(f"{error}{_because(self.printed())}") from error
+        if remark is not None:
+            log.warning("session.fell_back", model=step.model, session=candidate.name, reason=remark)
+        log.info(
+            "session.opened",
+            model=step.model,
+            session=candidate.name,
+            providers=[provider.name for provider in candidate.providers],
+            placement=dict(session.placement),
+            seconds=round(time.perf_counter() - begin, 3),
+        )
+        printed = self.printed()
+        if printed:
+            log.debug("session.printed", model=step.model, session=candidate.name, text=printed)
+        return session
+
+    def _open_probe(self, step: OpenSession, candidate: PlannedSession) -> ProbeRun | None:
+        """Open the CPU session that the first batch is compared with, where there is something to compare."""
+        if step.probe is None or {provider.name for provider in candidate.providers} == {CPU}:
+            return None
+        cpu = PlannedSession(name="probe", providers=(PlannedProvider(name=CPU, options={}),))
+        rtol, atol = step.probe
+        return ProbeRun(session=self.runtime.open_session(_for_cpu(step), cpu), rtol=rtol, atol=atol)
 
 
 def _passed_over(step: OpenSession, candidate: PlannedSession, error: OrtdeployError) -> TriedSession:
@@ -93,38 +145,9 @@ def _passed_over(step: OpenSession, candidate: PlannedSession, error: OrtdeployE
     return TriedSession(session=candidate.name, reason=str(error))
 
 
-def _open_candidate(runtime: Runtime, step: OpenSession, candidate: PlannedSession) -> Iterator[OpenedSession]:
-    """Open a candidate as many times as the plan says; the first of them is compared with the CPU."""
-    for instance in range(candidate.count):
-        session = _open(runtime, step, candidate)
-        probe = _open_probe(runtime, step, candidate) if instance == 0 else None
-        yield OpenedSession(session=session, candidate=candidate, instance=instance, probe=probe)
-
-
-def _open(runtime: Runtime, step: OpenSession, candidate: PlannedSession) -> Session:
-    begin = time.perf_counter()
-    session = runtime.open_session(step, candidate)
-    remark = check_placement(step, candidate, session)
-    if remark is not None:
-        log.warning("session.fell_back", model=step.model, session=candidate.name, reason=remark)
-    log.info(
-        "session.opened",
-        model=step.model,
-        session=candidate.name,
-        providers=[provider.name for provider in candidate.providers],
-        placement=dict(session.placement),
-        seconds=round(time.perf_counter() - begin, 3),
-    )
-    return session
-
-
-def _open_probe(runtime: Runtime, step: OpenSession, candidate: PlannedSession) -> ProbeRun | None:
-    """Open the CPU session that the first batch is compared with, where there is something to compare."""
-    if step.probe is None or {provider.name for provider in candidate.providers} == {CPU}:
-        return None
-    cpu = PlannedSession(name="probe", providers=(PlannedProvider(name=CPU, options={}),))
-    rtol, atol = step.probe
-    return ProbeRun(session=runtime.open_session(_for_cpu(step), cpu), rtol=rtol, atol=atol)
+def _because(printed: str) -> str:
+    sentence = explain(printed)
+    return f".{sentence.removesuffix('.')}" if sentence else ""
 
 
 def _for_cpu(step: OpenSession) -> OpenSession:

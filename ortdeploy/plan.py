@@ -3,7 +3,7 @@
 `apply` does what the steps say and nothing else. A saved plan is refused when one of its facts has moved.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -193,9 +193,9 @@ def make_plan(deployment: Deployment, only_job: str | None = None) -> Plan:
     )
 
 
-def keep_job(plan: Plan, job: str) -> Plan:
-    """Return the part of a plan that one of its jobs needs."""
-    run = [step for step in plan.steps if isinstance(step, RunJob) and step.job == job]
+def keep_jobs(plan: Plan, jobs: Collection[str]) -> Plan:
+    """Return the part of a plan that some of its jobs need."""
+    run = [step for step in plan.steps if isinstance(step, RunJob) and step.job in jobs]
     needed = {(step.session, step.adapter) for step in run}
     steps = tuple(
         step
@@ -204,7 +204,7 @@ def keep_job(plan: Plan, job: str) -> Plan:
         or (isinstance(step, OpenSession) and step.session in {session for session, _ in needed})
         or (isinstance(step, LoadAdapter) and (step.session, step.adapter) in needed)
     )
-    return replace(plan, steps=steps, finished=tuple(done for done in plan.finished if done.job == job))
+    return replace(plan, steps=steps, finished=tuple(done for done in plan.finished if done.job in jobs))
 
 
 def job_names(plan: Plan) -> tuple[str, ...]:

@@ -30,9 +30,15 @@ def load_plans(text: str) -> tuple[Plan, ...]:
         version = document["format_version"]
         if version != FORMAT_VERSION:
             raise OrtdeployError(f"it has format version {version}; this ortdeploy reads {FORMAT_VERSION}")
-        return tuple(_decode(Plan, plan) for plan in document["plans"])
+        return tuple(decode_plan(plan) for plan in document["plans"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise OrtdeployError(f"it is not a plan file, or was changed by hand ({type(error).__name__})") from error
+
+
+def decode_plan(data: Any) -> Plan:
+    """Turn what `encode` made of a plan back into it. Raises TypeError and KeyError where it is something else."""
+    plan: Plan = _decode(Plan, data)
+    return plan
 
 
 def is_plan_file(raw: bytes) -> bool:

@@ -3,8 +3,8 @@
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TextIO
 
@@ -76,19 +76,3 @@ def log_outcome(arguments: argparse.Namespace, event: str, **fields: object) -> 
     with ExitStack() as stack:
         start_logging(arguments, stack)
         structlog.get_logger().info(event, **fields)
-
-
-@contextmanager
-def native_output_to_stderr() -> Iterator[None]:
-    """Send what native libraries print on standard output to standard error: results on stdout stay clean."""
-    sys.stdout.flush()
-    stdout = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        yield
-    finally:
-        import ctypes  # noqa: PLC0415  only who runs jobs
-
-        ctypes.CDLL(None).fflush(None)  # what the C library still holds back
-        os.dup2(stdout, 1)
-        os.close(stdout)

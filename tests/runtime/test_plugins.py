@@ -3,6 +3,9 @@
 import importlib
 import importlib.util
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +151,7 @@ def test_a_backend_that_cannot_start_is_not_taken_for_a_run(tmp_path: Path) -> N
     applied = run_process(["apply", "m.yaml"], cwd=tmp_path)
     assert applied.code == 1
     assert "QNNExecutionProvider took no node" in applied.out
+    assert "libQnnCpu.so: cannot open shared object file" in " ".join(applied.out.split())
     assert not list((tmp_path / "out").glob("part-*"))
 
 
@@ -198,6 +202,86 @@ SESSIONS = """\
       - {name: broken, providers: [{provider: QNN, options: {backend_type: ir}}, CPU]}
       - {name: cpu, providers: [CPU]}
 """
+
+
+ABORTING = """\
+    sessions:
+      - {name: npu, providers: [{provider: QNN, options: {backend_type: htp}}, CPU]}
+      - {name: cpu, providers: [CPU]}
+    run: {config: {qnn.rpc_control_latency: 9}}
+"""
+
+
+def abort_in_qnn(folder: Path, sessions: str = ABORTING) -> Result:
+    """QNN 2.7.0 ends the process when this run option is no number (an uncaught std::invalid_argument)."""
+    path = write(folder)
+    lines = [line for line in path.read_text().splitlines(keepends=True) if "providers:" not in line]
+    path.write_text("".join(lines).replace("    cpu_fallback: warn\n", sessions))
+    planned = run_process(["plan", "m.yaml", "--out", "p.json"], cwd=folder)
+    assert planned.code == 0, planned.out
+    plan = folder / "p.json"
+    plan.write_text(plan.read_text().replace('"qnn.rpc_control_latency": 9', '"qnn.rpc_control_latency": "soon"'))
+    return run_process(["apply", "p.json", "--format", "json"], cwd=folder)
+
+
+@needs_qnn
+def test_a_provider_that_aborts_the_process_is_a_reason_and_the_next_session_goes_on(tmp_path: Path) -> None:
+    applied = abort_in_qnn(tmp_path)
+    assert applied.code == 0, applied.out + applied.err
+    assert [job["status"] for job in applied.json["jobs"]] == ["done"]
+    found = report(tmp_path)
+    assert found["session"] == "cpu"
+    reason = found["sessions_passed_over"]["npu"]
+    assert 'ran job run on session npu of model "double" was ended by SIGABRT' in reason
+    assert "std::invalid_argument" in reason or "stoi" in reason or "stoul" in reason
+    assert len(read_rows(tmp_path / "out")) == 6
+
+
+@needs_qnn
+def test_without_another_session_an_abort_fails_the_job_and_not_ortdeploy(tmp_path: Path) -> None:
+    applied = abort_in_qnn(tmp_path, ABORTING.replace("      - {name: cpu, providers: [CPU]}\n", ""))
+    assert applied.code == 1
+    (job,) = applied.json["jobs"]
+    assert job["status"] == "failed"
+    assert "was ended by SIGABRT" in job["reason"]
+    assert "Traceback" not in applied.err
+    status = run_process(["status", "m.yaml"], cwd=tmp_path)
+    assert "failed" in status.out
+
+
+def start_long_run(folder: Path) -> "subprocess.Popen[str]":
+    """Start a run on QNN that takes some seconds, and return when its first part is committed."""
+    path = write(folder)
+    np.save(folder / "data.npy", np.zeros((40_000, 4), np.float32))
+    path.write_text(path.read_text().replace("{path: out}", "{path: out, rows_per_part: 400}"))
+    command = [sys.executable, "-m", "ortdeploy", "apply", "m.yaml"]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8")
+    assert process.stderr is not None
+    assert any("part.committed" in line for line in process.stderr)
+    return process
+
+
+@needs_qnn
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_reaches_the_process_that_runs(tmp_path: Path, number: int, code: int) -> None:
+    process = start_long_run(tmp_path)
+    process.send_signal(number)
+    out, err = process.communicate()
+    assert process.returncode == code, err
+    assert "interrupted" in out
+    assert "interrupted" in run_process(["status", "m.yaml"], cwd=tmp_path).out
+
+
+@needs_qnn
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells a child that its parent is gone")
+def test_nothing_runs_on_when_ortdeploy_is_killed(tmp_path: Path) -> None:
+    process = start_long_run(tmp_path)
+    process.kill()
+    process.communicate()  # ends when the child, which holds the pipes too, is gone
+    path = tmp_path / "m.yaml"
+    np.save(tmp_path / "small.npy", np.zeros((4, 4), np.float32))
+    path.write_text(path.read_text().replace("data.npy", "small.npy").replace("path: out,", "path: other,"))
+    assert run_process(["apply", "m.yaml"], cwd=tmp_path).code == 0  # the lock is free
 
 
 @needs_qnn

@@ -1,0 +1,214 @@
+"""Runs plans for `ortdeploy apply`: here, or in a child that `Supervisor` watches (`python -m` this module)."""
+
+import argparse
+import ctypes
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import structlog
+
+from ortdeploy.commands.shared import start_logging
+from ortdeploy.diagnostics import LockedError, OrtdeployError
+from ortdeploy.executor import Execution
+from ortdeploy.job_run import JobResult, Observer, Status
+from ortdeploy.ledger import Ledger, hold_lock, open_ledger
+from ortdeploy.native_output import NativeOutput, private_streams
+from ortdeploy.opening import Announce, TriedSession
+from ortdeploy.plan import Plan, RunJob
+from ortdeploy.plan_file import decode_plan
+from ortdeploy.supervisor import Supervisor, needs_supervision, result_message
+from ortdeploy.views import progress
+
+log = structlog.get_logger()
+
+_LOGGING = ("quiet", "verbose", "log_file", "log_format", "no_color")
+
+
+class StopFlag:
+    """Set by the first SIGINT or SIGTERM, and handed on; a second one interrupts at once."""
+
+    def __init__(self, forward: Callable[[int], None] = lambda _number: None) -> None:
+        """Begin unset."""
+        self._signal: int | None = None
+        self.forward = forward
+
+    def __call__(self) -> bool:
+        """Return whether somebody asked the run to stop."""
+        return self._signal is not None
+
+    @property
+    def exit_code(self) -> int:
+        """130 for SIGINT, 143 for SIGTERM."""
+        return 128 + (self._signal or signal.SIGINT)
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Listen to both signals inside the block."""
+        before = {number: signal.signal(number, self._set) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, action in before.items():
+                signal.signal(number, action)
+
+    def _set(self, number: int, _frame: FrameType | None) -> None:
+        self.forward(number)
+        if self._signal is not None:
+            raise KeyboardInterrupt
+        self._signal = number
+
+
+def choose_progress(*, quiet: bool) -> Observer:
+    """Return a bar on a terminal, log lines elsewhere, nothing when quiet."""
+    if quiet:
+        return progress.Silent()
+    return progress.Bar(sys.stderr) if sys.stderr.isatty() else progress.LogLines()
+
+
+def run_plan(
+    plan: Plan, state_dir: Path, run_id: str, arguments: argparse.Namespace, stopped: StopFlag
+) -> tuple[JobResult, ...]:
+    """Run a plan: in a child where a provider might take the process with it, else here."""
+    if not needs_supervision(plan):
+        native = NativeOutput()
+        with native.taking():
+            observer = choose_progress(quiet=arguments.quiet)
+            return tuple(_execute(plan, state_dir, run_id, observer=observer, stopped=stopped, native=native))
+    supervisor = Supervisor(
+        plan=plan,
+        module=__name__,
+        settings={
+            "state_dir": str(state_dir),
+            "run_id": run_id,
+            "logging": {name: getattr(arguments, name) for name in _LOGGING},
+        },
+        close_job=lambda step, reason: _close_job(plan, state_dir, step, reason),
+        stopped=stopped,
+    )
+    stopped.forward = supervisor.forward
+    return supervisor.run()
+
+
+def _execute(
+    plan: Plan,
+    state_dir: Path,
+    run_id: str,
+    *,
+    observer: Observer,
+    stopped: Callable[[], bool],
+    native: NativeOutput,
+    announce: Announce = lambda _doing: None,
+    tried: Mapping[str, tuple[TriedSession, ...]] | None = None,
+) -> Iterator[JobResult]:
+    from ortdeploy.runtime.session import OrtRuntime  # noqa: PLC0415  not before the plan stands
+
+    with (
+        structlog.contextvars.bound_contextvars(run=run_id, deployment=plan.deployment),
+        hold_lock(state_dir),
+        open_ledger(state_dir) as ledger,
+    ):
+        log.info("run.started", manifest=plan.manifest)
+        execution = Execution(
+            plan=plan,
+            run_id=run_id,
+            runtime=OrtRuntime(),
+            ledger=ledger,
+            observer=observer,
+            stop=stopped,
+            announce=announce,
+            printed=native.take,
+            tried=tried or {},
+        )
+        ended: dict[str, str] = {}
+        for result in execution.results():
+            ended[result.job] = str(result.status)
+            yield result
+        log.info("run.finished", jobs=ended)
+
+
+def _close_job(plan: Plan, state_dir: Path, step: RunJob, reason: str) -> JobResult:
+    """Write down that a crash ended a job; what is committed stays, and the next apply goes on from there."""
+    log.error("job.failed", job=step.job, model=step.model, reason=reason)
+    with hold_lock(state_dir), open_ledger(state_dir) as ledger:
+        return _failed_job(ledger, Path(plan.folder), step, reason)
+
+
+def _failed_job(ledger: Ledger, folder: Path, step: RunJob, reason: str) -> JobResult:
+    key = ledger.key(folder / step.output)
+    record = ledger.output(key)
+    if record is not None and record.status == "running":
+        ledger.end(key, Status.FAILED, reason)
+    parts = record.parts if record else ()
+    return JobResult(
+        job=step.job,
+        status=Status.FAILED,
+        output=step.output,
+        committed=sum(part.committed for part in parts),
+        failed=sum(part.failed for part in parts),
+        skipped=sum(part.skipped for part in parts),
+        reason=reason,
+    )
+
+
+def main() -> None:
+    """Be the child: run the plan of the request on standard input, and say over a pipe how it goes."""
+    request = json.load(sys.stdin)
+    _die_with_the_parent()
+    with os.fdopen(request["messages"], "w", encoding="utf-8", buffering=1) as messages:
+
+        def say(**message: Any) -> None:
+            messages.write(json.dumps(message) + "\n")
+
+        try:
+            _serve(request, say)
+        except LockedError as error:
+            say(kind="locked", reason=str(error))
+        except OrtdeployError as error:
+            say(kind="error", reason=str(error))
+        except KeyboardInterrupt:
+            sys.exit(0)
+        except Exception as error:  # noqa: BLE001  the parent reports it as the bug that it is
+            say(kind="bug", reason="".join(traceback.format_exception(error)))
+    sys.stdout.flush()
+    os._exit(0)  # without the native libraries' own clean-up, which may print or abort after all is done
+
+
+def _serve(request: Mapping[str, Any], say: Callable[..., None]) -> None:
+    native, stopped = NativeOutput(request["native"]), StopFlag()
+    tried = {model: tuple(TriedSession(session=s, reason=r) for s, r in one) for model, one in request["tried"].items()}
+    with ExitStack() as stack:
+        stack.enter_context(private_streams())
+        stack.enter_context(native.taking())
+        stack.enter_context(stopped.installed())
+        arguments = argparse.Namespace(**request["logging"])
+        start_logging(arguments, stack)
+        for result in _execute(
+            decode_plan(request["plan"]),
+            Path(request["state_dir"]),
+            request["run_id"],
+            observer=choose_progress(quiet=arguments.quiet),
+            stopped=stopped,
+            native=native,
+            announce=lambda doing: say(kind="doing", **doing),
+            tried=tried,
+        ):
+            say(**result_message(result))
+
+
+def _die_with_the_parent() -> None:
+    """Ask Linux to kill this process when its parent is gone: nothing may run on that nobody sees."""
+    set_parent_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
+    with suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

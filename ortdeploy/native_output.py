@@ -1,0 +1,106 @@
+"""What native libraries print, kept apart from results and logs and at hand where it explains a failure.
+
+ONNX Runtime and its providers report there, on the process's own output, what they do not raise.
+"""
+
+import ctypes
+import io
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TextIO
+
+_KEPT = 64 * 1024  # bytes of the end of what was printed
+_ERROR = re.compile(r"\[[EF]:onnxruntime:[^\]]*\] ([^\x1b\n]+)")
+_LOG_LINE = re.compile(r"\[[VIW]:onnxruntime:")
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class NativeOutput:
+    """A file without a name that takes what native libraries print."""
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        """Take an open file, or make one; in memory where the system can."""
+        self.descriptor = _make_file() if descriptor is None else descriptor
+
+    def take(self) -> str:
+        """Return the end of what was printed since the last call, and forget it."""
+        flush_native()
+        size = os.fstat(self.descriptor).st_size
+        start = max(0, size - _KEPT)
+        os.lseek(self.descriptor, start, os.SEEK_SET)
+        text = os.read(self.descriptor, size - start)
+        os.ftruncate(self.descriptor, 0)
+        return _ESCAPES.sub("", text.decode("utf-8", errors="replace"))
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self.descriptor)
+
+    @contextmanager
+    def taking(self) -> Iterator[None]:
+        """Send what is written to the descriptors 1 and 2 here, inside the block."""
+        saved = os.dup(1), os.dup(2)
+        for number in (1, 2):
+            os.dup2(self.descriptor, number)
+        try:
+            yield
+        finally:
+            flush_native()
+            for number, before in zip((1, 2), saved, strict=True):
+                os.dup2(before, number)
+                os.close(before)
+
+
+def _make_file() -> int:
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("ortdeploy-native-output")
+        import fcntl  # noqa: PLC0415  where there is memfd_create, there is fcntl
+
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_APPEND)
+        return descriptor
+    with tempfile.TemporaryFile("a+b") as file:
+        return os.dup(file.fileno())
+
+
+def flush_native() -> None:
+    """Write out what the C library still holds back."""
+    with suppress(OSError, TypeError):  # where there is no such C library to name
+        ctypes.CDLL(None).fflush(None)
+
+
+def explain(printed: str) -> str:
+    """Return the line of what was printed that says what went wrong, as a sentence to append; else nothing."""
+    errors = _ERROR.findall(printed)
+    plain = [line for line in printed.splitlines() if line.strip() and not _LOG_LINE.search(line)]
+    line = errors[0] if errors else plain[-1] if plain else ""
+    return f' It printed: "{line.strip()}".' if line else ""
+
+
+@contextmanager
+def private_streams() -> Iterator[None]:
+    """Give sys.stdout and sys.stderr descriptors of their own inside the block: 1 and 2 become the libraries'."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = _private(sys.stdout, 1), _private(sys.stderr, 2)
+    try:
+        yield
+    finally:
+        with suppress(BrokenPipeError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        sys.stdout, sys.stderr = before
+
+
+def _private(stream: TextIO, number: int) -> TextIO:
+    """Return a stream beside one that writes to a descriptor; any other stream as it is."""
+    try:
+        if stream.fileno() != number:
+            return stream
+    except (OSError, ValueError, io.UnsupportedOperation):
+        return stream
+    stream.flush()
+    errors = stream.errors or "strict"
+    return os.fdopen(os.dup(number), "w", encoding=stream.encoding, errors=errors, buffering=1 if number > 1 else -1)

@@ -1,0 +1,208 @@
+"""The parent of a run: what it makes of a child that ends without a word."""
+
+import json
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.facts import make_facts
+from support.specs import make_spec
+
+from ortdeploy.deployment import resolve
+from ortdeploy.diagnostics import LockedError, OrtdeployError
+from ortdeploy.job_run import JobResult, Status
+from ortdeploy.native_output import NativeOutput, explain
+from ortdeploy.plan import OpenSession, Plan, RunJob, make_plan
+from ortdeploy.supervisor import ChildBugError, Supervisor, needs_supervision
+
+MANIFEST = """\
+version: 1
+models:
+  m: {path: m.onnx, sessions: [{name: npu, providers: [QNN, CPU]}, {name: gpu, providers: [CUDA, CPU]}, {name: cpu, providers: [CPU]}]}
+  other: {path: m.onnx}
+jobs:
+  run: {model: m, input: {path: data.npy}, batch: {last: pad}, output: {path: out}}
+  more: {model: other, input: {path: data.npy}, batch: {last: pad}, output: {path: more}}
+"""
+OPENING = ("say", {"kind": "doing", "model": "m", "session": "npu"})
+RUNNING = ("say", {"kind": "doing", "model": "m", "job": "run"})
+
+
+def done(job: str) -> tuple[str, dict[str, Any]]:
+    fields = {"job": job, "status": "done", "output": "o", "committed": 5, "failed": 0, "skipped": 0, "seconds": 0.1}
+    return "say", {"kind": "result", "result": {**fields, "reason": None}}
+
+
+@pytest.fixture
+def plan() -> Plan:
+    spec = make_spec(MANIFEST)
+    model = {"inputs": {"image": "float32[32,1,8,8]"}, "outputs": {"scores": "float32[32,10]"}}
+    facts = make_facts(
+        spec,
+        {
+            "providers": ["QNNExecutionProvider", "CUDAExecutionProvider", "CPUExecutionProvider"],
+            "models": {"m": model, "other": model},
+        },
+    )
+    return make_plan(resolve(spec, facts))
+
+
+class Family:
+    """A supervisor whose children follow a script."""
+
+    def __init__(self, plan: Plan, folder: Path, *script: list[tuple[str, Any]], stopped: bool = False) -> None:
+        self.folder = folder
+        self.closed: list[tuple[str, str]] = []
+        self.supervisor = Supervisor(
+            plan=plan,
+            module="support.fake_child",
+            settings={"script": script, "counter": str(folder / "starts")},
+            close_job=self.close,
+            stopped=lambda: stopped,
+        )
+
+    def close(self, step: RunJob, reason: str) -> JobResult:
+        self.closed.append((step.job, reason))
+        return JobResult(job=step.job, status=Status.FAILED, output=step.output, reason=reason)
+
+    def run(self) -> list[tuple[str, str]]:
+        return [(result.job, str(result.status)) for result in self.supervisor.run()]
+
+    def request(self, start: int) -> dict[str, Any]:
+        loaded: dict[str, Any] = json.loads((self.folder / f"starts.{start}").read_text())
+        return loaded
+
+    def candidates(self, start: int) -> list[str]:
+        steps = self.request(start)["plan"]["steps"]
+        return [one["name"] for step in steps if step["step"] == "open-session" for one in step["candidates"]]
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+
+
+def with_use(plan: Plan, **changes: Any) -> Plan:
+    return replace(
+        plan,
+        steps=tuple(replace(s, **changes) if isinstance(s, OpenSession) and s.model == "m" else s for s in plan.steps),
+    )
+
+
+def test_only_plans_with_other_providers_need_a_child(plan: Plan) -> None:
+    assert needs_supervision(plan)
+    assert not needs_supervision(replace(plan, steps=tuple(s for s in plan.steps if s.session != "m")))
+
+
+def test_a_child_that_ends_well_leaves_its_results(plan: Plan, tmp_path: Path) -> None:
+    family = Family(plan, tmp_path, [OPENING, RUNNING, done("run"), done("more")])
+    assert family.run() == [("run", "done"), ("more", "done")]
+
+
+@pytest.mark.parametrize("ending", [("kill", signal.SIGABRT), ("kill", signal.SIGSEGV), ("exit", 3)])
+@pytest.mark.parametrize("before", [[OPENING], [OPENING, RUNNING]])
+def test_the_next_session_goes_on_after_one_that_took_its_process(
+    plan: Plan, tmp_path: Path, before: list[Any], ending: tuple[str, int]
+) -> None:
+    printed = ("print", "\x1b[1;31m2026 [E:onnxruntime:Default, qnn.cc:1 Setup] libQnn.so is gone\x1b[m\n")
+    family = Family(plan, tmp_path, [*before, printed, ending], [done("run"), done("more")])
+    assert family.run() == [("run", "done"), ("more", "done")]
+    assert family.candidates(1) == ["gpu", "cpu", "other"]
+    ((session, reason),) = family.request(1)["tried"]["m"]
+    assert session == "npu"
+    assert reason.startswith("the process that ")
+    assert "session npu of model" in reason
+    assert reason.endswith(' It printed: "libQnn.so is gone".')
+    assert ("was ended by SIG" in reason) == (ending[0] == "kill")
+
+
+def test_a_model_without_another_session_loses_its_jobs_and_no_others(plan: Plan, tmp_path: Path) -> None:
+    only = next(s for s in plan.steps if isinstance(s, OpenSession)).candidates[:1]
+    family = Family(with_use(plan, candidates=only), tmp_path, [OPENING, RUNNING, ("kill", 6)], [done("more")])
+    assert family.run() == [("run", "failed"), ("more", "done")]
+    assert [job for job, _ in family.closed] == ["run"]
+
+
+def test_what_ended_before_the_crash_is_not_run_again(plan: Plan, tmp_path: Path) -> None:
+    other = ("say", {"kind": "doing", "model": "other", "session": "other"})
+    family = Family(plan, tmp_path, [OPENING, RUNNING, done("run"), other, ("kill", 6)])
+    assert family.run() == [("run", "done"), ("more", "failed")]
+
+
+@pytest.mark.parametrize(
+    ("on_unavailable", "before", "candidates"),
+    [
+        ("next", [OPENING], ["gpu", "cpu", "other"]),
+        ("fail", [OPENING], ["other"]),
+        ("next", [OPENING, RUNNING], ["other"]),
+    ],
+)
+def test_where_all_sessions_are_used_one_is_given_up_only_if_it_may_and_is_known(
+    plan: Plan, tmp_path: Path, on_unavailable: str, before: list[Any], candidates: list[str]
+) -> None:
+    plan = with_use(plan, use="all", on_unavailable=on_unavailable)
+    family = Family(plan, tmp_path, [*before, ("kill", 6)], [done("more")])
+    family.run()
+    assert family.candidates(1) == candidates
+
+
+def test_a_child_that_dies_before_it_says_anything_fails_every_job(plan: Plan, tmp_path: Path) -> None:
+    family = Family(plan, tmp_path, [("kill", 9)])
+    assert family.run() == [("run", "failed"), ("more", "failed")]
+    assert "ran the plan was ended by SIGKILL" in family.closed[0][1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"), [("locked", LockedError), ("error", OrtdeployError), ("bug", ChildBugError)]
+)
+def test_what_the_child_raises_is_raised_here(plan: Plan, tmp_path: Path, kind: str, error: type[Exception]) -> None:
+    with pytest.raises(error, match="why"):
+        Family(plan, tmp_path, [("say", {"kind": kind, "reason": "why"})]).run()
+
+
+def test_a_run_that_was_asked_to_stop_is_not_begun_again(plan: Plan, tmp_path: Path) -> None:
+    family = Family(plan, tmp_path, [OPENING, ("kill", 15)], stopped=True)
+    assert family.run() == []
+
+
+def test_signals_are_handed_on(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    family = Family(plan, tmp_path, [("wait", 0)])
+    heard = "ortdeploy.supervisor._take_message"
+
+    def terminate(*_: object) -> None:
+        family.supervisor.forward(signal.SIGTERM)
+
+    monkeypatch.setattr(heard, terminate)
+    assert family.run() == []
+    family.supervisor.forward(signal.SIGTERM)  # to nobody: it has ended
+
+
+def test_printed_text_is_taken_once_and_its_end_is_kept() -> None:
+    native = NativeOutput()
+    with native.taking():
+        os.write(1, b"first\n")
+        os.write(2, b"x" * 100_000 + b"\nlast\n")
+    text = native.take()
+    assert len(text) == 64 * 1024
+    assert text.endswith("last\n")
+    assert native.take() == ""
+    with native.taking():
+        os.write(2, b"again")
+    assert native.take() == "again"
+    native.close()
+
+
+@pytest.mark.parametrize(
+    ("printed", "sentence"),
+    [
+        ("", ""),
+        ("2026 [W:onnxruntime:, a.cc:1 F] only a warning\n", ""),
+        ("2026 [E:onnxruntime:, a.cc:1 F] first\n2026 [E:onnxruntime:, b.cc:1 F] second\n", ' It printed: "first".'),
+        ("terminate called\n  what():  stoul\n\n", ' It printed: "what():  stoul".'),
+    ],
+)
+def test_the_line_that_explains_is_found(printed: str, sentence: str) -> None:
+    assert explain(printed) == sentence
