@@ -2,26 +2,20 @@
 
 import importlib
 import importlib.util
-import json
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from conftest import Cli, Result, read_rows, run_process
 from support.models import scale_model
+from support.plugins import QNN, needs_openvino, needs_qnn, report
 
 from ortdeploy.facts import DeviceFacts
 from ortdeploy.runtime.plugin_probe import probe_plugin
 from ortdeploy.runtime.probe import probe_runtime
-
-QNN = "onnxruntime_qnn"
-needs_qnn = pytest.mark.skipif(importlib.util.find_spec(QNN) is None, reason="onnxruntime-qnn is not installed")
-HAS_OPENVINO = importlib.util.find_spec("onnxruntime_ep_openvino") is not None
-needs_openvino = pytest.mark.skipif(not HAS_OPENVINO, reason="onnxruntime-ep-openvino is not installed")
 
 MANIFEST = """\
 version: 1
@@ -53,11 +47,6 @@ def write(
     text = MANIFEST.format(provider=provider, options=options, cpu=", CPU" if cpu else "", cpu_fallback=cpu_fallback)
     (folder / "m.yaml").write_text(text)
     return folder / "m.yaml"
-
-
-def report(folder: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((folder / "out/_run.json").read_text())
-    return loaded
 
 
 @needs_qnn
