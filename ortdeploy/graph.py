@@ -13,6 +13,7 @@ from typing import Any
 import onnx
 from google.protobuf.message import DecodeError
 
+from ortdeploy.digest import file_digest
 from ortdeploy.facts import ModelFacts, Problem, ValueFacts
 from ortdeploy.tensors import Shape, TensorType
 
@@ -180,9 +181,3 @@ def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
                 yield from _tensors(attribute.g)
             for inner in attribute.graphs:
                 yield from _tensors(inner)
-
-
-def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file, read in pieces."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -124,6 +124,7 @@ class ModelOpener:
             session=candidate.name,
             providers=[provider.name for provider in candidate.providers],
             placement=dict(session.placement),
+            cache=session.cache,
             seconds=round(time.perf_counter() - begin, 3),
         )
         printed = self.printed()

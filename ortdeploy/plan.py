@@ -74,6 +74,7 @@ class OpenSession:
     probe: tuple[float, float] | None
     options: Mapping[str, Any]
     run_options: Mapping[str, Any]
+    cache: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,6 +294,7 @@ def _open_session(model: ResolvedModel, folder: str) -> OpenSession:
         probe=model.spec.probe,
         options=with_full_paths("session", model.spec.session, folder),
         run_options=with_full_paths("run", model.spec.run, folder),
+        cache=model.spec.cache,
     )
 
 

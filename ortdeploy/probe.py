@@ -3,8 +3,9 @@
 import os
 from pathlib import Path
 
+from ortdeploy.digest import file_digest
 from ortdeploy.facts import Facts, FileFacts, HostFacts, InputFacts, OutputFacts, Problem, RuntimeFacts
-from ortdeploy.graph import file_digest, read_model
+from ortdeploy.graph import read_model
 from ortdeploy.ledger import OutputRecord, output_key, read_outputs
 from ortdeploy.manifest.option_paths import OptionPath, find_option_paths
 from ortdeploy.manifest.spec import JobSpec, Spec

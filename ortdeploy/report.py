@@ -82,6 +82,7 @@ def _session(member: Member) -> dict[str, Any]:
         "instance": opened.instance,
         "providers": [provider.name for provider in opened.candidate.providers],
         "placement": dict(opened.session.placement),
+        "cache": opened.session.cache,
         "batches": member.batches,
         "rows": member.done,
         "session_run": _durations(member.rows.run_times),

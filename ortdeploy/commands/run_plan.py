@@ -119,7 +119,7 @@ def _execute(
         execution = Execution(
             plan=plan,
             run_id=run_id,
-            runtime=OrtRuntime(),
+            runtime=OrtRuntime(cache=state_dir / "cache"),
             ledger=ledger,
             observer=observer,
             stop=stopped,

@@ -1,7 +1,8 @@
 """What options do to each other, as the schemas say under `x-relations`: which of them is refused, which has no effect.
 
 A relation's `when` is a JSON Schema over one session as a whole: `session` and `run` (config entries as the text that
-ONNX Runtime gets), `chain` (full provider names), `options` (those of the provider whose schema it is) and `probe`.
+ONNX Runtime gets), `chain` (full provider names), `options` (those of the provider whose schema it is), and the model's
+`probe` and `cache` (whether there is one).
 """
 
 import json
@@ -35,9 +36,9 @@ class Relation:
 
 @cache
 def session_relations() -> tuple[Relation, ...]:
-    """Return the relations of session options and run options."""
+    """Return the relations of a model's own keys, session options and run options."""
     definitions = json.loads(schema_text("deployment"))["$defs"]
-    return (*_relations(definitions["session"]), *_relations(definitions["run"]))
+    return tuple(relation for name in ("model", "session", "run") for relation in _relations(definitions[name]))
 
 
 @cache
@@ -74,6 +75,7 @@ def _of_chain(model: "ModelSpec", chain: "Sequence[ProviderSpec]", effect: str) 
         "run": _with_text(model.run),
         "chain": [full_name(entry.name) for entry in chain],
         "probe": model.probe is not None,
+        "cache": model.cache,
     }
     for relation in session_relations():
         if relation.effect == effect and relation.when({**view, "options": {}}):

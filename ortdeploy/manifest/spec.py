@@ -75,6 +75,7 @@ class ModelSpec:
     probe: tuple[float, float] | None
     session: Mapping[str, Any]
     run: Mapping[str, Any]
+    cache: bool
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     at: Path
@@ -251,6 +252,7 @@ def _model(name: str, data: Mapping[str, Any]) -> ModelSpec:
         probe=_probe(data.get("probe", {})),
         session=data.get("session", {}),
         run=data.get("run", {}),
+        cache=data.get("cache", False),
         inputs=_tensors(data.get("inputs", {}), (*at, "inputs")),
         outputs=_tensors(data.get("outputs", {}), (*at, "outputs")),
         at=at,

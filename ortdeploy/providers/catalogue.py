@@ -23,7 +23,8 @@ class Provider:
 
     `memory` names the device memory that its tensors live in; None when that is the CPU's. Providers that share a
     memory can hand tensors to each other. `claims_nodes` is False for one that never takes any; `compiles` is True for
-    one that takes whole subgraphs and compiles them, where others have a kernel for each node. `static_shapes` is True
+    one that takes whole subgraphs and compiles them, where others have a kernel for each node, `writes_context` for one
+    of those that writes what it compiled as a model with EPContext nodes. `static_shapes` is True
     for one that takes no node of an unknown shape, and `sessions_per_device` bounds how many share its device.
     """
 
@@ -35,6 +36,7 @@ class Provider:
     memory: str | None = None
     claims_nodes: bool = True
     compiles: bool = False
+    writes_context: bool = False
     static_shapes: bool = False
     sessions_per_device: int | None = None
 
@@ -70,17 +72,20 @@ PROVIDERS: tuple[Provider, ...] = (
         package="a source build with --use_nv_tensorrt_rtx",
         memory="NVIDIA GPU",
         compiles=True,
+        writes_context=True,
     ),
     Provider(
         name="OpenVINOExecutionProvider",
         package="onnxruntime-openvino",
         compiles=True,
+        writes_context=True,
         plugin=Plugin("onnxruntime_ep_openvino", "onnxruntime-ep-openvino"),
     ),
     Provider(
         name="QNNExecutionProvider",
         package="onnxruntime-qnn",
         compiles=True,
+        writes_context=True,
         static_shapes=True,
         plugin=Plugin("onnxruntime_qnn", "onnxruntime-qnn"),
     ),
@@ -92,7 +97,13 @@ PROVIDERS: tuple[Provider, ...] = (
     Provider(
         name="VSINPUExecutionProvider", package="a source build with --use_vsinpu", compiles=True, static_shapes=True
     ),
-    Provider(name="VitisAIExecutionProvider", package="onnxruntime-vitisai", compiles=True, sessions_per_device=1),
+    Provider(
+        name="VitisAIExecutionProvider",
+        package="onnxruntime-vitisai",
+        compiles=True,
+        writes_context=True,
+        sessions_per_device=1,
+    ),
     Provider(
         name="WebGpuExecutionProvider",
         package="onnxruntime-webgpu",

@@ -21,6 +21,10 @@ class Session(Protocol):
     def cpu_operators(self) -> Sequence[str]:
         """Operator types of the nodes that are on the CPU provider."""
 
+    @property
+    def cache(self) -> str | None:
+        """What became of the model's cache, in words; None where the plan asks for none."""
+
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapter: str | None) -> Sequence[Array]:
         """Run once and return the named outputs.
 

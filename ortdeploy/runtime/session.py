@@ -5,6 +5,7 @@ ONNX Runtime's Python wrapper retries on the CPU when a session cannot be create
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import onnxruntime as ort
@@ -14,6 +15,7 @@ from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.plan import LoadAdapter, OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.providers.options import serialise
+from ortdeploy.runtime.model_cache import CacheEntry, cache_options, reuse_options, took_nodes
 from ortdeploy.runtime.plugins import describe, ep_devices, register
 from ortdeploy.runtime.protocol import Array, Session
 
@@ -45,6 +47,7 @@ class OrtSession:
         nodes = _nodes(session)
         self.placement: Mapping[str, int] = {name: len(operators) for name, operators in nodes.items()}
         self.cpu_operators: Sequence[str] = sorted(set(nodes.get(CPU, ())))
+        self.cache: str | None = None
 
     def add_adapter(self, name: str, adapter: ort.LoraAdapter) -> None:
         """Keep an adapter with the run options that make it active."""
@@ -66,25 +69,17 @@ class OrtSession:
 
 
 class OrtRuntime:
-    """The real runtime."""
+    """The real runtime; `cache` is the folder for what is made of models that the plan says to keep."""
+
+    def __init__(self, cache: Path | None = None) -> None:
+        """Take the folder; it is made when something is kept."""
+        self._cache = cache
 
     def open_session(self, step: OpenSession, candidate: PlannedSession) -> Session:
         """Open a session with exactly the candidate's chain and the step's options. Raises OrtdeployError."""
-        options = _session_options(step.options)
-        if CPU not in {provider.name for provider in candidate.providers}:
-            options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-        try:
-            if any(provider.device for provider in candidate.providers):
-                _add_devices(options, candidate)
-                session = ort.InferenceSession(step.path, sess_options=options, enable_fallback=0)
-            else:
-                providers = [(provider.name, dict(provider.options)) for provider in candidate.providers]
-                session = ort.InferenceSession(step.path, sess_options=options, providers=providers, enable_fallback=0)
-        except OrtdeployError:
-            raise
-        except Exception as error:
-            raise OrtdeployError(f'Model "{step.model}" cannot be opened: {_first_line(error)}') from error
-        return OrtSession(session, step.run_options)
+        if not step.cache or self._cache is None:
+            return _open(step, candidate)
+        return _open_through_cache(step, candidate, CacheEntry(self._cache, step, candidate))
 
     def load_adapter(self, step: LoadAdapter, session: Session) -> None:
         """Load an adapter without an allocator: Python's Load takes none, the CPU needs none. Raises OrtdeployError."""
@@ -96,6 +91,68 @@ class OrtRuntime:
         except Exception as error:
             raise OrtdeployError(f'Adapter "{step.adapter}" ({step.path}): {_first_line(error)}') from error
         session.add_adapter(step.adapter, adapter)
+
+
+def _open(
+    step: OpenSession, candidate: PlannedSession, path: Path | None = None, more: Mapping[str, Any] | None = None
+) -> "OrtSession":
+    """Open a session; a cache names another file than the plan, and has more options."""
+    file = str(path or step.path)
+    config = {**step.options.get("config", {}), **(more or {}).get("config", {})}
+    options = _session_options({**step.options, **(more or {}), "config": config})
+    if CPU not in {provider.name for provider in candidate.providers}:
+        options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    try:
+        if any(provider.device for provider in candidate.providers):
+            _add_devices(options, candidate)
+            session = ort.InferenceSession(file, sess_options=options, enable_fallback=0)
+        else:
+            providers = [(provider.name, dict(provider.options)) for provider in candidate.providers]
+            session = ort.InferenceSession(file, sess_options=options, providers=providers, enable_fallback=0)
+    except OrtdeployError:
+        raise
+    except Exception as error:
+        raise OrtdeployError(f'Model "{step.model}" cannot be opened: {_first_line(error)}') from error
+    return OrtSession(session, step.run_options)
+
+
+def _open_through_cache(step: OpenSession, candidate: PlannedSession, entry: CacheEntry) -> "OrtSession":
+    """Open what was kept of a model where it still fits, else make it anew; without it where it cannot be kept."""
+    cached, why_not = entry.find()
+    if cached is not None:
+        try:
+            session = _open(step, candidate, cached.path, reuse_options(candidate))
+            if set(session.placement) == set(cached.placement):
+                session.placement = cached.placement
+                session.cache = f"reused, made on {cached.machine}"
+                return session
+            why_not = "it is placed on other providers than before"
+        except OrtdeployError as error:
+            why_not = str(error)
+    session = _open_and_keep(step, candidate, entry)
+    if why_not and session.cache == "made":
+        session.cache = f"made anew: {why_not}"
+    return session
+
+
+def _open_and_keep(step: OpenSession, candidate: PlannedSession, entry: CacheEntry) -> "OrtSession":
+    """Open a session that writes down what it makes of the model; a plain one where that fails."""
+    try:
+        options = cache_options(candidate, entry.begin())
+        if options is None:
+            entry.abandon()
+            return _open(step, candidate)
+        session = _open(step, candidate, more=options)
+        if not took_nodes(candidate, session.placement):
+            entry.abandon()
+            return session
+        entry.keep(session.placement)
+        session.cache = "made"
+    except (OrtdeployError, OSError) as error:
+        entry.abandon()
+        session = _open(step, candidate)
+        session.cache = f"not kept: {error}"
+    return session
 
 
 def _session_options(options: Mapping[str, Any]) -> ort.SessionOptions:

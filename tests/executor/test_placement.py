@@ -22,6 +22,7 @@ def check(placement: Mapping[str, int], policy: str | int, chain: tuple[str, ...
         candidates=(candidate,),
         use="first",
         on_unavailable="fail",
+        cache=False,
         cpu_fallback=policy,
         probe=None,
         options={},

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from support.models import lora_model, save_model, scale_model
 
+from ortdeploy.digest import file_digest
 from ortdeploy.facts import ModelFacts
-from ortdeploy.graph import file_digest, read_model
+from ortdeploy.graph import read_model
 from ortdeploy.tensors import TensorType
 
 

@@ -33,6 +33,7 @@ def open_session(
         candidates=(candidate,),
         use="first",
         on_unavailable="fail",
+        cache=False,
         cpu_fallback="warn",
         probe=None,
         options=options,

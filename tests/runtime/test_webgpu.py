@@ -39,8 +39,8 @@ def write(folder: Path, chain: str = "[WebGpu, CPU]", cpu_fallback: str = "forbi
         helper.make_node("Erf", ["a"], ["b"], name="middle"),
         helper.make_node("Mul", ["b", "two"], ["y"], name="last"),
     ]
-    tensor = {"x": (TensorProto.FLOAT, [4, 4])}
-    save_model(folder / "m.onnx", nodes, tensor, {"y": tensor["x"]}, {"two": np.array(2, np.float32)})
+    tensor = (TensorProto.FLOAT, (4, 4))
+    save_model(folder / "m.onnx", nodes, {"x": tensor}, {"y": tensor}, {"two": np.array(2, np.float32)})
     np.save(folder / "data.npy", np.linspace(-1, 1, 32, dtype=np.float32).reshape(8, 4))
     (folder / "m.yaml").write_text(MANIFEST.format(chain=chain, cpu_fallback=cpu_fallback))
 

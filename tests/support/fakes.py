@@ -18,6 +18,7 @@ class FakeSession:
     batches: list[dict[str, Array]] = field(default_factory=list)
     placement: Mapping[str, int] = field(default_factory=lambda: {"CPUExecutionProvider": 1})
     cpu_operators: Sequence[str] = ("Mul",)
+    cache: str | None = None
 
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapter: str | None) -> Sequence[Array]:
         self.batches.append(dict(feeds))

@@ -1,0 +1,136 @@
+"""What was made of a model when a session was opened, kept to be opened again: an optimized graph, or a compiled model.
+
+An entry is a folder with `model.onnx`, what belongs to it, and `made_by.json`: everything that it depends on, the
+digests of its files, and the placement that ONNX Runtime recorded when it was made. One entry is kept for each session
+of a model; what does not fit any more is made anew in its place.
+"""
+
+import hashlib
+import json
+import platform
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import onnxruntime as ort
+
+from ortdeploy.digest import file_digest
+from ortdeploy.part_files import open_whole, sync_folder
+from ortdeploy.plan import OpenSession, PlannedProvider, PlannedSession
+from ortdeploy.providers.catalogue import CPU, find_provider
+from ortdeploy.runtime.machine import probe_machine
+
+MODEL, MADE_BY = "model.onnx", "made_by.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachedModel:
+    """A model file to open in place of the original, the placement recorded when it was made, and by which machine."""
+
+    path: Path
+    placement: Mapping[str, int]
+    machine: str
+
+
+class CacheEntry:
+    """The place of one session's model in the cache."""
+
+    def __init__(self, folder: Path, step: OpenSession, candidate: PlannedSession) -> None:
+        """Work out what the entry depends on; nothing is touched."""
+        name = hashlib.sha256(f"{step.model}\0{candidate.name}".encode()).hexdigest()[:16]  # a name may hold anything
+        self._folder, self._building = folder / name, folder / f".{name}.making"
+        self._depends_on = _dependencies(step, candidate)
+
+    def find(self) -> tuple[CachedModel | None, str]:
+        """Return the model if it is whole and still fits, else why not."""
+        try:
+            made_by = json.loads((self._folder / MADE_BY).read_text(encoding="utf-8"))
+            changed = [key for key, value in self._depends_on.items() if made_by["depends_on"].get(key) != value]
+            if changed:
+                return None, f"another {', '.join(changed)}"
+            if any(file_digest(self._folder / name) != digest for name, digest in made_by["files"].items()):
+                return None, "its files are damaged"
+            path = self._folder / MODEL
+            return CachedModel(path=path, placement=made_by["placement"], machine=made_by["machine"]), ""
+        except FileNotFoundError:
+            return None, ""
+        except (OSError, ValueError, KeyError, AttributeError, TypeError):
+            return None, "it cannot be read"
+
+    def begin(self) -> Path:
+        """Make an empty folder to make the model in, and return the model's path. Raises OSError."""
+        shutil.rmtree(self._building, ignore_errors=True)
+        self._building.mkdir(parents=True)
+        return self._building / MODEL
+
+    def keep(self, placement: Mapping[str, int]) -> None:
+        """Put what was made in the entry's place. Raises OSError."""
+        files = {path.name: file_digest(path) for path in sorted(self._building.iterdir())}
+        made_by = {
+            "depends_on": self._depends_on,
+            "files": files,
+            "placement": dict(placement),
+            "machine": platform.node(),
+        }
+        with open_whole(self._building / MADE_BY) as file:
+            file.write((json.dumps(made_by, indent=2) + "\n").encode())
+        self.forget()
+        self._building.rename(self._folder)
+        sync_folder(self._folder.parent)
+
+    def abandon(self) -> None:
+        """Remove what was begun."""
+        shutil.rmtree(self._building, ignore_errors=True)
+
+    def forget(self) -> None:
+        """Remove the entry."""
+        with suppress(FileNotFoundError):
+            shutil.rmtree(self._folder)
+
+
+def cache_options(candidate: PlannedSession, target: Path) -> dict[str, Any] | None:
+    """Return the session options that make a chain write its model; None for a chain that cannot."""
+    providers = [find_provider(provider.name) for provider in candidate.providers]
+    if any(provider is not None and provider.writes_context for provider in providers):
+        config = {"ep.context_enable": "1", "ep.context_file_path": str(target), "ep.context_embed_mode": "0"}
+        return {"config": config}
+    if {provider.name for provider in candidate.providers} == {CPU}:
+        return {"optimized_model_filepath": str(target)}
+    return None
+
+
+def took_nodes(candidate: PlannedSession, placement: Mapping[str, int]) -> bool:
+    """Tell whether every provider of a chain has nodes: what is kept of another session would hide why it has not."""
+    return all(placement.get(provider.name) for provider in candidate.providers if provider.name != CPU)
+
+
+def reuse_options(candidate: PlannedSession) -> dict[str, Any]:
+    """Return the session options for opening a cached model: an optimized graph is not optimized again."""
+    return {"graph_optimization_level": "disable"} if {p.name for p in candidate.providers} == {CPU} else {}
+
+
+def _dependencies(step: OpenSession, candidate: PlannedSession) -> dict[str, Any]:
+    """Return everything that decides what is made of a model, by the name that a message gives it."""
+    machine = probe_machine()
+    return {
+        "model": step.sha256,
+        "session options": json.dumps(step.options, sort_keys=True),
+        "provider options": [[provider.name, dict(provider.options)] for provider in candidate.providers],
+        "device": [asdict(provider.device) if provider.device else None for provider in candidate.providers],
+        "provider library": [_library(provider) for provider in candidate.providers],
+        "ONNX Runtime version": ort.__version__,
+        "processor": [machine.system, machine.architecture, *machine.cpu_flags],
+    }
+
+
+def _library(provider: PlannedProvider) -> list[int] | None:
+    """Return what tells one version of a plugin's library from another."""
+    if provider.device is None:
+        return None
+    with suppress(OSError):
+        status = Path(provider.device.library).stat()
+        return [status.st_size, status.st_mtime_ns]
+    return None
