@@ -21,6 +21,7 @@ from ortdeploy.manifest.spec import (
     StepSpec,
     TensorSpec,
 )
+from ortdeploy.prediction import Prediction, predict_placement
 from ortdeploy.providers.catalogue import full_name
 from ortdeploy.tensors import ROWS, Shape, TensorType
 from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
@@ -43,13 +44,17 @@ class ResolvedProvider:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedSession:
-    """A session with the chain that it gets; `unavailable` are the providers of its chain that are not here."""
+    """A session with the chain that it gets; `unavailable` are the providers of its chain that are not here.
+
+    `prediction` is of the chain that it gets; None where kernel definitions do not decide, or are not known.
+    """
 
     spec: SessionSpec
     written: tuple[ProviderSpec, ...]
     chain: tuple[ResolvedProvider, ...]
     unavailable: tuple[ProviderSpec, ...]
     usable: bool
+    prediction: Prediction | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,22 +175,28 @@ def resolve(spec: Spec, facts: Facts) -> Deployment:
 
 
 def _resolve_model(spec: Spec, model: ModelSpec, facts: Facts) -> ResolvedModel:
-    sessions = tuple(_resolve_session(spec, model, session, facts.runtime) for session in model.sessions)
+    sessions = tuple(_resolve_session(spec, model, session, facts) for session in model.sessions)
     return ResolvedModel(spec=model, facts=facts.models[model.name], sessions=sessions)
 
 
-def _resolve_session(spec: Spec, model: ModelSpec, session: SessionSpec, runtime: RuntimeFacts) -> ResolvedSession:
+def _resolve_session(spec: Spec, model: ModelSpec, session: SessionSpec, facts: Facts) -> ResolvedSession:
     written = spec.chain_of(session)
     chain, unavailable = [], []
     for entry in written:
-        resolved = _resolve_provider(entry, runtime)
+        resolved = _resolve_provider(entry, facts.runtime)
         if resolved is None:
             unavailable.append(entry)
         else:
             chain.append(resolved)
     usable = bool(chain) and (not unavailable or model.on_unavailable == "next")
+    names = [provider.name for provider in chain]
     return ResolvedSession(
-        spec=session, written=written, chain=tuple(chain), unavailable=tuple(unavailable), usable=usable
+        spec=session,
+        written=written,
+        chain=tuple(chain),
+        unavailable=tuple(unavailable),
+        usable=usable,
+        prediction=predict_placement(facts.models[model.name], names, facts.runtime.kernels),
     )
 
 

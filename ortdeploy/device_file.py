@@ -1,12 +1,13 @@
 """Device files: a machine's facts as YAML to commit, so that a plan can be made for it somewhere else."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ortdeploy.diagnostics import Diagnostic, Span, has_errors
-from ortdeploy.facts import DeviceFacts, HostFacts, MachineFacts, RuntimeFacts
+from ortdeploy.facts import DeviceFacts, HostFacts, Kernel, MachineFacts, RuntimeFacts
+from ortdeploy.kernel_text import dump_kernels, parse_kernels
 from ortdeploy.manifest.document import MAX_BYTES, parse_document, stage_diagnostic
 from ortdeploy.manifest.schema import check_document
 from ortdeploy.manifest.write import flow, scalar
@@ -39,8 +40,16 @@ def dump_device(name: str, runtime: RuntimeFacts, machine: MachineFacts) -> str:
     return (
         f"device_version: {FORMAT_VERSION}\nname: {scalar(name)}\nsource: captured\n"
         f"runtime:\n{_lines(runtime_lines)}"
-        f"devices: {'[]' if not devices else ''}\n{''.join(f'  - {flow(device)}{chr(10)}' for device in devices)}"
+        f"devices:{'' if devices else ' []'}\n{''.join(f'  - {flow(device)}{chr(10)}' for device in devices)}"
         f"machine:\n{_lines(machine_lines)}"
+        f"kernels:{'' if runtime.kernels else ' {}'}\n{''.join(map(_kernel_lines, runtime.kernels.items()))}"
+    )
+
+
+def _kernel_lines(kernels: tuple[str, Mapping[str, Sequence[Kernel]]]) -> str:
+    provider, own = kernels
+    return f"  {scalar(provider)}:\n" + "".join(
+        f"    {scalar(operator)}: {flow(lines)}\n" for operator, lines in dump_kernels(own).items()
     )
 
 
@@ -74,6 +83,7 @@ def _runtime_facts(data: Mapping[str, Any]) -> RuntimeFacts:
         max_ir_version=runtime.get("max_ir_version"),
         max_opsets=runtime.get("max_opsets", {}),
         packages=frozenset(runtime.get("packages", ())),
+        kernels={provider: parse_kernels(lines) for provider, lines in data.get("kernels", {}).items()},
         devices=tuple(_device(device, index) for index, device in enumerate(data.get("devices", ()))),
     )
 

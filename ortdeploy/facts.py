@@ -50,12 +50,37 @@ class MachineFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """A kernel of a provider: the operator versions that it implements, and the types that it takes by parameter."""
+
+    first: int
+    last: int
+    types: Mapping[str, frozenset[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """A node of a graph: its operator, the version that its schema has existed since, and types by parameter.
+
+    `expandable`: ONNX Runtime can replace it by the body of its function.
+    """
+
+    name: str
+    domain: str
+    operator: str
+    since: int
+    types: Mapping[str, str] = field(default_factory=dict)
+    expandable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeFacts:
     """The ONNX Runtime of this machine, and what it can load at most (None, and no opsets, where that is not known).
 
     `available_providers` are the built-in ones; `devices` are those of plugin packages that the manifest asks for,
     `plugin_problems` say of a provider why its package gives none, or why its built-in library cannot be loaded.
-    `runtime_packages` are the installed packages that carry onnxruntime itself.
+    `runtime_packages` are the installed packages that carry onnxruntime itself. `kernels` are by provider and by
+    `domain.operator`, for the providers that tell them.
     """
 
     version: str
@@ -66,6 +91,7 @@ class RuntimeFacts:
     devices: tuple[DeviceFacts, ...] = ()
     plugin_problems: Mapping[str, str] = field(default_factory=dict)
     runtime_packages: tuple[str, ...] = ()
+    kernels: Mapping[str, Mapping[str, tuple[Kernel, ...]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +123,7 @@ class ModelFacts:
     inputs: tuple[ValueFacts, ...] = ()
     outputs: tuple[ValueFacts, ...] = ()
     symbols: frozenset[str] = frozenset()
+    nodes: tuple[NodeFacts, ...] = ()
     problem: Problem | None = None
 
 

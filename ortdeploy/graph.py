@@ -1,4 +1,4 @@
-"""Reads a model file into `ModelFacts`: no session, no external weights; the only room that uses onnx.
+"""Reads a model file into `ModelFacts`: no session, no external weights; with graph_nodes.py the room of onnx.
 
 The graph is the truth, not `session.get_inputs()`: it tells a scalar from an unknown rank, and it can be read on a
 laptop for a device that is somewhere else.
@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from ortdeploy.digest import file_digest
 from ortdeploy.facts import ModelFacts, Problem, ValueFacts
+from ortdeploy.graph_nodes import read_nodes
 from ortdeploy.tensors import Shape, TensorType
 
 _ELEMENT_TYPES: dict[int, str] = {
@@ -114,6 +115,7 @@ def _facts(path: Path, model: onnx.ModelProto, digest: str) -> ModelFacts:
         inputs=inputs,
         outputs=outputs,
         symbols=frozenset(size for shape in shapes for size in shape or () if isinstance(size, str)),
+        nodes=read_nodes(model),
     )
 
 

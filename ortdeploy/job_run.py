@@ -19,9 +19,10 @@ from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.ledger import Ledger, Part
 from ortdeploy.opening import OpenedModel, OpenedSession
 from ortdeploy.part_files import open_whole, remove_temporaries
-from ortdeploy.plan import Plan, RunJob, allowed_count
+from ortdeploy.plan import Plan, RunJob
 from ortdeploy.report import write_report
 from ortdeploy.rows import Outcome
+from ortdeploy.shares import allowed_count
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.catalogue import SOURCES
 from ortdeploy.sources.files import list_files

@@ -4,9 +4,10 @@ ONNX Runtime lists providers that took no node, and leaves nodes to the CPU with
 """
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.plan import OpenSession, PlannedSession, allowed_count
+from ortdeploy.plan import OpenSession, PlannedSession
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.runtime.protocol import Session
+from ortdeploy.shares import allowed_count
 
 _SHOWN = 8
 

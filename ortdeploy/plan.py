@@ -52,11 +52,15 @@ class PlannedDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSession:
-    """A session by its name, with the chain that it is given, and how many of it are opened."""
+    """A session by its name, with the chain that it is given, and how many of it are opened.
+
+    `predicted` are nodes by provider before optimization, where kernel definitions decide.
+    """
 
     name: str
     providers: tuple[PlannedProvider, ...]
     count: int = 1
+    predicted: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,11 +248,6 @@ def plan_facts(deployment: Deployment) -> tuple[Fact, ...]:
     )
 
 
-def allowed_count(limit: int | str, total: int) -> int:
-    """Return how many of `total` a limit allows: a number, or a share written as "5%", rounded down."""
-    return limit if isinstance(limit, int) else int(total * float(limit.rstrip("%")) / 100)
-
-
 def moved_facts(planned: Sequence[Fact], now: Sequence[Fact]) -> tuple[Fact, ...]:
     """Return the planned facts that are no longer so."""
     present = {(fact.kind, fact.name): fact.value for fact in now}
@@ -285,6 +284,7 @@ def _open_session(model: ResolvedModel, folder: str) -> OpenSession:
                 name=session.spec.name,
                 providers=tuple(_planned_provider(provider, folder) for provider in session.chain),
                 count=session.spec.count,
+                predicted=session.prediction.nodes if session.prediction else None,
             )
             for session in model.usable
         ),

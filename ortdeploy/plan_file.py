@@ -76,13 +76,15 @@ def _decode(kind: Any, value: Any) -> Any:
 def _decode_union(kinds: tuple[Any, ...], value: Any) -> Any:
     if value is None and type(None) in kinds:
         return None
-    if isinstance(value, dict):
+    if isinstance(value, dict) and not any(get_origin(kind) is Mapping for kind in kinds):
         known = next((kind for kind in kinds if is_dataclass(kind) and kind not in _STEP_NAMES), None)
         return _decode(known or _STEPS[value["step"]], value)
     for kind in kinds:
         plain = get_origin(kind) or kind
         if plain is tuple and isinstance(value, list):
             return _decode(kind, value)
+        if plain is Mapping and isinstance(value, dict):
+            return value
         if plain is not tuple and type(value) is plain:
             return value
     raise TypeError(value)

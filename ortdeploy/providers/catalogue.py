@@ -26,6 +26,8 @@ class Provider:
     one that takes whole subgraphs and compiles them, where others have a kernel for each node, `writes_context` for one
     of those that writes what it compiled as a model with EPContext nodes. `static_shapes` is True
     for one that takes no node of an unknown shape, and `sessions_per_device` bounds how many share its device.
+    `oldest_opset` is the first operator set of ai.onnx whose layout ONNX Runtime can turn into the provider's own
+    (layout_transformation.cc); of older graphs it gets no node.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Provider:
     writes_context: bool = False
     static_shapes: bool = False
     sessions_per_device: int | None = None
+    oldest_opset: int = 1
 
     @property
     def short(self) -> str:
@@ -56,7 +59,7 @@ PROVIDERS: tuple[Provider, ...] = (
     Provider(name="CoreMLExecutionProvider", package="onnxruntime on macOS", compiles=True),
     Provider(name="DmlExecutionProvider", package="onnxruntime-directml", memory="DirectML"),
     Provider(name="DnnlExecutionProvider", package="a source build with --use_dnnl"),
-    Provider(name="JsExecutionProvider", package="onnxruntime-web", memory="WebGPU"),
+    Provider(name="JsExecutionProvider", package="onnxruntime-web", memory="WebGPU", oldest_opset=7),
     Provider(
         name="MIGraphXExecutionProvider",
         package="onnxruntime-migraphx",
@@ -108,10 +111,11 @@ PROVIDERS: tuple[Provider, ...] = (
         name="WebGpuExecutionProvider",
         package="onnxruntime-webgpu",
         memory="WebGPU",
+        oldest_opset=7,
         plugin=Plugin("onnxruntime_ep_webgpu", "onnxruntime-ep-webgpu"),
     ),
     Provider(name="WebNNExecutionProvider", package="onnxruntime-web", compiles=True, static_shapes=True),
-    Provider(name="XnnpackExecutionProvider", package="a source build with --use_xnnpack"),
+    Provider(name="XnnpackExecutionProvider", package="a source build with --use_xnnpack", oldest_opset=7),
 )
 
 CPU = "CPUExecutionProvider"

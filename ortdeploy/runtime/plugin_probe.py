@@ -8,15 +8,26 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 
-from ortdeploy.facts import DeviceFacts
+from ortdeploy.facts import DeviceFacts, Kernel
+from ortdeploy.kernel_text import dump_kernels, parse_kernels
 
 _SECONDS = 60
 
 
-def probe_plugin(provider: str, library: str) -> tuple[tuple[DeviceFacts, ...], str | None]:
-    """Return the devices of a plugin library, or a sentence that says why there are none to be had."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginFacts:
+    """What a plugin library offers, or a sentence that says why it offers no device."""
+
+    devices: tuple[DeviceFacts, ...] = ()
+    kernels: Mapping[str, tuple[Kernel, ...]] = field(default_factory=dict)
+    problem: str | None = None
+
+
+def probe_plugin(provider: str, library: str) -> PluginFacts:
+    """Ask a plugin library for its devices and kernels."""
     try:
         done = subprocess.run(  # noqa: S603  our own module
             _command(provider, library),
@@ -27,16 +38,18 @@ def probe_plugin(provider: str, library: str) -> tuple[tuple[DeviceFacts, ...], 
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return (), f"Its library {library} gave no answer within {_SECONDS} s."
+        return PluginFacts(problem=f"Its library {library} gave no answer within {_SECONDS} s.")
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()
         how = f"with signal {-done.returncode}" if done.returncode < 0 else f"with code {done.returncode}"
-        return (
-            (),
-            f"Its library {library} ended the process that asked it {how}: {lines[-1] if lines else 'no message'}",
-        )
-    devices = tuple(DeviceFacts(**device) for device in json.loads(done.stdout))
-    return devices, None if devices else f"Its library {library} was loaded and offers no device here."
+        said = lines[-1] if lines else "no message"
+        return PluginFacts(problem=f"Its library {library} ended the process that asked it {how}: {said}")
+    answer = json.loads(done.stdout)
+    if not answer["devices"]:
+        return PluginFacts(problem=f"Its library {library} was loaded and offers no device here.")
+    return PluginFacts(
+        devices=tuple(DeviceFacts(**device) for device in answer["devices"]), kernels=parse_kernels(answer["kernels"])
+    )
 
 
 def _command(provider: str, library: str) -> list[str]:
@@ -47,12 +60,15 @@ def main() -> None:
     """Be the child."""
     answer = os.dup(1)
     os.dup2(2, 1)
+    from ortdeploy.runtime.kernels import plugin_kernels  # noqa: PLC0415
     from ortdeploy.runtime.plugins import describe, register  # noqa: PLC0415  importing may print
 
     provider, library = sys.argv[1:]
     register(provider, library)
-    text = json.dumps([asdict(device) for device in describe(provider, library)])
-    os.write(answer, text.encode())
+    devices = [asdict(device) for device in describe(provider, library)]
+    text = json.dumps({"devices": devices, "kernels": dump_kernels(plugin_kernels(provider))})
+    with os.fdopen(answer, "w", encoding="utf-8") as stream:
+        stream.write(text)
     os._exit(0)  # without the library's own clean-up, which may print or abort
 
 

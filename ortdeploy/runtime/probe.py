@@ -8,8 +8,9 @@ from pathlib import Path
 
 import onnxruntime
 
-from ortdeploy.facts import DeviceFacts, RuntimeFacts
+from ortdeploy.facts import RuntimeFacts
 from ortdeploy.providers.catalogue import find_provider
+from ortdeploy.runtime.kernels import built_in_kernels
 from ortdeploy.runtime.limits import limits_of
 from ortdeploy.runtime.native_library import loading_problem
 from ortdeploy.runtime.plugin_probe import probe_plugin
@@ -26,7 +27,8 @@ def probe_runtime(wanted: Mapping[str, str | None]) -> RuntimeFacts:
     """
     ir_version, opsets = limits_of(onnxruntime.__version__)
     built_in = onnxruntime.get_available_providers()
-    devices, problems = _probe_plugins(wanted, built_in)
+    plugins = {name: probe_plugin(name, library) for name, library in sorted(_libraries(wanted, built_in).items())}
+    problems = {name: plugin.problem for name, plugin in plugins.items() if plugin.problem is not None}
     unloadable = {name: problem for name in built_in if name in wanted and (problem := loading_problem(name))}
     return RuntimeFacts(
         version=onnxruntime.__version__,
@@ -34,9 +36,10 @@ def probe_runtime(wanted: Mapping[str, str | None]) -> RuntimeFacts:
         max_ir_version=ir_version,
         max_opsets=opsets,
         packages=frozenset(name for name in _EXTRAS if importlib.util.find_spec(name)),
-        devices=devices,
+        devices=tuple(device for plugin in plugins.values() for device in plugin.devices),
         plugin_problems={**problems, **unloadable},
         runtime_packages=_runtime_packages(),
+        kernels={**built_in_kernels(), **{name: plugin.kernels for name, plugin in plugins.items() if plugin.kernels}},
     )
 
 
@@ -54,19 +57,6 @@ def _carries_runtime(info: Path) -> bool:
         return "\nonnxruntime/__init__.py," in "\n" + (info / "RECORD").read_text(encoding="utf-8")
     except OSError:
         return False
-
-
-def _probe_plugins(
-    wanted: Mapping[str, str | None], built_in: Collection[str]
-) -> tuple[tuple[DeviceFacts, ...], dict[str, str]]:
-    devices: list[DeviceFacts] = []
-    problems: dict[str, str] = {}
-    for name, library in sorted(_libraries(wanted, built_in).items()):
-        found, problem = probe_plugin(name, library)
-        devices += found
-        if problem is not None:
-            problems[name] = problem
-    return tuple(devices), problems
 
 
 def _libraries(wanted: Mapping[str, str | None], built_in: Collection[str]) -> dict[str, str]:

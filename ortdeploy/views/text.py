@@ -105,6 +105,10 @@ def _render_session(step: "OpenSession", paint: Paint) -> Iterator[str]:
     yield f"{paint('+', _GREEN)} open session {step.session}: {model} on {chains[0]}"
     for candidate, chain in zip(step.candidates[1:], chains[1:], strict=True):
         yield f"    {'and' if step.use == 'all' else 'else'} {candidate.name}: {chain}"
+    for candidate in step.candidates:
+        if candidate.predicted and len(candidate.providers) > 1:
+            counts = ", ".join(f"{count} on {provider}" for provider, count in candidate.predicted.items())
+            yield f"    {candidate.name}: predicted nodes, before optimization: {counts}"
     if step.options:
         yield f"    session options{_options(dict(step.options))}"
 

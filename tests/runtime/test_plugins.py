@@ -14,7 +14,7 @@ from support.models import scale_model
 from support.plugins import QNN, needs_openvino, needs_qnn, report
 
 from ortdeploy.facts import DeviceFacts
-from ortdeploy.runtime.plugin_probe import probe_plugin
+from ortdeploy.runtime.plugin_probe import PluginFacts, probe_plugin
 from ortdeploy.runtime.probe import probe_runtime
 
 MANIFEST = """\
@@ -340,18 +340,18 @@ def test_openvino_runs_where_it_offers_a_device_and_says_so_where_not(tmp_path: 
 def test_a_library_that_is_none_is_a_sentence_and_not_a_crash(tmp_path: Path) -> None:
     library = tmp_path / "libnothing.so"
     library.write_bytes(b"not a library")
-    devices, problem = probe_plugin("QNNExecutionProvider", str(library))
-    assert devices == ()
-    assert problem is not None
-    assert "with code 1" in problem
+    plugin = probe_plugin("QNNExecutionProvider", str(library))
+    assert plugin.devices == ()
+    assert plugin.problem is not None
+    assert "with code 1" in plugin.problem
 
 
 def test_a_library_that_aborts_takes_only_its_own_process_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ortdeploy.runtime.plugin_probe._command", lambda *_: ["/bin/sh", "-c", "kill -6 $$"])
-    devices, problem = probe_plugin("QNNExecutionProvider", "/lib.so")
-    assert devices == ()
-    assert problem is not None
-    assert "with signal 6" in problem
+    plugin = probe_plugin("QNNExecutionProvider", "/lib.so")
+    assert plugin.devices == ()
+    assert plugin.problem is not None
+    assert "with signal 6" in plugin.problem
 
 
 def test_a_provider_that_nobody_asks_for_is_not_loaded() -> None:
@@ -367,11 +367,11 @@ def test_a_device_that_is_no_longer_there_moves_a_saved_plan(
         provider="QNNExecutionProvider", index=0, kind="NPU", vendor="Qualcomm", name="NPU", library="/q.so"
     )
     monkeypatch.setattr("ortdeploy.runtime.probe.find_library", lambda _provider: "/q.so")
-    monkeypatch.setattr("ortdeploy.runtime.probe.probe_plugin", lambda _name, _library: ((npu,), None))
+    monkeypatch.setattr("ortdeploy.runtime.probe.probe_plugin", lambda _name, _library: PluginFacts(devices=(npu,)))
     write(tmp_path)
     assert cli("plan", tmp_path / "m.yaml", "--out", tmp_path / "plan.json").code == 0
     monkeypatch.setattr(
-        "ortdeploy.runtime.probe.probe_plugin", lambda _name, _library: ((), "It offers no device here.")
+        "ortdeploy.runtime.probe.probe_plugin", lambda _name, _library: PluginFacts(problem="It offers no device here.")
     )
     refused = cli("apply", tmp_path / "plan.json")
     assert refused.code == 1

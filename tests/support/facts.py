@@ -11,11 +11,13 @@ from ortdeploy.facts import (
     InputFacts,
     MachineFacts,
     ModelFacts,
+    NodeFacts,
     OutputFacts,
     Problem,
     RuntimeFacts,
     ValueFacts,
 )
+from ortdeploy.kernel_text import parse_kernels
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.tensors import Dimension, TensorType
 
@@ -46,6 +48,16 @@ def value(name: str, text: str) -> ValueFacts:
     return ValueFacts(name=name, kind="tensor", tensor=tensor(text.rstrip("=")), optional=text.endswith("="))
 
 
+def node(text: str) -> NodeFacts:
+    """`ai.onnx.Erf 13 T=tensor(float)`: operator, version, types; a `+` behind the operator makes it expandable."""
+    operator, since, *types = text.split()
+    domain, _, name = operator.rstrip("+").rpartition(".")
+    bound = dict(one.split("=") for one in types)
+    return NodeFacts(
+        name="", domain=domain, operator=name, since=int(since), types=bound, expandable=operator.endswith("+")
+    )
+
+
 def model_facts(data: Mapping[str, Any]) -> ModelFacts:
     if "problem" in data:
         return ModelFacts(path="m.onnx", problem=Problem(kind=data["problem"], detail="It cannot be used."))
@@ -59,6 +71,7 @@ def model_facts(data: Mapping[str, Any]) -> ModelFacts:
         inputs=inputs,
         outputs=tuple(value(name, text) for name, text in data["outputs"].items()),
         symbols=frozenset(symbols),
+        nodes=tuple(node(text) for text in data.get("nodes", [])),
     )
 
 
@@ -128,6 +141,7 @@ def make_facts(spec: Spec, data: Mapping[str, Any] | None = None) -> Facts:
             packages=frozenset(data.get("packages", ["PIL"])),
             devices=tuple(device(text) for text in data.get("devices", [])),
             plugin_problems=data.get("plugin_problems", {}),
+            kernels={provider: parse_kernels(lines) for provider, lines in data.get("kernels", {}).items()},
             runtime_packages=tuple(data.get("runtime_packages", ["onnxruntime"])),
         ),
         machine=machine(data["machine"]) if "machine" in data else None,

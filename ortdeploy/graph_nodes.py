@@ -1,0 +1,119 @@
+"""The nodes of a model's graph with the element types that kernels are chosen by; with graph.py the room of onnx.
+
+Types come from onnx's own shape inference, run on a copy without weights; parameters are bound as the operator's schema
+names them. Where something is not known, nothing is bound, and a kernel is then assumed to fit.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+
+import onnx
+
+from ortdeploy.facts import NodeFacts
+
+_BIG = 1024  # bytes of a constant that shape inference does not need to see
+_FOLDED = {("ai.onnx", "Constant")}
+_ELEMENT_NAMES = {
+    number: {"FLOAT": "float", "DOUBLE": "double"}.get(name, name.lower())
+    for name, number in onnx.TensorProto.DataType.items()
+}
+
+Types = dict[str, str]
+
+
+def read_nodes(model: onnx.ModelProto) -> tuple[NodeFacts, ...]:
+    """Return the nodes of a graph and of the graphs inside them, in order. The model loses its big constants."""
+    domains = {opset.domain or "ai.onnx": opset.version for opset in model.opset_import}
+    functions = {(function.domain or "ai.onnx", function.name) for function in model.functions}
+    _drop_weights(model.graph)
+    with suppress(Exception):  # inference raises what it likes; without it fewer types are known
+        model = onnx.shape_inference.infer_shapes(model)
+    return tuple(_nodes(model.graph, {}, domains, functions))
+
+
+def _drop_weights(graph: onnx.GraphProto) -> None:
+    """Replace big constants by inputs of their type: shape inference copies what it is given."""
+    small = []
+    for tensor in graph.initializer:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.ByteSize() > _BIG:
+            if all(value.name != tensor.name for value in graph.input):
+                graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+        else:
+            small.append(tensor)
+    del graph.initializer[:]
+    graph.initializer.extend(small)
+
+
+def _nodes(
+    graph: onnx.GraphProto, outer: Types, domains: Mapping[str, int], functions: set[tuple[str, str]]
+) -> Iterator[NodeFacts]:
+    types = outer | _types(graph)
+    for node in graph.node:
+        domain = node.domain or "ai.onnx"
+        if (domain, node.op_type) not in _FOLDED:
+            yield _node(node, domain, domains, types, functions)
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
+                yield from _nodes(inner, types, domains, functions)
+
+
+def _node(
+    node: onnx.NodeProto, domain: str, domains: Mapping[str, int], types: Types, functions: set[tuple[str, str]]
+) -> NodeFacts:
+    version = domains.get(domain, 1)
+    try:
+        schema = onnx.defs.get_schema(node.op_type, version, "" if domain == "ai.onnx" else domain)
+    except onnx.defs.SchemaError:
+        local = (domain, node.op_type) in functions
+        return NodeFacts(name=node.name, domain=domain, operator=node.op_type, since=version, expandable=local)
+    bound = _bind(node.output, schema.outputs, types) | _bind(node.input, schema.inputs, types)
+    return NodeFacts(
+        name=node.name,
+        domain=domain,
+        operator=node.op_type,
+        since=schema.since_version,
+        types=bound,
+        expandable=schema.has_function or schema.has_context_dependent_function,  # type: ignore[attr-defined]  # onnx has it,
+    )
+
+
+def _bind(names: Sequence[str], parameters: Sequence[onnx.defs.OpSchema.FormalParameter], types: Types) -> Types:
+    """Return the types of formal parameters, by their own names and by those of their type parameters."""
+    bound: Types = {}
+    for index, name in enumerate(names if parameters else ()):
+        parameter = parameters[min(index, len(parameters) - 1)]
+        if name in types:
+            bound.setdefault(parameter.type_str, types[name])
+            bound.setdefault(parameter.name, types[name])
+    return bound
+
+
+def _types(graph: onnx.GraphProto) -> Types:
+    types = {tensor.name: f"tensor({_ELEMENT_NAMES[tensor.data_type]})" for tensor in graph.initializer}
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        text = _type_text(value.type)
+        if text is not None:
+            types[value.name] = text
+    return types
+
+
+def _type_text(kind: onnx.TypeProto) -> str | None:
+    """Write a type the way kernel definitions do; None where a part of it is not known."""
+    match kind.WhichOneof("value"):
+        case "tensor_type":
+            return f"tensor({_ELEMENT_NAMES[kind.tensor_type.elem_type]})" if kind.tensor_type.elem_type else None
+        case "sparse_tensor_type":
+            return f"sparse_tensor({_ELEMENT_NAMES[kind.sparse_tensor_type.elem_type]})"
+        case "sequence_type":
+            return _wrapped("seq", kind.sequence_type.elem_type)
+        case "optional_type":
+            return _wrapped("optional", kind.optional_type.elem_type)
+        case "map_type":
+            value = _type_text(kind.map_type.value_type)
+            return f"map({_ELEMENT_NAMES[kind.map_type.key_type]},{value})" if value else None
+    return None
+
+
+def _wrapped(word: str, kind: onnx.TypeProto) -> str | None:
+    inner = _type_text(kind)
+    return f"{word}({inner})" if inner else None

@@ -1,0 +1,45 @@
+"""What it catches: a node of the graph for which no provider of the chain has a kernel.
+
+Why: ONNX Runtime refuses the session ("Could not find an implementation for …"). Which kernels there are is known
+before: of this machine, or of one that a device file describes. Chains with a provider that compiles are left to the
+recorded assignment, for it decides by itself what it takes.
+
+Example: a Cos of float64 on a provider whose only kernel for it takes float32; an operator of a custom domain.
+
+How to fix: export the model with another element type or operator set, or add a provider that has the kernel.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.diagnostics import Certainty
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.deployment import Deployment
+    from ortdeploy.facts import NodeFacts
+
+RULE = Rule(id="unsupported-operator", summary="No provider can run a node", certainty=Certainty.MACHINE)
+
+_SHOWN = 3
+
+
+def check(deployment: "Deployment") -> Iterator[Finding]:
+    for model in deployment.models:
+        for session in model.usable:
+            prediction = session.prediction
+            if prediction is not None and prediction.impossible:
+                names = ", ".join(provider.name for provider in session.chain)
+                shown = "; ".join(f"{_node(node)}: {why}" for node, why in prediction.impossible[:_SHOWN])
+                more = len(prediction.impossible) - _SHOWN
+                rest = f", and {more} more" if more > 0 else ""
+                detail = (
+                    f'Model "{model.spec.name}" has nodes that no provider of {names} can run: {shown}{rest}. '
+                    "Export it with another element type or operator set, or add a provider that has the kernel."
+                )
+                yield Finding(at=(*model.spec.at, "path"), detail=detail, model=model.spec.name)
+
+
+def _node(node: "NodeFacts") -> str:
+    operator = node.operator if node.domain == "ai.onnx" else f"{node.domain}.{node.operator}"
+    return f"{operator} {node.since}" + (f" ({node.name})" if node.name else "")

@@ -1,0 +1,92 @@
+"""The predicted placement against what ONNX Runtime records, on every model that the onnx package ships."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx.backend.test.case.node import collect_testcases
+
+from ortdeploy.facts import Kernel, ModelFacts
+from ortdeploy.graph_nodes import read_nodes
+from ortdeploy.kernel_text import dump_kernels, parse_kernels
+from ortdeploy.prediction import Prediction, predict_placement
+from ortdeploy.runtime.kernels import built_in_kernels
+
+CPU = "CPUExecutionProvider"
+DATA = Path(onnx.__file__).parent / "backend/test/data"
+SHIPPED = sorted(DATA.rglob("*.onnx"))
+KERNELS = built_in_kernels()
+
+
+def predict(model: onnx.ModelProto) -> Prediction:
+    opsets = {opset.domain or "ai.onnx": opset.version for opset in model.opset_import}
+    prediction = predict_placement(ModelFacts(path="", opsets=opsets, nodes=read_nodes(model)), [CPU], KERNELS)
+    assert prediction is not None
+    return prediction
+
+
+def recorded(model: bytes) -> int | None:
+    """Nodes of a session without optimization; None where ONNX Runtime refuses the model."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+    try:
+        session = ort.InferenceSession(model, options, providers=[CPU], enable_fallback=0)
+    except Exception:  # noqa: BLE001  every error of the binding is its own class
+        return None
+    return sum(len(part.get_nodes()) for part in session.get_provider_graph_assignment_info())
+
+
+def test_every_shipped_model_is_placed_as_predicted_node_for_node() -> None:
+    assert len(SHIPPED) > 100
+    placed = 0
+    for path in SHIPPED:
+        nodes = recorded(path.read_bytes())
+        prediction = predict(onnx.load(str(path)))
+        if nodes is not None:
+            placed += 1
+            assert (prediction.nodes.get(CPU, 0), prediction.impossible) == (nodes, ()), path
+    assert placed > 100
+
+
+def cases() -> Iterator[tuple[str, onnx.ModelProto]]:
+    for case in collect_testcases(None):
+        assert case.model is not None
+        yield case.name, case.model
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # onnx's own cases overflow on purpose
+def test_no_operator_that_runs_is_called_impossible() -> None:
+    """Of the onnx package's cases for single operators, those that are called impossible are refused, every one."""
+    impossible = 0
+    for name, model in cases():
+        raw = model.SerializeToString()
+        if predict(model).impossible:
+            impossible += 1
+            assert recorded(raw) is None, name
+    assert impossible > 50
+
+
+def test_kernels_survive_as_text() -> None:
+    for kernels in KERNELS.values():
+        assert parse_kernels(dump_kernels(kernels)) == dict(sorted(kernels.items()))
+    assert parse_kernels({"a.B": ["1-", "2-3 T=x|y"]}) == {
+        "a.B": (
+            Kernel(first=1, last=2147483647, types={}),
+            Kernel(first=2, last=3, types={"T": frozenset({"x", "y"})}),
+        )
+    }
+
+
+@pytest.mark.parametrize(
+    "chain", [["QNNExecutionProvider", CPU], ["NopeExecutionProvider", CPU], ["DmlExecutionProvider"]]
+)
+def test_nothing_is_predicted_where_kernels_do_not_decide_or_are_not_known(chain: list[str]) -> None:
+    assert predict_placement(ModelFacts(path=""), chain, KERNELS) is None
+
+
+def test_azure_takes_no_node() -> None:
+    assert predict_placement(ModelFacts(path=""), ["AzureExecutionProvider", CPU], KERNELS) == Prediction()
