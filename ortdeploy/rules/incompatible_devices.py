@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import Certainty
+from ortdeploy.manifest.isolation import advise_isolation
 from ortdeploy.providers.catalogue import CPU, find_provider
 from ortdeploy.rules.protocol import Finding, Rule
 
@@ -31,12 +32,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             chain = [provider for provider in session.chain if provider.name != CPU]
             reason = _shared_memory(chain) or _two_memories(chain)
             if reason:
-                split = ", ".join(
-                    f"{{name: {p.name[:-17].lower() or p.name}, providers: [{p.name}, CPU]}}" for p in chain
-                )
-                detail = (
-                    f"{reason} Isolate them, in place of providers: sessions: [{split}] opens the first that works."
-                )
+                detail = f"{reason} {advise_isolation(session.written)}"
                 yield Finding(at=(*session.spec.at, "providers"), detail=detail, model=model.spec.name)
 
 

@@ -15,6 +15,7 @@ How to fix: isolate them with sessions:, as the message writes it; or take OpenV
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ortdeploy.manifest.isolation import advise_isolation
 from ortdeploy.providers.catalogue import Provider, find_provider
 from ortdeploy.rules.protocol import Finding, Rule
 
@@ -40,7 +41,7 @@ def _check_chain(model: "ModelSpec", chain: "Sequence[ProviderSpec]") -> Iterato
             continue
         reason = next((reason for one in earlier if (reason := _reason(one, (entry, provider)))), None)
         if reason:
-            yield Finding(at=entry.at, detail=f"{reason} {_split(entry, earlier)}", model=model.name)
+            yield Finding(at=entry.at, detail=f"{reason} {advise_isolation(chain)}", model=model.name)
         earlier.append((entry, provider))
 
 
@@ -61,12 +62,3 @@ def _reason(one: "tuple[ProviderSpec, Provider]", other: "tuple[ProviderSpec, Pr
 def _on_cpu(openvino: "ProviderSpec") -> bool:
     device = openvino.device or openvino.options.get("device_type")
     return str(device).upper() == "CPU"
-
-
-def _split(entry: "ProviderSpec", earlier: "list[tuple[ProviderSpec, Provider]]") -> str:
-    """Write the isolated sessions out, ready to paste."""
-    first = ", ".join(before.name for before, _ in earlier)
-    return (
-        f"Isolate them, in place of providers: sessions: [{{name: a, providers: [{first}, CPU]}}, "
-        f"{{name: b, providers: [{entry.name}, CPU]}}] opens the first that works."
-    )

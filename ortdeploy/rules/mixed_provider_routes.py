@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import Certainty
+from ortdeploy.manifest.isolation import advise_isolation
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.rules.protocol import Finding, Rule
 
@@ -31,7 +32,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             if plugins and built_in:
                 detail = (
                     f'Model "{model.spec.name}" asks for {", ".join(plugins)} from a plugin package and for the '
-                    f"built-in {', '.join(built_in)}. One session takes the one kind or the other. Give each a session "
-                    "of its own under sessions:."
+                    f"built-in {', '.join(built_in)}. One session takes the one kind or the other. "
+                    f"{advise_isolation(session.written)}"
                 )
                 yield Finding(at=(*session.spec.at, "providers"), detail=detail, model=model.spec.name)

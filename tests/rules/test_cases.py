@@ -1,5 +1,6 @@
 """A file under cases/ is a test: exactly its marked lines are flagged, by rule; `clean*` files by none."""
 
+import json
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from ortdeploy.diagnostics import Diagnostic, has_errors
 from ortdeploy.manifest.document import parse_document
 from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, RULES, SPEC_RULES, load_rules
 from ortdeploy.rules.protocol import check_rules
+from ortdeploy.views.text import render_diagnostics
 
 CASES = Path(__file__).parent / "cases"
 FILES = sorted(CASES.glob("*/*.yaml"))
@@ -56,3 +58,40 @@ def test_every_rule_has_cases_that_trip_it_and_near_misses_that_do_not(rule: str
 
 def test_every_folder_of_cases_is_a_rule() -> None:
     assert {path.parent.name for path in FILES} == set(RULES)
+
+
+CHAINS = [
+    ("[OpenVINO, DirectML, CPU]", "[OpenVINOExecutionProvider, DmlExecutionProvider, CPUExecutionProvider]", []),
+    (
+        "[{provider: OpenVINO, device: GPU, options: {load_config: {GPU: {PERFORMANCE_HINT: LATENCY}}}}, TensorRT, CUDA, Dml]",
+        "[TensorrtExecutionProvider, CUDAExecutionProvider, DmlExecutionProvider, CPUExecutionProvider]",
+        ["OpenVINOExecutionProvider 0 GPU Intel GPU"],
+    ),
+    (
+        "[OpenVINO, WebGpu, CPU]",
+        "[CPUExecutionProvider]",
+        ["OpenVINOExecutionProvider 0 CPU Intel CPU shared=Shared", "WebGpuExecutionProvider 0 GPU M G memory=Buf"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("chain", "providers", "devices"), CHAINS)
+def test_the_block_that_a_refusal_writes_is_accepted_when_pasted(
+    chain: str, providers: str, devices: list[str]
+) -> None:
+    text = f"""\
+# facts: {{providers: {providers}, devices: {json.dumps(devices)}}}
+version: 1
+models:
+  digits: {{path: digits.onnx, PROVIDERS}}
+jobs:
+  read: {{model: digits, input: {{path: data.npy}}, output: {{path: outbox/read}}}}
+"""
+    refused = check(text.replace("PROVIDERS", f"providers: {chain}"))
+    (shown,) = {render_diagnostics([one], color=False) for one in refused if "Isolate them" in one.detail}
+    block = shown[shown.index("sessions: [") : shown.index(" opens the first")]
+    accepted = check(text.replace("PROVIDERS", block))
+    assert not has_errors(accepted), accepted
+    (model,) = make_spec(text.replace("PROVIDERS", block)).models
+    written = [entry.options for session in model.sessions for entry in session.chain if entry.options]
+    assert ("load_config" in chain) == bool(written)
