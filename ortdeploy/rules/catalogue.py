@@ -52,6 +52,7 @@ DEPLOYMENT_RULES: tuple[str, ...] = (
     "predicted-cpu-nodes",
     "several-runtimes",
     "shape-mismatch",
+    "shape-option-mismatch",
     "short-last-batch",
     "skipped-provider",
     "too-many-threads",

@@ -1,0 +1,84 @@
+"""What it catches: reshape_input or a TensorRT profile that does not fit the graph, or that a job's batches leave.
+
+Why: OpenVINO refuses an input that the graph does not have and every batch of another shape ("the model input … and
+the tensor … are incompatible"). TensorRT drops an incomplete set of profiles, fails where a dynamic input has none, and
+builds its engine anew, for minutes, when a batch lies outside.
+
+Example:
+
+    options: {reshape_input: "image[1,3,224,224]"}      # and batch: {size: 32}
+
+How to fix: name the graph's inputs with its ranks, and let the bounds include the batch size that the job runs.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.diagnostics import did_you_mean
+from ortdeploy.providers.catalogue import find_provider
+from ortdeploy.providers.shape_options import InputBounds, ShapeOptions, read_shape_options
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.deployment import Deployment, ResolvedJob, ResolvedModel
+    from ortdeploy.manifest.document import Path
+
+RULE = Rule(id="shape-option-mismatch", summary="Provider's input shapes do not fit")
+
+
+def check(deployment: "Deployment") -> Iterator[Finding]:
+    for model in deployment.models:
+        for entry in (entry for session in model.sessions for entry in session.written):
+            provider = find_provider(entry.name)
+            if provider is None or model.facts.problem is not None:
+                continue
+            shapes = read_shape_options(provider, entry.options)
+            for option, detail in (*shapes.problems, *_against_graph(shapes, model)):
+                yield Finding(at=(*entry.at, "options", option), detail=detail, key=True, model=model.spec.name)
+            for job in deployment.jobs:
+                if job.model is model and not shapes.problems:
+                    yield from _against_batches(shapes.bounds, job)
+
+
+def _against_graph(shapes: ShapeOptions, model: "ResolvedModel") -> Iterator[tuple[str, str]]:
+    inputs = {value.name: value.tensor.shape for value in model.facts.inputs}
+    for bounds in shapes.bounds:
+        if bounds.input not in inputs:
+            yield bounds.option, f'The graph has no input "{bounds.input}". {did_you_mean(bounds.input, inputs)}'
+            continue
+        shape = inputs[bounds.input]
+        if shape is not None and (
+            len(shape) != len(bounds.low) or not all(map(_allows, shape, bounds.low, bounds.high))
+        ):
+            shown = ", ".join("?" if size is None else str(size) for size in shape)
+            yield bounds.option, f"The graph's {bounds.input} is [{shown}], and {bounds.option} does not fit it."
+    if shapes.complete and shapes.bounds:
+        for name in inputs.keys() - {bounds.input for bounds in shapes.bounds}:
+            if any(not isinstance(size, int) for size in inputs[name] or (None,)):
+                yield shapes.bounds[0].option, f'Input "{name}" has no fixed shape and no profile. Give it one too.'
+
+
+def _allows(size: "int | str | None", low: int, high: int) -> bool:
+    return not isinstance(size, int) or low <= size <= high
+
+
+def _against_batches(bounds: "tuple[InputBounds, ...]", job: "ResolvedJob") -> Iterator[Finding]:
+    """Compare the rows of every run with the bounds of the first dimension."""
+    at: Path = (*job.spec.at, "batch", "size")
+    names = {binding.value.name for binding in job.bindings}
+    for one in bounds if job.batch_size else ():
+        if one.input not in names or not one.low:
+            continue
+        low, high = one.low[0], one.high[0]
+        rest = (job.input.rows or 0) % job.batch_size if job.spec.last == "short" else 0
+        if not low <= job.batch_size <= high:
+            detail = (
+                f"{one.option} lets {one.input} have {low} to {high} rows, and the job runs {job.batch_size} at a time."
+            )
+            yield Finding(at=at, detail=detail, job=job.spec.name, model=job.spec.model)
+        elif 0 < rest < low:
+            detail = (
+                f"{one.option} lets {one.input} have {low} to {high} rows, and {rest} are left for the last batch. "
+                "Set batch: {last: pad} or {last: drop}."
+            )
+            yield Finding(at=at[:-1], detail=detail, job=job.spec.name, model=job.spec.model)
