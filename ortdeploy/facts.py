@@ -114,7 +114,10 @@ class ValueFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """A model file as its bytes tell it; without `inputs` and `outputs` where `problem` says why."""
+    """A model file as its bytes tell it; without `inputs` and `outputs` where `problem` says why.
+
+    `unranked` are values inside the graph whose rank shape inference does not find.
+    """
 
     path: str
     sha256: str = ""
@@ -124,6 +127,7 @@ class ModelFacts:
     outputs: tuple[ValueFacts, ...] = ()
     symbols: frozenset[str] = frozenset()
     nodes: tuple[NodeFacts, ...] = ()
+    unranked: tuple[str, ...] = ()
     problem: Problem | None = None
 
 

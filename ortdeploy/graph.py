@@ -107,6 +107,7 @@ def _facts(path: Path, model: onnx.ModelProto, digest: str) -> ModelFacts:
     )
     outputs = tuple(_value(value, optional=False) for value in model.graph.output)
     shapes = [value.tensor.shape for value in inputs]
+    nodes, unranked = read_nodes(model)
     return ModelFacts(
         path=str(path),
         sha256=digest,
@@ -115,7 +116,8 @@ def _facts(path: Path, model: onnx.ModelProto, digest: str) -> ModelFacts:
         inputs=inputs,
         outputs=outputs,
         symbols=frozenset(size for shape in shapes for size in shape or () if isinstance(size, str)),
-        nodes=read_nodes(model),
+        nodes=nodes,
+        unranked=unranked,
     )
 
 

@@ -21,14 +21,27 @@ _ELEMENT_NAMES = {
 Types = dict[str, str]
 
 
-def read_nodes(model: onnx.ModelProto) -> tuple[NodeFacts, ...]:
-    """Return the nodes of a graph and of the graphs inside them, in order. The model loses its big constants."""
+def read_nodes(model: onnx.ModelProto) -> tuple[tuple[NodeFacts, ...], tuple[str, ...]]:
+    """Return the nodes of a graph and of the graphs inside them, in order, and the values whose rank is not known.
+
+    The model loses its big constants.
+    """
     domains = {opset.domain or "ai.onnx": opset.version for opset in model.opset_import}
     functions = {(function.domain or "ai.onnx", function.name) for function in model.functions}
     _drop_weights(model.graph)
     with suppress(Exception):  # inference raises what it likes; without it fewer types are known
         model = onnx.shape_inference.infer_shapes(model)
-    return tuple(_nodes(model.graph, {}, domains, functions))
+    return tuple(_nodes(model.graph, {}, domains, functions)), tuple(_unranked(model.graph))
+
+
+def _unranked(graph: onnx.GraphProto) -> Iterator[str]:
+    """Yield the values that nodes of the outer graph make, and whose rank inference did not find."""
+    known = {
+        value.name
+        for value in (*graph.value_info, *graph.output)
+        if value.type.WhichOneof("value") != "tensor_type" or value.type.tensor_type.HasField("shape")
+    }
+    yield from (name for node in graph.node for name in node.output if name and name not in known)
 
 
 def _drop_weights(graph: onnx.GraphProto) -> None:

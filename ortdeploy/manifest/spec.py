@@ -80,6 +80,12 @@ class ModelSpec:
     outputs: tuple[TensorSpec, ...]
     at: Path
 
+    @property
+    def sessions_at_once(self) -> int:
+        """How many sessions take batches at the same time."""
+        counts = [session.count for session in self.sessions]
+        return sum(counts) if self.use == "all" else max(counts)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterSpec:

@@ -24,10 +24,10 @@ class Provider:
     `memory` names the device memory that its tensors live in; None when that is the CPU's. Providers that share a
     memory can hand tensors to each other. `claims_nodes` is False for one that never takes any; `compiles` is True for
     one that takes whole subgraphs and compiles them, where others have a kernel for each node, `writes_context` for one
-    of those that writes what it compiled as a model with EPContext nodes. `static_shapes` is True
-    for one that takes no node of an unknown shape, and `sessions_per_device` bounds how many share its device.
-    `oldest_opset` is the first operator set of ai.onnx whose layout ONNX Runtime can turn into the provider's own
-    (layout_transformation.cc); of older graphs it gets no node.
+    of those that writes what it compiled as a model with EPContext nodes. `static_shapes` is True for one that takes no
+    node of an unknown shape, `needs_ranks` for one that fails where the rank of a value is not known, and
+    `sessions_per_device` bounds how many share its device. `oldest_opset` is the first operator set of ai.onnx whose
+    layout ONNX Runtime can turn into the provider's own (layout_transformation.cc); of older graphs it gets no node.
     """
 
     name: str
@@ -41,6 +41,7 @@ class Provider:
     writes_context: bool = False
     static_shapes: bool = False
     sessions_per_device: int | None = None
+    needs_ranks: bool = False
     oldest_opset: int = 1
 
     @property
@@ -81,6 +82,7 @@ PROVIDERS: tuple[Provider, ...] = (
         name="OpenVINOExecutionProvider",
         package="onnxruntime-openvino",
         compiles=True,
+        needs_ranks=True,
         writes_context=True,
         plugin=Plugin("onnxruntime_ep_openvino", "onnxruntime-ep-openvino"),
     ),
@@ -95,7 +97,13 @@ PROVIDERS: tuple[Provider, ...] = (
     Provider(name="ROCMExecutionProvider", package="none", removed_in="1.23", instead="MIGraphX"),
     Provider(name="RknpuExecutionProvider", package="a source build with --use_rknpu", compiles=True),
     Provider(name="SNPEExecutionProvider", package="a source build with --use_snpe"),
-    Provider(name="TensorrtExecutionProvider", package="onnxruntime-gpu", compiles=True, memory="NVIDIA GPU"),
+    Provider(
+        name="TensorrtExecutionProvider",
+        package="onnxruntime-gpu",
+        compiles=True,
+        needs_ranks=True,
+        memory="NVIDIA GPU",
+    ),
     Provider(name="TvmExecutionProvider", package="none", removed_in="1.21"),
     Provider(
         name="VSINPUExecutionProvider", package="a source build with --use_vsinpu", compiles=True, static_shapes=True

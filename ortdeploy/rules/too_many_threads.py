@@ -21,7 +21,6 @@ from ortdeploy.rules.protocol import Finding, Rule
 if TYPE_CHECKING:
     from ortdeploy.deployment import Deployment
     from ortdeploy.facts import MachineFacts
-    from ortdeploy.manifest.spec import ModelSpec
 
 RULE = Rule(
     id="too-many-threads", summary="More threads than cores", severity=Severity.WARNING, certainty=Certainty.MACHINE
@@ -35,7 +34,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
     usable = _usable_cores(machine)
     for model in deployment.models:
         written = model.spec.session.get("intra_op_num_threads", 0)
-        sessions = _sessions_at_once(model.spec)
+        sessions = model.spec.sessions_at_once
         if sessions * (written or machine.cores) <= usable:
             continue
         at = (*model.spec.at, "session", "intra_op_num_threads") if written else model.spec.at
@@ -46,11 +45,6 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             f"Set session: {{intra_op_num_threads: {max(1, usable // sessions)}}}."
         )
         yield Finding(at=at, detail=detail, key=True, model=model.spec.name)
-
-
-def _sessions_at_once(model: "ModelSpec") -> int:
-    counts = [session.count for session in model.sessions]
-    return sum(counts) if model.use == "all" else max(counts)
 
 
 def _usable_cores(machine: "MachineFacts") -> int:

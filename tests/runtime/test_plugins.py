@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Cli, Result, read_rows, run_process
-from support.models import scale_model
+from onnx import TensorProto, helper
+from support.models import save_model, scale_model
 from support.plugins import QNN, needs_openvino, needs_qnn, report
 
 from ortdeploy.facts import DeviceFacts
@@ -141,6 +142,19 @@ def test_a_backend_that_cannot_start_is_not_taken_for_a_run(tmp_path: Path) -> N
     assert applied.code == 1
     assert "QNNExecutionProvider took no node" in applied.out
     assert "libQnnCpu.so: cannot open shared object file" in " ".join(applied.out.split())
+    assert not list((tmp_path / "out").glob("part-*"))
+
+
+@needs_qnn
+def test_an_element_type_that_a_provider_does_not_take_fails_the_job(tmp_path: Path) -> None:
+    """QNN has no float64; ONNX Runtime would run the whole graph on the CPU and list QNN as its provider."""
+    path = write(tmp_path)
+    tensor = (TensorProto.DOUBLE, (4, 4))
+    save_model(tmp_path / "double.onnx", [helper.make_node("Add", ["x", "x"], ["y"])], {"x": tensor}, {"y": tensor})
+    np.save(tmp_path / "data.npy", np.zeros((4, 4)))
+    applied = run_process(["apply", path.name], cwd=tmp_path)
+    assert applied.code == 1
+    assert "QNNExecutionProvider took no node" in applied.out
     assert not list((tmp_path / "out").glob("part-*"))
 
 

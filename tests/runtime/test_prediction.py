@@ -22,7 +22,7 @@ KERNELS = built_in_kernels()
 
 def predict(model: onnx.ModelProto) -> Prediction:
     opsets = {opset.domain or "ai.onnx": opset.version for opset in model.opset_import}
-    prediction = predict_placement(ModelFacts(path="", opsets=opsets, nodes=read_nodes(model)), [CPU], KERNELS)
+    prediction = predict_placement(ModelFacts(path="", opsets=opsets, nodes=read_nodes(model)[0]), [CPU], KERNELS)
     assert prediction is not None
     return prediction
 

@@ -72,6 +72,7 @@ def model_facts(data: Mapping[str, Any]) -> ModelFacts:
         outputs=tuple(value(name, text) for name, text in data["outputs"].items()),
         symbols=frozenset(symbols),
         nodes=tuple(node(text) for text in data.get("nodes", [])),
+        unranked=tuple(data.get("unranked", [])),
     )
 
 
@@ -150,7 +151,7 @@ def make_facts(spec: Spec, data: Mapping[str, Any] | None = None) -> Facts:
         inputs={j.name: input_facts(data.get("inputs", {}).get(j.name, DEFAULT_INPUT)) for j in spec.jobs},
         outputs={j.name: output_facts(data.get("outputs", {}).get(j.name, {})) for j in spec.jobs},
         path_problems={
-            (kind, path): Problem(kind="missing", detail=f"There is no {path}.")
+            (kind, path): Problem(kind="missing", detail=f"There is no {path}. Paths are relative to the manifest.")
             for kind, path in data.get("path_problems", [])
         },
         labels={path: file_facts(data.get("labels", {}).get(path, {})) for path in labels},
