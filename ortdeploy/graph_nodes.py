@@ -13,9 +13,8 @@ from ortdeploy.facts import NodeFacts
 
 _BIG = 1024  # bytes of a constant that shape inference does not need to see
 _FOLDED = {("ai.onnx", "Constant")}
-_ELEMENT_NAMES = {
-    number: {"FLOAT": "float", "DOUBLE": "double"}.get(name, name.lower())
-    for name, number in onnx.TensorProto.DataType.items()
+_ELEMENT_NAMES: dict[int, str] = {
+    number: name.lower() for name, number in onnx.TensorProto.DataType.items() if name != "UNDEFINED"
 }
 
 Types = dict[str, str]
@@ -41,7 +40,12 @@ def _unranked(graph: onnx.GraphProto) -> Iterator[str]:
         for value in (*graph.value_info, *graph.output)
         if value.type.WhichOneof("value") != "tensor_type" or value.type.tensor_type.HasField("shape")
     }
-    yield from (name for node in graph.node for name in node.output if name and name not in known)
+    yield from (_text(name) for node in graph.node for name in node.output if name and name not in known)
+
+
+def _text(value: str | bytes) -> str:
+    """Return a name of the file as text; protobuf gives those that are not UTF-8 as they are."""
+    return value if isinstance(value, str) else value.decode("utf-8", errors="replace")
 
 
 def _drop_weights(graph: onnx.GraphProto) -> None:
@@ -62,7 +66,7 @@ def _nodes(
 ) -> Iterator[NodeFacts]:
     types = outer | _types(graph)
     for node in graph.node:
-        domain = node.domain or "ai.onnx"
+        domain = _text(node.domain) or "ai.onnx"
         if (domain, node.op_type) not in _FOLDED:
             yield _node(node, domain, domains, types, functions)
         for attribute in node.attribute:
@@ -73,17 +77,17 @@ def _nodes(
 def _node(
     node: onnx.NodeProto, domain: str, domains: Mapping[str, int], types: Types, functions: set[tuple[str, str]]
 ) -> NodeFacts:
-    version = domains.get(domain, 1)
+    version, operator, name = domains.get(domain, 1), _text(node.op_type), _text(node.name)
     try:
-        schema = onnx.defs.get_schema(node.op_type, version, "" if domain == "ai.onnx" else domain)
+        schema = onnx.defs.get_schema(operator, version, "" if domain == "ai.onnx" else domain)
     except onnx.defs.SchemaError:
-        local = (domain, node.op_type) in functions
-        return NodeFacts(name=node.name, domain=domain, operator=node.op_type, since=version, expandable=local)
+        local = (domain, operator) in functions
+        return NodeFacts(name=name, domain=domain, operator=operator, since=version, expandable=local)
     bound = _bind(node.output, schema.outputs, types) | _bind(node.input, schema.inputs, types)
     return NodeFacts(
-        name=node.name,
+        name=name,
         domain=domain,
-        operator=node.op_type,
+        operator=operator,
         since=schema.since_version,
         types=bound,
         expandable=schema.has_function or schema.has_context_dependent_function,  # type: ignore[attr-defined]  # onnx has it,
@@ -102,7 +106,10 @@ def _bind(names: Sequence[str], parameters: Sequence[onnx.defs.OpSchema.FormalPa
 
 
 def _types(graph: onnx.GraphProto) -> Types:
-    types = {tensor.name: f"tensor({_ELEMENT_NAMES[tensor.data_type]})" for tensor in graph.initializer}
+    types: Types = {}
+    for tensor in graph.initializer:
+        if tensor.data_type in _ELEMENT_NAMES:
+            types[tensor.name] = f"tensor({_ELEMENT_NAMES[tensor.data_type]})"
     for value in (*graph.input, *graph.value_info, *graph.output):
         text = _type_text(value.type)
         if text is not None:
@@ -114,19 +121,18 @@ def _type_text(kind: onnx.TypeProto) -> str | None:
     """Write a type the way kernel definitions do; None where a part of it is not known."""
     match kind.WhichOneof("value"):
         case "tensor_type":
-            return f"tensor({_ELEMENT_NAMES[kind.tensor_type.elem_type]})" if kind.tensor_type.elem_type else None
+            return _wrapped("tensor", _ELEMENT_NAMES.get(kind.tensor_type.elem_type))
         case "sparse_tensor_type":
-            return f"sparse_tensor({_ELEMENT_NAMES[kind.sparse_tensor_type.elem_type]})"
+            return _wrapped("sparse_tensor", _ELEMENT_NAMES.get(kind.sparse_tensor_type.elem_type))
         case "sequence_type":
-            return _wrapped("seq", kind.sequence_type.elem_type)
+            return _wrapped("seq", _type_text(kind.sequence_type.elem_type))
         case "optional_type":
-            return _wrapped("optional", kind.optional_type.elem_type)
+            return _wrapped("optional", _type_text(kind.optional_type.elem_type))
         case "map_type":
-            value = _type_text(kind.map_type.value_type)
-            return f"map({_ELEMENT_NAMES[kind.map_type.key_type]},{value})" if value else None
+            key, value = _ELEMENT_NAMES.get(kind.map_type.key_type), _type_text(kind.map_type.value_type)
+            return f"map({key},{value})" if key and value else None
     return None
 
 
-def _wrapped(word: str, kind: onnx.TypeProto) -> str | None:
-    inner = _type_text(kind)
+def _wrapped(word: str, inner: str | None) -> str | None:
     return f"{word}({inner})" if inner else None
