@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import structlog
@@ -104,9 +105,13 @@ class ModelOpener:
         """Open a candidate as many times as the plan says; the first of them is compared with the CPU."""
         for instance in range(candidate.count):
             self.announce({"model": step.model, "session": candidate.name})
-            session = self._open(step, candidate)
-            probe = self._open_probe(step, candidate) if instance == 0 else None
-            yield OpenedSession(session=session, candidate=candidate, instance=instance, probe=probe)
+            if instance == 0 and _is_probed(step, candidate):
+                with ThreadPoolExecutor(1) as beside:  # while the provider compiles, the CPU session is opened
+                    probe = beside.submit(self._open_probe, step)
+                    session = self._open(step, candidate)
+                yield OpenedSession(session=session, candidate=candidate, probe=probe.result())
+            else:
+                yield OpenedSession(session=self._open(step, candidate), candidate=candidate, instance=instance)
 
     def _open(self, step: OpenSession, candidate: PlannedSession) -> Session:
         begin = time.perf_counter()
@@ -132,13 +137,15 @@ class ModelOpener:
             log.debug("session.printed", model=step.model, session=candidate.name, text=printed)
         return session
 
-    def _open_probe(self, step: OpenSession, candidate: PlannedSession) -> ProbeRun | None:
-        """Open the CPU session that the first batch is compared with, where there is something to compare."""
-        if step.probe is None or {provider.name for provider in candidate.providers} == {CPU}:
-            return None
+    def _open_probe(self, step: OpenSession) -> ProbeRun:
+        """Open the CPU session that the first batch is compared with."""
         cpu = PlannedSession(name="probe", providers=(PlannedProvider(name=CPU, options={}),))
-        rtol, atol = step.probe
+        rtol, atol = step.probe or (0.0, 0.0)
         return ProbeRun(session=self.runtime.open_session(_for_cpu(step), cpu), rtol=rtol, atol=atol)
+
+
+def _is_probed(step: OpenSession, candidate: PlannedSession) -> bool:
+    return step.probe is not None and {provider.name for provider in candidate.providers} != {CPU}
 
 
 def _passed_over(step: OpenSession, candidate: PlannedSession, error: OrtdeployError) -> TriedSession:
@@ -152,5 +159,9 @@ def _because(printed: str) -> str:
 
 
 def _for_cpu(step: OpenSession) -> OpenSession:
-    """Keep what the model needs to run at all; leave out what speaks to other providers or writes files."""
-    return replace(step, options={k: v for k, v in step.options.items() if k in _CPU_OPTIONS}, run_options={})
+    """Keep what the model needs to run at all; leave out what speaks to other providers or writes files.
+
+    Weights are not packed for a session that runs once: that takes longer than it saves, and as much memory again.
+    """
+    kept = {key: value for key, value in step.options.items() if key in _CPU_OPTIONS}
+    return replace(step, options={**kept, "config": {"session.disable_prepacking": True}}, run_options={}, cache=False)
