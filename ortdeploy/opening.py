@@ -35,9 +35,9 @@ class TriedSession:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OpenedSession:
-    """An open session: which candidate of the plan it is, the how-manieth of it, and what it is compared with."""
+    """An open session, itself and no other: which candidate of the plan it is, its number, what it is compared with."""
 
     session: Session
     candidate: PlannedSession
