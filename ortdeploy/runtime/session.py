@@ -16,6 +16,7 @@ from ortdeploy.plan import LoadAdapter, OpenSession, PlannedProvider, PlannedSes
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.providers.options import serialise
 from ortdeploy.runtime.model_cache import CacheEntry, cache_options, reuse_options, took_nodes
+from ortdeploy.runtime.native_library import preload
 from ortdeploy.runtime.plugins import describe, ep_devices, register
 from ortdeploy.runtime.protocol import Array, Session
 
@@ -100,6 +101,8 @@ def _open(
     file = str(path or step.path)
     config = {**step.options.get("config", {}), **(more or {}).get("config", {})}
     options = _session_options({**step.options, **(more or {}), "config": config})
+    if any(provider.device is None and provider.name != CPU for provider in candidate.providers):
+        preload()  # ONNX Runtime looks for CUDA where the system has it, not where pip has put it
     if CPU not in {provider.name for provider in candidate.providers}:
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     try:

@@ -1,0 +1,87 @@
+"""The pairs that really fail: refused by the planner, and, past the rules, failing as they were seen to.
+
+A chain that no manifest may have is put together from the plans of its parts, as if no rule had objected.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Result, run_process
+from onnx import TensorProto, helper
+from support.models import save_model
+from support.plugins import HAS_OPENVINO, needs_qnn
+
+from ortdeploy.runtime.probe import probe_runtime
+
+MANIFEST = """\
+version: 1
+models:
+  m: {path: m.onnx, providers: CHAIN, cpu_fallback: allow, probe: false}
+jobs:
+  run: {model: m, input: {path: data.npy}, batch: {size: 4}, output: {path: out}}
+"""
+QNN = "{provider: QNN, options: {backend_type: htp}}"
+OPENVINO = "{provider: OpenVINO, device: CPU}"
+
+HAS_DEVICE = HAS_OPENVINO and bool(probe_runtime({"OpenVINOExecutionProvider": None}).devices)
+needs_openvino_device = pytest.mark.skipif(not HAS_DEVICE, reason="OpenVINO offers no device here")
+
+
+def write(folder: Path, *operators: str) -> None:
+    """A chain of operators, each of one input and one output."""
+    names = ["x", *(f"v{index}" for index in range(len(operators) - 1)), "y"]
+    nodes = [helper.make_node(op, [names[i]], [names[i + 1]]) for i, op in enumerate(operators)]
+    tensor = (TensorProto.FLOAT, (4, 4))
+    save_model(folder / "m.onnx", nodes, {"x": tensor}, {"y": tensor})
+    np.save(folder / "data.npy", np.full((4, 4), 0.5, np.float32))
+
+
+def plan(folder: Path, *providers: str) -> Result:
+    (folder / "m.yaml").write_text(MANIFEST.replace("CHAIN", f"[{', '.join(providers)}, CPU]"))
+    return run_process(["plan", "m.yaml", "--out", "p.json"], cwd=folder)
+
+
+def apply_past_the_rules(folder: Path, *providers: str) -> Result:
+    """Apply a plan whose chain is that of several plans, one after another."""
+    chain = []
+    for provider in providers:
+        assert plan(folder, provider).code == 0
+        document = json.loads((folder / "p.json").read_text())
+        (candidate,) = document["plans"][0]["steps"][0]["candidates"]
+        chain.append(candidate["providers"][0])
+    candidate["providers"] = [*chain, candidate["providers"][-1]]
+    document["plans"][0]["facts"] = [fact for fact in document["plans"][0]["facts"] if fact["kind"] != "device"]
+    (folder / "p.json").write_text(json.dumps(document))
+    return run_process(["apply", "p.json"], cwd=folder)
+
+
+@needs_qnn
+def test_a_chain_is_put_together_as_written(tmp_path: Path) -> None:
+    """The way past the rules itself: a chain of one provider runs as its plan would."""
+    write(tmp_path, "Relu", "Erf")
+    applied = apply_past_the_rules(tmp_path, QNN)
+    assert applied.code == 0, applied.out
+    assert json.loads((tmp_path / "out/_run.json").read_text())["placement"]["QNNExecutionProvider"] == 1
+
+
+@needs_qnn
+@needs_openvino_device
+def test_openvinos_cpu_device_and_qnn_fail_in_one_session(tmp_path: Path) -> None:
+    """QNN has no Erf, OpenVINO takes it; what it puts out is then taken for QNN's own shared memory."""
+    write(tmp_path, "Relu", "Erf", "Relu")
+    refused = plan(tmp_path, QNN, OPENVINO)
+    assert refused.code == 1
+    assert "error[incompatible-devices]" in refused.out
+    applied = apply_past_the_rules(tmp_path, QNN, OPENVINO)
+    assert applied.code == 1
+    assert "shared memory address" in " ".join(applied.out.split())
+
+
+@needs_openvino_device
+def test_openvinos_cpu_device_and_webgpu_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, "Relu", "Erf")
+    refused = plan(tmp_path, OPENVINO, "WebGpu")
+    assert refused.code == 1
+    assert "incompatible-devices" in refused.out or "unavailable-provider" in refused.out
