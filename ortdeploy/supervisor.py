@@ -15,6 +15,7 @@ from typing import Any
 
 import structlog
 
+from ortdeploy.child import child_command
 from ortdeploy.diagnostics import LockedError, OrtdeployError
 from ortdeploy.executor import Execution
 from ortdeploy.job_run import JobResult, Status
@@ -117,7 +118,7 @@ class Supervisor:
             "native": native,
         }
         child = subprocess.Popen(  # noqa: S603  our own module
-            [sys.executable, "-m", self.module],
+            child_command(self.module),
             stdin=subprocess.PIPE,
             pass_fds=(messages, native),
             start_new_session=True,

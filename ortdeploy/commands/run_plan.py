@@ -1,4 +1,4 @@
-"""Runs plans for `ortdeploy apply`: here, or in a child that `Supervisor` watches (`python -m` this module)."""
+"""Runs plans for `ortdeploy apply`: here, or in a child that `Supervisor` watches (a child of its own)."""
 
 import argparse
 import ctypes

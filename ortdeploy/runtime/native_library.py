@@ -12,6 +12,7 @@ from pathlib import Path
 
 import onnxruntime as ort
 
+from ortdeploy.child import child_command
 from ortdeploy.providers.catalogue import find_provider
 
 _SECONDS = 60
@@ -30,7 +31,7 @@ def loading_problem(name: str) -> str | None:
     if not library.is_file():
         return None
     done = subprocess.run(  # noqa: S603  our own module
-        [sys.executable, "-m", "ortdeploy.runtime.native_library", str(library)],
+        child_command("ortdeploy.runtime.native_library", str(library)),
         capture_output=True,
         encoding="utf-8",
         errors="replace",

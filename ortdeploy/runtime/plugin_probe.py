@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
+from ortdeploy.child import child_command
 from ortdeploy.facts import DeviceFacts, Kernel
 from ortdeploy.kernel_text import dump_kernels, parse_kernels
 
@@ -53,7 +54,7 @@ def probe_plugin(provider: str, library: str) -> PluginFacts:
 
 
 def _command(provider: str, library: str) -> list[str]:
-    return [sys.executable, "-m", "ortdeploy.runtime.plugin_probe", provider, library]
+    return child_command("ortdeploy.runtime.plugin_probe", provider, library)
 
 
 def main() -> None:

@@ -64,6 +64,17 @@ def test_a_plugin_provider_runs_and_is_proven_to_have_run(tmp_path: Path) -> Non
 
 
 @needs_qnn
+def test_files_in_the_current_folder_are_not_taken_for_modules(tmp_path: Path) -> None:
+    """The processes that ortdeploy starts run in the folder that it is called in, which may hold anybody's files."""
+    write(tmp_path)
+    for name in ("json.py", "onnxruntime.py", "ortdeploy.py", "structlog.py", "numpy.py"):
+        (tmp_path / name).write_text("raise SystemExit('taken')\n")
+    script = Path(sys.executable).with_name("ortdeploy")
+    applied = subprocess.run([script, "apply", "m.yaml"], cwd=tmp_path, capture_output=True, check=False)
+    assert applied.returncode == 0, applied.stdout
+
+
+@needs_qnn
 def test_a_library_given_by_its_path_runs_too(tmp_path: Path) -> None:
     library = Path(importlib.import_module(QNN).get_library_path())
     path = write(tmp_path, cpu_fallback="forbid")
