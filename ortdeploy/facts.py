@@ -62,7 +62,8 @@ class Kernel:
 class NodeFacts:
     """A node of a graph: its operator, the version that its schema has existed since, and types by parameter.
 
-    `expandable`: ONNX Runtime can replace it by the body of its function.
+    `expandable`: ONNX Runtime can replace it by the body of its function, if it knows the domain; `local`: by the body
+    that the model itself has for it.
     """
 
     name: str
@@ -71,6 +72,7 @@ class NodeFacts:
     since: int
     types: Mapping[str, str] = field(default_factory=dict)
     expandable: bool = False
+    local: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

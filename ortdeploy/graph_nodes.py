@@ -82,7 +82,7 @@ def _node(
         schema = onnx.defs.get_schema(operator, version, "" if domain == "ai.onnx" else domain)
     except onnx.defs.SchemaError:
         local = (domain, operator) in functions
-        return NodeFacts(name=name, domain=domain, operator=operator, since=version, expandable=local)
+        return NodeFacts(name=name, domain=domain, operator=operator, since=version, local=local)
     bound = _bind(node.output, schema.outputs, types) | _bind(node.input, schema.inputs, types)
     return NodeFacts(
         name=name,

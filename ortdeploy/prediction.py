@@ -35,6 +35,7 @@ def predict_placement(model: ModelFacts, chain: Sequence[str], kernels: Kernels)
     counts: dict[str, int] = {}
     on_cpu: list[str] = []
     impossible: list[tuple[NodeFacts, str]] = []
+    domains = {operator.rpartition(".")[0] for operator in kernels[CPU]}
     opset = model.opsets.get("ai.onnx", 1)
     takers = [name for name in providers if _oldest_opset(name) <= opset]
     for node in model.nodes:
@@ -45,7 +46,7 @@ def predict_placement(model: ModelFacts, chain: Sequence[str], kernels: Kernels)
         elif _runs_as_float(node, kernels[CPU]):
             counts[CPU] = counts.get(CPU, 0) + 1
             on_cpu.append(node.operator)
-        elif not node.expandable:
+        elif not (node.local or (node.expandable and node.domain in domains)):
             impossible.append((node, _why_not(node, kernels[CPU])))
     return Prediction(nodes=counts, cpu_operators=tuple(dict.fromkeys(on_cpu)), impossible=tuple(impossible))
 
