@@ -23,6 +23,7 @@ COMMANDS = {
     "device": "capture this machine's facts as a device file",
     "explain": "print a rule's page, or a provider's",
     "init": "write a manifest for a model",
+    "lock": "write the digests of models and adapters into a manifest, or verify them",
     "plan": "say what would run, and refuse what cannot",
     "schema": "print a JSON Schema",
     "status": "show jobs, what is committed, and the last run",
@@ -115,6 +116,11 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", help="the manifest to write (default: MODEL.yaml)")
 
 
+def _add_lock(parser: argparse.ArgumentParser) -> None:
+    _add_manifests(parser, ("text", "json"), "a manifest, or a folder of them")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when a digest is not locked")
+
+
 def _add_schema(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", default="deployment", metavar="NAME", help="default: deployment")
 
@@ -138,6 +144,7 @@ _ADD = {
     "device": _add_device,
     "explain": _add_explain,
     "init": _add_init,
+    "lock": _add_lock,
     "plan": _add_plan,
     "schema": _add_schema,
     "status": _add_status,

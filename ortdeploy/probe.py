@@ -1,18 +1,82 @@
 """Gathers the facts that planning one manifest needs: runtime, models, adapters, labels, inputs, outputs."""
 
 import os
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ortdeploy.diagnostics import Diagnostic
 from ortdeploy.digest import file_digest
-from ortdeploy.facts import Facts, FileFacts, HostFacts, InputFacts, OutputFacts, Problem, RuntimeFacts
+from ortdeploy.facts import Facts, FileFacts, HostFacts, InputFacts, ModelFacts, OutputFacts, Problem, RuntimeFacts
 from ortdeploy.graph import read_model
 from ortdeploy.ledger import OutputRecord, output_key, read_outputs
+from ortdeploy.manifest.document import Path as DocumentPath
 from ortdeploy.manifest.option_paths import OptionPath, find_option_paths
-from ortdeploy.manifest.spec import JobSpec, Spec
+from ortdeploy.manifest.spec import AdapterSpec, JobSpec, ModelSpec, Spec
+from ortdeploy.rules.catalogue import load_rule
 from ortdeploy.sources.catalogue import probe_input
 from ortdeploy.sources.files import outside
 
 _ADAPTER_MAGIC = b"TORT"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Digested:
+    """A file whose digest a manifest may pin, where its mapping stands, and whether it is locked, open or changed."""
+
+    name: str
+    path: str
+    sha256: str
+    at: DocumentPath
+    state: str
+
+    def written(self) -> "Digested":
+        """Return the file as it is after its digest was written."""
+        return self if self.state == "locked" else replace(self, state="written")
+
+
+def probe_digests(spec: Spec) -> tuple[tuple[Digested, ...], tuple[Diagnostic, ...]]:
+    """Return the digests of a manifest's models and adapters, and what keeps files from having one."""
+    roots = (spec.folder, *spec.roots)
+    files: list[Digested] = []
+    problems: list[Diagnostic] = []
+    for model in spec.models:
+        facts = _probe_model(_full(spec, model.path), model.path, roots)
+        files += _digested(model, facts.sha256)
+        problems += _unusable(spec, (*model.at, "path"), "unreadable-model", facts.problem)
+    for adapter in spec.adapters:
+        file = _probe_adapter(_full(spec, adapter.path), adapter.path, roots)
+        files += _digested(adapter, file.sha256)
+        problems += _unusable(spec, (*adapter.at, "path"), "unreadable-adapter", file.problem)
+    return tuple(files), tuple(problems)
+
+
+def _digested(part: ModelSpec | AdapterSpec, digest: str) -> list[Digested]:
+    if not digest:
+        return []
+    state = "open" if part.sha256 is None else "locked" if part.sha256 == digest else "changed"
+    return [Digested(name=part.name, path=part.path, sha256=digest, at=part.at, state=state)]
+
+
+def _unusable(spec: Spec, at: DocumentPath, rule: str, problem: Problem | None) -> list[Diagnostic]:
+    if problem is None:
+        return []
+    about = load_rule(rule).RULE
+    return [
+        Diagnostic(
+            rule=about.id,
+            severity=about.severity,
+            summary=about.summary,
+            detail=problem.detail,
+            span=spec.locate(at),
+            certainty=about.certainty,
+        )
+    ]
+
+
+def _probe_model(path: Path, shown: str, roots: tuple[str, ...]) -> ModelFacts:
+    """Read a model file, unless it is a link out of the tree."""
+    problem = _stray(path, shown, roots)
+    return ModelFacts(path=str(path), problem=problem) if problem else read_model(path, shown)
 
 
 def probe(spec: Spec, state_dir: Path, host: HostFacts) -> Facts:
@@ -20,16 +84,10 @@ def probe(spec: Spec, state_dir: Path, host: HostFacts) -> Facts:
     roots = (spec.folder, *spec.roots)
     records = {record.output: record for record in read_outputs(state_dir)}
     label_paths = {step.options["from"] for job in spec.jobs for step in job.postprocess if step.name == "labels"}
-    models = {}
-    for model in spec.models:
-        path = _full(spec, model.path)
-        facts = read_model(path, model.path)
-        stray = _stray(path, model.path, roots)
-        models[model.name] = type(facts)(path=str(path), problem=stray) if stray else facts
     return Facts(
         runtime=host.runtime,
         machine=host.machine,
-        models=models,
+        models={model.name: _probe_model(_full(spec, model.path), model.path, roots) for model in spec.models},
         adapters={
             adapter.name: _probe_adapter(_full(spec, adapter.path), adapter.path, roots) for adapter in spec.adapters
         },

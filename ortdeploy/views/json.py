@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ortdeploy.job_run import JobResult
     from ortdeploy.ledger import OutputRecord
     from ortdeploy.plan import Plan
+    from ortdeploy.probe import Digested
 
 FORMAT_VERSION = 1
 
@@ -57,6 +58,12 @@ def _status(job: str, output: str, record: "OutputRecord | None") -> dict[str, A
         "parts": len(record.parts),
         **counts,
     }
+
+
+def render_lock(diagnostics: Sequence[Diagnostic], files: "Sequence[Digested]") -> str:
+    """Return the files whose digests a manifest may pin, and what keeps others from having one."""
+    shown = [{"name": f.name, "path": f.path, "sha256": f.sha256, "state": f.state} for f in files]
+    return _dump({"diagnostics": _diagnostics(diagnostics), "files": shown})
 
 
 def _diagnostics(diagnostics: Sequence[Diagnostic]) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ortdeploy.job_run import JobResult
     from ortdeploy.ledger import OutputRecord
     from ortdeploy.plan import FinishedJob, LoadAdapter, OpenSession, Plan, PlannedInput, PlannedProvider, RunJob
+    from ortdeploy.probe import Digested
 
 _BOLD, _RED, _YELLOW, _GREEN, _RESET = "\x1b[1m", "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[0m"
 _WIDTH = 100
@@ -174,6 +175,11 @@ def _render_result(result: "JobResult", paint: Paint) -> str:
             rate = f" in {result.seconds:.2f} s" if result.seconds else ""
             return f"{name}: {paint('done', _GREEN)}{rate}: {counts}, in {result.output}."
     return f"{name}: {paint(result.status, _RED)}: {counts}. {result.reason}".rstrip(". ") + "."
+
+
+def render_lock(files: "Sequence[Digested]") -> str:
+    """Return one line for each file: its digest, its name, and whether that is locked, written, open or changed."""
+    return _safe("".join(f"{file.sha256}  {file.path}  {file.state}\n" for file in files))
 
 
 def render_status(records: "Sequence[tuple[str, str, OutputRecord | None]]", *, verbose: bool = False) -> str:
