@@ -118,7 +118,8 @@ class ValueFacts:
 class ModelFacts:
     """A model file as its bytes tell it; without `inputs` and `outputs` where `problem` says why.
 
-    `unranked` are values inside the graph whose rank shape inference does not find.
+    `unranked` are values inside the graph whose rank shape inference does not find, `compiled_by` the providers that
+    wrote its EPContext nodes.
     """
 
     path: str
@@ -130,6 +131,7 @@ class ModelFacts:
     symbols: frozenset[str] = frozenset()
     nodes: tuple[NodeFacts, ...] = ()
     unranked: tuple[str, ...] = ()
+    compiled_by: tuple[str, ...] = ()
     problem: Problem | None = None
 
 

@@ -6,8 +6,8 @@ laptop for a device that is somewhere else.
 
 import hashlib
 import os
-from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import onnx
@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from ortdeploy.digest import file_digest
 from ortdeploy.facts import ModelFacts, Problem, ValueFacts
 from ortdeploy.graph_nodes import read_nodes
+from ortdeploy.graph_tensors import TensorProblemError, external_files
 from ortdeploy.tensors import Shape, TensorType
 
 _ELEMENT_TYPES: dict[int, str] = {
@@ -54,12 +55,12 @@ def read_model(path: Path, shown: str) -> ModelFacts:
         model = onnx.load(str(path), load_external_data=False)
         problem = _look_at_model(model, shown)
         if problem is None:
-            digest = _digest(path, model)
+            digest = _digest(path, external_files(path, model.graph))
             return _facts(path, model, digest)
     except DecodeError:
         problem = Problem(kind="not-onnx", detail=f"{shown} is not an ONNX model, or is cut off. Bring the whole file.")
-    except _ExternalDataError as error:
-        problem = Problem(kind="external-data", detail=f"{shown}: {error}")
+    except TensorProblemError as error:
+        problem = Problem(kind="missing-bytes", detail=f"{shown}: {error}")
     except OSError as error:
         problem = Problem(kind="unreadable", detail=f"{shown} cannot be read: {error.strerror}.")
     return ModelFacts(path=str(path), problem=problem)
@@ -107,6 +108,7 @@ def _facts(path: Path, model: onnx.ModelProto, digest: str) -> ModelFacts:
     )
     outputs = tuple(_value(value, optional=False) for value in model.graph.output)
     shapes = [value.tensor.shape for value in inputs]
+    compiled_by = _look_at_compiled(path, model)
     nodes, unranked = read_nodes(model)
     return ModelFacts(
         path=str(path),
@@ -118,6 +120,7 @@ def _facts(path: Path, model: onnx.ModelProto, digest: str) -> ModelFacts:
         symbols=frozenset(size for shape in shapes for size in shape or () if isinstance(size, str)),
         nodes=nodes,
         unranked=unranked,
+        compiled_by=compiled_by,
     )
 
 
@@ -141,47 +144,27 @@ def _dimension(dim: Any) -> int | str | None:
     return str(dim.dim_param) or None
 
 
-class _ExternalDataError(Exception):
-    """External data that is not where a model may have it."""
-
-
-def _digest(path: Path, model: onnx.ModelProto) -> str:
+def _digest(path: Path, external: Mapping[str, Path]) -> str:
     """SHA-256 of the file; with external data, of a list of `digest  name` lines as sha256sum prints them."""
-    external = sorted(set(_external_locations(model)))
     if not external:
         return file_digest(path)
     lines = [f"{file_digest(path)}  {path.name}\n"]
-    lines += [f"{file_digest(_external_file(path, location))}  {location}\n" for location in external]
+    lines += [f"{file_digest(external[location])}  {location}\n" for location in sorted(external)]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def _external_file(model: Path, location: str) -> Path:
-    folder = Path(os.path.realpath(model.parent))  # unlike Path.resolve, no exception for a link to itself
-    file = Path(os.path.realpath(folder / PurePosixPath(location)))
-    if not file.is_relative_to(folder):
-        raise _ExternalDataError(
-            f"its external data {location} lies outside the model's folder. Put it beside the model."
-        )
-    if not file.is_file():
-        raise _ExternalDataError(f"its external data {location} is missing. Copy it beside the model.")
-    return file
+def _look_at_compiled(path: Path, model: onnx.ModelProto) -> tuple[str, ...]:
+    """Return the providers that compiled nodes of the graph. Raises TensorProblemError when a binary is missing."""
+    sources: dict[str, None] = {}
+    for node in model.graph.node:
+        if node.op_type == "EPContext":
+            values = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+            sources[_text(values.get("source"))] = None
+            binary = _text(values.get("ep_cache_context"))
+            if values.get("embed_mode", 1) == 0 and binary and not (path.parent / binary).is_file():
+                raise TensorProblemError(f"its compiled binary {binary} is missing. Copy it beside the model.")
+    return tuple(source for source in sources if source)
 
 
-def _external_locations(model: onnx.ModelProto) -> Iterator[str]:
-    for tensor in _tensors(model.graph):
-        if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            yield from (entry.value for entry in tensor.external_data if entry.key == "location")
-
-
-def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Yield every tensor of a graph and of the graphs inside its nodes."""
-    yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
-            if attribute.HasField("t"):
-                yield attribute.t
-            yield from attribute.tensors
-            if attribute.HasField("g"):
-                yield from _tensors(attribute.g)
-            for inner in attribute.graphs:
-                yield from _tensors(inner)
+def _text(value: Any) -> str:
+    return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else ""

@@ -35,6 +35,7 @@ SPEC_RULES: tuple[str, ...] = (
 )
 
 DEPLOYMENT_RULES: tuple[str, ...] = (
+    "compiled-elsewhere",
     "digest-mismatch",
     "dynamic-shape",
     "element-type-mismatch",

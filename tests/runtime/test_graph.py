@@ -102,6 +102,108 @@ def test_the_digest_covers_external_data(tmp_path: Path) -> None:
 )
 def test_external_data_that_is_not_there_or_elsewhere_is_a_problem(tmp_path: Path, location: str, words: str) -> None:
     facts = read_model(external(tmp_path, location), "m")
-    assert kind(facts) == "external-data"
+    assert kind(facts) == "missing-bytes"
     assert facts.problem is not None
     assert words in facts.problem.detail
+
+
+def with_entries(path: Path, **entries: str) -> Path:
+    model = onnx.load(str(path), load_external_data=False)
+    for key, value in entries.items():
+        entry = model.graph.initializer[0].external_data.add()
+        entry.key, entry.value = key, value
+    onnx.save(model, str(path))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        ({"offset": "1"}, "ends at byte 5 of w.bin, which has 4"),
+        ({"offset": "-4"}, "bytes at -4"),
+        ({"offset": "x"}, "no number"),
+        ({"length": "8"}, "says 8 bytes at 0, and its shape needs 4"),
+        ({"offset": "9999999999999"}, "which has 4"),
+    ],
+)
+def test_external_data_that_is_too_short_is_a_problem(tmp_path: Path, entries: dict[str, str], words: str) -> None:
+    facts = read_model(with_entries(external(tmp_path), **entries), "m")
+    assert kind(facts) == "missing-bytes"
+    assert facts.problem is not None
+    assert words in facts.problem.detail
+
+
+def test_external_data_with_offset_and_length_is_none(tmp_path: Path) -> None:
+    path = with_entries(external(tmp_path), offset="0", length="4")
+    assert read_model(path, "m").problem is None
+
+
+def test_a_link_beside_the_model_that_leads_out_is_a_problem(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "in", tmp_path / "secret"
+    inside.mkdir()
+    outside.write_bytes(b"four")
+    path = external(inside)
+    (inside / "w.bin").unlink()
+    (inside / "w.bin").symlink_to(outside)
+    assert kind(read_model(path, "m")) == "missing-bytes"
+
+
+@pytest.mark.parametrize("dims", [[2], [0], [1 << 40, 1 << 40], [-1]])
+def test_a_constant_that_claims_another_size_is_a_problem(tmp_path: Path, dims: list[int]) -> None:
+    path = scale_model(tmp_path / "m.onnx")
+    model = onnx.load(str(path))
+    del model.graph.initializer[0].dims[:]
+    model.graph.initializer[0].dims.extend(dims)
+    onnx.save(model, str(path))
+    assert (read_model(path, "m").problem is not None) == (dims != [-1])
+
+
+def test_every_truncation_ends_in_a_problem(tmp_path: Path) -> None:
+    raw = scale_model(tmp_path / "good.onnx", width=64).read_bytes()
+    path = tmp_path / "cut.onnx"
+    for size in range(len(raw)):
+        path.write_bytes(raw[:size])
+        facts = read_model(path, "cut.onnx")
+        assert facts.problem is not None or facts.outputs, size
+
+
+def field(number: int, payload: bytes) -> bytes:
+    """A length-delimited field as protobuf writes it."""
+    size, text = len(payload), bytearray([number << 3 | 2])
+    while size > 127:
+        text.append(size & 127 | 128)
+        size >>= 7
+    return bytes(text) + bytes([size]) + payload
+
+
+@pytest.mark.parametrize("depth", [5, 20, 200, 5000])
+def test_a_deeply_nested_graph_ends_in_facts_or_a_problem(tmp_path: Path, depth: int) -> None:
+    """An If in an If in an If: graph (field 6 of an attribute), attribute (5 of a node), node (1 of a graph)."""
+    node = field(1, b"x") + field(2, b"y") + field(4, b"Identity")
+    for _ in range(depth):
+        attribute = field(1, b"then_branch") + field(6, field(1, node))
+        node = field(1, b"x") + field(2, b"y") + field(4, b"If") + field(5, attribute)
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]).SerializeToString() for name in "xy"]
+    graph = field(1, node) + field(11, values[0]) + field(12, values[1])
+    path = tmp_path / "deep.onnx"
+    path.write_bytes(bytes([8, 8]) + field(7, graph) + field(8, bytes([16, 17])))
+    assert (read_model(path, "deep.onnx").problem is not None) == (depth > 100)
+
+
+def test_a_compiled_model_says_by_whom_and_misses_its_binary(tmp_path: Path) -> None:
+    node = helper.make_node(
+        "EPContext",
+        ["x"],
+        ["y"],
+        domain="com.microsoft",
+        source="QNNExecutionProvider",
+        embed_mode=0,
+        ep_cache_context="m.bin",
+    )
+    tensor = (TensorProto.FLOAT, [1])
+    path = save_model(tmp_path / "m.onnx", [node], {"x": tensor}, {"y": tensor})
+    facts = read_model(path, "m.onnx")
+    assert facts.problem is not None
+    assert "m.bin is missing" in facts.problem.detail
+    (tmp_path / "m.bin").write_bytes(b"compiled")
+    assert read_model(path, "m.onnx").compiled_by == ("QNNExecutionProvider",)

@@ -73,6 +73,7 @@ def model_facts(data: Mapping[str, Any]) -> ModelFacts:
         symbols=frozenset(symbols),
         nodes=tuple(node(text) for text in data.get("nodes", [])),
         unranked=tuple(data.get("unranked", [])),
+        compiled_by=tuple(data.get("compiled_by", [])),
     )
 
 
