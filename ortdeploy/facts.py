@@ -106,12 +106,16 @@ class HostFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueFacts:
-    """An input or output of a graph. `kind` is tensor, sequence, map, optional or sparse; `optional` has a default."""
+    """An input or output of a graph. `kind` is tensor, sequence, map, optional or sparse; `optional` has a default.
+
+    `limits` are the lowest and highest value that the graph can take: those of an index into a constant table.
+    """
 
     name: str
     kind: str
     tensor: TensorType
     optional: bool = False
+    limits: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

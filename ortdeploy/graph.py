@@ -7,6 +7,7 @@ laptop for a device that is somewhere else.
 import hashlib
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from google.protobuf.message import DecodeError
 from ortdeploy.digest import file_digest
 from ortdeploy.facts import ModelFacts, Problem, ValueFacts
 from ortdeploy.graph_nodes import read_nodes
+from ortdeploy.graph_tables import index_limits
 from ortdeploy.graph_tensors import TensorProblemError, external_files
 from ortdeploy.tensors import Shape, TensorType
 
@@ -101,8 +103,9 @@ def _look_at_model(model: onnx.ModelProto, shown: str) -> Problem | None:
 def _facts(path: Path, model: onnx.ModelProto, digest: str) -> ModelFacts:
     constants = {tensor.name for tensor in model.graph.initializer}
     takes_defaults = model.ir_version >= _MIN_IR_WITH_DEFAULTS
+    limits = index_limits(model.graph)
     inputs = tuple(
-        _value(value, optional=value.name in constants)
+        replace(_value(value, optional=value.name in constants), limits=limits.get(value.name))
         for value in model.graph.input
         if takes_defaults or value.name not in constants
     )

@@ -361,8 +361,14 @@ def _planned_input(binding: Binding, job: ResolvedJob) -> PlannedInput:
         steps=steps,
         dtype=binding.target.dtype or "",
         shape=_contract(binding, job),
-        limits=binding.declared.limits if binding.declared else None,
+        limits=_limits(binding),
     )
+
+
+def _limits(binding: Binding) -> tuple[float, float] | None:
+    """Return what values may be: as declared, and within a constant table that they index."""
+    ranges = [limits for limits in (binding.declared and binding.declared.limits, binding.value.limits) if limits]
+    return (max(low for low, _ in ranges), min(high for _, high in ranges)) if ranges else None
 
 
 def _contract(binding: Binding, job: ResolvedJob) -> Shape | None:

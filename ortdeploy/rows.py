@@ -254,9 +254,9 @@ class _PreparedInput:
             return
         low, high = float(array.min()), float(array.max())
         if not (low >= limits[0] and high <= limits[1]):  # also when one of them is NaN
-            raise StageError(
-                "contract", "range", f"input {self.name} must lie in {list(limits)} and has {low} to {high}"
-            )
+            first, last, least, most = (f"{value:.12g}" for value in (*limits, low, high))
+            message = f"input {self.name} must lie in {first} to {last} and has {least} to {most}"
+            raise StageError("contract", "range", message)
 
 
 def _pick(column: Column, rows: Sequence[int], available: int) -> Column:

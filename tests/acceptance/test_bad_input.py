@@ -217,8 +217,10 @@ def test_an_image_that_is_none_fails_alone_within_the_budget(cli: Cli, deploymen
     assert (entry["source"], entry["stage"], entry["code"]) == ("inbox/2.png", "read", "not-an-image")
 
 
-def test_a_row_that_onnxruntime_refuses_fails_alone(cli: Cli, deployment: Path) -> None:
-    gather_model(deployment / "double.onnx")
+@pytest.mark.parametrize(("computed", "stage"), [(True, "run"), (False, "contract")])
+def test_an_index_outside_of_its_table_fails_alone(cli: Cli, deployment: Path, computed: bool, stage: str) -> None:
+    """A computed index is refused by ONNX Runtime's CPU provider; any other one before native code sees it."""
+    gather_model(deployment / "double.onnx", computed=computed)
     (deployment / "data.csv").write_text("id,index\na,1\nb,99\nc,3\nd,-1\ne,x\n")
     text = MANIFEST.replace("data.npy, key: [row]", "data.csv, key: [id]") + "    errors: {max_failed: 2}\n"
     (deployment / "m.yaml").write_text(text)
@@ -228,7 +230,8 @@ def test_a_row_that_onnxruntime_refuses_fails_alone(cli: Cli, deployment: Path) 
         ("a", [2.0, 3.0]), ("c", [6.0, 7.0]), ("d", [18.0, 19.0]),
     ]  # fmt: skip
     entries = list(map(json.loads, (deployment / "outbox/run/_failed.jsonl").read_text().splitlines()))
-    assert [(entry["row"], entry["stage"]) for entry in entries] == [(1, "run"), (4, "read")]
+    assert [(entry["row"], entry["stage"]) for entry in entries] == [(1, stage), (4, "read")]
+    assert computed or entries[0]["message"] == "input index must lie in -10 to 9 and has 99 to 99"
 
 
 def test_a_place_that_cannot_be_written_is_refused(cli: Cli, deployment: Path) -> None:

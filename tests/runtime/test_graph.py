@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
-from support.models import lora_model, save_model, scale_model
+from support.models import gather_model, lora_model, save_model, scale_model
 
 from ortdeploy.digest import file_digest
 from ortdeploy.facts import ModelFacts
@@ -207,3 +207,32 @@ def test_a_compiled_model_says_by_whom_and_misses_its_binary(tmp_path: Path) -> 
     assert "m.bin is missing" in facts.problem.detail
     (tmp_path / "m.bin").write_bytes(b"compiled")
     assert read_model(path, "m.onnx").compiled_by == ("QNNExecutionProvider",)
+
+
+def limits_of(path: Path) -> dict[str, tuple[int, int] | None]:
+    return {value.name: value.limits for value in read_model(path, "m").inputs}
+
+
+def test_an_index_into_a_constant_table_has_the_tables_limits(tmp_path: Path) -> None:
+    assert limits_of(gather_model(tmp_path / "m.onnx")) == {"index": (-10, 9)}
+    assert limits_of(scale_model(tmp_path / "s.onnx")) == {"x": None}
+
+
+def test_indices_are_followed_through_what_passes_them_on_to_the_smallest_table(tmp_path: Path) -> None:
+    big, small = np.zeros((3, 10), np.float32), np.zeros((4, 2), np.float32)
+    nodes = [
+        helper.make_node("Cast", ["ids"], ["wide"], to=TensorProto.INT64),
+        helper.make_node("Identity", ["wide"], ["same"]),
+        helper.make_node("Gather", ["big", "same"], ["a"], axis=-1),
+        helper.make_node("Gather", ["small", "ids"], ["b"]),
+        helper.make_node("Gather", ["free", "ids"], ["c"]),
+    ]
+    integer = (TensorProto.INT32, ["n"])
+    path = save_model(
+        tmp_path / "m.onnx",
+        nodes,
+        {"ids": integer, "free": (TensorProto.FLOAT, ["k", 2])},
+        {"a": (TensorProto.FLOAT, [3, "n"]), "b": (TensorProto.FLOAT, ["n", 2]), "c": (TensorProto.FLOAT, ["n", 2])},
+        {"big": big, "small": small},
+    )
+    assert limits_of(path) == {"ids": (-4, 3), "free": None}

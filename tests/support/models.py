@@ -45,12 +45,20 @@ def scale_model(path: Path, *, batch: int | str = "batch", width: int = 4, facto
     )
 
 
-def gather_model(path: Path) -> Path:
-    """Row of a table by index: an index outside of 0 to 9 makes ONNX Runtime refuse the whole batch."""
+def gather_model(path: Path, *, computed: bool = False) -> Path:
+    """Row of a table by index: an index outside of 0 to 9 makes ONNX Runtime refuse the whole batch.
+
+    A `computed` index is not known to be one before the run.
+    """
     table = np.arange(20, dtype=np.float32).reshape(10, 2)
+    nodes = [
+        helper.make_node("Neg", ["index"], ["minus"]),
+        helper.make_node("Neg", ["minus"], ["plus"]),
+        helper.make_node("Gather", ["table", "plus"], ["y"]),
+    ]
     return save_model(
         path,
-        [helper.make_node("Gather", ["table", "index"], ["y"])],
+        nodes if computed else [helper.make_node("Gather", ["table", "index"], ["y"])],
         {"index": (TensorProto.INT64, ["batch"])},
         {"y": (TensorProto.FLOAT, ["batch", 2])},
         {"table": table},
