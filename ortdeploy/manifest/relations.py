@@ -26,7 +26,7 @@ IGNORED = "ignored"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relation:
-    """What becomes of an option (`refused` or `ignored`) in the sessions that `when` describes, and why."""
+    """What becomes of an option that is given (`refused` or `ignored`) in the sessions that `when` describes."""
 
     option: tuple[str, ...]
     effect: str
@@ -78,14 +78,24 @@ def _of_chain(model: "ModelSpec", chain: "Sequence[ProviderSpec]", effect: str) 
         "cache": model.cache,
     }
     for relation in session_relations():
-        if relation.effect == effect and relation.when({**view, "options": {}}):
+        if relation.effect == effect and _meets(relation, {**view, "options": {}}):
             yield (*model.at, *relation.option), relation.detail
     for entry in chain:
         provider = find_provider(entry.name)
         for relation in provider_relations(provider) if provider else ():
-            if relation.effect == effect and relation.when({**view, "options": dict(entry.options)}):
+            if relation.effect == effect and _meets(relation, {**view, "options": dict(entry.options)}):
                 at = entry.at if relation.option[0] == "options" else model.at
                 yield (*at, *relation.option), relation.detail
+
+
+def _meets(relation: Relation, view: Mapping[str, Any]) -> bool:
+    """Tell whether a session has the option of a relation, and is as the relation describes."""
+    value: Any = view
+    for step in relation.option:
+        if step not in value:
+            return False
+        value = value[step]
+    return relation.when(view)
 
 
 def _with_text(options: Mapping[str, Any]) -> dict[str, Any]:
