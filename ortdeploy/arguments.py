@@ -19,6 +19,7 @@ exit codes:
 
 COMMANDS = {
     "apply": "run a manifest's jobs, or a saved plan",
+    "check": "run models on golden inputs and compare their outputs",
     "completion": "print a shell completion script",
     "device": "capture this machine's facts as a device file",
     "explain": "print a rule's page, or a provider's",
@@ -107,6 +108,11 @@ def _add_apply(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--job", metavar="NAME", help="this job only")
 
 
+def _add_check(parser: argparse.ArgumentParser) -> None:
+    _add_manifests(parser, ("text", "json"), "a manifest, or a folder of them")
+    parser.add_argument("--model", metavar="NAME", help="this model only")
+
+
 def _add_status(parser: argparse.ArgumentParser) -> None:
     _add_manifests(parser, ("text", "json"), "a manifest, or a folder of them")
 
@@ -140,6 +146,7 @@ def _add_completion(parser: argparse.ArgumentParser) -> None:
 
 _ADD = {
     "apply": _add_apply,
+    "check": _add_check,
     "completion": _add_completion,
     "device": _add_device,
     "explain": _add_explain,

@@ -152,6 +152,30 @@ class RunJob:
     committed_rows: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldenValue:
+    """An input or output of a model as golden files are read: its kind, and whether it has a default."""
+
+    name: str
+    kind: str
+    optional: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedCheck:
+    """One session of a model and the golden folders, below `root`, to run on it.
+
+    Tolerances are relative and absolute, by output; those of "" are for all others.
+    """
+
+    opening: OpenSession
+    root: str
+    folders: tuple[str, ...]
+    tolerances: tuple[Mapping[str, tuple[float, float]], ...]
+    inputs: tuple[GoldenValue, ...]
+    outputs: tuple[GoldenValue, ...]
+
+
 Step = OpenSession | LoadAdapter | RunJob
 
 
@@ -195,6 +219,25 @@ def make_plan(deployment: Deployment, only_job: str | None = None) -> Plan:
         facts=plan_facts(deployment),
         steps=tuple(_steps(to_run, spec.folder)),
         finished=finished,
+    )
+
+
+def make_checks(deployment: Deployment) -> tuple[PlannedCheck, ...]:
+    """Write down the golden checks of a deployment to which no rule objects: each model on each of its sessions."""
+    folder = deployment.spec.folder
+    return tuple(
+        PlannedCheck(
+            opening=replace(opening, candidates=(replace(candidate, count=1),), use="first", probe=None),
+            root=folder,
+            folders=tuple(golden.path for golden in model.spec.checks),
+            tolerances=tuple({**golden.outputs, "": golden.tolerance} for golden in model.spec.checks),
+            inputs=tuple(GoldenValue(name=v.name, kind=v.kind, optional=v.optional) for v in model.facts.inputs),
+            outputs=tuple(GoldenValue(name=v.name, kind=v.kind, optional=v.optional) for v in model.facts.outputs),
+        )
+        for model in deployment.models
+        if model.spec.checks
+        for opening in (_open_session(model, folder),)
+        for candidate in opening.candidates
     )
 
 

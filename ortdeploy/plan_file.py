@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.plan import FORMAT_VERSION, LoadAdapter, OpenSession, Plan, RunJob
+from ortdeploy.plan import FORMAT_VERSION, LoadAdapter, OpenSession, Plan, PlannedCheck, RunJob
 
 _STEPS = {"open-session": OpenSession, "load-adapter": LoadAdapter, "run-job": RunJob}
 _STEP_NAMES = {kind: name for name, kind in _STEPS.items()}
@@ -39,6 +39,12 @@ def decode_plan(data: Any) -> Plan:
     """Turn what `encode` made of a plan back into it. Raises TypeError and KeyError where it is something else."""
     plan: Plan = _decode(Plan, data)
     return plan
+
+
+def decode_check(data: Any) -> PlannedCheck:
+    """Turn what `encode` made of a planned check back into it."""
+    check: PlannedCheck = _decode(PlannedCheck, data)
+    return check
 
 
 def is_plan_file(raw: bytes) -> bool:

@@ -26,8 +26,9 @@ from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, SPEC_RULES, load_rules
 from ortdeploy.rules.protocol import check_rules
 
 if TYPE_CHECKING:
+    from ortdeploy.deployment import Deployment
     from ortdeploy.facts import HostFacts
-    from ortdeploy.plan import Fact, Plan
+    from ortdeploy.plan import Fact, Plan, PlannedCheck
 
 STATE_DIR = ".ortdeploy"
 
@@ -96,6 +97,30 @@ def plan_manifests(
     return Planned(plans=tuple(plans), diagnostics=sort_diagnostics(diagnostics))
 
 
+def plan_checks(
+    paths: Sequence[str], options: LoadOptions, *, state_dir: str | None, only_model: str | None = None
+) -> "tuple[tuple[PlannedCheck, ...], tuple[Diagnostic, ...]]":
+    """Validate, look at the models, object, and write down their golden checks; jobs are left out of it."""
+    from ortdeploy.plan import make_checks  # noqa: PLC0415
+
+    validated = validate(paths, options)
+    diagnostics = validated.diagnostics
+    if not validated.specs:
+        return (), diagnostics
+    names = [model.name for spec in validated.specs for model in spec.models]
+    if only_model is not None and only_model not in names:
+        raise UsageError(f'--model: there is no model "{only_model}". {did_you_mean(only_model, names)}')
+    host = _probe_host(validated.specs)
+    checks: tuple[PlannedCheck, ...] = ()
+    for spec in validated.specs:
+        models = tuple(model for model in spec.models if model.checks and only_model in {None, model.name})
+        adapters = tuple(adapter for adapter in spec.adapters if adapter.model in {model.name for model in models})
+        deployment, found = _resolve(replace(spec, jobs=(), models=models, adapters=adapters), host, state_dir)
+        diagnostics += found
+        checks += () if has_errors(found) else make_checks(deployment)
+    return checks, sort_diagnostics(diagnostics)
+
+
 def check_job_name(job: str, known: Sequence[str]) -> None:
     """Refuse a --job that names no job. Raises UsageError."""
     if job not in known:
@@ -141,15 +166,19 @@ def _probe_host(specs: Sequence[Spec]) -> "HostFacts":
 def _plan_one(
     spec: Spec, host: "HostFacts", state_dir: str | None, only_job: str | None
 ) -> "tuple[Plan | None, tuple[Diagnostic, ...]]":
-    from ortdeploy.deployment import resolve  # noqa: PLC0415  brings numpy, which validate does not need
     from ortdeploy.plan import make_plan  # noqa: PLC0415
+
+    deployment, diagnostics = _resolve(spec, host, state_dir)
+    return (None if has_errors(diagnostics) else make_plan(deployment, only_job)), diagnostics
+
+
+def _resolve(spec: Spec, host: "HostFacts", state_dir: str | None) -> "tuple[Deployment, tuple[Diagnostic, ...]]":
+    """Join a spec with facts, and let the rules object."""
+    from ortdeploy.deployment import resolve  # noqa: PLC0415  brings numpy, which validate does not need
     from ortdeploy.probe import probe  # noqa: PLC0415
 
     deployment = resolve(spec, probe(spec, state_folder(spec.folder, state_dir), host))
-    diagnostics = check_rules(load_rules(DEPLOYMENT_RULES), deployment, spec)
-    if has_errors(diagnostics):
-        return None, diagnostics
-    return make_plan(deployment, only_job), diagnostics
+    return deployment, check_rules(load_rules(DEPLOYMENT_RULES), deployment, spec)
 
 
 def state_folder(folder: str, state_dir: str | None) -> Path:

@@ -14,6 +14,9 @@ from ortdeploy.tensors import TensorType
 
 DEFAULT_ROWS_PER_PART = 100_000
 
+CHECK_RTOL, CHECK_ATOL = 1e-3, 1e-5
+"""Default tolerances of golden checks."""
+
 PROBE_RTOL, PROBE_ATOL = 0.05, 0.001
 """Default tolerances of the probe run: float16 and int8 arithmetic pass, zeros and noise do not."""
 
@@ -57,6 +60,16 @@ class SessionSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckSpec:
+    """A folder of golden inputs and outputs; tolerances, relative and absolute, for all outputs and for single ones."""
+
+    path: str
+    tolerance: tuple[float, float]
+    outputs: Mapping[str, tuple[float, float]]
+    at: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """A model. `sessions` are tried in order, or all used; `providers:` alone makes one, named like the model.
 
@@ -78,6 +91,7 @@ class ModelSpec:
     cache: bool
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    checks: tuple[CheckSpec, ...]
     at: Path
 
     @property
@@ -261,8 +275,19 @@ def _model(name: str, data: Mapping[str, Any]) -> ModelSpec:
         cache=data.get("cache", False),
         inputs=_tensors(data.get("inputs", {}), (*at, "inputs")),
         outputs=_tensors(data.get("outputs", {}), (*at, "outputs")),
+        checks=tuple(_check(entry, (*at, "checks", index)) for index, entry in enumerate(data.get("checks", ()))),
         at=at,
     )
+
+
+def _check(entry: Any, at: Path) -> CheckSpec:
+    data: Mapping[str, Any] = {"path": entry} if isinstance(entry, str) else entry
+    tolerance = data.get("rtol", CHECK_RTOL), data.get("atol", CHECK_ATOL)
+    outputs = {
+        name: (own.get("rtol", tolerance[0]), own.get("atol", tolerance[1]))
+        for name, own in data.get("outputs", {}).items()
+    }
+    return CheckSpec(path=data["path"], tolerance=tolerance, outputs=outputs, at=at)
 
 
 def _sessions(model: str, data: Mapping[str, Any], at: Path) -> Iterator[SessionSpec]:

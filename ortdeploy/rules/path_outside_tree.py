@@ -18,32 +18,44 @@ from ortdeploy.manifest.option_paths import find_option_paths
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
+    from ortdeploy.manifest.document import Path
     from ortdeploy.manifest.spec import Spec
 
 RULE = Rule(id="path-outside-tree", summary="Path leaves the manifest's folder tree")
 
 
 def check(spec: "Spec") -> Iterator[Finding]:
+    for path, at in (*_paths_of_files(spec), *_paths_of_jobs(spec)):
+        yield from _check_path(spec, path, at)
+
+
+def _paths_of_files(spec: "Spec") -> "Iterator[tuple[str, Path]]":
     for model in spec.models:
-        yield from _check_path(spec, model.path, (*model.at, "path"))
+        yield model.path, (*model.at, "path")
+        for golden in model.checks:
+            at = (*golden.at, "path")
+            yield golden.path, at if at in spec.document.spans else golden.at
     for adapter in spec.adapters:
-        yield from _check_path(spec, adapter.path, (*adapter.at, "path"))
+        yield adapter.path, (*adapter.at, "path")
     for entry in (entry for chain in spec.written_chains() for entry in chain):
         if entry.library is not None:
-            yield from _check_path(spec, entry.library, (*entry.at, "library"))
+            yield entry.library, (*entry.at, "library")
     for option in find_option_paths(spec):
-        yield from _check_path(spec, option.path, option.at)
+        yield option.path, option.at
+
+
+def _paths_of_jobs(spec: "Spec") -> "Iterator[tuple[str, Path]]":
     for job in spec.jobs:
         for index, path in enumerate(job.input.paths):
             at = (*job.input.at, "path")
-            yield from _check_path(spec, path, (*at, index) if len(job.input.paths) > 1 else at)
-        yield from _check_path(spec, job.output.path, (*job.output.at, "path"))
+            yield path, (*at, index) if len(job.input.paths) > 1 else at
+        yield job.output.path, (*job.output.at, "path")
         for step in job.postprocess:
             if "from" in step.options:
-                yield from _check_path(spec, step.options["from"], (*step.at, "from"))
+                yield step.options["from"], (*step.at, "from")
 
 
-def _check_path(spec: "Spec", path: str, at: tuple[str | int, ...]) -> Iterator[Finding]:
+def _check_path(spec: "Spec", path: str, at: "Path") -> Iterator[Finding]:
     """Compare by text alone: links are followed where files are looked at."""
     full = os.path.normpath(os.path.join(spec.folder, path))  # noqa: PTH118  joined as text, nothing is looked at
     if not any(full == root or full.startswith(root.rstrip(os.sep) + os.sep) for root in (spec.folder, *spec.roots)):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ortdeploy.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
+    from ortdeploy.check_run import CheckResult
     from ortdeploy.job_run import JobResult
     from ortdeploy.ledger import OutputRecord
     from ortdeploy.plan import Plan
@@ -58,6 +59,13 @@ def _status(job: str, output: str, record: "OutputRecord | None") -> dict[str, A
         "parts": len(record.parts),
         **counts,
     }
+
+
+def render_checks(results: "Sequence[CheckResult]") -> str:
+    """Return how each golden data set ended on each session."""
+    from dataclasses import asdict  # noqa: PLC0415  only who has run checks
+
+    return _dump({"checks": [asdict(result) for result in results]})
 
 
 def render_lock(diagnostics: Sequence[Diagnostic], files: "Sequence[Digested]") -> str:

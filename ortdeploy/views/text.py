@@ -10,6 +10,7 @@ from ortdeploy.masking import masked
 from ortdeploy.tensors import format_shape
 
 if TYPE_CHECKING:
+    from ortdeploy.check_run import CheckResult
     from ortdeploy.job_run import JobResult
     from ortdeploy.ledger import OutputRecord
     from ortdeploy.plan import FinishedJob, LoadAdapter, OpenSession, Plan, PlannedInput, PlannedProvider, RunJob
@@ -175,6 +176,20 @@ def _render_result(result: "JobResult", paint: Paint) -> str:
             rate = f" in {result.seconds:.2f} s" if result.seconds else ""
             return f"{name}: {paint('done', _GREEN)}{rate}: {counts}, in {result.output}."
     return f"{name}: {paint(result.status, _RED)}: {counts}. {result.reason}".rstrip(". ") + "."
+
+
+def render_checks(results: "Sequence[CheckResult]", *, color: bool, quiet: bool = False) -> str:
+    """Return one line for each golden data set and a line that counts them; quiet, only those that did not pass."""
+    paint = painter(color=color)
+    lines = []
+    for result in results:
+        if not quiet or result.status != "passed":
+            status = paint(result.status, _GREEN if result.status == "passed" else _RED)
+            apart = f" (largest difference {result.max_abs_diff:.3g})" if result.max_abs_diff else ""
+            why = f": {result.message}" if result.message else ""
+            lines.append(f"{status}  {result.model} on {result.session}: {result.check}{apart}{why}\n")
+    passed = sum(result.status == "passed" for result in results)
+    return _safe("".join(lines) + f"{passed} of {_count(len(results), 'check')} passed.\n")
 
 
 def render_lock(files: "Sequence[Digested]") -> str:

@@ -1,0 +1,86 @@
+"""Golden checks of one session: every data set is run and compared; what cannot be run is a result too."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
+from ortdeploy.golden import GoldenSet, difference, find_sets, read_set
+from ortdeploy.opening import ModelOpener
+from ortdeploy.plan import PlannedCheck
+from ortdeploy.runtime.protocol import Session
+
+PASSED, FAILED, ERROR = "passed", "failed", "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """How one data set ended on one session: passed, failed or error; the largest difference where numbers differ."""
+
+    model: str
+    session: str
+    check: str
+    status: str
+    max_abs_diff: float | None = None
+    message: str | None = None
+
+
+def run_check(check: PlannedCheck, opener: ModelOpener) -> Iterator[CheckResult]:
+    """Open the session of a check, and yield a result for every data set of its folders."""
+    try:
+        (opened,) = opener.open_model(check.opening, check.opening.candidates).sessions
+    except OrtdeployError as error:
+        yield from (result_of(check, folder, ERROR, str(error)) for folder in check.folders)
+        return
+    for folder, tolerances in zip(check.folders, check.tolerances, strict=True):
+        sets = find_sets(Path(check.root) / folder)
+        if not sets:
+            yield result_of(check, folder, ERROR, f"there is no test_data_set_N, input_0.pb or inputs.npz in {folder}")
+        for path in sets:
+            shown = path.relative_to(check.root).as_posix() if path.is_relative_to(check.root) else str(path)
+            yield _run_set(check, opened.session, path, shown, tolerances)
+
+
+def result_of(
+    check: PlannedCheck, shown: str, status: str, message: str | None, apart: float | None = None
+) -> CheckResult:
+    """Return a result of a check's session."""
+    return CheckResult(
+        model=check.opening.model,
+        session=check.opening.candidates[0].name,
+        check=shown,
+        status=status,
+        max_abs_diff=apart,
+        message=message,
+    )
+
+
+def _run_set(
+    check: PlannedCheck, session: Session, path: Path, shown: str, tolerances: Mapping[str, Any]
+) -> CheckResult:
+    try:
+        golden = read_set(path, check.inputs, check.outputs)
+        if not golden.outputs:
+            return result_of(check, shown, ERROR, "it has no outputs to compare with")
+        unknown = (golden.outputs.keys() - {value.name for value in check.outputs}) or None
+        if unknown:
+            return result_of(check, shown, ERROR, f"the model has no output {', '.join(sorted(unknown))}")
+        names = list(golden.outputs)
+        values = dict(zip(names, session.run(names, golden.inputs, None), strict=True))
+    except (OrtdeployError, ProviderFailedError) as error:
+        return result_of(check, shown, ERROR, str(error))
+    return _compare(check, shown, golden, values, tolerances)
+
+
+def _compare(
+    check: PlannedCheck, shown: str, golden: GoldenSet, values: Mapping[str, Any], tolerances: Mapping[str, Any]
+) -> CheckResult:
+    largest: float | None = None
+    problems = []
+    for name, expected in golden.outputs.items():
+        rtol, atol = tolerances.get(name, tolerances[""])
+        apart, problem = difference(values[name], expected, rtol, atol)
+        largest = apart if largest is None else max(largest, apart or 0.0)
+        problems += [f"output {name}: {problem}"] if problem else []
+    return result_of(check, shown, FAILED if problems else PASSED, "; ".join(problems) or None, largest)

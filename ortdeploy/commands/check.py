@@ -1,0 +1,74 @@
+"""`ortdeploy check`: golden inputs and outputs, on every session that a model may get here."""
+
+import argparse
+import json as json_module
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from ortdeploy.check_run import ERROR, PASSED, CheckResult, result_of
+from ortdeploy.child import child_command
+from ortdeploy.commands.shared import load_options, log_outcome, use_color
+from ortdeploy.diagnostics import has_errors
+from ortdeploy.exit_codes import EXIT_OK, EXIT_REJECTED
+from ortdeploy.plan import PlannedCheck
+from ortdeploy.plan_file import encode
+from ortdeploy.views import json, text
+from ortdeploy.workflow import plan_checks
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check, and print how each data set ended."""
+    checks, diagnostics = plan_checks(
+        arguments.paths, load_options(arguments), state_dir=arguments.state_dir, only_model=arguments.model
+    )
+    rejected = has_errors(diagnostics)
+    sys.stderr.write(text.render_diagnostics(diagnostics, color=use_color(arguments)))
+    results = [] if rejected else list(run_checks(checks))
+    if arguments.format == "json":
+        sys.stdout.write(json.render_checks(results))
+    elif not rejected:
+        sys.stdout.write(text.render_checks(results, color=use_color(arguments), quiet=arguments.quiet))
+    log_outcome(arguments, "checks.finished", rejected=rejected, checks=len(results))
+    return EXIT_REJECTED if rejected or any(result.status != PASSED for result in results) else EXIT_OK
+
+
+def run_checks(checks: Sequence[PlannedCheck]) -> Iterator[CheckResult]:
+    """Run checks in a child, and in another one after a session that took its process with it."""
+    left = list(checks)
+    while left:
+        ended, running = 0, False
+        done: list[str] = []
+        child = subprocess.Popen(  # noqa: S603  our own module
+            child_command("ortdeploy.commands.run_checks"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            encoding="utf-8",
+        )
+        with child:
+            if child.stdin is None or child.stdout is None:
+                raise AssertionError("pipes were asked for")
+            with suppress(BrokenPipeError), child.stdin as stdin:  # a child that is gone already is noticed below
+                json_module.dump([encode(check) for check in left], stdin)
+            for line in child.stdout:
+                message = json_module.loads(line)
+                running = message["kind"] != "end"
+                if message["kind"] == "begin":
+                    done = []
+                elif message["kind"] == "end":
+                    ended += 1
+                else:
+                    done.append(message["result"]["check"])
+                    yield CheckResult(**message["result"])
+        if not running and ended == len(left):
+            return
+        lost = left[ended]
+        yield result_of(lost, next((f for f in lost.folders if f not in done), ""), ERROR, _how(child.returncode))
+        left = left[ended + 1 :]
+
+
+def _how(code: int) -> str:
+    how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
+    return f"the process that ran it was ended {how}"

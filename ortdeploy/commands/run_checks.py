@@ -1,0 +1,42 @@
+"""The child of `ortdeploy check`: runs golden checks and says on standard output how each ends, one JSON object a line.
+
+A provider that aborts takes only this process with it; the parent knows from the last line which session that was.
+"""
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from typing import Any
+
+import structlog
+
+from ortdeploy.check_run import run_check
+from ortdeploy.native_output import NativeOutput, private_streams
+from ortdeploy.opening import ModelOpener
+from ortdeploy.plan_file import decode_check
+
+
+def main() -> None:
+    """Run the checks that stand on standard input."""
+    from ortdeploy.runtime.session import OrtRuntime  # noqa: PLC0415  importing may print
+
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))
+    native = NativeOutput()
+    with private_streams(), native.taking():
+        opener = ModelOpener(runtime=OrtRuntime(), announce=lambda _doing: None, printed=native.take)
+        for index, check in enumerate(map(decode_check, json.load(sys.stdin))):
+            _say(kind="begin", index=index)
+            for result in run_check(check, opener):
+                _say(kind="result", result=asdict(result))
+            _say(kind="end", index=index)
+    os._exit(0)  # without the native libraries' own clean-up, which may print or abort after all is done
+
+
+def _say(**message: Any) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

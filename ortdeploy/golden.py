@@ -1,0 +1,120 @@
+"""Golden inputs and outputs on disk, and how a result is compared with them.
+
+Layouts: that of the onnx project's test data (test_data_set_N/input_K.pb and output_K.pb, tensors and sequences in the
+order of the graph's inputs and outputs), or inputs.npz and outputs.npz by name. The third room of onnx.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import numpy_helper
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.plan import GoldenValue
+
+_SET = re.compile(r"test_data_set_([0-9]+)\Z")
+_INPUTS, _OUTPUTS = "inputs.npz", "outputs.npz"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldenSet:
+    """What a model is fed, and what it must answer, by name; a sequence is a list."""
+
+    inputs: Mapping[str, Any]
+    outputs: Mapping[str, Any]
+
+
+def find_sets(folder: Path) -> tuple[Path, ...]:
+    """Return the data sets of a checks folder, in the order of their numbers; the folder itself when it is one."""
+    numbered = [(int(match[1]), path) for path in folder.glob("*") if (match := _SET.match(path.name))]
+    if numbered:
+        return tuple(path for _, path in sorted(numbered))
+    return (folder,) if (folder / "input_0.pb").is_file() or (folder / _INPUTS).is_file() else ()
+
+
+def read_set(folder: Path, inputs: Sequence[GoldenValue], outputs: Sequence[GoldenValue]) -> GoldenSet:
+    """Read one data set. Raises OrtdeployError when a file of it cannot be read."""
+    if (folder / _INPUTS).is_file():
+        return GoldenSet(inputs=_read_npz(folder / _INPUTS), outputs=_read_npz(folder / _OUTPUTS))
+    files = sorted(folder.glob("input_*.pb"), key=_number)
+    required = [value for value in inputs if not value.optional]
+    names = required if len(files) <= len(required) else inputs
+    return GoldenSet(
+        inputs={value.name: _read_pb(path, value) for path, value in zip(files, names, strict=False)},
+        outputs={
+            value.name: _read_pb(path, value)
+            for path, value in zip(sorted(folder.glob("output_*.pb"), key=_number), outputs, strict=False)
+        },
+    )
+
+
+def _number(path: Path) -> int:
+    digits = path.stem.rpartition("_")[2]
+    return int(digits) if digits.isdecimal() else 0
+
+
+def _read_npz(path: Path) -> dict[str, Any]:
+    try:
+        with np.load(path) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, EOFError, KeyError) as error:
+        raise OrtdeployError(f"{path.name} cannot be read: {error}") from error
+
+
+def _read_pb(path: Path, value: GoldenValue) -> Any:
+    """Read a tensor, or a sequence where the graph has one there."""
+    try:
+        raw = path.read_bytes()
+        if value.kind == "sequence":
+            return [_feedable(item) for item in numpy_helper.to_list(onnx.SequenceProto.FromString(raw))]
+        if value.kind == "tensor":
+            return _feedable(numpy_helper.to_array(onnx.TensorProto.FromString(raw)))
+    except (DecodeError, ValueError, TypeError) as error:
+        raise OrtdeployError(f"{path.name} is not a {value.kind} of onnx: {error}") from error
+    except OSError as error:
+        raise OrtdeployError(f"{path.name} cannot be read: {error.strerror}") from error
+    raise OrtdeployError(f"{path.name} belongs to {value.name}, and values of the kind {value.kind} cannot be compared")
+
+
+def _feedable(array: Any) -> Any:
+    """Give text the element type that ONNX Runtime takes."""
+    array = np.asarray(array)
+    return array.astype(object) if array.dtype.kind in "US" else array
+
+
+def difference(value: Any, expected: Any, rtol: float, atol: float) -> tuple[float | None, str | None]:
+    """Return the largest absolute difference of numbers, and what is wrong with a value, if anything is."""
+    if isinstance(expected, list):
+        return _sequence_difference(value, expected, rtol, atol)
+    have, want = np.asarray(value), np.asarray(expected)
+    if have.shape != want.shape or have.dtype != want.dtype:
+        return None, f"it is {have.dtype} {list(have.shape)} instead of {want.dtype} {list(want.shape)}"
+    if not np.issubdtype(want.dtype, np.inexact):
+        wrong = int(np.count_nonzero(have != want))
+        return None, f"{wrong} of {want.size} values differ" if wrong else None
+    return _number_difference(have, want, rtol, atol)
+
+
+def _number_difference(have: Any, want: Any, rtol: float, atol: float) -> tuple[float | None, str | None]:
+    finite = np.isfinite(want)
+    if not np.array_equal(have[~finite], want[~finite], equal_nan=True):
+        return None, "infinities or NaN are in other places"
+    wide = np.complex128 if np.issubdtype(want.dtype, np.complexfloating) else np.float64
+    apart = np.abs(have[finite].astype(wide) - want[finite].astype(wide))
+    largest = float(apart.max(initial=0))
+    wrong = int(np.count_nonzero(~(apart <= atol + rtol * np.abs(want[finite].astype(wide)))))
+    return largest, f"{wrong} of {want.size} values differ by up to {largest:.3g}" if wrong else None
+
+
+def _sequence_difference(value: Any, expected: list[Any], rtol: float, atol: float) -> tuple[float | None, str | None]:
+    if not isinstance(value, list) or len(value) != len(expected):
+        return None, f"it is not a sequence of {len(expected)}"
+    found = [difference(*pair, rtol, atol) for pair in zip(value, expected, strict=True)]
+    largest = max((apart for apart, _ in found if apart is not None), default=None)
+    return largest, next((message for _, message in found if message), None)

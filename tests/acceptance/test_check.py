@@ -1,0 +1,200 @@
+"""`ortdeploy check`: golden inputs and outputs in both layouts, on every session, each ending in a result."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from conftest import Cli, run_process
+from onnx import TensorProto, helper, numpy_helper
+from support.models import save_model, scale_model
+from support.plugins import needs_qnn
+
+from ortdeploy.check_run import CheckResult
+from ortdeploy.commands.check import run_checks
+from ortdeploy.golden import difference
+
+MANIFEST = """\
+version: 1
+models:
+  double: {path: double.onnx, checks: [checks]}
+"""
+X = np.arange(8, dtype=np.float32).reshape(2, 4)
+
+
+def write_pb(folder: Path, number: int, **arrays: np.ndarray) -> Path:
+    """A data set in onnx's layout: input_0=…, output_0=…"""
+    path = folder / f"test_data_set_{number}"
+    path.mkdir(parents=True)
+    for name, array in arrays.items():
+        (path / f"{name}.pb").write_bytes(numpy_helper.from_array(array).SerializeToString())
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    scale_model(tmp_path / "double.onnx")
+    (tmp_path / "m.yaml").write_text(MANIFEST)
+    return tmp_path
+
+
+def results(cli: Cli, folder: Path, *arguments: str) -> list[CheckResult]:
+    answer = cli("check", folder / "m.yaml", "--format", "json", *arguments)
+    assert answer.json["format_version"] == 1
+    found = [CheckResult(**one) for one in answer.json["checks"]]
+    assert (answer.code == 0) == all(one.status == "passed" for one in found)
+    return found
+
+
+def test_data_sets_in_onnxs_layout_pass_or_say_what_differs(cli: Cli, folder: Path) -> None:
+    write_pb(folder / "checks", 0, input_0=X, output_0=X * 2)
+    write_pb(folder / "checks", 10, input_0=X, output_0=X * 2 + np.float32(1e-6))
+    write_pb(folder / "checks", 2, input_0=X, output_0=np.where(X == 3, 7, X * 2).astype(np.float32))
+    first, second, third = results(cli, folder)
+    assert [one.check for one in (first, second, third)] == [f"checks/test_data_set_{n}" for n in (0, 2, 10)]
+    assert (first.model, first.session, first.status, first.max_abs_diff) == ("double", "double", "passed", 0.0)
+    assert (second.status, second.message) == ("failed", "output y: 1 of 8 values differ by up to 1")
+    assert third.status == "passed"
+    assert third.max_abs_diff == pytest.approx(1e-6, rel=0.2)
+
+
+def test_text_is_one_line_a_data_set_and_a_count(cli: Cli, folder: Path) -> None:
+    write_pb(folder / "checks", 0, input_0=X, output_0=X * 2)
+    write_pb(folder / "checks", 1, input_0=X, output_0=X)
+    shown = cli("check", folder / "m.yaml")
+    assert shown.code == 1
+    assert shown.out == (
+        "passed  double on double: checks/test_data_set_0\n"
+        "failed  double on double: checks/test_data_set_1 (largest difference 7): "
+        "output y: 7 of 8 values differ by up to 7\n1 of 2 checks passed.\n"
+    )
+    assert "passed  " not in cli("check", folder / "m.yaml", "-q").out
+
+
+def test_npz_pairs_and_tolerances_by_output(cli: Cli, folder: Path) -> None:
+    (folder / "checks").mkdir()
+    np.savez(folder / "checks/inputs.npz", x=X)
+    np.savez(folder / "checks/outputs.npz", y=X * 2 + np.float32(0.5))
+    assert [one.status for one in results(cli, folder)] == ["failed"]
+    loose = "{path: checks, outputs: {y: {atol: 0.6}}}"
+    (folder / "m.yaml").write_text(MANIFEST.replace("[checks]", f"[checks, {loose}, {{path: checks, atol: 1}}]"))
+    assert [one.status for one in results(cli, folder)] == ["failed", "passed", "passed"]
+
+
+def test_what_cannot_be_run_is_an_error_with_its_reason(cli: Cli, folder: Path) -> None:
+    (only,) = results(cli, folder)
+    assert (only.status, only.check) == ("error", "checks")
+    write_pb(folder / "checks", 0, input_0=X.astype(np.float64), output_0=X)
+    write_pb(folder / "checks", 1, input_0=X)
+    path = write_pb(folder / "checks", 2, input_0=X, output_0=X)
+    (path / "input_0.pb").write_bytes(b"\xff\xff not a tensor")
+    np.savez(write_pb(folder / "checks", 3) / "inputs.npz", x=X)
+    np.savez(write_pb(folder / "checks", 4) / "inputs.npz", x=X)
+    np.savez(folder / "checks/test_data_set_4/outputs.npz", z=X)
+    found = results(cli, folder)
+    assert {one.status for one in found} == {"error"}
+    words = ["Unexpected input data type", "no outputs to compare", "is not a tensor", "cannot be read", "no output z"]
+    assert all(word in (one.message or "") for one, word in zip(found, words, strict=True)), found
+
+
+def test_each_session_is_checked(cli: Cli, folder: Path) -> None:
+    write_pb(folder / "checks", 0, input_0=X, output_0=X * 2)
+    sessions = "sessions: [{name: a, providers: [CPU], count: 3}, {name: b, providers: [CPU]}]"
+    text = MANIFEST.replace("checks: [checks]", f"checks: [checks], {sessions}") + "  other: {path: double.onnx}\n"
+    (folder / "m.yaml").write_text(text)
+    assert [(one.session, one.status) for one in results(cli, folder)] == [("a", "passed"), ("b", "passed")]
+    assert len(results(cli, folder, "--model", "double")) == 2
+    assert cli("check", folder / "m.yaml", "--model", "doubel").code == 64
+
+
+def test_a_manifest_that_is_refused_is_not_checked(cli: Cli, folder: Path) -> None:
+    (folder / "double.onnx").write_bytes(b"")
+    refused = cli("check", folder / "m.yaml")
+    assert refused.code == 1
+    assert "error[unreadable-model]" in refused.err
+    (folder / "m.yaml").write_text(MANIFEST.replace("[checks]", "[../elsewhere]"))
+    assert "error[path-outside-tree]" in cli("check", folder / "m.yaml").err
+
+
+def test_jobs_are_not_in_the_way(cli: Cli, folder: Path) -> None:
+    write_pb(folder / "checks", 0, input_0=X, output_0=X * 2)
+    job = "jobs:\n  run: {model: double, input: {path: gone.npy}, output: {path: out}}\n"
+    (folder / "m.yaml").write_text(MANIFEST + job)
+    assert [one.status for one in results(cli, folder)] == ["passed"]
+
+
+def test_sequences_text_and_whole_numbers_are_compared_exactly(cli: Cli, folder: Path) -> None:
+    nodes = [
+        helper.make_node("SplitToSequence", ["x"], ["parts"], axis=0, keepdims=1),
+        helper.make_node("Identity", ["text"], ["same"]),
+        helper.make_node("Shape", ["x"], ["size"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4]), helper.make_tensor_value_info("text", 8, [2])],
+        [
+            helper.make_tensor_sequence_value_info("parts", TensorProto.FLOAT, None),
+            helper.make_tensor_value_info("same", TensorProto.STRING, [2]),
+            helper.make_tensor_value_info("size", TensorProto.INT64, [2]),
+        ],
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "double.onnx"
+    )
+    words = np.array(["a", "ß"], dtype=object)
+    path = write_pb(folder / "checks", 0, input_0=X, input_1=words, output_1=words, output_2=np.array([2, 4]))
+    (path / "output_0.pb").write_bytes(numpy_helper.from_list([X[:1], X[1:]]).SerializeToString())
+    assert [one.status for one in results(cli, folder)] == ["passed"]
+    (path / "output_0.pb").write_bytes(numpy_helper.from_list([X[:1]]).SerializeToString())
+    (path / "output_2.pb").write_bytes(numpy_helper.from_array(np.array([2, 5])).SerializeToString())
+    (failed,) = results(cli, folder)
+    assert failed.message == "output parts: it is not a sequence of 1; output size: 1 of 2 values differ"
+
+
+@needs_qnn
+def test_a_session_that_aborts_is_an_error_and_the_others_go_on(folder: Path) -> None:
+    save_model(
+        folder / "double.onnx",
+        [helper.make_node("Mul", ["x", "two"], ["y"])],
+        {"x": (TensorProto.FLOAT, (2, 4))},
+        {"y": (TensorProto.FLOAT, (2, 4))},
+        {"two": np.array(2, np.float32)},
+    )
+    write_pb(folder / "checks", 0, input_0=X, output_0=X * 2)
+    sessions = "sessions: [{name: npu, providers: [{provider: QNN, options: {backend_type: htp}}]}, {name: cpu, providers: [CPU]}]"
+    (folder / "m.yaml").write_text(MANIFEST.replace("checks: [checks]", f"checks: [checks], {sessions}"))
+    checked = run_process(["check", "m.yaml"], cwd=folder)
+    assert checked.code == 0, checked.out + checked.err
+    assert "passed  double on npu" in checked.out
+
+
+def test_a_child_that_is_gone_is_an_error_of_the_session_that_it_ran(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_pb(folder / "checks", 0, input_0=X, output_0=X * 2)
+    script = 'echo \'{"kind": "begin", "index": 0}\'; kill -6 $$'
+    monkeypatch.setattr("ortdeploy.commands.check.child_command", lambda _module: ["/bin/sh", "-c", script])
+    (only,) = results(cli, folder)
+    assert (only.status, only.message) == ("error", "the process that ran it was ended by SIGABRT")
+    assert list(run_checks(())) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "expected", "passes"),
+    [
+        (np.array([1, np.nan, np.inf], np.float32), np.array([1, np.nan, np.inf], np.float32), True),
+        (np.array([1, np.inf], np.float32), np.array([1, -np.inf], np.float32), False),
+        (np.array([np.nan], np.float32), np.array([1], np.float32), False),
+        (np.array([1], np.float32), np.array([np.nan], np.float32), False),
+        (np.array([1], np.float32), np.array([1], np.float64), False),
+        (np.array([[1]], np.float32), np.array([1], np.float32), False),
+        (np.array([True]), np.array([False]), False),
+        (np.array(["a"], object), np.array(["a"], object), True),
+        (np.array([1 + 1j], np.complex64), np.array([1 + 1j], np.complex64), True),
+        (np.zeros((0, 3), np.float32), np.zeros((0, 3), np.float32), True),
+        (np.array([2**62], np.int64), np.array([2**62 + 1], np.int64), False),
+    ],
+)
+def test_what_is_equal_and_what_is_not(value: np.ndarray, expected: np.ndarray, passes: bool) -> None:
+    assert (difference(value, expected, 1e-3, 1e-5)[1] is None) == passes
