@@ -17,6 +17,7 @@ from ortdeploy.providers.catalogue import CPU
 from ortdeploy.providers.options import serialise
 from ortdeploy.runtime.model_cache import CacheEntry, cache_options, reuse_options, took_nodes
 from ortdeploy.runtime.native_library import preload
+from ortdeploy.runtime.ort_values import needs_ort_values, run_with_ort_values
 from ortdeploy.runtime.plugins import describe, ep_devices, register
 from ortdeploy.runtime.protocol import Array, Session
 
@@ -42,6 +43,7 @@ class OrtSession:
     def __init__(self, session: ort.InferenceSession, run_options: Mapping[str, Any]) -> None:
         """Take an open session and the run options for every run in it."""
         self._session = session
+        self._needs_ort_values = needs_ort_values(session)
         self._run_options = run_options
         self._plain = _run_options(run_options) if run_options else None
         self._adapters: dict[str, tuple[ort.LoraAdapter, ort.RunOptions]] = {}
@@ -60,6 +62,8 @@ class OrtSession:
         """Run once; ONNX Runtime's refusal becomes an OrtdeployError with its words."""
         options = self._adapters[adapter][1] if adapter else self._plain
         try:
+            if self._needs_ort_values:
+                return run_with_ort_values(self._session, outputs, feeds, options)
             return self._session.run(outputs, feeds, options)  # type: ignore[no-any-return]  # onnxruntime is untyped
         except MemoryError:
             raise

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -152,6 +153,20 @@ def test_sequences_text_and_whole_numbers_are_compared_exactly(cli: Cli, folder:
     assert failed.message == "output parts: it is not a sequence of 1; output size: 1 of 2 values differ"
 
 
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [(16, "bfloat16"), (17, "float8_e4m3fn"), (18, "float8_e4m3fnuz"), (19, "float8_e5m2"), (20, "float8_e5m2fnuz")],
+)
+def test_element_types_that_numpy_does_not_have_go_in_and_out(cli: Cli, folder: Path, number: int, name: str) -> None:
+    narrow, wide = (number, [2, 4]), (TensorProto.FLOAT, [2, 4])
+    nodes = [helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT), helper.make_node("Identity", ["x"], ["z"])]
+    save_model(folder / "double.onnx", nodes, {"x": narrow}, {"y": wide, "z": narrow}, opset=21, ir_version=10)
+    values = X.astype(getattr(ml_dtypes, name))
+    write_pb(folder / "checks", 0, input_0=values, output_0=values.astype(np.float32), output_1=values)
+    (passed,) = results(cli, folder)
+    assert (passed.status, passed.message) == ("passed", None)
+
+
 @needs_qnn
 def test_a_session_that_aborts_is_an_error_and_the_others_go_on(folder: Path) -> None:
     save_model(
@@ -189,6 +204,8 @@ def test_a_child_that_is_gone_is_an_error_of_the_session_that_it_ran(
         (np.array([1], np.float32), np.array([np.nan], np.float32), False),
         (np.array([1], np.float32), np.array([1], np.float64), False),
         (np.array([[1]], np.float32), np.array([1], np.float32), False),
+        (np.array([np.nan], ml_dtypes.bfloat16), np.array([np.nan], ml_dtypes.bfloat16), True),
+        (np.array([1], ml_dtypes.bfloat16), np.array([2], ml_dtypes.bfloat16), False),
         (np.array([True]), np.array([False]), False),
         (np.array(["a"], object), np.array(["a"], object), True),
         (np.array([1 + 1j], np.complex64), np.array([1 + 1j], np.complex64), True),
