@@ -205,6 +205,7 @@ def test_a_child_that_is_gone_is_an_error_of_the_session_that_it_ran(
         (np.array([1], np.float32), np.array([1], np.float64), False),
         (np.array([[1]], np.float32), np.array([1], np.float32), False),
         (np.array([np.nan], ml_dtypes.bfloat16), np.array([np.nan], ml_dtypes.bfloat16), True),
+        (np.array([np.nan], ml_dtypes.float8_e5m2), np.array([np.nan], ml_dtypes.float8_e5m2), True),
         (np.array([1], ml_dtypes.bfloat16), np.array([2], ml_dtypes.bfloat16), False),
         (np.array([True]), np.array([False]), False),
         (np.array(["a"], object), np.array(["a"], object), True),
