@@ -112,6 +112,7 @@ class Execution:
                 ledger=self.ledger,
                 observer=self.observer,
                 stop=self.stop,
+                printed=self.printed,
             )
             return run.run()
 

@@ -17,6 +17,7 @@ import structlog
 from ortdeploy.batch_pool import BatchPool, Finished
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.ledger import Ledger, Part
+from ortdeploy.native_output import because
 from ortdeploy.opening import OpenedModel, OpenedSession
 from ortdeploy.part_files import open_whole, remove_temporaries
 from ortdeploy.plan import Plan, RunJob
@@ -105,8 +106,10 @@ class JobRun:
         ledger: Ledger,
         observer: Observer,
         stop: Callable[[], bool],
+        printed: Callable[[], str] = lambda: "",
     ) -> None:
         """Take what the job needs of the world; nothing is touched yet."""
+        self._printed = printed
         self._plan = plan
         self._step = step
         self._opened = opened
@@ -139,7 +142,7 @@ class JobRun:
         except MemoryError as error:
             reason = f"memory ran out; a smaller batch or rows_per_part needs less ({error})"
         except ProviderFailedError as error:
-            reason, self._provider_failed = str(error), True
+            reason, self._provider_failed = f"{error}{because(self._printed())}", True
         except OrtdeployError as error:
             reason = str(error)
         finally:
@@ -261,6 +264,9 @@ class JobRun:
     def _commit(self, part: Part) -> None:
         self._ledger.commit_part(self._output, part, self._progress.pending)
         self._progress.pending = []
+        text = self._printed()
+        if text:
+            self._log.debug("session.printed", model=self._step.model, text=text)
         self._log.info("part.committed", part=part.number, rows=part.rows, failed=part.failed, file=part.file)
 
     def _check_sum(self) -> None:

@@ -80,6 +80,12 @@ def explain(printed: str) -> str:
     return f' It printed: "{line.strip()}".' if line else ""
 
 
+def because(printed: str) -> str:
+    """Return what `explain` says as the end of a message that has no full stop yet."""
+    sentence = explain(printed)
+    return f".{sentence.removesuffix('.')}" if sentence else ""
+
+
 @contextmanager
 def private_streams() -> Iterator[None]:
     """Give sys.stdout and sys.stderr descriptors of their own inside the block: 1 and 2 become the libraries'."""

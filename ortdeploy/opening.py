@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import structlog
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.native_output import explain
+from ortdeploy.native_output import because
 from ortdeploy.placement import check_placement
 from ortdeploy.plan import OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.probe_run import ProbeRun
@@ -120,7 +120,7 @@ class ModelOpener:
             session = self.runtime.open_session(step, candidate)
             remark = check_placement(step, candidate, session)
         except OrtdeployError as error:
-            raise OrtdeployError(f"{error}{_because(self.printed())}") from error
+            raise OrtdeployError(f"{error}{because(self.printed())}") from error
         if remark is not None:
             log.warning("session.fell_back", model=step.model, session=candidate.name, reason=remark)
         log.info(
@@ -151,11 +151,6 @@ def _is_probed(step: OpenSession, candidate: PlannedSession) -> bool:
 def _passed_over(step: OpenSession, candidate: PlannedSession, error: OrtdeployError) -> TriedSession:
     log.warning("session.refused", model=step.model, session=candidate.name, reason=str(error))
     return TriedSession(session=candidate.name, reason=str(error))
-
-
-def _because(printed: str) -> str:
-    sentence = explain(printed)
-    return f".{sentence.removesuffix('.')}" if sentence else ""
 
 
 def _for_cpu(step: OpenSession) -> OpenSession:

@@ -190,7 +190,10 @@ class FinishedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What would run for one manifest in `folder`; `profile`, `sets` and `roots` are the command line's."""
+    """What would run for one manifest in `folder`; `profile`, `sets` and `roots` are the command line's.
+
+    `gates` are golden checks that must pass before any of the steps.
+    """
 
     deployment: str
     manifest: str
@@ -199,6 +202,7 @@ class Plan:
     sets: tuple[str, ...]
     roots: tuple[str, ...]
     facts: tuple[Fact, ...]
+    gates: tuple[PlannedCheck, ...]
     steps: tuple[Step, ...]
     finished: tuple[FinishedJob, ...]
 
@@ -217,13 +221,14 @@ def make_plan(deployment: Deployment, only_job: str | None = None) -> Plan:
         sets=spec.sets,
         roots=spec.roots,
         facts=plan_facts(deployment),
+        gates=make_checks(deployment, {job.model.spec.name for job in to_run if job.model.spec.gate}),
         steps=tuple(_steps(to_run, spec.folder)),
         finished=finished,
     )
 
 
-def make_checks(deployment: Deployment) -> tuple[PlannedCheck, ...]:
-    """Write down the golden checks of a deployment to which no rule objects: each model on each of its sessions."""
+def make_checks(deployment: Deployment, models: Collection[str]) -> tuple[PlannedCheck, ...]:
+    """Write down the golden checks of some models to which no rule objects, on each of their sessions."""
     folder = deployment.spec.folder
     return tuple(
         PlannedCheck(
@@ -235,7 +240,7 @@ def make_checks(deployment: Deployment) -> tuple[PlannedCheck, ...]:
             outputs=tuple(GoldenValue(name=v.name, kind=v.kind, optional=v.optional) for v in model.facts.outputs),
         )
         for model in deployment.models
-        if model.spec.checks
+        if model.spec.checks and model.spec.name in models
         for opening in (_open_session(model, folder),)
         for candidate in opening.candidates
     )
@@ -252,7 +257,8 @@ def keep_jobs(plan: Plan, jobs: Collection[str]) -> Plan:
         or (isinstance(step, OpenSession) and step.session in {session for session, _ in needed})
         or (isinstance(step, LoadAdapter) and (step.session, step.adapter) in needed)
     )
-    return replace(plan, steps=steps, finished=tuple(done for done in plan.finished if done.job in jobs))
+    gates = tuple(gate for gate in plan.gates if gate.opening.session in {session for session, _ in needed})
+    return replace(plan, steps=steps, gates=gates, finished=tuple(done for done in plan.finished if done.job in jobs))
 
 
 def job_names(plan: Plan) -> tuple[str, ...]:

@@ -117,7 +117,7 @@ def plan_checks(
         adapters = tuple(adapter for adapter in spec.adapters if adapter.model in {model.name for model in models})
         deployment, found = _resolve(replace(spec, jobs=(), models=models, adapters=adapters), host, state_dir)
         diagnostics += found
-        checks += () if has_errors(found) else make_checks(deployment)
+        checks += () if has_errors(found) else make_checks(deployment, names)
     return checks, sort_diagnostics(diagnostics)
 
 

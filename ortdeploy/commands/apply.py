@@ -10,6 +10,8 @@ from pathlib import Path
 
 import structlog
 
+from ortdeploy.check_run import PASSED
+from ortdeploy.commands.check import run_checks
 from ortdeploy.commands.run_plan import StopFlag, run_plan
 from ortdeploy.commands.shared import load_options, start_logging, use_color, write_diagnostics
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Span, has_errors
@@ -18,7 +20,7 @@ from ortdeploy.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.job_run import JobResult, Status
 from ortdeploy.manifest.document import stage_diagnostic
 from ortdeploy.native_output import private_streams
-from ortdeploy.plan import Plan, job_names, keep_jobs
+from ortdeploy.plan import Plan, RunJob, job_names, keep_jobs
 from ortdeploy.plan_file import is_plan_file, load_plans
 from ortdeploy.views import json, text
 from ortdeploy.workflow import Planned, check_job_name, check_saved_plan, plan_manifests, state_folder
@@ -97,7 +99,27 @@ def _execute(plans: Sequence[Plan], arguments: argparse.Namespace, stopped: Stop
         if not plan.steps:
             results += Execution.finished(plan)
             continue
+        refused = _refused_by_gates(plan)
+        if refused is not None:
+            results += refused
+            continue
         results += run_plan(plan, state_folder(plan.folder, arguments.state_dir), run_id, arguments, stopped)
         if stopped():
             break
     return results
+
+
+def _refused_by_gates(plan: Plan) -> tuple[JobResult, ...] | None:
+    """Run the golden checks that must pass before a plan; return the jobs as failed when one does not."""
+    results = list(run_checks(plan.gates))
+    for result in results:
+        log.info("check.finished", model=result.model, session=result.session, check=result.check, status=result.status)
+    bad = next((result for result in results if result.status != PASSED), None)
+    if bad is None:
+        return None
+    reason = f"golden check {bad.check} of model {bad.model} on session {bad.session} {bad.status}: {bad.message}"
+    return tuple(
+        JobResult(job=step.job, status=Status.FAILED, output=step.output, reason=reason)
+        for step in plan.steps
+        if isinstance(step, RunJob)
+    )

@@ -92,6 +92,7 @@ class ModelSpec:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     checks: tuple[CheckSpec, ...]
+    gate: bool
     at: Path
 
     @property
@@ -275,6 +276,7 @@ def _model(name: str, data: Mapping[str, Any]) -> ModelSpec:
         cache=data.get("cache", False),
         inputs=_tensors(data.get("inputs", {}), (*at, "inputs")),
         outputs=_tensors(data.get("outputs", {}), (*at, "outputs")),
+        gate=data.get("gate", False),
         checks=tuple(_check(entry, (*at, "checks", index)) for index, entry in enumerate(data.get("checks", ()))),
         at=at,
     )

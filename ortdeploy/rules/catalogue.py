@@ -14,6 +14,7 @@ SPEC_RULES: tuple[str, ...] = (
     "contradictory-option",
     "crowded-device",
     "deprecated-provider-option",
+    "gate-without-checks",
     "idle-provider",
     "ignored-option",
     "incompatible-providers",

@@ -124,6 +124,25 @@ def test_jobs_are_not_in_the_way(cli: Cli, folder: Path) -> None:
     assert [one.status for one in results(cli, folder)] == ["passed"]
 
 
+def test_a_gate_lets_jobs_run_only_when_its_checks_pass(cli: Cli, folder: Path) -> None:
+    np.save(folder / "data.npy", X)
+    job = "jobs:\n  run: {model: double, input: {path: data.npy}, output: {path: out}}\n"
+    (folder / "m.yaml").write_text(MANIFEST.replace("[checks]", "[checks], gate: true") + job)
+    path = write_pb(folder / "checks", 0, input_0=X, output_0=X)
+    refused = cli("apply", folder / "m.yaml", "--format", "json")
+    assert refused.code == 1
+    (job_result,) = refused.json["jobs"]
+    assert job_result["status"] == "failed"
+    assert "golden check checks/test_data_set_0 of model double on session double failed" in job_result["reason"]
+    assert not (folder / "out").exists()
+    assert cli("plan", folder / "m.yaml", "--out", folder / "p.json").code == 0
+    assert cli("apply", folder / "p.json").code == 1
+    (path / "output_0.pb").write_bytes(numpy_helper.from_array(X * 2).SerializeToString())
+    assert cli("apply", folder / "p.json").code == 0
+    assert (folder / "out/part-00000.jsonl").is_file()
+    assert "nothing to do" in cli("apply", folder / "m.yaml").out
+
+
 def test_sequences_text_and_whole_numbers_are_compared_exactly(cli: Cli, folder: Path) -> None:
     nodes = [
         helper.make_node("SplitToSequence", ["x"], ["parts"], axis=0, keepdims=1),

@@ -1,0 +1,25 @@
+"""What it catches: a model with gate: true and no checks.
+
+Why: nothing would be checked before its jobs run, while the manifest reads as if something were.
+
+Example: models: {digits: {path: digits.onnx, gate: true}}
+
+How to fix: name folders of golden inputs and outputs under checks:, or remove gate.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.manifest.spec import Spec
+
+RULE = Rule(id="gate-without-checks", summary="Gate has nothing to check")
+
+
+def check(spec: "Spec") -> Iterator[Finding]:
+    for model in spec.models:
+        if model.gate and not model.checks:
+            detail = f'Model "{model.name}" says gate: true and names no checks. Add checks: [FOLDER], or remove gate.'
+            yield Finding(at=(*model.at, "gate"), detail=detail, key=True, model=model.name)
