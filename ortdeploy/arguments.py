@@ -111,6 +111,7 @@ def _add_apply(parser: argparse.ArgumentParser) -> None:
 def _add_check(parser: argparse.ArgumentParser) -> None:
     _add_manifests(parser, ("text", "json"), "a manifest, or a folder of them")
     parser.add_argument("--model", metavar="NAME", help="this model only")
+    parser.add_argument("--record", action="store_true", help="write the CPU provider's outputs instead of comparing")
 
 
 def _add_status(parser: argparse.ArgumentParser) -> None:

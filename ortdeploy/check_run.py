@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
-from ortdeploy.golden import GoldenSet, difference, find_sets, read_set
+from ortdeploy.golden import GoldenSet, difference, find_sets, read_set, write_outputs
 from ortdeploy.opening import ModelOpener
 from ortdeploy.plan import PlannedCheck
 from ortdeploy.runtime.protocol import Session
@@ -61,6 +61,8 @@ def _run_set(
 ) -> CheckResult:
     try:
         golden = read_set(path, check.inputs, check.outputs)
+        if check.record:
+            return _record(check, session, path, shown, golden)
         if not golden.outputs:
             return result_of(check, shown, ERROR, "it has no outputs to compare with")
         unknown = (golden.outputs.keys() - {value.name for value in check.outputs}) or None
@@ -71,6 +73,13 @@ def _run_set(
     except (OrtdeployError, ProviderFailedError) as error:
         return result_of(check, shown, ERROR, str(error))
     return _compare(check, shown, golden, values, tolerances)
+
+
+def _record(check: PlannedCheck, session: Session, path: Path, shown: str, golden: GoldenSet) -> CheckResult:
+    names = [value.name for value in check.outputs]
+    values = dict(zip(names, session.run(names, golden.inputs, None), strict=True))
+    write_outputs(path, values, check.outputs)
+    return result_of(check, shown, PASSED, "recorded")
 
 
 def _compare(

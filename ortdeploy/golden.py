@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from onnx import numpy_helper
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.part_files import open_whole
 from ortdeploy.plan import GoldenValue
 
 _SET = re.compile(r"test_data_set_([0-9]+)\Z")
@@ -42,7 +43,10 @@ def find_sets(folder: Path) -> tuple[Path, ...]:
 def read_set(folder: Path, inputs: Sequence[GoldenValue], outputs: Sequence[GoldenValue]) -> GoldenSet:
     """Read one data set. Raises OrtdeployError when a file of it cannot be read."""
     if (folder / _INPUTS).is_file():
-        return GoldenSet(inputs=_read_npz(folder / _INPUTS), outputs=_read_npz(folder / _OUTPUTS))
+        outputs_there = (folder / _OUTPUTS).is_file()
+        return GoldenSet(
+            inputs=_read_npz(folder / _INPUTS), outputs=_read_npz(folder / _OUTPUTS) if outputs_there else {}
+        )
     files = sorted(folder.glob("input_*.pb"), key=_number)
     required = [value for value in inputs if not value.optional]
     names = required if len(files) <= len(required) else inputs
@@ -53,6 +57,26 @@ def read_set(folder: Path, inputs: Sequence[GoldenValue], outputs: Sequence[Gold
             for path, value in zip(sorted(folder.glob("output_*.pb"), key=_number), outputs, strict=False)
         },
     )
+
+
+def write_outputs(folder: Path, outputs: Mapping[str, Any], values: Sequence[GoldenValue]) -> None:
+    """Write what a model answers beside its inputs, in their layout. Raises OrtdeployError."""
+    try:
+        if (folder / _INPUTS).is_file():
+            with open_whole(folder / _OUTPUTS) as file:
+                np.savez(file, **outputs)
+            return
+        for index, value in enumerate(values):
+            with open_whole(folder / f"output_{index}.pb") as file:
+                file.write(_pb(value, outputs[value.name]))
+    except OSError as error:
+        raise OrtdeployError(f"the outputs cannot be written: {error.strerror}") from error
+
+
+def _pb(value: GoldenValue, content: Any) -> bytes:
+    if isinstance(content, list):
+        return bytes(numpy_helper.from_list(content, value.name).SerializeToString())
+    return bytes(numpy_helper.from_array(np.asarray(content), value.name).SerializeToString())
 
 
 def _number(path: Path) -> int:

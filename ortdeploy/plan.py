@@ -11,7 +11,7 @@ from typing import Any
 from ortdeploy.deployment import Binding, Deployment, ResolvedJob, ResolvedModel, ResolvedProvider
 from ortdeploy.manifest.option_paths import with_full_paths, with_full_provider_paths
 from ortdeploy.manifest.spec import StepSpec
-from ortdeploy.providers.catalogue import find_provider
+from ortdeploy.providers.catalogue import CPU, find_provider
 from ortdeploy.providers.options import serialise
 from ortdeploy.tensors import FLOATING, Shape, TensorType
 
@@ -165,7 +165,8 @@ class GoldenValue:
 class PlannedCheck:
     """One session of a model and the golden folders, below `root`, to run on it.
 
-    Tolerances are relative and absolute, by output; those of "" are for all others.
+    Tolerances are relative and absolute, by output; those of "" are for all others. `record`: outputs are written
+    instead of compared.
     """
 
     opening: OpenSession
@@ -174,6 +175,7 @@ class PlannedCheck:
     tolerances: tuple[Mapping[str, tuple[float, float]], ...]
     inputs: tuple[GoldenValue, ...]
     outputs: tuple[GoldenValue, ...]
+    record: bool = False
 
 
 Step = OpenSession | LoadAdapter | RunJob
@@ -243,6 +245,16 @@ def make_checks(deployment: Deployment, models: Collection[str]) -> tuple[Planne
         if model.spec.checks and model.spec.name in models
         for opening in (_open_session(model, folder),)
         for candidate in opening.candidates
+    )
+
+
+def recording(checks: Sequence[PlannedCheck]) -> tuple[PlannedCheck, ...]:
+    """Return checks that write the CPU provider's outputs: one for each model, whatever sessions it has."""
+    cpu = PlannedSession(name="cpu", providers=(PlannedProvider(name=CPU, options={}),))
+    first = {(check.root, check.opening.model): check for check in reversed(checks)}
+    return tuple(
+        replace(check, opening=replace(check.opening, candidates=(cpu,), cache=False), record=True)
+        for check in reversed(first.values())
     )
 
 

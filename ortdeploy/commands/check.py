@@ -13,7 +13,7 @@ from ortdeploy.child import child_command
 from ortdeploy.commands.shared import load_options, log_outcome, use_color
 from ortdeploy.diagnostics import has_errors
 from ortdeploy.exit_codes import EXIT_OK, EXIT_REJECTED
-from ortdeploy.plan import PlannedCheck
+from ortdeploy.plan import PlannedCheck, recording
 from ortdeploy.plan_file import encode
 from ortdeploy.views import json, text
 from ortdeploy.workflow import plan_checks
@@ -26,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     rejected = has_errors(diagnostics)
     sys.stderr.write(text.render_diagnostics(diagnostics, color=use_color(arguments)))
-    results = [] if rejected else list(run_checks(checks))
+    results = [] if rejected else list(run_checks(recording(checks) if arguments.record else checks))
     if arguments.format == "json":
         sys.stdout.write(json.render_checks(results))
     elif not rejected:

@@ -91,6 +91,9 @@ def _render_one(plan: "Plan", paint: Paint, *, verbose: bool) -> str:
         "LoadAdapter": _render_adapter,
         "RunJob": _render_job,
     }
+    for gate in plan.gates:
+        session = gate.opening.candidates[0].name
+        lines.append(f"  {paint('+', _GREEN)} check {gate.opening.model} on {session} first: {', '.join(gate.folders)}")
     for step in plan.steps:
         lines += [f"  {line}" for line in renderers[type(step).__name__](step, paint)]
     lines += [f"  {line}" for job in plan.finished for line in _render_finished(job)]
