@@ -5,6 +5,7 @@ A failing batch is split until the bad row is alone; the rest is kept.
 
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,13 +93,12 @@ class RowRunner:
     def _run_session(self, feeds: dict[str, Array], rows: int) -> dict[str, Column]:
         begin = time.perf_counter()
         try:
-            values = self._session.run(self._job.fetch, feeds, self._job.adapter)
+            values = self._run_both(feeds) if self._probe else self._run(self._session, feeds)
         except ProviderFailedError:
             raise
         except OrtdeployError as error:
             raise StageError("run", "run-refused", str(error)) from error
         self.run_times.add(time.perf_counter() - begin)
-        self._compare_first(feeds, values)
         if self._job.batch_size == 0:
             return {name: value[np.newaxis] for name, value in zip(self._job.fetch, values, strict=True)}
         expected = self._job.pad_to or rows
@@ -108,14 +108,19 @@ class RowRunner:
                 raise StageError("contract", "output-rows", f"output {name} is {shape} for {expected} rows")
         return {name: value[:rows] for name, value in zip(self._job.fetch, values, strict=True)}
 
-    def _compare_first(self, feeds: dict[str, Array], values: Sequence[Array]) -> None:
-        """Compare the first run with the CPU provider's. Raises ProviderFailedError."""
-        if self._probe is None:
-            return
-        cpu = self._probe.take()
-        if cpu is not None:
-            reference = cpu.run(self._job.fetch, feeds, self._job.adapter)
-            self._probe.compare(self._job.fetch, values, reference)
+    def _run(self, session: Session, feeds: dict[str, Array]) -> Sequence[Array]:
+        return session.run(self._job.fetch, feeds, self._job.adapter)
+
+    def _run_both(self, feeds: dict[str, Array]) -> Sequence[Array]:
+        """Run the first batch on the CPU session too, at the same time, and compare. Raises ProviderFailedError."""
+        cpu = self._probe.take() if self._probe else None
+        if cpu is None or self._probe is None:
+            return self._run(self._session, feeds)
+        with ThreadPoolExecutor(1) as beside:
+            reference = beside.submit(self._run, cpu, feeds)
+            values = self._run(self._session, feeds)
+        self._probe.compare(self._job.fetch, values, reference.result())
+        return values
 
     def _apply_postprocess(self, results: dict[str, Column]) -> dict[str, Column]:
         for step, apply in self._postprocess:
