@@ -188,12 +188,16 @@ def _probe_output(
     problem = _unwritable(folder, shown, roots)
     if problem is not None:
         return OutputFacts(problem=problem)
-    record = records.get(output_key(folder, state_dir))
+    key = output_key(folder, state_dir)
+    record = records.get(key)
     if not folder.exists():
         return OutputFacts()
+    if record is None and not any(folder.iterdir()):
+        return OutputFacts(state="empty")
+    if record is None:  # a run that began meanwhile stands in the ledger before it writes a file
+        record = next((one for one in read_outputs(state_dir) if one.output == key), None)
     if record is None:
-        foreign = any(folder.iterdir())
-        return OutputFacts(state="foreign" if foreign else "empty")
+        return OutputFacts(state="foreign")
     damage = _damage(folder, shown, record)
     state = "finished" if record.status == "done" else "part"
     return OutputFacts(state=state, identity=record.identity, rows=record.rows, problem=damage)

@@ -19,7 +19,7 @@ from jsonschema import Draft202012Validator
 from support.models import lora_model, save_model, scale_model
 
 from ortdeploy.arguments import COMMANDS
-from ortdeploy.ledger import hold_lock
+from ortdeploy.ledger import hold_lock, read_outputs
 
 
 def test_apply_plans_runs_and_then_has_nothing_to_do(cli: Cli, deployment: Path) -> None:
@@ -509,6 +509,18 @@ def test_init_of_what_is_no_model(cli: Cli, tmp_path: Path) -> None:
     assert result.code == 1
     assert "is not an ONNX model" in result.err
     assert list(tmp_path.iterdir()) == [tmp_path / "m.onnx"]
+
+
+def test_a_run_that_begins_while_another_plans_is_not_taken_for_a_stranger(
+    cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger is read before the output folders are looked at; a run may begin in between."""
+    assert cli("apply", deployment / "m.yaml").code == 0
+    calls = iter(range(9))
+    monkeypatch.setattr("ortdeploy.probe.read_outputs", lambda folder: read_outputs(folder) if next(calls) else ())
+    assert "nothing to do" in cli("apply", deployment / "m.yaml").out
+    monkeypatch.setattr("ortdeploy.probe.read_outputs", lambda _folder: ())
+    assert "error[finished-output]" in cli("plan", deployment / "m.yaml").out
 
 
 def test_two_applies_at_once_do_not_mix(deployment: Path) -> None:
