@@ -93,7 +93,7 @@ class RowRunner:
     def _run_session(self, feeds: dict[str, Array], rows: int) -> dict[str, Column]:
         begin = time.perf_counter()
         try:
-            values = self._run_both(feeds) if self._probe else self._run(self._session, feeds)
+            values = self._run_both(self._probe, feeds) if self._probe else self._run(self._session, feeds)
         except ProviderFailedError:
             raise
         except OrtdeployError as error:
@@ -111,15 +111,19 @@ class RowRunner:
     def _run(self, session: Session, feeds: dict[str, Array]) -> Sequence[Array]:
         return session.run(self._job.fetch, feeds, self._job.adapter)
 
-    def _run_both(self, feeds: dict[str, Array]) -> Sequence[Array]:
-        """Run the first batch on the CPU session too, at the same time, and compare. Raises ProviderFailedError."""
-        cpu = self._probe.take() if self._probe else None
-        if cpu is None or self._probe is None:
+    def _run_both(self, probe: ProbeRun, feeds: dict[str, Array]) -> Sequence[Array]:
+        """Run a batch on the CPU session too, at the same time, and compare. Raises ProviderFailedError.
+
+        The proof is the first batch that both have run: one that is refused for a bad row proves nothing.
+        """
+        if probe.session is None:
+            self._probe = None
             return self._run(self._session, feeds)
         with ThreadPoolExecutor(1) as beside:
-            reference = beside.submit(self._run, cpu, feeds)
+            reference = beside.submit(self._run, probe.session, feeds)
             values = self._run(self._session, feeds)
-        self._probe.compare(self._job.fetch, values, reference.result())
+        probe.compare(self._job.fetch, values, reference.result())
+        probe.take()
         return values
 
     def _apply_postprocess(self, results: dict[str, Column]) -> dict[str, Column]:

@@ -1,11 +1,20 @@
 """Outputs against the CPU provider's."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
-from support.fakes import FakeSession, double
+from support.facts import make_facts
+from support.fakes import FakeSession, double, refuse_negative
+from support.specs import make_spec
 
+from ortdeploy.deployment import resolve
 from ortdeploy.diagnostics import ProviderFailedError
+from ortdeploy.plan import Plan, RunJob, make_plan
 from ortdeploy.probe_run import ProbeRun
+from ortdeploy.rows import RowRunner
+from ortdeploy.runtime.protocol import Array
+from ortdeploy.sources.protocol import Batch
 
 PROBE = ProbeRun(session=FakeSession(double), rtol=0.05, atol=0.001)
 EXPECTED = np.array([[1.0, -20.0, 3.0]], dtype=np.float32)
@@ -42,6 +51,30 @@ def test_the_cpu_session_is_used_once_and_let_go() -> None:
     assert probe.take() is not None
     assert probe.take() is None
     assert probe.session is None
+
+
+def test_a_batch_that_is_refused_does_not_stand_for_the_proof() -> None:
+    """The first batch has a bad row; the provider answers with zeros, which the next one that runs must show."""
+
+    def zeros(feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+        return {"y": refuse_negative(feeds)["y"] * np.float32(0)}
+
+    probe = ProbeRun(session=FakeSession(refuse_negative), rtol=0.05, atol=0.001)
+    job = next(step for step in plan_of_one_job().steps if isinstance(step, RunJob))
+    rows = RowRunner(job, FakeSession(zeros), probe)
+    values = np.array([[-1, -1], [5, 5]], dtype=np.float32)
+    with pytest.raises(ProviderFailedError, match="is not what the CPU provider computes"):
+        rows.run(Batch(start=0, count=2, rows=[0, 1], columns={"array": values}, failed=[]))
+
+
+def plan_of_one_job() -> Plan:
+    spec = make_spec(
+        "version: 1\nmodels:\n  m: {path: m.onnx}\n"
+        "jobs:\n  run: {model: m, input: {path: data.npy}, batch: {size: 2}, output: {path: out}}\n"
+    )
+    model = {"inputs": {"x": "float32[batch,2]"}, "outputs": {"y": "float32[batch,2]"}}
+    source = {"columns": {"array": "float32[rows,2]"}, "rows": 2}
+    return make_plan(resolve(spec, make_facts(spec, {"models": {"m": model}, "inputs": {"run": source}})))
 
 
 def test_nan_where_the_cpu_has_nan_passes() -> None:
