@@ -102,7 +102,8 @@ class Supervisor:
                         _take_message(attempt, json.loads(line))
                 finally:
                     code = self._end()
-            if code != 0:
+            jobs = {step.job for step in plan.steps if isinstance(step, RunJob)}
+            if code != 0 or (jobs - {result.job for result in attempt.results} and not self.stopped()):
                 attempt.crash = f"{_how_it_ended(attempt, code)}.{explain(native.take())}"
         finally:
             native.close()

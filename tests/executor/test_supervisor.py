@@ -102,7 +102,7 @@ def test_a_child_that_ends_well_leaves_its_results(plan: Plan, tmp_path: Path) -
     assert family.run() == [("run", "done"), ("more", "done")]
 
 
-@pytest.mark.parametrize("ending", [("kill", signal.SIGABRT), ("kill", signal.SIGSEGV), ("exit", 3)])
+@pytest.mark.parametrize("ending", [("kill", signal.SIGABRT), ("kill", signal.SIGSEGV), ("exit", 3), ("exit", 0)])
 @pytest.mark.parametrize("before", [[OPENING], [OPENING, RUNNING]])
 def test_the_next_session_goes_on_after_one_that_took_its_process(
     plan: Plan, tmp_path: Path, before: list[Any], ending: tuple[str, int]
@@ -169,7 +169,7 @@ def test_a_run_that_was_asked_to_stop_is_not_begun_again(plan: Plan, tmp_path: P
 
 
 def test_signals_are_handed_on(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    family = Family(plan, tmp_path, [("wait", 0)])
+    family = Family(plan, tmp_path, [("wait", 0)], stopped=True)
     heard = "ortdeploy.supervisor._take_message"
 
     def terminate(*_: object) -> None:
