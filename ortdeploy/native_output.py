@@ -97,6 +97,10 @@ def private_streams() -> Iterator[None]:
         with suppress(BrokenPipeError):
             sys.stdout.flush()
             sys.stderr.flush()
+        for stream, ours in zip(before, (sys.stdout, sys.stderr), strict=True):
+            if ours is not stream:
+                with suppress(BrokenPipeError):
+                    ours.close()
         sys.stdout, sys.stderr = before
 
 

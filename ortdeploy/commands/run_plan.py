@@ -1,4 +1,4 @@
-"""Runs plans for `ortdeploy apply`: here, or in a child that `Supervisor` watches (a child of its own)."""
+"""Runs plans for `ortdeploy apply`: here, or in a child that `Supervisor` watches; the child's own part is `main`."""
 
 import argparse
 import ctypes
@@ -8,7 +8,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -78,8 +78,7 @@ def run_plan(
 ) -> tuple[JobResult, ...]:
     """Run a plan: in a child where a provider might take the process with it, else here."""
     if not needs_supervision(plan):
-        native = NativeOutput()
-        with native.taking():
+        with closing(NativeOutput()) as native, native.taking():
             observer = choose_progress(quiet=arguments.quiet)
             return tuple(_execute(plan, state_dir, run_id, observer=observer, stopped=stopped, native=native))
     supervisor = Supervisor(
