@@ -161,13 +161,10 @@ def _look_at_compiled(path: Path, model: onnx.ModelProto) -> tuple[str, ...]:
     sources: dict[str, None] = {}
     for node in model.graph.node:
         if node.op_type == "EPContext":
-            values = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
-            sources[_text(values.get("source"))] = None
-            binary = _text(values.get("ep_cache_context"))
-            if values.get("embed_mode", 1) == 0 and binary and not (path.parent / binary).is_file():
+            texts = {attribute.name: attribute.s.decode("utf-8", errors="replace") for attribute in node.attribute}
+            beside = any(attribute.name == "embed_mode" and attribute.i == 0 for attribute in node.attribute)
+            binary = texts.get("ep_cache_context")
+            sources[texts.get("source", "")] = None
+            if beside and binary and not (path.parent / binary).is_file():
                 raise TensorProblemError(f"its compiled binary {binary} is missing. Copy it beside the model.")
     return tuple(source for source in sources if source)
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else ""
