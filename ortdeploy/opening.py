@@ -10,18 +10,12 @@ import structlog
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.native_output import because
 from ortdeploy.placement import check_placement
-from ortdeploy.plan import OpenSession, PlannedProvider, PlannedSession
+from ortdeploy.plan import OpenSession, PlannedSession, on_cpu
 from ortdeploy.probe_run import ProbeRun
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.runtime.protocol import Runtime, Session
 
 log = structlog.get_logger()
-
-_CPU_OPTIONS = (
-    "free_dimension_overrides", "execution_mode", "graph_optimization_level", "intra_op_num_threads",
-    "inter_op_num_threads", "log_severity_level",
-)  # fmt: skip
-
 
 Announce = Callable[[Mapping[str, str]], None]
 """Is told what is about to be done in native code: `model` with the `session` to open, or with the `job` to run."""
@@ -139,9 +133,10 @@ class ModelOpener:
 
     def _open_probe(self, step: OpenSession) -> ProbeRun:
         """Open the CPU session that the first batch is compared with."""
-        cpu = PlannedSession(name="probe", providers=(PlannedProvider(name=CPU, options={}),))
         rtol, atol = step.probe or (0.0, 0.0)
-        return ProbeRun(session=self.runtime.open_session(_for_cpu(step), cpu), rtol=rtol, atol=atol)
+        reference = on_cpu(step)
+        session = self.runtime.open_session(reference, reference.candidates[0])
+        return ProbeRun(session=session, rtol=rtol, atol=atol)
 
 
 def _is_probed(step: OpenSession, candidate: PlannedSession) -> bool:
@@ -151,12 +146,3 @@ def _is_probed(step: OpenSession, candidate: PlannedSession) -> bool:
 def _passed_over(step: OpenSession, candidate: PlannedSession, error: OrtdeployError) -> TriedSession:
     log.warning("session.refused", model=step.model, session=candidate.name, reason=str(error))
     return TriedSession(session=candidate.name, reason=str(error))
-
-
-def _for_cpu(step: OpenSession) -> OpenSession:
-    """Keep what the model needs to run at all; leave out what speaks to other providers or writes files.
-
-    Weights are not packed for a session that runs once: that takes longer than it saves, and as much memory again.
-    """
-    kept = {key: value for key, value in step.options.items() if key in _CPU_OPTIONS}
-    return replace(step, options={**kept, "config": {"session.disable_prepacking": True}}, run_options={}, cache=False)

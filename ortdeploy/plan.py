@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ortdeploy.deployment import Binding, Deployment, ResolvedJob, ResolvedModel, ResolvedProvider
+from ortdeploy.facts import ValueFacts
 from ortdeploy.manifest.option_paths import with_full_paths, with_full_provider_paths
 from ortdeploy.manifest.spec import StepSpec
 from ortdeploy.providers.catalogue import CPU, find_provider
@@ -231,31 +232,52 @@ def make_plan(deployment: Deployment, only_job: str | None = None) -> Plan:
 
 def make_checks(deployment: Deployment, models: Collection[str]) -> tuple[PlannedCheck, ...]:
     """Write down the golden checks of some models to which no rule objects, on each of their sessions."""
-    folder = deployment.spec.folder
-    return tuple(
-        PlannedCheck(
+    chosen = (model for model in deployment.models if model.spec.checks and model.spec.name in models)
+    return tuple(check for model in chosen for check in _checks(model, deployment.spec.folder))
+
+
+def _checks(model: ResolvedModel, folder: str) -> Iterator[PlannedCheck]:
+    """Yield the checks of a model, one for each session that it may get."""
+    opening, golden = _open_session(model, folder), model.spec.checks
+    for candidate in opening.candidates:
+        yield PlannedCheck(
             opening=replace(opening, candidates=(replace(candidate, count=1),), use="first", probe=None),
             root=folder,
-            folders=tuple(golden.path for golden in model.spec.checks),
-            tolerances=tuple({**golden.outputs, "": golden.tolerance} for golden in model.spec.checks),
-            inputs=tuple(GoldenValue(name=v.name, kind=v.kind, optional=v.optional) for v in model.facts.inputs),
-            outputs=tuple(GoldenValue(name=v.name, kind=v.kind, optional=v.optional) for v in model.facts.outputs),
+            folders=tuple(one.path for one in golden),
+            tolerances=tuple({**one.outputs, "": one.tolerance} for one in golden),
+            inputs=_golden_values(model.facts.inputs),
+            outputs=_golden_values(model.facts.outputs),
         )
-        for model in deployment.models
-        if model.spec.checks and model.spec.name in models
-        for opening in (_open_session(model, folder),)
-        for candidate in opening.candidates
-    )
+
+
+def _golden_values(values: Sequence[ValueFacts]) -> tuple[GoldenValue, ...]:
+    return tuple(GoldenValue(name=one.name, kind=one.kind, optional=one.optional) for one in values)
 
 
 def recording(checks: Sequence[PlannedCheck]) -> tuple[PlannedCheck, ...]:
     """Return checks that write the CPU provider's outputs: one for each model, whatever sessions it has."""
+    of_models: dict[tuple[str, str], PlannedCheck] = {}
+    for check in checks:
+        of_models.setdefault((check.root, check.opening.model), check)
+    return tuple(replace(check, opening=on_cpu(check.opening), record=True) for check in of_models.values())
+
+
+_CPU_OPTIONS = (
+    "free_dimension_overrides", "execution_mode", "graph_optimization_level", "intra_op_num_threads",
+    "inter_op_num_threads", "log_severity_level",
+)  # fmt: skip
+
+
+def on_cpu(step: OpenSession) -> OpenSession:
+    """Return a step that opens the model on the CPU provider alone, as the reference for what others compute.
+
+    It keeps what the model needs to run at all, and leaves out what speaks to other providers or writes files. Weights
+    are not packed for a session that runs once: that takes longer than it saves, and as much memory again.
+    """
     cpu = PlannedSession(name="cpu", providers=(PlannedProvider(name=CPU, options={}),))
-    first = {(check.root, check.opening.model): check for check in reversed(checks)}
-    return tuple(
-        replace(check, opening=replace(check.opening, candidates=(cpu,), cache=False), record=True)
-        for check in reversed(first.values())
-    )
+    kept = {key: value for key, value in step.options.items() if key in _CPU_OPTIONS}
+    options = {**kept, "config": {"session.disable_prepacking": True}}
+    return replace(step, candidates=(cpu,), options=options, run_options={}, cache=False)
 
 
 def keep_jobs(plan: Plan, jobs: Collection[str]) -> Plan:

@@ -148,9 +148,11 @@ def test_outputs_are_recorded_from_the_cpu_provider_and_then_pass(cli: Cli, fold
     write_pb(folder / "checks", 1, input_0=X, output_0=X)
     np.savez(write_pb(folder / "checks", 2) / "inputs.npz", x=X)
     sessions = "sessions: [{name: a, providers: [CPU]}, {name: b, providers: [CPU]}]"
-    (folder / "m.yaml").write_text(MANIFEST.replace("checks: [checks]", f"checks: [checks], {sessions}"))
+    text = f"checks: [checks], session: {{optimized_model_filepath: o.onnx}}, {sessions}"
+    (folder / "m.yaml").write_text(MANIFEST.replace("checks: [checks]", text))
     recorded = results(cli, folder, "--record")
     assert [(one.session, one.status, one.message) for one in recorded] == [("cpu", "passed", "recorded")] * 3
+    assert not (folder / "o.onnx").exists()
     assert [(one.session, one.status) for one in results(cli, folder)] == [("a", "passed")] * 3 + [("b", "passed")] * 3
     with np.load(folder / "checks/test_data_set_2/outputs.npz") as arrays:
         assert arrays["y"].tolist() == (X * 2).tolist()
