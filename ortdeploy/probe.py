@@ -13,6 +13,7 @@ from ortdeploy.manifest.document import Path as DocumentPath
 from ortdeploy.manifest.option_paths import OptionPath, find_option_paths
 from ortdeploy.manifest.spec import AdapterSpec, JobSpec, ModelSpec, Spec
 from ortdeploy.rules.catalogue import load_rule
+from ortdeploy.rules.protocol import Finding, diagnose
 from ortdeploy.sources.catalogue import probe_input
 from ortdeploy.sources.files import outside
 
@@ -60,17 +61,7 @@ def _digested(part: ModelSpec | AdapterSpec, digest: str) -> list[Digested]:
 def _unusable(spec: Spec, at: DocumentPath, rule: str, problem: Problem | None) -> list[Diagnostic]:
     if problem is None:
         return []
-    about = load_rule(rule).RULE
-    return [
-        Diagnostic(
-            rule=about.id,
-            severity=about.severity,
-            summary=about.summary,
-            detail=problem.detail,
-            span=spec.locate(at),
-            certainty=about.certainty,
-        )
-    ]
+    return [diagnose(load_rule(rule).RULE, Finding(at=at, detail=problem.detail), spec)]
 
 
 def _probe_model(path: Path, shown: str, roots: tuple[str, ...]) -> ModelFacts:

@@ -58,11 +58,12 @@ def check_rules(rules: Iterable[RuleModule], noun: Any, spec: "Spec") -> tuple[D
             findings = list(module.check(noun))
         except Exception as error:
             raise RuleCrashError(f"rule {module.RULE.id}: {error!r}") from error
-        diagnostics += [_diagnostic(module.RULE, finding, spec) for finding in findings]
+        diagnostics += [diagnose(module.RULE, finding, spec) for finding in findings]
     return tuple(diagnostics)
 
 
-def _diagnostic(rule: Rule, finding: Finding, spec: "Spec") -> Diagnostic:
+def diagnose(rule: Rule, finding: Finding, spec: "Spec") -> Diagnostic:
+    """Give a rule's finding its place in the file."""
     return Diagnostic(
         rule=rule.id,
         severity=rule.severity,
