@@ -111,8 +111,7 @@ def _render_session(step: "OpenSession", paint: Paint) -> Iterator[str]:
     for candidate, chain in zip(step.candidates[1:], chains[1:], strict=True):
         yield f"    {'and' if step.use == 'all' else 'else'} {candidate.name}: {chain}"
     for candidate in step.candidates:
-        compiles = len(candidate.providers) > 1 and candidate.predicted is None
-        if compiles:
+        if len(candidate.providers) > 1 and candidate.predicted is None:
             yield f"    {candidate.name}: only the device can tell which nodes its providers take"
         elif candidate.predicted and len(candidate.providers) > 1:
             counts = ", ".join(f"{count} on {provider}" for provider, count in candidate.predicted.items())
