@@ -6,7 +6,6 @@ session to try goes on with it, other jobs go on without the model.
 
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -15,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from ortdeploy.child import child_command
+from ortdeploy.child import child_command, how_it_ended
 from ortdeploy.diagnostics import LockedError, OrtdeployError
 from ortdeploy.executor import Execution
 from ortdeploy.job_run import JobResult, Status
@@ -104,7 +103,7 @@ class Supervisor:
                     code = self._end()
             jobs = {step.job for step in plan.steps if isinstance(step, RunJob)}
             if code != 0 or (jobs - {result.job for result in attempt.results} and not self.stopped()):
-                attempt.crash = f"{_how_it_ended(attempt, code)}.{explain(native.take())}"
+                attempt.crash = f"{_describe(attempt, code)}.{explain(native.take())}"
         finally:
             native.close()
         return attempt
@@ -194,7 +193,7 @@ def _take_message(attempt: _Attempt, message: Mapping[str, Any]) -> None:
             raise ChildBugError(message["reason"])
 
 
-def _how_it_ended(attempt: _Attempt, code: int) -> str:
+def _describe(attempt: _Attempt, code: int) -> str:
     doing = attempt.doing
     if doing is None:
         what = "ran the plan"
@@ -202,8 +201,7 @@ def _how_it_ended(attempt: _Attempt, code: int) -> str:
         what = f'opened session {doing["session"]} of model "{doing["model"]}"'
     else:
         what = f'ran job {doing["job"]} on session {attempt.opened.get(doing["model"], "")} of model "{doing["model"]}"'
-    how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
-    return f"the process that {what} was ended {how}"
+    return f"the process that {what} {how_it_ended(code)}"
 
 
 def result_message(result: JobResult) -> dict[str, Any]:

@@ -2,14 +2,13 @@
 
 import argparse
 import json as json_module
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from ortdeploy.check_run import ERROR, PASSED, CheckResult, result_of
-from ortdeploy.child import child_command
+from ortdeploy.child import child_command, how_it_ended
 from ortdeploy.commands.shared import load_options, log_outcome, use_color
 from ortdeploy.diagnostics import has_errors
 from ortdeploy.exit_codes import EXIT_OK, EXIT_REJECTED
@@ -39,8 +38,7 @@ def run_checks(checks: Sequence[PlannedCheck]) -> Iterator[CheckResult]:
     """Run checks in a child, and in another one after a session that took its process with it."""
     left = list(checks)
     while left:
-        ended, running = 0, False
-        done: list[str] = []
+        ended = 0
         child = subprocess.Popen(  # noqa: S603  our own module
             child_command("ortdeploy.commands.run_checks"),
             stdin=subprocess.PIPE,
@@ -54,21 +52,11 @@ def run_checks(checks: Sequence[PlannedCheck]) -> Iterator[CheckResult]:
                 json_module.dump([encode(check) for check in left], stdin)
             for line in child.stdout:
                 message = json_module.loads(line)
-                running = message["kind"] != "end"
-                if message["kind"] == "begin":
-                    done = []
-                elif message["kind"] == "end":
-                    ended += 1
-                else:
-                    done.append(message["result"]["check"])
+                if "result" in message:
                     yield CheckResult(**message["result"])
-        if not running and ended == len(left):
-            return
-        lost = left[ended]
-        yield result_of(lost, next((f for f in lost.folders if f not in done), ""), ERROR, _how(child.returncode))
+                else:
+                    ended = message["ended"]
+        if ended < len(left):
+            reason = f"the process that ran it {how_it_ended(child.returncode)}"
+            yield result_of(left[ended], ", ".join(left[ended].folders), ERROR, reason)
         left = left[ended + 1 :]
-
-
-def _how(code: int) -> str:
-    how = f"by {signal.Signals(-code).name}" if code < 0 else f"with code {code}"
-    return f"the process that ran it was ended {how}"

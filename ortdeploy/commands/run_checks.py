@@ -1,6 +1,7 @@
 """The child of `ortdeploy check`: runs golden checks and says on standard output how each ends, one JSON object a line.
 
-A provider that aborts takes only this process with it; the parent knows from the last line which session that was.
+A provider that aborts takes only this process with it; the parent knows from the number of sessions that have ended
+which one that was.
 """
 
 import json
@@ -25,11 +26,10 @@ def main() -> None:
     native = NativeOutput()
     with private_streams(), native.taking():
         opener = ModelOpener(runtime=OrtRuntime(), announce=lambda _doing: None, printed=native.take)
-        for index, check in enumerate(map(decode_check, json.load(sys.stdin))):
-            _say(kind="begin", index=index)
+        for ended, check in enumerate(map(decode_check, json.load(sys.stdin)), start=1):
             for result in run_check(check, opener):
-                _say(kind="result", result=asdict(result))
-            _say(kind="end", index=index)
+                _say(result=asdict(result))
+            _say(ended=ended)
     os._exit(0)  # without the native libraries' own clean-up, which may print or abort after all is done
 
 

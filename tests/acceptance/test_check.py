@@ -224,7 +224,7 @@ def test_a_child_that_is_gone_is_an_error_of_the_session_that_it_ran(
     cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_pb(folder / "checks", 0, input_0=X, output_0=X * 2)
-    script = 'echo \'{"kind": "begin", "index": 0}\'; kill -6 $$'
+    script = "echo '{\"ended\": 0}'; kill -6 $$"
     monkeypatch.setattr("ortdeploy.commands.check.child_command", lambda _module: ["/bin/sh", "-c", script])
     (only,) = results(cli, folder)
     assert (only.status, only.message) == ("error", "the process that ran it was ended by SIGABRT")
