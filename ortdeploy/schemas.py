@@ -4,6 +4,7 @@ import json
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 _PACKAGE = Path(__file__).parent
 SUFFIX = ".schema.json"
@@ -27,6 +28,13 @@ def schema_names() -> tuple[str, ...]:
 def schema_text(name: str) -> str:
     """Return one schema as it stands in its file."""
     return (schema_folder() / f"{name}{SUFFIX}").read_text(encoding="utf-8")
+
+
+@cache
+def load_schema(name: str) -> dict[str, Any]:
+    """Return one schema, read once in a process; nobody changes it."""
+    schema: dict[str, Any] = json.loads(schema_text(name))
+    return schema
 
 
 def bundled_schema(name: str) -> str:

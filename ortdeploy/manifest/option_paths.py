@@ -4,7 +4,6 @@ Kinds: `file` and `folder` must be there, `new-file` and `new-folder` are writte
 `library` is looked up by the provider unless it has a slash. All are relative to the manifest.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortdeploy.providers.catalogue import Provider, find_provider
 from ortdeploy.providers.options import path_options
-from ortdeploy.schemas import schema_text
+from ortdeploy.schemas import load_schema
 
 if TYPE_CHECKING:
     from ortdeploy.manifest.document import Path
@@ -60,7 +59,7 @@ def with_full_provider_paths(provider: Provider | None, options: Mapping[str, An
 
 @cache
 def _kinds(part: str) -> dict[tuple[str, ...], str]:
-    definitions = json.loads(schema_text("deployment"))["$defs"]
+    definitions = load_schema("deployment")["$defs"]
     own, config = definitions[part]["properties"], definitions[f"{part}Config"]["properties"]
     return {
         **{(name,): facts["x-path"] for name, facts in own.items() if "x-path" in facts},

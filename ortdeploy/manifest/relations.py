@@ -5,7 +5,6 @@ ONNX Runtime gets), `chain` (full provider names), `options` (those of the provi
 `probe` and `cache` (whether there is one).
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ortdeploy.manifest.schema import make_condition
 from ortdeploy.providers.catalogue import Provider, find_provider, full_name
 from ortdeploy.providers.options import options_schema, serialise
-from ortdeploy.schemas import schema_text
+from ortdeploy.schemas import load_schema
 
 if TYPE_CHECKING:
     from ortdeploy.manifest.document import Path
@@ -37,7 +36,7 @@ class Relation:
 @cache
 def session_relations() -> tuple[Relation, ...]:
     """Return the relations of a model's own keys, session options and run options."""
-    definitions = json.loads(schema_text("deployment"))["$defs"]
+    definitions = load_schema("deployment")["$defs"]
     return tuple(relation for name in ("model", "session", "run") for relation in _relations(definitions[name]))
 
 

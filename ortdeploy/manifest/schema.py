@@ -16,7 +16,7 @@ from referencing import Registry, Resource
 
 from ortdeploy.diagnostics import Diagnostic, did_you_mean
 from ortdeploy.manifest.document import Document, Path, stage_diagnostic
-from ortdeploy.schemas import BASE_URI, SUFFIX, schema_text
+from ortdeploy.schemas import BASE_URI, SUFFIX, load_schema
 
 _TYPE_NAMES = {
     "array": "a list",
@@ -31,7 +31,7 @@ _TYPE_NAMES = {
 
 @cache
 def _validator(name: str) -> Draft202012Validator:
-    return Draft202012Validator(json.loads(schema_text(name)), registry=_registry())
+    return Draft202012Validator(load_schema(name), registry=_registry())
 
 
 def make_condition(schema: Mapping[str, Any]) -> Callable[[Any], bool]:
@@ -47,7 +47,7 @@ def _registry() -> Registry[Any]:
 def _retrieve(uri: str) -> Resource[Any]:
     """Read a schema that another refers to, when it is needed: a provider's options."""
     name = uri.removeprefix(BASE_URI).removesuffix(SUFFIX)
-    return Resource.from_contents(json.loads(schema_text(name)))
+    return Resource.from_contents(load_schema(name))
 
 
 def check_document(document: Document, schema: str = "deployment") -> tuple[Diagnostic, ...]:
@@ -90,7 +90,7 @@ def _distance(error: Any, index: int, children: list[Any]) -> tuple[bool, bool, 
     """Order alternatives: of another type or without its naming key last, then by the number of errors."""
     schema = error.validator_value[index]
     if "$ref" in schema:
-        schema = json.loads(schema_text("deployment"))["$defs"][schema["$ref"].rpartition("/")[2]]
+        schema = load_schema("deployment")["$defs"][schema["$ref"].rpartition("/")[2]]
     naming_key = (schema.get("required") or [None])[0]
     lacks_key = naming_key is not None and isinstance(error.instance, dict) and naming_key not in error.instance
     return lacks_key, _is_type_error_here(children), len(children)

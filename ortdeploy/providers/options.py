@@ -3,22 +3,19 @@
 import json
 import re
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 from ortdeploy.providers.catalogue import Provider
-from ortdeploy.schemas import schema_text
+from ortdeploy.schemas import load_schema
 
 _UNITS = {"B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([KMG]i?B|B)\Z")
 _BOOLEANS = {"1/0": ("1", "0"), "true/false": ("true", "false"), "True/False": ("True", "False")}
 
 
-@cache
 def options_schema(provider: Provider) -> dict[str, Any]:
     """Return the schema of a provider's options; the x- keys are facts that JSON Schema has no words for."""
-    schema: dict[str, Any] = json.loads(schema_text(f"providers/{provider.short}"))
-    return schema
+    return load_schema(f"providers/{provider.short}")
 
 
 def option_facts(provider: Provider | None, option: str) -> dict[str, Any]:
