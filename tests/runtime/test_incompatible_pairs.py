@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from conftest import Result, run_process
 from onnx import TensorProto, helper
@@ -26,6 +27,8 @@ QNN = "{provider: QNN, options: {backend_type: htp}}"
 OPENVINO = "{provider: OpenVINO, device: CPU}"
 
 HAS_DEVICE = HAS_OPENVINO and bool(probe_runtime({"OpenVINOExecutionProvider": None}).devices)
+HAS_WEBGPU = any(probe_runtime({"WebGpuExecutionProvider": None}).devices)
+needs_webgpu_device = pytest.mark.skipif(not HAS_WEBGPU, reason="WebGPU offers no device here")
 needs_openvino_device = pytest.mark.skipif(not HAS_DEVICE, reason="OpenVINO offers no device here")
 
 
@@ -85,3 +88,20 @@ def test_openvinos_cpu_device_and_webgpu_are_refused(tmp_path: Path) -> None:
     refused = plan(tmp_path, OPENVINO, "WebGpu")
     assert refused.code == 1
     assert "incompatible-devices" in refused.out or "unavailable-provider" in refused.out
+
+
+@needs_openvino_device
+@needs_webgpu_device
+def test_openvinos_cpu_device_and_webgpu_abort_the_process_and_not_ortdeploy(tmp_path: Path) -> None:
+    """OpenVINO declines FastGelu, which WebGPU then takes with OpenVINO's output."""
+    nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("FastGelu", ["a"], ["y"], domain="com.microsoft")]
+    tensor = helper.make_tensor_value_info("x", 1, [4, 4]), helper.make_tensor_value_info("y", 1, [4, 4])
+    inner = helper.make_tensor_value_info("a", 1, [4, 4])
+    graph = helper.make_graph(nodes, "g", [tensor[0]], [tensor[1]], value_info=[inner])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "m.onnx")
+    np.save(tmp_path / "data.npy", np.full((4, 4), 0.5, np.float32))
+    applied = apply_past_the_rules(tmp_path, OPENVINO, "WebGpu")
+    assert applied.code == 1
+    assert "was ended by SIGABRT" in " ".join(applied.out.split())
+    assert "Traceback" not in applied.err
