@@ -23,7 +23,7 @@ from ortdeploy.manifest.spec import (
 )
 from ortdeploy.prediction import Prediction, predict_placement
 from ortdeploy.providers.catalogue import full_name
-from ortdeploy.tensors import ROWS, Shape, TensorType
+from ortdeploy.tensors import ROWS, WIDER, Shape, TensorType
 from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
 from ortdeploy.transforms.protocol import InapplicableError
 
@@ -298,6 +298,8 @@ def _bind(
     stacked = len(columns) > 1 or _needs_vector(source, columns, target)
     start = _source_type(source, columns, target, stacked=stacked)
     steps = job.prepare.get(value.name, ())
+    if source.format in TEXT_FORMATS and target.dtype in WIDER:  # text is read as the type that holds each value of it
+        steps = (*steps, StepSpec(name="cast", options={"cast": target.dtype}, at=(*job.at, "prepare", value.name)))
     stages, problem = _infer_prepare(steps, start)
     return Binding(
         value=value,
@@ -324,11 +326,16 @@ def _source_type(source: InputFacts, columns: tuple[str, ...], target: TensorTyp
     if not known:
         return TensorType()
     first = known[0]
-    dtype = target.dtype if source.format in TEXT_FORMATS else first.dtype
+    dtype = _numpy_type(target.dtype) if source.format in TEXT_FORMATS else first.dtype
     if not stacked:
         return replace(first, dtype=dtype)
     shape: Shape | None = (ROWS, len(columns), *first.shape[1:]) if first.shape else None
     return TensorType(dtype, shape)
+
+
+def _numpy_type(dtype: str | None) -> str | None:
+    """Return the element type itself, or the one that numpy has for its values."""
+    return WIDER.get(dtype, dtype) if dtype else dtype
 
 
 def _infer_prepare(steps: Sequence[StepSpec], tensor: TensorType) -> tuple[tuple[TensorType, ...], StepProblem | None]:
@@ -345,10 +352,10 @@ def _infer_prepare(steps: Sequence[StepSpec], tensor: TensorType) -> tuple[tuple
 
 def _output_type(value: ValueFacts, *, batched: bool) -> TensorType:
     """Return a model output's type with the rows in front."""
-    shape = value.tensor.shape
+    dtype, shape = _numpy_type(value.tensor.dtype), value.tensor.shape
     if shape is None:
-        return TensorType(value.tensor.dtype)
-    return TensorType(value.tensor.dtype, (ROWS, *(shape[1:] if batched else shape)))
+        return TensorType(dtype)
+    return TensorType(dtype, (ROWS, *(shape[1:] if batched else shape)))
 
 
 def _with_labels(step: StepSpec, facts: Facts) -> StepSpec:

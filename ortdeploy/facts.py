@@ -108,6 +108,7 @@ class HostFacts:
 class ValueFacts:
     """An input or output of a graph. `kind` is tensor, sequence, map, optional or sparse; `optional` has a default.
 
+    `element` is the kind of a sequence's elements.
     `limits` are the lowest and highest value that the graph can take: those of an index into a constant table.
     """
 
@@ -116,6 +117,7 @@ class ValueFacts:
     tensor: TensorType
     optional: bool = False
     limits: tuple[int, int] | None = None
+    element: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,22 +19,13 @@ from ortdeploy.facts import ModelFacts, Problem, ValueFacts
 from ortdeploy.graph_nodes import read_nodes
 from ortdeploy.graph_tables import index_limits
 from ortdeploy.graph_tensors import TensorProblemError, external_files
-from ortdeploy.tensors import Shape, TensorType
+from ortdeploy.tensors import ELEMENT_TYPES, Shape, TensorType
 
 _ELEMENT_TYPES: dict[int, str] = {
-    onnx.TensorProto.BOOL: "bool",
-    onnx.TensorProto.FLOAT16: "float16",
-    onnx.TensorProto.FLOAT: "float32",
-    onnx.TensorProto.DOUBLE: "float64",
-    onnx.TensorProto.INT8: "int8",
-    onnx.TensorProto.INT16: "int16",
-    onnx.TensorProto.INT32: "int32",
-    onnx.TensorProto.INT64: "int64",
-    onnx.TensorProto.STRING: "string",
-    onnx.TensorProto.UINT8: "uint8",
-    onnx.TensorProto.UINT16: "uint16",
-    onnx.TensorProto.UINT32: "uint32",
-    onnx.TensorProto.UINT64: "uint64",
+    number: name
+    for name, word in ELEMENT_TYPES.items()
+    for key, number in onnx.TensorProto.DataType.items()
+    if key.lower() == word
 }
 _KINDS = {
     "tensor_type": "tensor",
@@ -128,13 +119,18 @@ def _facts(path: Path, model: onnx.ModelProto, digest: str) -> ModelFacts:
 
 
 def _value(value: onnx.ValueInfoProto, *, optional: bool) -> ValueFacts:
-    kind = _KINDS.get(value.type.WhichOneof("value") or "tensor_type", "tensor")
+    kind = _kind(value.type)
     if kind != "tensor":
-        return ValueFacts(name=value.name, kind=kind, tensor=TensorType(), optional=optional)
+        element = _kind(value.type.sequence_type.elem_type) if kind == "sequence" else None
+        return ValueFacts(name=value.name, kind=kind, tensor=TensorType(), optional=optional, element=element)
     tensor = value.type.tensor_type
     shape = _shape(tensor.shape) if tensor.HasField("shape") else None
     dtype = _ELEMENT_TYPES.get(tensor.elem_type)
     return ValueFacts(name=value.name, kind=kind, tensor=TensorType(dtype, shape), optional=optional)
+
+
+def _kind(kind: onnx.TypeProto) -> str:
+    return _KINDS.get(kind.WhichOneof("value") or "tensor_type", "tensor")
 
 
 def _shape(shape: onnx.TensorShapeProto) -> Shape:

@@ -410,7 +410,7 @@ def _run_job(job: ResolvedJob) -> RunJob:
         last=spec.last,
         pad_to=job.fixed_batch if job.fixed_batch is not None else (job.batch_size if spec.last == "pad" else None),
         fetch=fetch,
-        check_finite=tuple(n for n in fetch if job.outputs[n].dtype in FLOATING) if spec.on_nan != "keep" else (),
+        check_finite=tuple(_can_be_nan(job, fetch)) if spec.on_nan != "keep" else (),
         on_nan=spec.on_nan,
         postprocess=tuple(_planned_postprocess(job)),
         output=spec.output.path,
@@ -421,6 +421,12 @@ def _run_job(job: ResolvedJob) -> RunJob:
         identity=job.identity,
         committed_rows=job.output.rows,
     )
+
+
+def _can_be_nan(job: ResolvedJob, fetch: Sequence[str]) -> Iterator[str]:
+    """Yield the outputs that are, or may hold, floating numbers."""
+    values = {value.name: value for value in job.model.facts.outputs}
+    yield from (name for name in fetch if job.outputs[name].dtype in FLOATING or values[name].kind != "tensor")
 
 
 def _planned_step(step: StepSpec, tensor: TensorType) -> PlannedStep:

@@ -5,6 +5,7 @@ A backend can place every node and answer with zeros without an error; its numbe
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -34,12 +35,29 @@ class ProbeRun:
             if problem:
                 raise ProviderFailedError(f"output {name} is not what the CPU provider computes: {problem}")
 
-    def _difference(self, value: Array, expected: Array) -> str | None:
+    def _difference(self, value: Any, expected: Any) -> str | None:
+        if not isinstance(expected, np.ndarray):
+            return self._value_difference(value, expected)
         if value.shape != expected.shape or value.dtype != expected.dtype:
             return f"{value.dtype} {list(value.shape)} instead of {expected.dtype} {list(expected.shape)}"
         if not np.issubdtype(value.dtype, np.floating):
             share = float(np.mean(value == expected)) if value.size else 1.0
             return None if share >= _EQUAL_SHARE else f"only {share:.0%} of its values are equal"
+        return self._floating_difference(value, expected)
+
+    def _value_difference(self, value: Any, expected: Any) -> str | None:
+        """Compare sequences and maps, element by element."""
+        if isinstance(expected, dict) and isinstance(value, dict) and value.keys() == expected.keys():
+            value, expected = list(value.values()), list(expected.values())
+        if not isinstance(expected, list):
+            return self._difference(np.asarray(value), np.asarray(expected)) if value != expected else None
+        if not isinstance(value, list) or len(value) != len(expected):
+            return f"it is not a sequence of {len(expected)}"
+        return next(
+            (problem for pair in zip(value, expected, strict=True) if (problem := self._difference(*pair))), None
+        )
+
+    def _floating_difference(self, value: Array, expected: Array) -> str | None:
         finite = np.isfinite(expected)
         if not np.array_equal(finite, np.isfinite(value)):
             return "it has infinities or NaN in other places"

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
+from ortdeploy.element_types import numpy_dtype, widened
 from ortdeploy.plan import PlannedInput, PlannedStep, RunJob
 from ortdeploy.probe_run import ProbeRun
 from ortdeploy.runtime.protocol import Array, Session
@@ -100,16 +101,17 @@ class RowRunner:
             raise StageError("run", "run-refused", str(error)) from error
         self.run_times.add(time.perf_counter() - begin)
         if self._job.batch_size == 0:
-            return {name: value[np.newaxis] for name, value in zip(self._job.fetch, values, strict=True)}
+            return {name: _as_row(value) for name, value in zip(self._job.fetch, values, strict=True)}
         expected = self._job.pad_to or rows
         for name, value in zip(self._job.fetch, values, strict=True):
-            if value.ndim == 0 or len(value) != expected:
-                shape = format_shape(value.shape)
+            if np.ndim(value) == 0 or len(value) != expected:
+                shape = format_shape(np.shape(value))
                 raise StageError("contract", "output-rows", f"output {name} is {shape} for {expected} rows")
         return {name: value[:rows] for name, value in zip(self._job.fetch, values, strict=True)}
 
     def _run(self, session: Session, feeds: dict[str, Array]) -> Sequence[Array]:
-        return session.run(self._job.fetch, feeds, self._job.adapter)
+        values = session.run(self._job.fetch, feeds, self._job.adapter)
+        return [widened(value) if isinstance(value, np.ndarray) else value for value in values]
 
     def _run_both(self, probe: ProbeRun, feeds: dict[str, Array]) -> Sequence[Array]:
         """Run a batch on the CPU session too, at the same time, and compare. Raises ProviderFailedError.
@@ -143,14 +145,17 @@ class RowRunner:
             return [(rows, results)]
         finite = np.ones(len(rows), dtype=bool)
         for name in self._job.check_finite:
-            finite &= np.isfinite(np.asarray(results[name])).reshape(len(rows), -1).all(axis=1)
+            finite &= _finite_rows(results[name])
         if finite.all():
             return [(rows, results)]
         if self._job.on_nan == "fail":
             error = StageError("run", "not-finite", "an output holds NaN or an infinity")
             failed += [self._failure(batch, row, error) for row, fine in zip(rows, finite, strict=True) if not fine]
         kept = [row for row, fine in zip(rows, finite, strict=True) if fine]
-        picked: dict[str, Column] = {name: np.asarray(column)[finite] for name, column in results.items()}
+        picked: dict[str, Column] = {
+            name: [column[row] for row in np.flatnonzero(finite)] if isinstance(column, list) else column[finite]
+            for name, column in results.items()
+        }
         return [(kept, picked)] if kept else []
 
     def _failure(self, batch: Batch, row: int, error: StageError) -> FailedRow:
@@ -174,11 +179,33 @@ class RowRunner:
         return columns
 
 
+def _as_row(value: Any) -> Column:
+    """Return the one row that a run has given; sequences and maps are values of the row."""
+    return value[np.newaxis] if isinstance(value, np.ndarray) else [value]
+
+
+def _finite_rows(column: Column) -> Array:
+    """Tell of each row whether all its numbers are finite."""
+    if isinstance(column, list):
+        return np.array([_is_finite(value) for value in column], dtype=bool)
+    return np.asarray(np.isfinite(column).reshape(len(column), -1).all(axis=1))
+
+
+def _is_finite(value: Any) -> bool:
+    """Tell whether all numbers of a sequence or a map are finite."""
+    if isinstance(value, dict | list):
+        return all(_is_finite(item) for item in (value.values() if isinstance(value, dict) else value))
+    numbers = np.asarray(value)
+    return not np.issubdtype(numbers.dtype, np.floating) or bool(np.isfinite(numbers).all())
+
+
 def _json_value(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
 def _concatenate(parts: list[Column]) -> Column:
+    if any(isinstance(part, list) for part in parts):
+        return [value for part in parts for value in part]
     arrays = [np.asarray(part) for part in parts]
     if len({array.shape[1:] for array in arrays}) == 1:
         return np.concatenate(arrays)
@@ -201,7 +228,7 @@ class _PreparedInput:
         self.name = planned.name
         self._planned = planned
         self._steps = [(step.name, _build_prepare(step)) for step in planned.steps]
-        self._dtype = np.dtype(object) if planned.dtype == "string" else np.dtype(planned.dtype)
+        self._dtype = numpy_dtype(planned.dtype)
         self._whole_rows = whole_rows
 
     def prepare(self, columns: dict[str, Column], rows: Sequence[int], available: int) -> Array:

@@ -21,8 +21,33 @@ ELEMENT_TYPES: dict[str, str] = {
     "uint16": "uint16",
     "uint32": "uint32",
     "uint64": "uint64",
+    "bfloat16": "bfloat16",
+    "float8_e4m3fn": "float8e4m3fn",
+    "float8_e4m3fnuz": "float8e4m3fnuz",
+    "float8_e5m2": "float8e5m2",
+    "float8_e5m2fnuz": "float8e5m2fnuz",
+    "float8_e8m0fnu": "float8e8m0",
+    "int2": "int2",
+    "int4": "int4",
+    "uint2": "uint2",
+    "uint4": "uint4",
 }
-"""Element types that a row can have, and what ONNX Runtime calls them inside `tensor(…)`."""
+"""Element types that a row can have, and what ONNX Runtime calls them inside `tensor(…)`. The names are numpy's, and
+ml_dtypes' from bfloat16 on."""
+
+WIDER: dict[str, str] = {
+    "bfloat16": "float32",
+    "float8_e4m3fn": "float32",
+    "float8_e4m3fnuz": "float32",
+    "float8_e5m2": "float32",
+    "float8_e5m2fnuz": "float32",
+    "float8_e8m0fnu": "float32",
+    "int2": "int8",
+    "int4": "int8",
+    "uint2": "uint8",
+    "uint4": "uint8",
+}
+"""Element types that numpy does not have, and the type of numpy that holds all their values, which files hold."""
 
 FLOATING = ("float16", "float32", "float64")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")

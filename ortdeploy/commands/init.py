@@ -16,7 +16,7 @@ from ortdeploy.graph import read_model
 from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.part_files import open_whole
-from ortdeploy.tensors import FLOATING, Shape, TensorType
+from ortdeploy.tensors import FLOATING, WIDER, Shape, TensorType
 from ortdeploy.views import text
 from ortdeploy.workflow import plan_manifests
 
@@ -85,9 +85,8 @@ def _sample(tensor: TensorType, batch: int | None, random: np.random.Generator) 
     sizes = (_SAMPLE_ROWS, *(row[1:] if batch else row))
     if tensor.dtype == "string":
         return np.full(sizes, "", dtype=str)
-    if tensor.dtype in FLOATING:
-        return random.random(sizes).astype(tensor.dtype)
-    return np.zeros(sizes, dtype=tensor.dtype or "float32")
+    dtype = WIDER.get(tensor.dtype, tensor.dtype) if tensor.dtype else "float32"
+    return random.random(sizes).astype(dtype) if dtype in FLOATING else np.zeros(sizes, dtype=dtype)
 
 
 def _size(size: int | str | None, axis: int, shape: Shape) -> int:
@@ -107,8 +106,13 @@ def _render(model: Path, manifest: Path, sample: Path, facts: ModelFacts, batch:
         ) from error
     name = scalar(model.stem)
     outputs = [value for value in facts.outputs if value.kind == "tensor" and value.tensor.dtype]
-    key = "" if any(value.name == "row" for value in outputs) else "      key: [row]\n"
-    columns = "" if len(outputs) == len(facts.outputs) else f"      columns: {flow([v.name for v in outputs])}\n"
+    written = [
+        value for value in facts.outputs if value in outputs or (value.kind != "tensor" and _in_rows(value, batch))
+    ]
+    key = "" if any(value.name == "row" for value in written) else "      key: [row]\n"
+    columns = "" if len(written) == len(facts.outputs) else f"      columns: {flow([v.name for v in written])}\n"
+    casts = {v.name: [{"cast": v.tensor.dtype}] for v in facts.inputs if v.tensor.dtype in WIDER and not v.optional}
+    prepare = f"    prepare: {flow(casts)}\n" if casts else ""
     return (
         f"# Made by ortdeploy init. For completion in an editor: ortdeploy schema > deployment.schema.json\n"
         f"version: 1\n\n"
@@ -119,12 +123,17 @@ def _render(model: Path, manifest: Path, sample: Path, facts: ModelFacts, batch:
         f"jobs:\n  run:\n    model: {name}\n"
         f"    input:\n"
         f"      path: {scalar(sample.name)}  # {_SAMPLE_ROWS} sample rows made by init; name your own files here\n{key}"
-        f"    batch: {{size: {batch or 'none'}}}\n"
+        f"{prepare}    batch: {{size: {batch or 'none'}}}\n"
         f"    output:\n      path: {scalar(f'outbox/{manifest.stem}')}\n      format: jsonl\n{columns}"
     )
 
 
-def _tensors(values: "tuple[ValueFacts, ...] | list[ValueFacts]") -> str:
+def _in_rows(value: ValueFacts, batch: int | None) -> bool:
+    """Tell whether JSON lines can hold a sequence or map: one for each row."""
+    return value.kind != "sparse" and (batch is None or value.element == "map")
+
+
+def _tensors(values: tuple[ValueFacts, ...] | list[ValueFacts]) -> str:
     return "".join(f"      {scalar(value.name)}: {_tensor(value.tensor)}\n" for value in values)
 
 

@@ -1,12 +1,13 @@
-"""What it catches: a fed input or written output that is not a tensor (a sequence, a map, an optional), has an element
-type that rows cannot have here, or has no dimension for rows although the job runs in batches.
+"""What it catches: a fed input or written output that rows cannot carry: an input that is not a tensor, or has no
+dimension for rows although the job runs in batches; an output that is a sequence or map where the output's format, a
+postprocess step or the batch cannot take one; an element type that nothing here has.
 
-Why: classifiers exported from scikit-learn give sequences of maps unless told otherwise, and a scalar input belongs
-to a run, not to a row.
+Why: classifiers exported from scikit-learn give a sequence of maps, one for each row, unless told otherwise. JSON lines
+hold those, arrays and tables do not. Any other sequence or map belongs to a run, not to a row; so does a scalar input.
 
-Example: an output of type seq(map(int64, tensor(float))).
+Example: an output of type seq(map(int64, tensor(float))) with format: npz.
 
-How to fix: export with zipmap off, leave the output out with columns:, or use batch: {size: none}.
+How to fix: write format: jsonl, leave the output out with columns:, use batch: {size: none}, or export with zipmap off.
 """
 
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment
+    from ortdeploy.deployment import Deployment, ResolvedJob
     from ortdeploy.facts import ValueFacts
 
 RULE = Rule(id="unsupported-tensor", summary="Input or output that rows cannot carry")
@@ -25,19 +26,33 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
         for binding in job.bindings:
             reason = _reason(binding.value)
-            if reason is None and job.batch_size and binding.target.shape == ():
+            if binding.value.kind != "tensor":
+                reason = f"is a {binding.value.kind}; columns of rows feed tensors only"
+            elif reason is None and job.batch_size and binding.target.shape == ():
                 reason = "is a scalar, which has no dimension for rows; use batch: {size: none}"
             if reason:
                 detail = f'Input "{binding.value.name}" of model "{job.spec.model}" {reason}.'
                 yield Finding(at=job.spec.input.at, detail=detail, key=True, job=job.spec.name, model=job.spec.model)
         for value in job.model.facts.outputs:
-            reason = _reason(value) if value.name in job.needed else None
+            reason = _output_reason(value, job) if value.name in job.needed else None
             if reason:
                 detail = f'Output "{value.name}" of model "{job.spec.model}" {reason}. Leave it out with columns:.'
                 yield Finding(at=job.spec.output.at, detail=detail, key=True, job=job.spec.name, model=job.spec.model)
 
 
+def _output_reason(value: "ValueFacts", job: "ResolvedJob") -> str | None:
+    if value.kind == "tensor":
+        return _reason(value)
+    if value.kind == "sparse":
+        return "is a sparse tensor, which ONNX Runtime does not hand to Python"
+    if job.spec.output.format != "jsonl":
+        return f"is a {value.kind}, which {job.spec.output.format} cannot hold; use format: jsonl"
+    if any(step.reads == value.name for step in job.postprocess):
+        return f"is a {value.kind}, and postprocess steps read tensors"
+    if job.batch_size and value.element != "map":
+        return f"is a {value.kind} of a whole run, not of each row; use batch: {{size: none}}"
+    return None
+
+
 def _reason(value: "ValueFacts") -> str | None:
-    if value.kind != "tensor":
-        return f"is a {value.kind}, not a tensor"
     return None if value.tensor.dtype else "has an element type that rows cannot have here"

@@ -1,21 +1,37 @@
 """Tensors of the element types that numpy does not have, through OrtValue and ml_dtypes' arrays.
 
 onnxruntime's Python binding takes and gives numpy arrays only of numpy's own types ("Numpy_type 256 can't be converted
-to MLDataType"); an OrtValue carries any of them as plain bytes. ml_dtypes comes with onnx.
+to MLDataType"); an OrtValue carries any of them as plain bytes. Types smaller than a byte lie packed in it, the first
+value in the lowest bits (seen on onnxruntime 1.31.1), and one to a byte in ml_dtypes' arrays.
 """
 
 import ctypes
+import math
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 
-_NUMBERS = {"bfloat16": 16, "float8_e4m3fn": 17, "float8_e4m3fnuz": 18, "float8_e5m2": 19, "float8_e5m2fnuz": 20}
-"""TensorProto's numbers, by ml_dtypes' names."""
+from ortdeploy.element_types import numpy_dtype
+from ortdeploy.tensors import ELEMENT_TYPES, WIDER
 
-_TYPES = frozenset(f"tensor({name.replace('_', '')})" for name in _NUMBERS)
+_NUMBERS = {
+    "bfloat16": 16,
+    "float8_e4m3fn": 17,
+    "float8_e4m3fnuz": 18,
+    "float8_e5m2": 19,
+    "float8_e5m2fnuz": 20,
+    "uint4": 21,
+    "int4": 22,
+    "float8_e8m0fnu": 24,
+    "uint2": 25,
+    "int2": 26,
+}
+"""TensorProto's numbers."""
+
+_BITS = {"uint4": 4, "int4": 4, "uint2": 2, "int2": 2}
+_TYPES = {f"tensor({ELEMENT_TYPES[name]})": name for name in WIDER}
 
 
 def needs_ort_values(session: ort.InferenceSession) -> bool:
@@ -36,18 +52,38 @@ def _to_value(array: Any) -> ort.OrtValue:
     if number is None:
         return ort.OrtValue.ortvalue_from_numpy(array)
     plain = np.ascontiguousarray(array).view(np.uint16 if array.itemsize == 2 else np.uint8)  # noqa: PLR2004  bytes
+    if array.dtype.name in _BITS:
+        plain = _packed(plain, _BITS[array.dtype.name])
     return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(plain, number)
 
 
 def _to_array(value: ort.OrtValue) -> Any:
     if not value.is_tensor() or value.data_type() not in _TYPES:
         return value.numpy()
-    raw = ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes())
-    return np.frombuffer(raw, _dtypes()[value.element_type()]).reshape(value.shape())
+    name, shape = _TYPES[value.data_type()], value.shape()
+    raw = np.frombuffer(ctypes.string_at(value.data_ptr(), value.tensor_size_in_bytes()), np.uint8)
+    if name in _BITS:
+        raw = _unpacked(raw, math.prod(shape), _BITS[name], signed=name.startswith("int"))
+    return raw.view(numpy_dtype(name)).reshape(shape)
 
 
-@cache
-def _dtypes() -> dict[int, Any]:
-    import ml_dtypes  # noqa: PLC0415  only who has such tensors
+def _packed(plain: Any, bits: int) -> Any:
+    """Return an array of the same shape, which ONNX Runtime measures, whose first bytes hold all values."""
+    each = 8 // bits
+    values = np.zeros(-(-plain.size // each) * each, np.uint8)
+    values[: plain.size] = plain.reshape(-1) & ((1 << bits) - 1)
+    packed = np.zeros(plain.shape, np.uint8)
+    packed.reshape(-1)[: values.size // each] = np.bitwise_or.reduce(
+        values.reshape(-1, each) << (np.arange(each, dtype=np.uint8) * bits), axis=1
+    )
+    return packed
 
-    return {number: np.dtype(getattr(ml_dtypes, name)) for name, number in _NUMBERS.items()}
+
+def _unpacked(raw: Any, count: int, bits: int, *, signed: bool) -> Any:
+    """Return one value to a byte."""
+    shifts = np.arange(8 // bits, dtype=np.uint8) * bits
+    values = ((raw[:, None] >> shifts) & ((1 << bits) - 1)).reshape(-1)[:count]
+    if signed:
+        sign = np.uint8(1 << (bits - 1))
+        values = ((values ^ sign) - sign).astype(np.uint8)
+    return values

@@ -1,4 +1,7 @@
-"""JSON lines: one object a row. Numbers keep every bit; NaN and infinities, which JSON does not have, become null."""
+"""JSON lines: one object a row, sequences as lists and maps as objects.
+
+Numbers keep every bit; NaN and infinities, which JSON does not have, become null.
+"""
 
 import json
 import math
@@ -32,17 +35,28 @@ class _JsonlSink:
 def plain(column: Column) -> list[Any]:
     """Return a column as Python values that JSON has."""
     if isinstance(column, list):
-        return [value.tolist() if isinstance(value, np.ndarray | np.generic) else value for value in column]
+        return [_plain_value(value) for value in column]
     values: list[Any] = column.tolist()
     if np.issubdtype(column.dtype, np.floating) and not np.isfinite(column).all():
         return [_without_nan(value) for value in values]
     return values
 
 
+def _plain_value(value: Any) -> Any:
+    """Return a value of a list, a sequence, a map or an array of its own."""
+    if isinstance(value, np.ndarray):
+        return plain(value) if value.ndim else plain(value[np.newaxis])[0]
+    if isinstance(value, dict):
+        return {key: _plain_value(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain_value(item) for item in value]
+    return _without_nan(value.item() if isinstance(value, np.generic) else value)
+
+
 def _without_nan(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_nan(item) for item in value]
-    return value if math.isfinite(value) else None
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def open_sink(file: BinaryIO, columns: Sequence[str]) -> _JsonlSink:

@@ -4,7 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from ortdeploy.tensors import FLOATING, INTEGERS, TensorType
+from ortdeploy.element_types import narrowed
+from ortdeploy.tensors import FLOATING, INTEGERS, WIDER, TensorType
 from ortdeploy.transforms.protocol import Apply, Array, Options
 
 
@@ -16,6 +17,8 @@ def build(options: Options, tensor: TensorType) -> Apply:  # noqa: ARG001  the s
     name = options["cast"]
     if name == "string":
         return lambda array: (array.astype(str).astype(object),)
+    if name in WIDER:
+        return lambda array: (narrowed(array, name),)
     dtype = np.dtype(name)
 
     def apply(array: Array) -> tuple[Array, ...]:

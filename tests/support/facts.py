@@ -42,9 +42,10 @@ def _dimension(text: str) -> Dimension:
 
 
 def value(name: str, text: str) -> ValueFacts:
-    """`sequence` and the like for other kinds; a trailing `=` marks an input with a default."""
+    """`sequence`, `sequence:map` and the like for other kinds; a trailing `=` marks an input with a default."""
     if "[" not in text:
-        return ValueFacts(name=name, kind=text, tensor=TensorType())
+        kind, _, element = text.partition(":")
+        return ValueFacts(name=name, kind=kind, tensor=TensorType(), element=element or None)
     return ValueFacts(name=name, kind="tensor", tensor=tensor(text.rstrip("=")), optional=text.endswith("="))
 
 
