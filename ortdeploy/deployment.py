@@ -10,7 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ortdeploy.facts import DeviceFacts, Facts, FileFacts, InputFacts, ModelFacts, OutputFacts, RuntimeFacts, ValueFacts
+from ortdeploy.facts import (
+    TEXT_FORMATS,
+    DeviceFacts,
+    Facts,
+    FileFacts,
+    InputFacts,
+    ModelFacts,
+    OutputFacts,
+    RuntimeFacts,
+    ValueFacts,
+)
 from ortdeploy.manifest.spec import (
     AdapterSpec,
     JobSpec,
@@ -28,9 +38,6 @@ from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
 from ortdeploy.transforms.protocol import InapplicableError
 
 DEFAULT_BATCH = 32
-
-TEXT_FORMATS = ("csv", "jsonl")
-"""Formats whose numbers have no element type; they are read as what the model input takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +146,9 @@ class ResolvedJob:
             "adapter": self.adapter_facts.sha256 if self.adapter_facts else "",
             "inputs": self.input.digest,
             "providers": _digest([[_written(entry) for entry in session.written] for session in self.model.sessions]),
-            "columns": _digest([[b.value.name, b.columns, b.stacked] for b in self.bindings]),
+            "columns": _digest(
+                [*([b.value.name, b.columns, b.stacked] for b in self.bindings), *sorted(spec.input.missing.items())]
+            ),
             "prepare": _digest([[b.value.name, [dict(step.options) for step in b.steps]] for b in self.bindings]),
             "batch": _digest([self.batch_size, spec.last]),
             "postprocess": _digest([dict(step.options) for step in self.postprocess]),

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 
 from ortdeploy.tensors import TensorType
 
+TEXT_FORMATS = ("csv", "jsonl")
+"""Formats whose numbers have no element type; they are read as what the model input takes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:

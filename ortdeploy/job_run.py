@@ -187,6 +187,7 @@ class JobRun:
         wanted = Wanted(
             dtypes={name: planned.read_dtype for planned in step.inputs for name in planned.columns},
             keys=tuple(dict.fromkeys((*step.key, "path"))),
+            missing=step.missing,
         )
         with SOURCES[step.format].open_source(files, self._plan.folder, wanted) as source:
             batches = source.batches(self._progress.done, step.batch_size or 1)

@@ -16,7 +16,7 @@ from ortdeploy.providers.catalogue import CPU, find_provider
 from ortdeploy.providers.options import serialise
 from ortdeploy.tensors import FLOATING, Shape, TensorType
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,8 @@ class PlannedInput:
 class RunJob:
     """Run one job.
 
-    `batch_size` 0: each row is one run; `pad_to` fills short batches; `max_failed` is a number of rows or a share.
+    `batch_size` 0: each row is one run; `pad_to` fills short batches; `max_failed` is a number of rows or a share;
+    `missing` says by column what an empty value stands for.
     """
 
     job: str
@@ -135,6 +136,7 @@ class RunJob:
     format: str
     patterns: tuple[str, ...]
     inputs: tuple[PlannedInput, ...]
+    missing: Mapping[str, Any]
     key: tuple[str, ...]
     rows: int | None
     batch_size: int
@@ -404,6 +406,7 @@ def _run_job(job: ResolvedJob) -> RunJob:
         format=job.input.format or "",
         patterns=spec.input.paths,
         inputs=tuple(_planned_input(binding, job) for binding in job.bindings),
+        missing=spec.input.missing,
         key=spec.input.key,
         rows=job.input.rows,
         batch_size=job.batch_size,

@@ -134,11 +134,15 @@ class StepSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSpec:
-    """Where a job's rows come from; `columns` maps model inputs to one or several column names."""
+    """Where a job's rows come from; `columns` maps model inputs to one or several column names.
+
+    `missing` says by column what an empty value stands for; None: its row fails.
+    """
 
     paths: tuple[str, ...]
     format: str | None
     columns: Mapping[str, tuple[str, ...]]
+    missing: Mapping[str, Any]
     key: tuple[str, ...]
     at: Path
 
@@ -366,6 +370,7 @@ def _input(data: Mapping[str, Any], at: Path) -> InputSpec:
     }
     return InputSpec(
         paths=(paths,) if isinstance(paths, str) else tuple(paths),
+        missing=data.get("missing", {}),
         format=data.get("format"),
         columns=columns,
         key=tuple(data.get("key", ())),

@@ -74,6 +74,7 @@ DEPLOYMENT_RULES: tuple[str, ...] = (
     "unreadable-model",
     "unsupported-operator",
     "unsupported-tensor",
+    "unusable-filler",
     "unusable-option-path",
     "unwritable-output",
 )

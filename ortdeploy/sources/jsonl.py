@@ -75,7 +75,11 @@ class _JsonlSource:
     def _decode(self, raw: RawRow) -> dict[str, Any]:
         row = _parse(raw.value)
         for name in (*self.wanted.dtypes, *self.wanted.keys):
-            if name not in row and name not in {"path", "row"}:
+            if name in row or name in {"path", "row"}:
+                continue
+            if name in self.wanted.missing:
+                row[name] = None
+            else:
                 raise RowError(f'the line has no "{name}"', "missing-value")
         return row
 

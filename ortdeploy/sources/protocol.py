@@ -43,10 +43,14 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What to read: columns with the element type that text is read as, and keys, in whatever type they have."""
+    """What to read: columns with the element type that text is read as, and keys, in whatever type they have.
+
+    `missing` says by column what an empty value of a text format stands for; None: its row fails.
+    """
 
     dtypes: Mapping[str, str | None]
     keys: tuple[str, ...] = ()
+    missing: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Source(Protocol):

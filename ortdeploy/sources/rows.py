@@ -58,7 +58,7 @@ def _decode_batch(pending: list[RawRow], decode: Decode, wanted: Wanted, start: 
 
     for number, raw in enumerate(pending, start):
         try:
-            table.append({"path": raw.path, "row": number, **decode(raw)})
+            table.append({"path": raw.path, "row": number, **_without_gaps(decode(raw), wanted)})
             rows.append(number)
         except RowError as error:
             refuse(number, error)
@@ -71,6 +71,23 @@ def _decode_batch(pending: list[RawRow], decode: Decode, wanted: Wanted, start: 
         if key not in columns:
             columns[key] = [row[key] for row in table]
     return Batch(start=start, count=len(pending), rows=rows, columns=columns, failed=failed)
+
+
+def _without_gaps(row: Mapping[str, Any], wanted: Wanted) -> Mapping[str, Any]:
+    """Return a row with what its empty values stand for. Raises RowError where they stand for nothing."""
+    if not wanted.missing:
+        return row
+    return {**row, **{name: _filled(row[name], filler, name) for name, filler in wanted.missing.items()}}
+
+
+def _filled(value: Any, filler: Any, name: str) -> Any:
+    if isinstance(value, list):
+        return [_filled(item, filler, name) for item in value]
+    if value is not None and value != "":
+        return value
+    if filler is None:
+        raise RowError(f'"{name}" is empty', "missing-value")
+    return filler
 
 
 def _convert_alone(

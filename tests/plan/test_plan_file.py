@@ -105,9 +105,9 @@ def test_facts_that_moved_are_named() -> None:
         "{}",
         "[]",
         "null",
-        '{"format_version": 3, "plans": []}',
-        '{"format_version": 2}',
-        '{"format_version": 2, "plans": [{}]}',
+        '{"format_version": 2, "plans": []}',
+        '{"format_version": 3}',
+        '{"format_version": 3, "plans": [{}]}',
     ],
 )
 def test_what_is_no_plan_is_refused(text: str) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -264,6 +265,34 @@ def test_a_null_among_floats_is_not_taken_for_a_number(tmp_path: Path) -> None:
     batches = read(tmp_path, "jsonl", ["a.jsonl"], Wanted(dtypes={"x": "float32"}))
     assert [row for row, _, _ in failures(batches)] == [1]
     assert len(column(batches, "x")) == 2
+
+
+def test_missing_values_are_what_they_are_said_to_stand_for(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("age,city,n\n1.5,Rome,1\n,,\n2.5,Bonn,3\n")
+    wanted = Wanted(dtypes={"age": "float32", "city": "string", "n": "int64"}, keys=("city",))
+    (batch,) = read(tmp_path, "csv", ["a.csv"], wanted, size=9)
+    assert failures([batch]) == [(1, "a.csv:3", "empty-value")]
+    missing = {"age": "nan", "city": "unknown", "n": 0}
+    (batch,) = read(tmp_path, "csv", ["a.csv"], replace(wanted, missing=missing), size=9)
+    assert np.isnan(batch.columns["age"][1])
+    assert column([batch], "age")[::2] == [1.5, 2.5]
+    assert column([batch], "city") == ["Rome", "unknown", "Bonn"]
+    assert column([batch], "n") == [1, 0, 3]
+    (batch,) = read(tmp_path, "csv", ["a.csv"], replace(wanted, missing={**missing, "city": None}), size=9)
+    assert failures([batch]) == [(1, "a.csv:3", "missing-value")]
+
+
+def test_nulls_and_absent_keys_of_json_lines_are_missing_too(tmp_path: Path) -> None:
+    lines = ['{"x": [1, null], "t": "a"}', '{"x": [3, 4], "t": null}', '{"x": [5, 6]}', '{"x": [7, 8], "t": ""}']
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    wanted = Wanted(dtypes={"x": "float32", "t": "string"})
+    (batch,) = read(tmp_path, "jsonl", ["a.jsonl"], wanted, size=9)
+    assert [code for _, _, code in failures([batch])] == ["empty-value", "not-text", "missing-value"]
+    (batch,) = read(tmp_path, "jsonl", ["a.jsonl"], replace(wanted, missing={"x": 2, "t": "-"}), size=9)
+    assert column([batch], "x") == [[1, 2], [3, 4], [5, 6], [7, 8]]
+    assert column([batch], "t") == ["a", "-", "-", "-"]
+    (batch,) = read(tmp_path, "jsonl", ["a.jsonl"], replace(wanted, missing={"t": None}), size=9)
+    assert [row for row, _, _ in failures([batch])] == [0, 1, 2, 3]
 
 
 def test_rows_of_different_shape_stay_rows(tmp_path: Path) -> None:
