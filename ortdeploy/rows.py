@@ -1,10 +1,10 @@
-"""What happens to rows between source and sink: prepare, check, run, postprocess. One object a job, no I/O.
+"""What happens to rows between source and sink: fed, run, postprocessed. One object a job and session, no I/O.
 
 A failing batch is split until the bad row is alone; the rest is kept.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -12,25 +12,16 @@ from typing import Any
 import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
-from ortdeploy.element_types import numpy_dtype, widened
-from ortdeploy.plan import PlannedInput, PlannedStep, RunJob
+from ortdeploy.element_types import widened
+from ortdeploy.feeds import Feeder, StageError
+from ortdeploy.plan import PlannedStep, RunJob
 from ortdeploy.probe_run import ProbeRun
 from ortdeploy.runtime.protocol import Array, Session
 from ortdeploy.sources.protocol import Batch, Column, FailedRow
 from ortdeploy.tensors import TensorType, format_shape
 from ortdeploy.timing import Histogram
-from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
+from ortdeploy.transforms.catalogue import POSTPROCESS
 from ortdeploy.transforms.protocol import Apply
-
-
-class StageError(Exception):
-    """Some row of a batch failed in a stage: prepare, contract, run or postprocess."""
-
-    def __init__(self, stage: str, code: str, message: str) -> None:
-        """Take what goes into _failed.jsonl."""
-        super().__init__(message)
-        self.stage = stage
-        self.code = code
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,7 +42,7 @@ class RowRunner:
         self._job = job
         self._session = session
         self._probe = probe
-        self._inputs = [_PreparedInput(planned, whole_rows=job.batch_size == 0) for planned in job.inputs]
+        self._feeder = Feeder(job)
         self._postprocess = [(step, _build_postprocess(step)) for step in job.postprocess]
         self.run_times = Histogram()
 
@@ -71,25 +62,23 @@ class RowRunner:
     ) -> list[tuple[Sequence[int], dict[str, Column]]]:
         """Try rows together; where that fails, each half on its own."""
         try:
-            results = self._evaluate(batch, rows)
+            feeds = self._feeder.feeds(batch, rows)
+            results = self._apply_postprocess(self._run_session(feeds, len(rows)))
         except StageError as error:
             if len(rows) == 1:
                 failed.append(self._failure(batch, rows[0], error))
                 return []
             middle = len(rows) // 2
             return self._split(batch, rows[:middle], failed) + self._split(batch, rows[middle:], failed)
-        return self._keep_finite(batch, rows, results, failed)
-
-    def _evaluate(self, batch: Batch, rows: Sequence[int]) -> dict[str, Column]:
-        """Take rows through all stages. Raises StageError."""
-        if self._job.batch_size == 0 and len(rows) > 1:
-            raise StageError("run", "one-row-a-run", "rows of this model are run one by one")
-        feeds: dict[str, Array] = {}
-        sizes: dict[str, int] = {}
-        for planned in self._inputs:
-            array = planned.prepare(batch.columns, rows, len(batch.rows))
-            feeds[planned.name] = planned.check(array, len(rows), self._job.pad_to, sizes)
-        return self._apply_postprocess(self._run_session(feeds, len(rows)))
+        finite = self._finite(results, len(rows))
+        if finite is None or finite.all():
+            return [(rows, results)]
+        clean = self._feeder.finite_rows(feeds, len(rows))
+        if not clean.all() and (clean & ~finite).any():  # a graph that mixes rows: NaN of some may have reached others
+            self._refuse_not_finite(batch, rows, clean, failed)
+            return self._split(batch, [row for row, fine in zip(rows, clean, strict=True) if fine], failed)
+        self._refuse_not_finite(batch, rows, finite, failed)
+        return _keep(rows, results, finite)
 
     def _run_session(self, feeds: dict[str, Array], rows: int) -> dict[str, Column]:
         begin = time.perf_counter()
@@ -137,26 +126,20 @@ class RowRunner:
             results.update(zip(step.results, made, strict=True))
         return results
 
-    def _keep_finite(
-        self, batch: Batch, rows: Sequence[int], results: dict[str, Column], failed: list[FailedRow]
-    ) -> list[tuple[Sequence[int], dict[str, Column]]]:
-        """Apply on_nan to rows whose outputs hold NaN or an infinity."""
+    def _finite(self, results: dict[str, Column], rows: int) -> Array | None:
+        """Tell of each row whether the outputs that on_nan looks at are all finite; None where it looks at none."""
         if not self._job.check_finite:
-            return [(rows, results)]
-        finite = np.ones(len(rows), dtype=bool)
+            return None
+        finite = np.ones(rows, dtype=bool)
         for name in self._job.check_finite:
             finite &= _finite_rows(results[name])
-        if finite.all():
-            return [(rows, results)]
+        return finite
+
+    def _refuse_not_finite(self, batch: Batch, rows: Sequence[int], fine: Array, failed: list[FailedRow]) -> None:
+        """Make failed rows of those that are not fine, where on_nan says so; else they count as skipped."""
         if self._job.on_nan == "fail":
             error = StageError("run", "not-finite", "an output holds NaN or an infinity")
-            failed += [self._failure(batch, row, error) for row, fine in zip(rows, finite, strict=True) if not fine]
-        kept = [row for row, fine in zip(rows, finite, strict=True) if fine]
-        picked: dict[str, Column] = {
-            name: [column[row] for row in np.flatnonzero(finite)] if isinstance(column, list) else column[finite]
-            for name, column in results.items()
-        }
-        return [(kept, picked)] if kept else []
+            failed += [self._failure(batch, row, error) for row, good in zip(rows, fine, strict=True) if not good]
 
     def _failure(self, batch: Batch, row: int, error: StageError) -> FailedRow:
         key = {name: _json_value(batch.columns[name][row]) for name in self._job.key}
@@ -177,6 +160,18 @@ class RowRunner:
         for name in self._job.columns:
             columns[name] = _concatenate([results[name] for _, results in pieces])
         return columns
+
+
+def _keep(
+    rows: Sequence[int], results: dict[str, Column], chosen: Array
+) -> list[tuple[Sequence[int], dict[str, Column]]]:
+    """Return the chosen rows with their results."""
+    kept = [row for row, fine in zip(rows, chosen, strict=True) if fine]
+    picked: dict[str, Column] = {
+        name: [column[row] for row in np.flatnonzero(chosen)] if isinstance(column, list) else column[chosen]
+        for name, column in results.items()
+    }
+    return [(kept, picked)] if kept else []
 
 
 def _as_row(value: Any) -> Column:
@@ -214,91 +209,3 @@ def _concatenate(parts: list[Column]) -> Column:
 
 def _build_postprocess(step: PlannedStep) -> Apply:
     return POSTPROCESS[step.name].build(step.options, TensorType(step.dtype, step.shape, step.layout))
-
-
-def _build_prepare(step: PlannedStep) -> Callable[[Array], Array]:
-    apply = PREPARE[step.name].build(step.options, TensorType(step.dtype, step.shape, step.layout))
-    return lambda array: apply(array)[0]
-
-
-class _PreparedInput:
-    """One model input: its steps, and the check that keeps what does not fit from native code."""
-
-    def __init__(self, planned: PlannedInput, *, whole_rows: bool) -> None:
-        self.name = planned.name
-        self._planned = planned
-        self._steps = [(step.name, _build_prepare(step)) for step in planned.steps]
-        self._dtype = numpy_dtype(planned.dtype)
-        self._whole_rows = whole_rows
-
-    def prepare(self, columns: dict[str, Column], rows: Sequence[int], available: int) -> Array:
-        """Return the named rows, stacked and taken through the steps. Raises StageError."""
-        parts = [_pick(columns[name], rows, available) for name in self._planned.columns]
-        column = self._stack(parts) if self._planned.stacked else parts[0]
-        if isinstance(column, list):
-            prepared = [self._apply(np.asarray(value)[np.newaxis])[0] for value in column]
-            if len({(value.shape, value.dtype) for value in prepared}) > 1:
-                raise StageError("contract", "ragged-rows", f"rows of input {self.name} differ in shape")
-            return np.stack(prepared)
-        return self._apply(column)
-
-    def _stack(self, parts: list[Column]) -> Array:
-        """Make one vector a row of several columns."""
-        try:
-            return np.stack([np.asarray(part) for part in parts], axis=1)
-        except ValueError as error:
-            raise StageError("contract", "ragged-rows", f"columns of input {self.name} differ in shape") from error
-
-    def _apply(self, array: Array) -> Array:
-        for name, step in self._steps:
-            try:
-                array = step(array)
-            except (ValueError, IndexError, ArithmeticError, TypeError) as error:
-                raise StageError("prepare", name, f"{self.name}: {error}") from error
-        return array
-
-    def check(self, array: Array, rows: int, pad_to: int | None, sizes: dict[str, int]) -> Array:
-        """Return the tensor to feed, contiguous and of exactly the planned type and shape. Raises StageError."""
-        if self._whole_rows:
-            array = np.asarray(array[0])
-        elif pad_to is not None and rows < pad_to:
-            array = np.concatenate([array, np.repeat(array[-1:], pad_to - rows, axis=0)])
-        if array.dtype != self._dtype:
-            message = f"input {self.name} takes {self._planned.dtype} and gets {array.dtype}"
-            raise StageError("contract", "element-type", message)
-        self._check_shape(array, sizes)
-        self._check_limits(array)
-        return np.ascontiguousarray(array) if array.ndim else array
-
-    def _check_shape(self, array: Array, sizes: dict[str, int]) -> None:
-        planned = self._planned.shape
-        if planned is None:
-            return
-        fits = len(planned) == array.ndim and all(
-            size == want if isinstance(want, int) else want is None or sizes.setdefault(want, size) == size
-            for size, want in zip(array.shape, planned, strict=True)
-        )
-        if not fits:
-            have, want = format_shape(array.shape), format_shape(planned)
-            solved = ", ".join(f"{name} = {size}" for name, size in sizes.items())
-            message = f"input {self.name} takes {want} and gets {have}" + (f" ({solved})" if solved else "")
-            raise StageError("contract", "shape", message)
-
-    def _check_limits(self, array: Array) -> None:
-        limits = self._planned.limits
-        if limits is None or not array.size:
-            return
-        low, high = float(array.min()), float(array.max())
-        if not (low >= limits[0] and high <= limits[1]):  # also when one of them is NaN
-            first, last, least, most = (f"{value:.12g}" for value in (*limits, low, high))
-            message = f"input {self.name} must lie in {first} to {last} and has {least} to {most}"
-            raise StageError("contract", "range", message)
-
-
-def _pick(column: Column, rows: Sequence[int], available: int) -> Column:
-    """Take some rows of a column; all of them without a copy."""
-    if len(rows) == available:
-        return column
-    if isinstance(rows, range):
-        return column[rows.start : rows.stop]
-    return [column[row] for row in rows]

@@ -205,6 +205,21 @@ def test_last_pad_and_last_drop(tmp_path: Path) -> None:
     assert (result.committed, result.skipped) == (4, 2)
 
 
+def less_mean(feeds: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+    """A graph that mixes rows: one NaN reaches all of them."""
+    return {"y": feeds["x"] - feeds["x"].mean(axis=0)}
+
+
+@pytest.mark.parametrize(("on_nan", "expected"), [("fail", (5, 1, 0)), ("skip", (5, 0, 1))])
+def test_a_row_with_nan_does_not_take_the_others_of_its_batch_along(
+    tmp_path: Path, on_nan: str, expected: tuple[int, int, int]
+) -> None:
+    save(tmp_path, [1, 2, float("nan"), 6, 7, 8])
+    result = execute(tmp_path, plan_for(tmp_path, 6, on_nan=on_nan, max_failed=1), FakeRuntime(less_mean))
+    assert (result.committed, result.failed, result.skipped) == expected
+    assert rows(tmp_path) == [(0, -2.0), (1, -1.0), (3, 3.0), (4, -0.5), (5, 0.5)]
+
+
 @pytest.mark.parametrize(("on_nan", "expected"), [("keep", (4, 0, 0)), ("fail", (3, 1, 0)), ("skip", (3, 0, 1))])
 def test_rows_whose_outputs_are_not_finite(tmp_path: Path, on_nan: str, expected: tuple[int, int, int]) -> None:
     save(tmp_path, [0, float("inf"), 2, 3])

@@ -1,0 +1,144 @@
+"""What a session is fed: rows taken through their prepare steps, and held against the model to the element.
+
+No native code sees a buffer that does not fit. The plan looks at a job's first rows with the same functions.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from ortdeploy.element_types import numpy_dtype, widened
+from ortdeploy.plan import PlannedInput, PlannedStep, RunJob
+from ortdeploy.sources.protocol import Array, Batch, Column
+from ortdeploy.tensors import TensorType, format_shape
+from ortdeploy.transforms.catalogue import PREPARE
+
+
+class StageError(Exception):
+    """Some row of a batch failed in a stage: prepare, contract, run or postprocess."""
+
+    def __init__(self, stage: str, code: str, message: str) -> None:
+        """Take what goes into _failed.jsonl."""
+        super().__init__(message)
+        self.stage = stage
+        self.code = code
+
+
+class Feeder:
+    """Makes the tensors of one job's runs."""
+
+    def __init__(self, job: RunJob) -> None:
+        """Build every prepare step once."""
+        self._pad_to = job.pad_to
+        self._one_by_one = job.batch_size == 0
+        self._inputs = [_PreparedInput(planned, whole_rows=self._one_by_one) for planned in job.inputs]
+
+    def feeds(self, batch: Batch, rows: Sequence[int]) -> dict[str, Array]:
+        """Return the tensors of one run, for some rows of a batch. Raises StageError."""
+        if self._one_by_one and len(rows) > 1:
+            raise StageError("run", "one-row-a-run", "rows of this model are run one by one")
+        feeds: dict[str, Array] = {}
+        sizes: dict[str, int] = {}
+        for planned in self._inputs:
+            array = planned.prepare(batch.columns, rows, len(batch.rows))
+            feeds[planned.name] = planned.check(array, len(rows), self._pad_to, sizes)
+        return feeds
+
+    def finite_rows(self, feeds: Mapping[str, Array], rows: int) -> Array:
+        """Tell of each row that was fed whether its floating inputs are all finite."""
+        finite = np.ones(rows, dtype=bool)
+        for array in feeds.values():
+            numbers = widened(array)
+            if np.issubdtype(numbers.dtype, np.floating):
+                by_row = np.asarray(np.isfinite(numbers)).reshape(1 if self._one_by_one else len(numbers), -1)
+                finite &= by_row.all(axis=1)[:rows]
+        return finite
+
+
+def _build_prepare(step: PlannedStep) -> Callable[[Array], Array]:
+    apply = PREPARE[step.name].build(step.options, TensorType(step.dtype, step.shape, step.layout))
+    return lambda array: apply(array)[0]
+
+
+class _PreparedInput:
+    """One model input: its steps, and the check that keeps what does not fit from native code."""
+
+    def __init__(self, planned: PlannedInput, *, whole_rows: bool) -> None:
+        self.name = planned.name
+        self._planned = planned
+        self._steps = [(step.name, _build_prepare(step)) for step in planned.steps]
+        self._dtype = numpy_dtype(planned.dtype)
+        self._whole_rows = whole_rows
+
+    def prepare(self, columns: dict[str, Column], rows: Sequence[int], available: int) -> Array:
+        """Return the named rows, stacked and taken through the steps. Raises StageError."""
+        parts = [_pick(columns[name], rows, available) for name in self._planned.columns]
+        column = self._stack(parts) if self._planned.stacked else parts[0]
+        if isinstance(column, list):
+            prepared = [self._apply(np.asarray(value)[np.newaxis])[0] for value in column]
+            if len({(value.shape, value.dtype) for value in prepared}) > 1:
+                raise StageError("contract", "ragged-rows", f"rows of input {self.name} differ in shape")
+            return np.stack(prepared)
+        return self._apply(column)
+
+    def _stack(self, parts: list[Column]) -> Array:
+        """Make one vector a row of several columns."""
+        try:
+            return np.stack([np.asarray(part) for part in parts], axis=1)
+        except ValueError as error:
+            raise StageError("contract", "ragged-rows", f"columns of input {self.name} differ in shape") from error
+
+    def _apply(self, array: Array) -> Array:
+        for name, step in self._steps:
+            try:
+                array = step(array)
+            except (ValueError, IndexError, ArithmeticError, TypeError) as error:
+                raise StageError("prepare", name, f"{self.name}: {error}") from error
+        return array
+
+    def check(self, array: Array, rows: int, pad_to: int | None, sizes: dict[str, int]) -> Array:
+        """Return the tensor to feed, contiguous and of exactly the planned type and shape. Raises StageError."""
+        if self._whole_rows:
+            array = np.asarray(array[0])
+        elif pad_to is not None and rows < pad_to:
+            array = np.concatenate([array, np.repeat(array[-1:], pad_to - rows, axis=0)])
+        if array.dtype != self._dtype:
+            message = f"input {self.name} takes {self._planned.dtype} and gets {array.dtype}"
+            raise StageError("contract", "element-type", message)
+        self._check_shape(array, sizes)
+        self._check_limits(array)
+        return np.ascontiguousarray(array) if array.ndim else array
+
+    def _check_shape(self, array: Array, sizes: dict[str, int]) -> None:
+        planned = self._planned.shape
+        if planned is None:
+            return
+        fits = len(planned) == array.ndim and all(
+            size == want if isinstance(want, int) else want is None or sizes.setdefault(want, size) == size
+            for size, want in zip(array.shape, planned, strict=True)
+        )
+        if not fits:
+            have, want = format_shape(array.shape), format_shape(planned)
+            solved = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+            message = f"input {self.name} takes {want} and gets {have}" + (f" ({solved})" if solved else "")
+            raise StageError("contract", "shape", message)
+
+    def _check_limits(self, array: Array) -> None:
+        limits = self._planned.limits
+        if limits is None or not array.size:
+            return
+        numbers = widened(array)
+        low, high = float(numbers.min()), float(numbers.max())
+        if not (low >= limits[0] and high <= limits[1]):  # also when one of them is NaN
+            first, last, least, most = (f"{value:.12g}" for value in (*limits, low, high))
+            message = f"input {self.name} must lie in {first} to {last} and has {least} to {most}"
+            raise StageError("contract", "range", message)
+
+
+def _pick(column: Column, rows: Sequence[int], available: int) -> Column:
+    """Take some rows of a column; all of them without a copy."""
+    if len(rows) == available:
+        return column
+    if isinstance(rows, range):
+        return column[rows.start : rows.stop]
+    return column[list(rows)] if isinstance(column, np.ndarray) else [column[row] for row in rows]
