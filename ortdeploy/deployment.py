@@ -33,6 +33,7 @@ from ortdeploy.manifest.spec import (
 )
 from ortdeploy.prediction import Prediction, predict_placement
 from ortdeploy.providers.catalogue import full_name
+from ortdeploy.shares import allowed_count
 from ortdeploy.tensors import ROWS, WIDER, Shape, TensorType
 from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
 from ortdeploy.transforms.protocol import InapplicableError
@@ -140,7 +141,7 @@ class ResolvedJob:
         not part of it: changing those lets a job go on where it stopped.
         """
         spec = self.spec
-        output = [spec.output.format, self.columns, spec.input.key, spec.output.rows_per_part, spec.on_nan]
+        output = [spec.output.format, self.columns, spec.input.key, spec.output.rows_per_part, spec.nan_policy]
         return {
             "model": self.model.facts.sha256,
             "adapter": self.adapter_facts.sha256 if self.adapter_facts else "",
@@ -154,6 +155,13 @@ class ResolvedJob:
             "postprocess": _digest([dict(step.options) for step in self.postprocess]),
             "output": _digest(output),
         }
+
+    def allows(self, refused: int) -> bool | None:
+        """Tell whether the error budget has room for refused rows; None: a share of a number that is not known."""
+        limit = self.spec.max_failed
+        if isinstance(limit, str) and self.input.rows is None:
+            return None
+        return refused <= allowed_count(limit, self.input.rows or 0)
 
     @property
     def needed(self) -> frozenset[str]:

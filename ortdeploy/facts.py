@@ -178,10 +178,45 @@ class OutputFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedRow:
+    """A row that cannot be fed to its model: its number, where it came from, the stage that refused it, and why."""
+
+    row: int
+    source: str
+    stage: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstRows:
+    """How many of a job's first rows were looked at, which are refused, and whose numbers are NaN or infinite."""
+
+    rows: int
+    refused: tuple[RefusedRow, ...] = ()
+    not_finite: tuple[int, ...] = ()
+
+    @property
+    def useless(self) -> bool:
+        """Whether none of the rows can be fed to the model."""
+        return 0 < self.rows == len(self.refused)
+
+    @property
+    def text(self) -> str:
+        """How many rows are refused, and the first of them with field and place."""
+        first = self.refused[0]
+        source = f" ({first.source})" if first.source else ""
+        return (
+            f"{len(self.refused)} of the first {self.rows} rows cannot be fed to the model. Row {first.row}{source}, "
+            f"{first.stage}: {first.message.rstrip('.')}."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """Everything that planning one manifest needs to know; the keys are the manifest's names.
 
-    `path_problems` are those of files that options name, by kind and path as written.
+    `path_problems` are those of files that options name, by kind and path as written. `first_rows` are those of jobs
+    that nothing else speaks against.
     """
 
     runtime: RuntimeFacts
@@ -192,3 +227,4 @@ class Facts:
     machine: MachineFacts | None = None
     labels: Mapping[str, FileFacts] = field(default_factory=dict)
     path_problems: Mapping[tuple[str, str], Problem] = field(default_factory=dict)
+    first_rows: Mapping[str, FirstRows] = field(default_factory=dict)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ortdeploy.element_types import numpy_dtype, widened
 from ortdeploy.plan import PlannedInput, PlannedStep, RunJob
-from ortdeploy.sources.protocol import Array, Batch, Column
+from ortdeploy.sources.protocol import Array, Batch, Column, Wanted
 from ortdeploy.tensors import TensorType, format_shape
 from ortdeploy.transforms.catalogue import PREPARE
 
@@ -22,6 +22,15 @@ class StageError(Exception):
         super().__init__(message)
         self.stage = stage
         self.code = code
+
+
+def wanted_columns(job: RunJob) -> Wanted:
+    """Return what a job's source is to read."""
+    return Wanted(
+        dtypes={name: planned.read_dtype for planned in job.inputs for name in planned.columns},
+        keys=tuple(dict.fromkeys((*job.key, "path"))),
+        missing=job.missing,
+    )
 
 
 class Feeder:
@@ -51,7 +60,7 @@ class Feeder:
             numbers = widened(array)
             if np.issubdtype(numbers.dtype, np.floating):
                 by_row = np.asarray(np.isfinite(numbers)).reshape(1 if self._one_by_one else len(numbers), -1)
-                finite &= by_row.all(axis=1)[:rows]
+                finite &= np.asarray(by_row.all(axis=1))[:rows]
         return finite
 
 

@@ -16,6 +16,7 @@ import structlog
 
 from ortdeploy.batch_pool import BatchPool, Finished
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
+from ortdeploy.feeds import wanted_columns
 from ortdeploy.ledger import Ledger, Part
 from ortdeploy.native_output import because
 from ortdeploy.opening import OpenedModel, OpenedSession
@@ -27,7 +28,7 @@ from ortdeploy.shares import allowed_count
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.catalogue import SOURCES
 from ortdeploy.sources.files import list_files
-from ortdeploy.sources.protocol import Batch, FailedRow, Wanted
+from ortdeploy.sources.protocol import Batch, FailedRow
 
 log = structlog.get_logger()
 
@@ -184,12 +185,7 @@ class JobRun:
         """Read batches and write parts until the input ends."""
         step = self._step
         files = list_files(self._plan.folder, step.patterns)
-        wanted = Wanted(
-            dtypes={name: planned.read_dtype for planned in step.inputs for name in planned.columns},
-            keys=tuple(dict.fromkeys((*step.key, "path"))),
-            missing=step.missing,
-        )
-        with SOURCES[step.format].open_source(files, self._plan.folder, wanted) as source:
+        with SOURCES[step.format].open_source(files, self._plan.folder, wanted_columns(step)) as source:
             batches = source.batches(self._progress.done, step.batch_size or 1)
             finished = self._pool.run(self._until_stopped(batches))
             for number, part in groupby(finished, key=lambda one: one.batch.start // step.rows_per_part):

@@ -355,7 +355,7 @@ def _steps(jobs: Sequence[ResolvedJob], folder: str) -> Iterator[Step]:
                 adapter=job.adapter.name, session=name, path=job.adapter_facts.path, sha256=job.adapter_facts.sha256
             )
             opened.add(job.adapter.name)
-        yield _run_job(job)
+        yield planned_job(job)
 
 
 def _open_session(model: ResolvedModel, folder: str) -> OpenSession:
@@ -394,7 +394,8 @@ def _planned_provider(provider: ResolvedProvider, folder: str) -> PlannedProvide
     return PlannedProvider(name=provider.name, options=options, device=planned)
 
 
-def _run_job(job: ResolvedJob) -> RunJob:
+def planned_job(job: ResolvedJob) -> RunJob:
+    """Write down one job to which no rule objects."""
     spec = job.spec
     rows_per_run = job.batch_size or 1
     fetch = tuple(name for name in job.outputs if name in job.needed)
@@ -413,8 +414,8 @@ def _run_job(job: ResolvedJob) -> RunJob:
         last=spec.last,
         pad_to=job.fixed_batch if job.fixed_batch is not None else (job.batch_size if spec.last == "pad" else None),
         fetch=fetch,
-        check_finite=tuple(_can_be_nan(job, fetch)) if spec.on_nan != "keep" else (),
-        on_nan=spec.on_nan,
+        check_finite=tuple(_can_be_nan(job, fetch)) if spec.nan_policy != "keep" else (),
+        on_nan=spec.nan_policy,
         postprocess=tuple(_planned_postprocess(job)),
         output=spec.output.path,
         output_format=spec.output.format,

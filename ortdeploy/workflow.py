@@ -22,7 +22,7 @@ from ortdeploy.manifest.loader import Loaded, LoadOptions, find_manifests, load_
 from ortdeploy.manifest.pages import SUMMARIES
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.providers.catalogue import full_name
-from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, SPEC_RULES, load_rules
+from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, ROW_RULES, SPEC_RULES, load_rules
 from ortdeploy.rules.protocol import check_rules
 
 if TYPE_CHECKING:
@@ -178,7 +178,13 @@ def _resolve(spec: Spec, host: "HostFacts", state_dir: str | None) -> "tuple[Dep
     from ortdeploy.probe import probe  # noqa: PLC0415
 
     deployment = resolve(spec, probe(spec, state_folder(spec.folder, state_dir), host))
-    return deployment, check_rules(load_rules(DEPLOYMENT_RULES), deployment, spec)
+    diagnostics = check_rules(load_rules(DEPLOYMENT_RULES), deployment, spec)
+    if deployment.jobs and not has_errors(diagnostics):
+        from ortdeploy.first_rows import look_at_rows  # noqa: PLC0415  only what has jobs
+
+        deployment = look_at_rows(deployment)
+        diagnostics += check_rules(load_rules(ROW_RULES), deployment, spec)
+    return deployment, diagnostics
 
 
 def state_folder(folder: str, state_dir: str | None) -> Path:

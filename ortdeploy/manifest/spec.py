@@ -172,8 +172,13 @@ class JobSpec:
     postprocess: tuple[StepSpec, ...]
     output: OutputSpec
     max_failed: int | str
-    on_nan: str
+    on_nan: str | None
     at: Path
+
+    @property
+    def nan_policy(self) -> str:
+        """What becomes of rows whose outputs hold NaN or an infinity; kept where the manifest says nothing."""
+        return self.on_nan or "keep"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,7 +363,7 @@ def _job(name: str, data: Mapping[str, Any]) -> JobSpec:
         postprocess=_steps(data.get("postprocess", []), (*at, "postprocess")),
         output=_output(data["output"], (*at, "output")),
         max_failed=errors.get("max_failed", 0),
-        on_nan=errors.get("on_nan", "keep"),
+        on_nan=errors.get("on_nan"),
         at=at,
     )
 

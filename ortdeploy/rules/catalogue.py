@@ -79,7 +79,14 @@ DEPLOYMENT_RULES: tuple[str, ...] = (
     "unwritable-output",
 )
 
-RULES = (*SPEC_RULES, *DEPLOYMENT_RULES)
+ROW_RULES = (
+    "failing-rows",
+    "not-finite-rows",
+    "unusable-rows",
+)
+"""Rules over a deployment with the facts of its first rows, which are read where no other rule has found an error."""
+
+RULES = (*SPEC_RULES, *DEPLOYMENT_RULES, *ROW_RULES)
 
 
 def load_rule(rule: str) -> RuleModule:

@@ -16,6 +16,7 @@ from ortdeploy.sources.rows import RawRow, RowError, batch_rows
 from ortdeploy.tensors import ROWS, TensorType
 
 SUFFIXES = (".csv",)
+FIRST_ROWS = 64
 PACKAGE = None
 
 

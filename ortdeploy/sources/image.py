@@ -19,6 +19,7 @@ from ortdeploy.sources.rows import RawRow, RowError, batch_rows
 from ortdeploy.tensors import ROWS, TensorType
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+FIRST_ROWS = 4
 PACKAGE = ("PIL", "Pillow")
 
 _GREY_16 = ("I;16", "I;16L", "I;16B", "I;16N", "I")

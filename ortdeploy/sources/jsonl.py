@@ -18,6 +18,7 @@ from ortdeploy.sources.rows import RawRow, RowError, batch_rows
 from ortdeploy.tensors import ROWS, TensorType
 
 SUFFIXES = (".jsonl", ".ndjson")
+FIRST_ROWS = 64
 PACKAGE = None
 
 

@@ -15,6 +15,7 @@ from ortdeploy.sources.arrays import ArraysError, ArraySource, Rows, as_rows, te
 from ortdeploy.sources.protocol import Array, Wanted
 
 SUFFIXES = (".npy",)
+FIRST_ROWS = 64
 PACKAGE = None
 
 BLOCK_BYTES = 4 * 1024 * 1024

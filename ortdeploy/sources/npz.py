@@ -13,6 +13,7 @@ from ortdeploy.sources.arrays import ArraysError, ArraySource, as_rows, tensor_t
 from ortdeploy.sources.protocol import Array, Wanted
 
 SUFFIXES = (".npz",)
+FIRST_ROWS = 64
 PACKAGE = None
 
 

@@ -68,6 +68,10 @@ class SourceModule(Protocol):
         """File suffixes by which the format is recognised."""
 
     @property
+    def FIRST_ROWS(self) -> int:  # noqa: N802  a module constant
+        """How many rows a plan looks at: many where reading costs nothing, few where each is decoded."""
+
+    @property
     def PACKAGE(self) -> tuple[str, str] | None:  # noqa: N802  a module constant
         """The import name and the name of a package that the format needs."""
 

@@ -172,7 +172,7 @@ def test_a_saved_plan_is_applied_from_anywhere(cli: Cli, deployment: Path, monke
 
 
 def test_one_failing_job_does_not_lose_the_others(cli: Cli, deployment: Path) -> None:
-    np.save(deployment / "bad.npy", np.zeros((3, 4), np.float32))
+    np.save(deployment / "bad.npy", np.array([[1] * 4, [0] * 4], np.float32))
     limits = "    inputs: {x: {range: [0.5, 100]}}\n"
     text = MANIFEST.replace("  double: {path: double.onnx}\n", f"  double:\n    path: double.onnx\n{limits}").replace(
         "data.npy", "bad.npy"

@@ -11,7 +11,7 @@ from support.specs import make_spec
 from ortdeploy.deployment import resolve
 from ortdeploy.diagnostics import Diagnostic, has_errors
 from ortdeploy.manifest.document import parse_document
-from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, RULES, SPEC_RULES, load_rules
+from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, ROW_RULES, RULES, SPEC_RULES, load_rules
 from ortdeploy.rules.protocol import check_rules
 from ortdeploy.views.text import render_diagnostics
 
@@ -33,9 +33,8 @@ def check(text: str) -> tuple[Diagnostic, ...]:
     found = check_rules(load_rules(SPEC_RULES), spec, spec)
     if has_errors(found):
         return found
-    return found + check_rules(
-        load_rules(DEPLOYMENT_RULES), resolve(spec, make_facts(spec, header.data["facts"] if header else None)), spec
-    )
+    deployment = resolve(spec, make_facts(spec, header.data["facts"] if header else None))
+    return found + check_rules(load_rules((*DEPLOYMENT_RULES, *ROW_RULES)), deployment, spec)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")

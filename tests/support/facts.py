@@ -8,12 +8,14 @@ from ortdeploy.facts import (
     DeviceFacts,
     Facts,
     FileFacts,
+    FirstRows,
     InputFacts,
     MachineFacts,
     ModelFacts,
     NodeFacts,
     OutputFacts,
     Problem,
+    RefusedRow,
     RuntimeFacts,
     ValueFacts,
 )
@@ -90,6 +92,15 @@ def input_facts(data: Mapping[str, Any]) -> InputFacts:
     )
 
 
+def first_rows(data: Mapping[str, Any]) -> FirstRows:
+    """The numbers of rows that are refused, and of those that are not finite."""
+    refused = [
+        RefusedRow(row=row, source="data.csv", stage="contract", message="it does not fit")
+        for row in data.get("refused", [])
+    ]
+    return FirstRows(rows=data["rows"], refused=tuple(refused), not_finite=tuple(data.get("not_finite", [])))
+
+
 def output_facts(data: Mapping[str, Any]) -> OutputFacts:
     problem = Problem(kind=data["problem"], detail="It cannot be written.") if "problem" in data else None
     return OutputFacts(state=data.get("state", "absent"), identity=data.get("identity", {}), problem=problem)
@@ -156,5 +167,6 @@ def make_facts(spec: Spec, data: Mapping[str, Any] | None = None) -> Facts:
             (kind, path): Problem(kind="missing", detail=f"There is no {path}. Paths are relative to the manifest.")
             for kind, path in data.get("path_problems", [])
         },
+        first_rows={name: first_rows(found) for name, found in data.get("first_rows", {}).items()},
         labels={path: file_facts(data.get("labels", {}).get(path, {})) for path in labels},
     )

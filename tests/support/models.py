@@ -34,7 +34,7 @@ def save_model(
     return path
 
 
-def scale_model(path: Path, *, batch: int | str = "batch", width: int = 4, factor: float = 2.0) -> Path:
+def scale_model(path: Path, *, batch: int | str = "batch", width: int | str = 4, factor: float = 2.0) -> Path:
     """y = factor * x, rows of `width` numbers."""
     return save_model(
         path,

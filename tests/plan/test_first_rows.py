@@ -1,0 +1,146 @@
+"""The first rows are read by the job's own loader when a plan is made, and what is wrong with them is said."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Cli
+from PIL import Image
+from support.models import gather_model, scale_model
+
+from ortdeploy.sources.arrays import ArraysError, ArraySource
+
+MANIFEST = """\
+version: 1
+models:
+  m: {path: m.onnx, INPUTS}
+jobs:
+  run:
+    model: m
+    input: {path: DATA}
+    batch: {size: 8}
+    MORE
+    output: {path: out}
+"""
+
+
+def planned(cli: Cli, folder: Path, data: str, more: str = "", inputs: str = "") -> list[dict[str, Any]]:
+    text = MANIFEST.replace("DATA", data).replace("MORE", more).replace("INPUTS", inputs)
+    (folder / "m.yaml").write_text(text)
+    found: list[dict[str, Any]] = cli("plan", folder / "m.yaml", "--format", "json").json["diagnostics"]
+    return found
+
+
+def only(found: list[dict[str, Any]]) -> tuple[str, str]:
+    (one,) = found
+    assert (one["job"], one["line"]) == ("run", 7)
+    return one["rule"], one["detail"]
+
+
+def test_good_rows_are_not_spoken_of(cli: Cli, tmp_path: Path) -> None:
+    scale_model(tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", np.ones((100, 4), np.float32))
+    assert planned(cli, tmp_path, "x.npy") == []
+
+
+def test_text_that_is_no_number_is_named_with_its_line(cli: Cli, tmp_path: Path) -> None:
+    scale_model(tmp_path / "m.onnx", width=2)
+    (tmp_path / "x.csv").write_text("a,b\n1,2\n1,n/a\n3,4\n")
+    found = only(planned(cli, tmp_path, "x.csv, columns: {x: [a, b]}"))
+    assert found == (
+        "failing-rows",
+        "1 of the first 3 rows cannot be fed to the model. Row 1 (x.csv:3), read: 'n/a' is not float32: "
+        "could not convert string to float: 'n/a'. The job will fail: max_failed is 0.",
+    )
+    (tmp_path / "x.csv").write_text("a,b\n,2\n1,\n")
+    rule, detail = only(planned(cli, tmp_path, "x.csv, columns: {x: [a, b]}"))
+    assert rule == "unusable-rows"
+    assert "Row 0 (x.csv:2), read: a value is empty where a number is wanted." in detail
+    assert planned(cli, tmp_path, "x.csv, columns: {x: [a, b]}, missing: {a: 0, b: 1}") == []
+
+
+def test_values_out_of_the_declared_range_are_a_mistake_about_the_data(cli: Cli, tmp_path: Path) -> None:
+    scale_model(tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", np.full((9, 4), 255, np.float32))
+    rule, detail = only(planned(cli, tmp_path, "x.npy", inputs="inputs: {x: {range: [0, 1]}}"))
+    assert rule == "unusable-rows"
+    assert "Row 0 (x.npy), contract: input x must lie in 0 to 1 and has 255 to 255." in detail
+    assert (
+        planned(cli, tmp_path, "x.npy", "prepare: {x: [{scale: 0.00392156862}]}", "inputs: {x: {range: [0, 1]}}") == []
+    )
+
+
+def test_indices_past_the_end_of_a_table_of_the_graph(cli: Cli, tmp_path: Path) -> None:
+    gather_model(tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", np.array([3, 10, 4], np.int64))
+    rule, detail = only(planned(cli, tmp_path, "x.npy", "errors: {max_failed: 1}"))
+    assert rule == "failing-rows"
+    assert "Row 1 (x.npy), contract: input index must lie in -10 to 9 and has 10 to 10." in detail
+
+
+def test_lists_of_another_length_than_the_models(cli: Cli, tmp_path: Path) -> None:
+    scale_model(tmp_path / "m.onnx")
+    lines = [[1, 2, 3, 4], [1, 2, 3], [[1, 2], [3, 4]]]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps({"x": line}) + "\n" for line in lines))
+    rule, detail = only(planned(cli, tmp_path, "x.jsonl", "errors: {max_failed: 2}"))
+    assert rule == "failing-rows"
+    assert detail.startswith(
+        "2 of the first 3 rows cannot be fed to the model. Row 1 (x.jsonl), contract: input x takes"
+    )
+
+
+def test_nan_and_infinities_until_the_manifest_says_what_becomes_of_them(cli: Cli, tmp_path: Path) -> None:
+    scale_model(tmp_path / "m.onnx")
+    rows = np.ones((20, 4), np.float32)
+    rows[5, 1], rows[9, 0] = np.nan, np.inf
+    np.save(tmp_path / "x.npy", rows)
+    rule, detail = only(planned(cli, tmp_path, "x.npy"))
+    assert rule == "not-finite-rows"
+    assert detail.startswith("2 of the first 20 rows hold NaN or an infinity, row 5 the first of them.")
+    assert planned(cli, tmp_path, "x.npy", "errors: {on_nan: skip}") == []
+
+
+def test_images_are_decoded_and_those_of_different_sizes_are_rows_of_their_own(cli: Cli, tmp_path: Path) -> None:
+    scale_model(tmp_path / "m.onnx", width="width")
+    for number in range(6):
+        Image.new("L", (4 + number, 1)).save(tmp_path / f"{number}.png")
+    steps = "prepare: {x: [{scale: 1}, {flatten: true}]}"
+    assert planned(cli, tmp_path, "'*.png'", steps) == []
+    (tmp_path / "1.png").write_bytes(b"no image")
+    rule, detail = only(planned(cli, tmp_path, "'*.png'", steps))
+    assert rule == "failing-rows"
+    assert detail.startswith("1 of the first 4 rows cannot be fed to the model. Row 1 (1.png), read: not an image")
+
+
+def test_a_model_without_a_dimension_for_rows_is_held_against_each_row(cli: Cli, tmp_path: Path) -> None:
+    scale_model(tmp_path / "m.onnx", batch=2)
+    np.save(tmp_path / "x.npy", np.ones((70, 2, 4), np.float32))
+    text = (
+        MANIFEST.replace("DATA", "x.npy").replace("MORE\n", "\n").replace("INPUTS", "").replace("size: 8", "size: none")
+    )
+    (tmp_path / "m.yaml").write_text(text)
+    assert cli("plan", tmp_path / "m.yaml", "--format", "json").json["diagnostics"] == []
+
+
+def test_an_input_that_cannot_be_read_any_more_is_said(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise ArraysError("x.npy ends before its last row")
+
+    scale_model(tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", np.ones((9, 4), np.float32))
+    monkeypatch.setattr(ArraySource, "batches", fail)
+    rule, detail = only(planned(cli, tmp_path, "x.npy"))
+    assert rule == "unusable-rows"
+    assert "Row 0, read: x.npy ends before its last row." in detail
+
+
+def test_rows_of_a_finished_job_are_not_looked_at(cli: Cli, tmp_path: Path) -> None:
+    scale_model(tmp_path / "m.onnx")
+    np.save(tmp_path / "x.npy", np.full((9, 4), np.nan, np.float32))
+    assert len(planned(cli, tmp_path, "x.npy")) == 1
+    assert cli("apply", tmp_path / "m.yaml", "-q").code == 0
+    assert planned(cli, tmp_path, "x.npy") == []
