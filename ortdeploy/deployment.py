@@ -113,6 +113,13 @@ class Binding:
         """What reaches the session, rows first."""
         return self.stages[-1]
 
+    def shape(self, rows: int) -> tuple[int | None, ...]:
+        """Return the sizes that a run of so many rows feeds, as far as they are known."""
+        known = [size if isinstance(size, int) else None for size in self.target.shape or ()]
+        given = [size if isinstance(size, int) else None for size in self.final.shape or ()]
+        sizes = [have if have is not None else want for have, want in zip(known, given or known, strict=False)]
+        return (rows, *sizes[1:])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedJob:

@@ -128,7 +128,7 @@ class ModelFacts:
     """A model file as its bytes tell it; without `inputs` and `outputs` where `problem` says why.
 
     `unranked` are values inside the graph whose rank shape inference does not find, `compiled_by` the providers that
-    wrote its EPContext nodes.
+    wrote its EPContext nodes. `skeleton` is the model without its weights, for shape inference.
     """
 
     path: str
@@ -140,6 +140,7 @@ class ModelFacts:
     symbols: frozenset[str] = frozenset()
     nodes: tuple[NodeFacts, ...] = ()
     unranked: tuple[str, ...] = ()
+    skeleton: bytes = field(default=b"", repr=False, compare=False)
     compiled_by: tuple[str, ...] = ()
     problem: Problem | None = None
 
@@ -175,6 +176,15 @@ class OutputFacts:
     identity: Mapping[str, str] = field(default_factory=dict)
     rows: int = 0
     problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchTrial:
+    """Why a graph cannot take so many rows at a time, and numbers that it can take."""
+
+    rows: int
+    problem: str
+    fitting: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,8 +225,8 @@ class FirstRows:
 class Facts:
     """Everything that planning one manifest needs to know; the keys are the manifest's names.
 
-    `path_problems` are those of files that options name, by kind and path as written. `first_rows` are those of jobs
-    that nothing else speaks against.
+    `path_problems` are those of files that options name, by kind and path as written. `first_rows` and
+    `batch_trials` are of jobs that nothing else speaks against.
     """
 
     runtime: RuntimeFacts
@@ -228,3 +238,4 @@ class Facts:
     labels: Mapping[str, FileFacts] = field(default_factory=dict)
     path_problems: Mapping[tuple[str, str], Problem] = field(default_factory=dict)
     first_rows: Mapping[str, FirstRows] = field(default_factory=dict)
+    batch_trials: Mapping[str, BatchTrial] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from pathlib import Path
 from ortdeploy.diagnostics import Diagnostic
 from ortdeploy.digest import file_digest
 from ortdeploy.facts import Facts, FileFacts, HostFacts, InputFacts, ModelFacts, OutputFacts, Problem, RuntimeFacts
-from ortdeploy.graph import read_model
+from ortdeploy.graph.model import read_model
 from ortdeploy.ledger import OutputRecord, output_key, read_outputs
 from ortdeploy.manifest.document import Path as DocumentPath
 from ortdeploy.manifest.option_paths import OptionPath, find_option_paths

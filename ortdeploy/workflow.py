@@ -22,7 +22,7 @@ from ortdeploy.manifest.loader import Loaded, LoadOptions, find_manifests, load_
 from ortdeploy.manifest.pages import SUMMARIES
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.providers.catalogue import full_name
-from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, ROW_RULES, SPEC_RULES, load_rules
+from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, SPEC_RULES, TRIAL_RULES, load_rules
 from ortdeploy.rules.protocol import check_rules
 
 if TYPE_CHECKING:
@@ -180,10 +180,11 @@ def _resolve(spec: Spec, host: "HostFacts", state_dir: str | None) -> "tuple[Dep
     deployment = resolve(spec, probe(spec, state_folder(spec.folder, state_dir), host))
     diagnostics = check_rules(load_rules(DEPLOYMENT_RULES), deployment, spec)
     if deployment.jobs and not has_errors(diagnostics):
+        from ortdeploy.batch_trial import try_batches  # noqa: PLC0415  only what has jobs
         from ortdeploy.first_rows import look_at_rows  # noqa: PLC0415  only what has jobs
 
-        deployment = look_at_rows(deployment)
-        diagnostics += check_rules(load_rules(ROW_RULES), deployment, spec)
+        deployment = try_batches(look_at_rows(deployment))
+        diagnostics += check_rules(load_rules(TRIAL_RULES), deployment, spec)
     return deployment, diagnostics
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from ortdeploy.diagnostics import OrtdeployError, has_errors
 from ortdeploy.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.facts import ModelFacts, ValueFacts
-from ortdeploy.graph import read_model
+from ortdeploy.graph.model import read_model
 from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.part_files import open_whole

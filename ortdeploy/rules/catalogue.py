@@ -79,14 +79,16 @@ DEPLOYMENT_RULES: tuple[str, ...] = (
     "unwritable-output",
 )
 
-ROW_RULES = (
+TRIAL_RULES = (
     "failing-rows",
     "not-finite-rows",
+    "unusable-batch",
     "unusable-rows",
 )
-"""Rules over a deployment with the facts of its first rows, which are read where no other rule has found an error."""
+"""Rules over a deployment whose jobs were tried without running: their batches by shape inference, their first rows by
+their own loaders. That happens where no other rule has found an error."""
 
-RULES = (*SPEC_RULES, *DEPLOYMENT_RULES, *ROW_RULES)
+RULES = (*SPEC_RULES, *DEPLOYMENT_RULES, *TRIAL_RULES)
 
 
 def load_rule(rule: str) -> RuleModule:

@@ -12,7 +12,7 @@ from support.models import gather_model, lora_model, save_model, scale_model
 
 from ortdeploy.digest import file_digest
 from ortdeploy.facts import ModelFacts
-from ortdeploy.graph import read_model
+from ortdeploy.graph.model import read_model
 from ortdeploy.tensors import TensorType
 
 

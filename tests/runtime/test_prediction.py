@@ -9,7 +9,7 @@ import pytest
 from onnx.backend.test.case.node import collect_testcases
 
 from ortdeploy.facts import Kernel, ModelFacts
-from ortdeploy.graph_nodes import read_nodes
+from ortdeploy.graph.nodes import read_nodes
 from ortdeploy.kernel_text import dump_kernels, parse_kernels
 from ortdeploy.prediction import Prediction, predict_placement
 from ortdeploy.runtime.kernels import built_in_kernels

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ortdeploy.facts import (
+    BatchTrial,
     DeviceFacts,
     Facts,
     FileFacts,
@@ -168,5 +169,9 @@ def make_facts(spec: Spec, data: Mapping[str, Any] | None = None) -> Facts:
             for kind, path in data.get("path_problems", [])
         },
         first_rows={name: first_rows(found) for name, found in data.get("first_rows", {}).items()},
+        batch_trials={
+            name: BatchTrial(rows=found["rows"], problem="it does not fit", fitting=tuple(found.get("fitting", [])))
+            for name, found in data.get("batch_trials", {}).items()
+        },
         labels={path: file_facts(data.get("labels", {}).get(path, {})) for path in labels},
     )

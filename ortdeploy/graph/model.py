@@ -1,4 +1,4 @@
-"""Reads a model file into `ModelFacts`: no session, no external weights; with graph_nodes.py the room of onnx.
+"""Reads a model file into `ModelFacts`: no session, no external weights.
 
 The graph is the truth, not `session.get_inputs()`: it tells a scalar from an unknown rank, and it can be read on a
 laptop for a device that is somewhere else.
@@ -16,9 +16,9 @@ from google.protobuf.message import DecodeError
 
 from ortdeploy.digest import file_digest
 from ortdeploy.facts import ModelFacts, Problem, ValueFacts
-from ortdeploy.graph_nodes import read_nodes
-from ortdeploy.graph_tables import index_limits
-from ortdeploy.graph_tensors import TensorProblemError, external_files
+from ortdeploy.graph.nodes import drop_weights, read_nodes
+from ortdeploy.graph.tables import index_limits
+from ortdeploy.graph.tensors import TensorProblemError, external_files
 from ortdeploy.tensors import ELEMENT_TYPES, Shape, TensorType
 
 _ELEMENT_TYPES: dict[int, str] = {
@@ -103,6 +103,7 @@ def _facts(path: Path, model: onnx.ModelProto, digest: str) -> ModelFacts:
     outputs = tuple(_value(value, optional=False) for value in model.graph.output)
     shapes = [value.tensor.shape for value in inputs]
     compiled_by = _look_at_compiled(path, model)
+    drop_weights(model.graph)
     nodes, unranked = read_nodes(model)
     return ModelFacts(
         path=str(path),
@@ -114,6 +115,7 @@ def _facts(path: Path, model: onnx.ModelProto, digest: str) -> ModelFacts:
         symbols=frozenset(size for shape in shapes for size in shape or () if isinstance(size, str)),
         nodes=nodes,
         unranked=unranked,
+        skeleton=model.SerializeToString(),
         compiled_by=compiled_by,
     )
 

@@ -1,4 +1,4 @@
-"""The nodes of a model's graph with the element types that kernels are chosen by; with graph.py the room of onnx.
+"""The nodes of a model's graph with the element types that kernels are chosen by.
 
 Types come from onnx's own shape inference, run on a copy without weights; parameters are bound as the operator's schema
 names them. Where something is not known, nothing is bound, and a kernel is then assumed to fit.
@@ -20,14 +20,23 @@ _ELEMENT_NAMES: dict[int, str] = {
 Types = dict[str, str]
 
 
-def read_nodes(model: onnx.ModelProto) -> tuple[tuple[NodeFacts, ...], tuple[str, ...]]:
-    """Return the nodes of a graph and of the graphs inside them, in order, and the values whose rank is not known.
+def drop_weights(graph: onnx.GraphProto) -> None:
+    """Replace big constants by inputs of their type: shape inference copies what it is given."""
+    small = []
+    for tensor in graph.initializer:
+        if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.ByteSize() > _BIG:
+            if all(value.name != tensor.name for value in graph.input):
+                graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+        else:
+            small.append(tensor)
+    del graph.initializer[:]
+    graph.initializer.extend(small)
 
-    The model loses its big constants.
-    """
+
+def read_nodes(model: onnx.ModelProto) -> tuple[tuple[NodeFacts, ...], tuple[str, ...]]:
+    """Return the nodes of a graph and of the graphs inside them, in order, and the values whose rank is not known."""
     domains = {opset.domain or "ai.onnx": opset.version for opset in model.opset_import}
     functions = {(function.domain or "ai.onnx", function.name) for function in model.functions}
-    _drop_weights(model.graph)
     with suppress(Exception):  # inference raises what it likes; without it fewer types are known
         model = onnx.shape_inference.infer_shapes(model)
     return tuple(_nodes(model.graph, {}, domains, functions)), tuple(_unranked(model.graph))
@@ -46,19 +55,6 @@ def _unranked(graph: onnx.GraphProto) -> Iterator[str]:
 def _text(value: str | bytes) -> str:
     """Return a name of the file as text; protobuf gives those that are not UTF-8 as they are."""
     return value if isinstance(value, str) else value.decode("utf-8", errors="replace")
-
-
-def _drop_weights(graph: onnx.GraphProto) -> None:
-    """Replace big constants by inputs of their type: shape inference copies what it is given."""
-    small = []
-    for tensor in graph.initializer:
-        if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.ByteSize() > _BIG:
-            if all(value.name != tensor.name for value in graph.input):
-                graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
-        else:
-            small.append(tensor)
-    del graph.initializer[:]
-    graph.initializer.extend(small)
 
 
 def _nodes(

@@ -1,0 +1,42 @@
+"""What it catches: a number of rows that the graph cannot take although its inputs look free: a batch size written into
+its body. Also a last, shorter batch that does not fit.
+
+Why: ONNX Runtime refuses each batch ("The input tensor cannot be reshaped to the requested shape"), or gives another
+number of rows than it was fed.
+
+Example: a Reshape to [8, 64] behind an input [batch, 1, 8, 8], and batch: {size: 32}.
+
+How to fix: run the number of rows that the graph was exported with, pad the last batch, or export it anew with a
+dynamic batch.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.deployment import Deployment, ResolvedJob
+    from ortdeploy.facts import BatchTrial
+
+RULE = Rule(id="unusable-batch", summary="Graph cannot take so many rows at a time")
+
+
+def check(deployment: "Deployment") -> Iterator[Finding]:
+    for job in deployment.jobs:
+        found = deployment.facts.batch_trials.get(job.spec.name)
+        if found is not None:
+            detail = (
+                f'Model "{job.spec.model}" cannot take {found.rows} rows at a time: {found.problem}. '
+                f"{_advice(job, found)}"
+            )
+            at = (*job.spec.at, "batch", "size")
+            yield Finding(at=at, detail=detail, job=job.spec.name, model=job.spec.model)
+
+
+def _advice(job: "ResolvedJob", found: "BatchTrial") -> str:
+    if found.rows != job.batch_size:
+        return "These are left for the last batch. Set batch: {last: pad} or {last: drop}."
+    if found.fitting:
+        return f"It takes {', '.join(map(str, found.fitting))}: set batch: {{size: {found.fitting[-1]}}}."
+    return "Export it with a dynamic batch, or use size: none if its first dimension is not for rows."

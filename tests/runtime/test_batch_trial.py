@@ -1,0 +1,147 @@
+"""A batch size that a graph cannot take is refused by the plan; ONNX Runtime is asked whether that is right."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from conftest import Cli
+from onnx import TensorProto, helper
+from onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, RuntimeException
+from support.models import save_model
+
+from ortdeploy.graph.shapes import infer_shapes
+
+MANIFEST = """\
+version: 1
+models:
+  m: {path: m.onnx}
+jobs:
+  run:
+    model: m
+    input: {path: x.npy}
+    batch: {size: SIZE, last: LAST}
+    output: {path: out}
+"""
+
+
+def model(path: Path, nodes: Sequence[onnx.NodeProto], **weights: Any) -> Path:
+    """x [batch, 2, 4] to y, which says no more than its rank."""
+    arrays = {name: np.asarray(value) for name, value in weights.items()}
+    return save_model(
+        path,
+        nodes,
+        {"x": (TensorProto.FLOAT, ["batch", 2, 4])},
+        {"y": (TensorProto.FLOAT, ["n", None])},
+        arrays,
+    )
+
+
+def written_batch(path: Path) -> Path:
+    """A batch of 8 written into a Reshape, as exporters do for a fixed example input."""
+    return model(path, [helper.make_node("Reshape", ["x", "size"], ["y"], name="flat")], size=np.array([8, 8]))
+
+
+def found(cli: Cli, folder: Path, size: int, rows: int, last: str = "short") -> list[dict[str, Any]]:
+    np.save(folder / "x.npy", np.ones((rows, 2, 4), np.float32))
+    (folder / "m.yaml").write_text(MANIFEST.replace("SIZE", str(size)).replace("LAST", last))
+    diagnostics: list[dict[str, Any]] = cli("plan", folder / "m.yaml", "--format", "json").json["diagnostics"]
+    return diagnostics
+
+
+def runs(path: Path, rows: int) -> bool:
+    """Whether ONNX Runtime gives as many rows as it gets."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    session = ort.InferenceSession(path, options)
+    try:
+        (y,) = session.run(None, {"x": np.ones((rows, 2, 4), np.float32)})
+    except (Fail, InvalidArgument, RuntimeException):
+        return False
+    return len(y) == rows
+
+
+GRAPHS = {
+    "reshape": (
+        [helper.make_node("Reshape", ["x", "size"], ["y"], name="flat")],
+        {"size": np.array([8, 8])},
+        "Reshape (flat) makes [8, 8] of [32, 2, 4]",
+        (8,),
+    ),
+    "one row": (
+        [helper.make_node("Reshape", ["x", "size"], ["y"])],
+        {"size": np.array([1, -1])},
+        "output y has 1 rows",
+        (1,),
+    ),
+    "concat": (
+        [
+            helper.make_node("Reshape", ["x", "size"], ["flat"]),
+            helper.make_node("Concat", ["flat", "more"], ["y"], axis=1),
+        ],
+        {"size": np.array([-1, 8]), "more": np.ones((4, 8), np.float32)},
+        "Concat: Can't merge shape info. Both inferred and declared dimension have values but they differ. Inferred=4",
+        (4,),
+    ),
+    "add": (
+        [helper.make_node("Flatten", ["x"], ["flat"]), helper.make_node("Add", ["flat", "bias"], ["y"], name="sum")],
+        {"bias": np.ones((16, 8), np.float32)},
+        "Add (sum): Incompatible dimensions",
+        (16,),
+    ),
+    "free": (
+        [
+            helper.make_node("Shape", ["x"], ["shape"]),
+            helper.make_node("Gather", ["shape", "zero"], ["rows"]),
+            helper.make_node("Concat", ["rows", "eight"], ["size"], axis=0),
+            helper.make_node("Reshape", ["x", "size"], ["y"]),
+        ],
+        {"zero": np.array([0]), "eight": np.array([8])},
+        None,
+        (1, 2, 4, 8, 16, 32, 64, 128, 256),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_what_is_refused_does_not_run_and_what_is_advised_does(cli: Cli, tmp_path: Path, name: str) -> None:
+    nodes, weights, problem, fitting = GRAPHS[name]
+    path = model(tmp_path / "m.onnx", nodes, **weights)
+    assert runs(path, 32) == (problem is None)
+    assert [size for size in (1, 2, 4, 8, 16, 32, 64, 128, 256) if runs(path, size)] == list(fitting)
+    diagnostics = found(cli, tmp_path, 32, 64)
+    if problem is None:
+        assert diagnostics == []
+        return
+    (one,) = diagnostics
+    assert (one["rule"], one["line"]) == ("unusable-batch", 8)
+    assert problem in one["detail"]
+    assert one["detail"].endswith(f"It takes {fitting[-1]}: set batch: {{size: {fitting[-1]}}}.")
+
+
+def test_a_last_batch_that_does_not_fit_is_padded_or_dropped(cli: Cli, tmp_path: Path) -> None:
+    path = written_batch(tmp_path / "m.onnx")
+    assert not runs(path, 4)
+    (one,) = found(cli, tmp_path, 8, 20)
+    assert "cannot take 4 rows at a time: Reshape (flat) makes [8, 8] of [4, 2, 4]" in one["detail"]
+    assert one["detail"].endswith("These are left for the last batch. Set batch: {last: pad} or {last: drop}.")
+    assert found(cli, tmp_path, 8, 16) == []
+    assert found(cli, tmp_path, 8, 20, "drop") == []
+    (one,) = found(cli, tmp_path, 8, 4)
+    assert "cannot take 4 rows" in one["detail"]
+    assert found(cli, tmp_path, 8, 20, "pad") == []
+    assert cli("apply", tmp_path / "m.yaml", "-q").code == 0
+
+
+def test_a_graph_that_is_not_consistent_by_itself_is_left_to_onnx_runtime(tmp_path: Path) -> None:
+    path = model(tmp_path / "m.onnx", [helper.make_node("Add", ["a", "b"], ["y"])], a=np.ones(3), b=np.ones(4))
+    inferred = infer_shapes(path.read_bytes(), {"x": (5, 2, 4)})
+    assert (inferred.problem, dict(inferred.outputs)) == (None, {})
+
+
+def test_sizes_that_are_not_known_stay_what_the_graph_says(tmp_path: Path) -> None:
+    path = model(tmp_path / "m.onnx", [helper.make_node("Flatten", ["x"], ["y"])])
+    assert dict(infer_shapes(path.read_bytes(), {"x": (5, None, None)}).outputs) == {"y": (5, 8)}
