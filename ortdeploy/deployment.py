@@ -280,7 +280,7 @@ def _target(value: ValueFacts, model: ModelSpec) -> TensorType:
     shape = value.tensor.shape
     if shape is not None:
         shape = tuple(overrides.get(size, size) if isinstance(size, str) else size for size in shape)
-    return TensorType(value.tensor.dtype, shape)
+    return value.tensor.with_shape(shape)
 
 
 def _batch(job: JobSpec, targets: Sequence[TensorType]) -> tuple[int, int | None]:

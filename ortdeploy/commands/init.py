@@ -141,4 +141,6 @@ def _tensor(tensor: TensorType) -> str:
     known: dict[str, object] = {"dtype": tensor.dtype} if tensor.dtype else {}
     if tensor.shape is not None:
         known["shape"] = list(tensor.shape)
+    if tensor.layout is not None:
+        known["layout"] = tensor.layout
     return flow(known)

@@ -6,7 +6,7 @@ laptop for a device that is somewhere else.
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 
 from ortdeploy.digest import file_digest
 from ortdeploy.facts import ModelFacts, Problem, ValueFacts
+from ortdeploy.graph.layouts import image_uses
 from ortdeploy.graph.nodes import drop_weights, read_nodes
 from ortdeploy.graph.tables import index_limits
 from ortdeploy.graph.tensors import TensorProblemError, external_files
@@ -36,6 +37,7 @@ _KINDS = {
 }
 _LFS_MAGIC = b"version https://git-lfs.github.com/spec/"
 _ORT_MAGIC = b"ORTM"
+_IMAGE_RANK = 4
 _MIN_IR_WITH_DEFAULTS = 4  # below it, an initializer in the inputs is a constant that ONNX Runtime refuses to be fed
 
 
@@ -94,14 +96,14 @@ def _look_at_model(model: onnx.ModelProto, shown: str) -> Problem | None:
 def _facts(path: Path, model: onnx.ModelProto, digest: str) -> ModelFacts:
     constants = {tensor.name for tensor in model.graph.initializer}
     takes_defaults = model.ir_version >= _MIN_IR_WITH_DEFAULTS
-    limits = index_limits(model.graph)
     inputs = tuple(
-        replace(_value(value, optional=value.name in constants), limits=limits.get(value.name))
+        _value(value, optional=value.name in constants)
         for value in model.graph.input
         if takes_defaults or value.name not in constants
     )
     outputs = tuple(_value(value, optional=False) for value in model.graph.output)
     shapes = [value.tensor.shape for value in inputs]
+    inputs = tuple(_told_by_nodes(inputs, model.graph))
     compiled_by = _look_at_compiled(path, model)
     drop_weights(model.graph)
     nodes, unranked = read_nodes(model)
@@ -129,6 +131,21 @@ def _value(value: onnx.ValueInfoProto, *, optional: bool) -> ValueFacts:
     shape = _shape(tensor.shape) if tensor.HasField("shape") else None
     dtype = _ELEMENT_TYPES.get(tensor.elem_type)
     return ValueFacts(name=value.name, kind=kind, tensor=TensorType(dtype, shape), optional=optional)
+
+
+def _told_by_nodes(inputs: Sequence[ValueFacts], graph: onnx.GraphProto) -> Iterator[ValueFacts]:
+    """Yield inputs with what the nodes that take them tell: the limits of an index, an image's layout and channels."""
+    limits, images = index_limits(graph), image_uses(graph)
+    for value in inputs:
+        tensor, use = value.tensor, images.get(value.name)
+        if use is not None and tensor.shape is not None and len(tensor.shape) == _IMAGE_RANK:
+            axis = use.layout.index("C")
+            open_channels = use.channels is not None and not isinstance(tensor.shape[axis], int)
+            shape = tuple(
+                use.channels if open_channels and at == axis else size for at, size in enumerate(tensor.shape)
+            )
+            tensor = replace(tensor, shape=shape, layout=use.layout)
+        yield replace(value, tensor=tensor, limits=limits.get(value.name))
 
 
 def _kind(kind: onnx.TypeProto) -> str:

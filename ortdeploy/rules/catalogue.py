@@ -47,6 +47,7 @@ DEPLOYMENT_RULES: tuple[str, ...] = (
     "incompatible-devices",
     "input-shape-mismatch",
     "input-type-mismatch",
+    "layout-mismatch",
     "missing-column",
     "missing-package",
     "mixed-provider-routes",

@@ -49,8 +49,11 @@ def _compare(binding: "Binding", *, batched: bool) -> str | None:
         for axis, (have, size) in enumerate(zip(row, want, strict=True)):
             if not dimensions_agree(have, size):
                 return f"Dimension {axis} of a row is {have}, {who} wants {size}."
-    if declared and declared.layout and binding.final.layout not in {None, declared.layout}:
-        return f"It is {binding.final.layout}, {declared.layout} is declared. Add {{layout: {declared.layout}}}."
+    have, taken = binding.final.layout, binding.target.layout
+    if declared and declared.layout and have not in {None, declared.layout}:
+        return f"It is {have}, {declared.layout} is declared. Add {{layout: {declared.layout}}}."
+    if taken and have not in {None, taken}:
+        return f"It is {have}, and the graph takes it as {taken}. Add {{layout: {taken}}}."
     return None
 
 
