@@ -38,6 +38,7 @@ _KINDS = {
 _LFS_MAGIC = b"version https://git-lfs.github.com/spec/"
 _ORT_MAGIC = b"ORTM"
 _IMAGE_RANK = 4
+_NO_NAMES = {"None", "unk", "unknown"}  # written by exporters for every dimension they do not know: no one number
 _MIN_IR_WITH_DEFAULTS = 4  # below it, an initializer in the inputs is a constant that ONNX Runtime refuses to be fed
 
 
@@ -159,7 +160,8 @@ def _shape(shape: onnx.TensorShapeProto) -> Shape:
 def _dimension(dim: Any) -> int | str | None:
     if dim.HasField("dim_value"):
         return int(dim.dim_value)
-    return str(dim.dim_param) or None
+    name = str(dim.dim_param)
+    return name if name not in _NO_NAMES and any(sign.isalpha() for sign in name) else None
 
 
 def _digest(path: Path, external: Mapping[str, Path]) -> str:

@@ -23,15 +23,43 @@ RULE = Rule(id="input-shape-mismatch", summary="Rows do not have the input's sha
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
-        sizes: dict[str, tuple[int, str]] = {}
+        sizes = _Sizes(job.batch_size)
         for binding in job.bindings if job.readable else ():
             name = binding.value.name
-            problem = _compare(binding, batched=job.batch_size > 0) or _solve(binding, sizes)
+            problem = _compare(binding, batched=job.batch_size > 0) or sizes.solve(binding)
             if problem:
                 prepared = " after its prepare steps" if binding.steps else ""
                 detail = f'Input "{name}" takes {binding.target} and gets {binding.final}{prepared}. {problem}'
                 at = (*job.spec.at, "prepare", name) if binding.steps else (*job.spec.input.at, "columns", name)
                 yield Finding(at=at, detail=detail, key=True, job=job.spec.name, model=job.spec.model)
+
+
+class _Sizes:
+    """The symbolic dimensions of one job: each is one number, whoever says it first."""
+
+    def __init__(self, batch_size: int) -> None:
+        self._batch_size = batch_size
+        self._solved: dict[str, tuple[int, str]] = {}
+
+    def solve(self, binding: "Binding") -> str | None:
+        """Bind the symbols of an input to what the batch, the declaration and the data make of them."""
+        symbols = binding.target.shape or ()
+        declared = (binding.declared.tensor.shape if binding.declared else None) or ()
+        given = (None, *(binding.final.shape or ())[1:]) if self._batch_size else (binding.final.shape or ())[1:]
+        pairs = [
+            *zip(symbols[:1], [self._batch_size or None], ["the batch size"], strict=False),
+            *(
+                (symbol, size, f'the declaration of "{binding.value.name}"')
+                for symbol, size in zip(symbols, declared, strict=False)
+            ),
+            *((symbol, size, f'input "{binding.value.name}"') for symbol, size in zip(symbols, given, strict=False)),
+        ]
+        for symbol, size, who in pairs:
+            if isinstance(size, int) and isinstance(symbol, str):
+                known, other = self._solved.setdefault(symbol, (size, who))
+                if size != known:
+                    return f'"{symbol}" is one number: {who} makes it {size}, and {other} {known}.'
+        return None
 
 
 def _compare(binding: "Binding", *, batched: bool) -> str | None:
@@ -54,14 +82,4 @@ def _compare(binding: "Binding", *, batched: bool) -> str | None:
         return f"It is {have}, {declared.layout} is declared. Add {{layout: {declared.layout}}}."
     if taken and have not in {None, taken}:
         return f"It is {have}, and the graph takes it as {taken}. Add {{layout: {taken}}}."
-    return None
-
-
-def _solve(binding: "Binding", sizes: dict[str, tuple[int, str]]) -> str | None:
-    """Bind each symbolic dimension to the one size that the data gives it."""
-    for have, symbol in zip((binding.final.shape or ())[1:], (binding.target.shape or ())[1:], strict=False):
-        if isinstance(have, int) and isinstance(symbol, str):
-            size, other = sizes.setdefault(symbol, (have, binding.value.name))
-            if size != have:
-                return f'It makes "{symbol}" {have}, and input "{other}" makes it {size}.'
     return None

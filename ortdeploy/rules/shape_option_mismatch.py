@@ -38,6 +38,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             for job in deployment.jobs:
                 if job.model is model and not shapes.problems:
                     yield from _against_batches(shapes.bounds, job)
+                    yield from _against_rows(shapes.bounds, job)
 
 
 def _against_graph(shapes: ShapeOptions, model: "ResolvedModel") -> Iterator[tuple[str, str]]:
@@ -82,3 +83,20 @@ def _against_batches(bounds: "tuple[InputBounds, ...]", job: "ResolvedJob") -> I
                 "Set batch: {last: pad} or {last: drop}."
             )
             yield Finding(at=at[:-1], detail=detail, job=job.spec.name, model=job.spec.model)
+
+
+def _against_rows(bounds: "tuple[InputBounds, ...]", job: "ResolvedJob") -> Iterator[Finding]:
+    """Compare the sizes of prepared rows with the bounds, where the graph leaves them open."""
+    bindings = {binding.value.name: binding for binding in job.bindings}
+    first = 1 if job.batch_size else 0
+    for one in bounds:
+        binding = bindings.get(one.input)
+        graph, row = (binding.target.shape or (), binding.final.shape or ()) if binding else ((), ())
+        sizes = zip(graph[first:], row[1:], one.low[first:], one.high[first:], strict=False)
+        for axis, (fixed, size, low, high) in enumerate(sizes, first):
+            if not isinstance(fixed, int) and isinstance(size, int) and not low <= size <= high:
+                detail = (
+                    f"{one.option} lets dimension {axis} of {one.input} be {low} to {high}, and rows have {size}. "
+                    "Widen it, or resize the rows."
+                )
+                yield Finding(at=job.spec.input.at, detail=detail, key=True, job=job.spec.name, model=job.spec.model)

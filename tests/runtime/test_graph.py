@@ -236,3 +236,21 @@ def test_indices_are_followed_through_what_passes_them_on_to_the_smallest_table(
         {"big": big, "small": small},
     )
     assert limits_of(path) == {"ids": (-4, 3), "free": None}
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("?", None),
+        ("-1", None),
+        ("*", None),
+        ("None", None),
+        ("unk", None),
+        ("unk__3", "unk__3"),
+        ("N", "N"),
+        ("größe", "größe"),
+    ],
+)
+def test_what_exporters_write_for_any_dimension_is_no_symbol(tmp_path: Path, written: str, read: str | None) -> None:
+    path = scale_model(tmp_path / "m.onnx", batch=written, width=written)
+    assert read_model(path, "m.onnx").inputs[0].tensor.shape == (read, read)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -23,7 +24,7 @@ WEIGHTS: dict[str, np.ndarray] = {
 }
 
 
-def node(operator: str, inputs: str, output: str, **attributes: object) -> onnx.NodeProto:
+def node(operator: str, inputs: str, output: str, **attributes: Any) -> onnx.NodeProto:
     return helper.make_node(operator, inputs.split(), [output], **attributes)
 
 
