@@ -41,16 +41,22 @@ class Feeder:
         self._pad_to = job.pad_to
         self._one_by_one = job.batch_size == 0
         self._inputs = [_PreparedInput(planned, whole_rows=self._one_by_one) for planned in job.inputs]
+        self._accepted: list[tuple[int, ...]] = []
 
     def feeds(self, batch: Batch, rows: Sequence[int]) -> dict[str, Array]:
         """Return the tensors of one run, for some rows of a batch. Raises StageError."""
         if self._one_by_one and len(rows) > 1:
             raise StageError("run", "one-row-a-run", "rows of this model are run one by one")
-        feeds: dict[str, Array] = {}
-        sizes: dict[str, int] = {}
-        for planned in self._inputs:
-            array = planned.prepare(batch.columns, rows, len(batch.rows))
-            feeds[planned.name] = planned.check(array, len(rows), self._pad_to, sizes)
+        feeds = {
+            planned.name: planned.check(planned.prepare(batch.columns, rows, len(batch.rows)), len(rows), self._pad_to)
+            for planned in self._inputs
+        }
+        shapes = [array.shape for array in feeds.values()]
+        if shapes != self._accepted:  # most batches have the shapes of the one before
+            sizes: dict[str, int] = {}
+            for planned in self._inputs:
+                planned.check_shape(feeds[planned.name].shape, sizes)
+            self._accepted = shapes
         return feeds
 
     def finite_rows(self, feeds: Mapping[str, Array], rows: int) -> Array:
@@ -105,8 +111,8 @@ class _PreparedInput:
                 raise StageError("prepare", name, f"{self.name}: {error}") from error
         return array
 
-    def check(self, array: Array, rows: int, pad_to: int | None, sizes: dict[str, int]) -> Array:
-        """Return the tensor to feed, contiguous and of exactly the planned type and shape. Raises StageError."""
+    def check(self, array: Array, rows: int, pad_to: int | None) -> Array:
+        """Return the tensor to feed, contiguous, of exactly the planned type and range. Raises StageError."""
         if self._whole_rows:
             array = np.asarray(array[0])
         elif pad_to is not None and rows < pad_to:
@@ -114,20 +120,20 @@ class _PreparedInput:
         if array.dtype != self._dtype:
             message = f"input {self.name} takes {self._planned.dtype} and gets {array.dtype}"
             raise StageError("contract", "element-type", message)
-        self._check_shape(array, sizes)
         self._check_limits(array)
         return np.ascontiguousarray(array) if array.ndim else array
 
-    def _check_shape(self, array: Array, sizes: dict[str, int]) -> None:
+    def check_shape(self, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
+        """Hold a tensor's shape against the plan; a symbol is one number in all inputs of a run. Raises StageError."""
         planned = self._planned.shape
         if planned is None:
             return
-        fits = len(planned) == array.ndim and all(
+        fits = len(planned) == len(shape) and all(
             size == want if isinstance(want, int) else want is None or sizes.setdefault(want, size) == size
-            for size, want in zip(array.shape, planned, strict=True)
+            for size, want in zip(shape, planned, strict=True)
         )
         if not fits:
-            have, want = format_shape(array.shape), format_shape(planned)
+            have, want = format_shape(shape), format_shape(planned)
             solved = ", ".join(f"{name} = {size}" for name, size in sizes.items())
             message = f"input {self.name} takes {want} and gets {have}" + (f" ({solved})" if solved else "")
             raise StageError("contract", "shape", message)

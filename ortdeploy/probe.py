@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ortdeploy.diagnostics import Diagnostic
 from ortdeploy.digest import file_digest
+from ortdeploy.digest_cache import DigestCache
 from ortdeploy.facts import Facts, FileFacts, HostFacts, InputFacts, ModelFacts, OutputFacts, Problem, RuntimeFacts
 from ortdeploy.graph.model import read_model
 from ortdeploy.ledger import OutputRecord, output_key, read_outputs
@@ -41,7 +42,7 @@ def probe_digests(spec: Spec) -> tuple[tuple[Digested, ...], tuple[Diagnostic, .
     files: list[Digested] = []
     problems: list[Diagnostic] = []
     for model in spec.models:
-        facts = _probe_model(_full(spec, model.path), model.path, roots)
+        facts = _probe_model(_full(spec, model.path), model.path, roots, DigestCache(None))
         files += _digested(model, facts.sha256)
         problems += _unusable(spec, (*model.at, "path"), "unreadable-model", facts.problem)
     for adapter in spec.adapters:
@@ -64,21 +65,22 @@ def _unusable(spec: Spec, at: DocumentPath, rule: str, problem: Problem | None) 
     return [diagnose(load_rule(rule).RULE, Finding(at=at, detail=problem.detail), spec)]
 
 
-def _probe_model(path: Path, shown: str, roots: tuple[str, ...]) -> ModelFacts:
+def _probe_model(path: Path, shown: str, roots: tuple[str, ...], digests: DigestCache) -> ModelFacts:
     """Read a model file, unless it is a link out of the tree."""
     problem = _stray(path, shown, roots)
-    return ModelFacts(path=str(path), problem=problem) if problem else read_model(path, shown)
+    return ModelFacts(path=str(path), problem=problem) if problem else read_model(path, shown, digests.digest)
 
 
 def probe(spec: Spec, state_dir: Path, host: HostFacts) -> Facts:
     """Look at every file that the manifest names and at every place that it writes to."""
     roots = (spec.folder, *spec.roots)
     records = {record.output: record for record in read_outputs(state_dir)}
+    digests = DigestCache(state_dir)
     label_paths = {step.options["from"] for job in spec.jobs for step in job.postprocess if step.name == "labels"}
     return Facts(
         runtime=host.runtime,
         machine=host.machine,
-        models={model.name: _probe_model(_full(spec, model.path), model.path, roots) for model in spec.models},
+        models={model.name: _probe_model(_full(spec, model.path), model.path, roots, digests) for model in spec.models},
         adapters={
             adapter.name: _probe_adapter(_full(spec, adapter.path), adapter.path, roots) for adapter in spec.adapters
         },

@@ -6,7 +6,7 @@ laptop for a device that is somewhere else.
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ _NO_NAMES = {"None", "unk", "unknown"}  # written by exporters for every dimensi
 _MIN_IR_WITH_DEFAULTS = 4  # below it, an initializer in the inputs is a constant that ONNX Runtime refuses to be fed
 
 
-def read_model(path: Path, shown: str) -> ModelFacts:
+def read_model(path: Path, shown: str, digest_of: Callable[[Path], str] = file_digest) -> ModelFacts:
     """Read a model file; whatever keeps it from being used becomes the facts' problem. `shown` is its name in text."""
     problem = _look_at_file(path, shown)
     if problem is not None:
@@ -51,7 +51,7 @@ def read_model(path: Path, shown: str) -> ModelFacts:
         model = onnx.load(str(path), load_external_data=False)
         problem = _look_at_model(model, shown)
         if problem is None:
-            digest = _digest(path, external_files(path, model.graph))
+            digest = _digest(path, external_files(path, model.graph), digest_of)
             return _facts(path, model, digest)
     except DecodeError:
         problem = Problem(kind="not-onnx", detail=f"{shown} is not an ONNX model, or is cut off. Bring the whole file.")
@@ -164,12 +164,12 @@ def _dimension(dim: Any) -> int | str | None:
     return name if name not in _NO_NAMES and any(sign.isalpha() for sign in name) else None
 
 
-def _digest(path: Path, external: Mapping[str, Path]) -> str:
+def _digest(path: Path, external: Mapping[str, Path], digest_of: Callable[[Path], str]) -> str:
     """SHA-256 of the file; with external data, of a list of `digest  name` lines as sha256sum prints them."""
     if not external:
-        return file_digest(path)
-    lines = [f"{file_digest(path)}  {path.name}\n"]
-    lines += [f"{file_digest(external[location])}  {location}\n" for location in sorted(external)]
+        return digest_of(path)
+    lines = [f"{digest_of(path)}  {path.name}\n"]
+    lines += [f"{digest_of(external[location])}  {location}\n" for location in sorted(external)]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 

@@ -1,0 +1,120 @@
+"""A remembered digest is used only while nothing about its file has changed, and never across a start of the machine."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from ortdeploy import digest_cache
+from ortdeploy.digest import file_digest
+from ortdeploy.digest_cache import LARGE, DigestCache
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files that were read."""
+    read: list[Path] = []
+
+    def count(path: Path) -> str:
+        read.append(path)
+        return file_digest(path)
+
+    monkeypatch.setattr(digest_cache, "file_digest", count)
+    return read
+
+
+def large(folder: Path, last: bytes = b"a", *, old: bool = True) -> Path:
+    """A sparse file that was written long ago, as far as its modification time tells; its change time is now."""
+    path = folder / "weights.bin"
+    with path.open("wb") as file:
+        file.truncate(LARGE)
+        file.seek(LARGE - 1)
+        file.write(last)
+    if old:
+        os.utime(path, ns=(0, 0))
+    return path
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock on which the change time of a file that was just made lies back."""
+    monkeypatch.setattr(digest_cache, "_RACY_NS", -(10**12))
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_large_file_is_read_once(tmp_path: Path, counted: list[Path]) -> None:
+    path = large(tmp_path)
+    wanted = file_digest(path)
+    assert [DigestCache(tmp_path / "state").digest(path) for _ in range(3)] == [wanted] * 3
+    assert counted == [path]
+
+
+@pytest.mark.usefixtures("patient")
+def test_a_file_that_changed_is_read_again_also_with_its_old_time(tmp_path: Path, counted: list[Path]) -> None:
+    path = large(tmp_path)
+    before = DigestCache(tmp_path).digest(path)
+    after = DigestCache(tmp_path).digest(large(tmp_path, b"b"))
+    assert before != after == file_digest(path)
+    assert len(counted) == 2
+
+
+def test_a_file_that_changed_just_now_is_not_trusted_yet(tmp_path: Path, counted: list[Path]) -> None:
+    path = large(tmp_path, old=False)
+    assert DigestCache(tmp_path).digest(path) == DigestCache(tmp_path).digest(path)
+    assert counted == [path, path]
+
+
+@pytest.mark.usefixtures("patient")
+def test_each_start_of_the_machine_reads_anew(
+    tmp_path: Path, counted: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = large(tmp_path)
+    DigestCache(tmp_path).digest(path)
+    (tmp_path / "boot").write_text("another")
+    monkeypatch.setattr(digest_cache, "_BOOT", tmp_path / "boot")
+    DigestCache(tmp_path).digest(path)
+    assert len(counted) == 2
+    monkeypatch.setattr(digest_cache, "_BOOT", tmp_path / "none")
+    DigestCache(tmp_path).digest(path)
+    DigestCache(tmp_path).digest(path)
+    assert len(counted) == 3
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize("content", ["", "[]", '{"format_version": 1}', '{"format_version": 9, "files": {}}', "\x00"])
+def test_a_damaged_memory_is_no_memory(tmp_path: Path, counted: list[Path], content: str) -> None:
+    path = large(tmp_path)
+    (tmp_path / "digests.json").write_text(content)
+    assert DigestCache(tmp_path).digest(path) == file_digest(path)
+    assert counted == [path]
+
+
+@pytest.mark.usefixtures("patient")
+def test_entries_of_another_kind_are_not_used(tmp_path: Path, counted: list[Path]) -> None:
+    path = large(tmp_path)
+    DigestCache(tmp_path).digest(path)
+    document = json.loads((tmp_path / "digests.json").read_text())
+    document["files"][str(path)] = "abc"
+    (tmp_path / "digests.json").write_text(json.dumps(document))
+    assert DigestCache(tmp_path).digest(path) == file_digest(path)
+    assert len(counted) == 2
+
+
+@pytest.mark.usefixtures("patient")
+def test_without_a_place_nothing_is_kept_and_nothing_fails(tmp_path: Path, counted: list[Path]) -> None:
+    path = large(tmp_path)
+    (tmp_path / "file").touch()
+    for folder in (None, tmp_path / "file/state"):
+        assert DigestCache(folder).digest(path) == DigestCache(folder).digest(path)
+    assert len(counted) == 4
+
+
+def test_small_files_are_always_read(tmp_path: Path, counted: list[Path]) -> None:
+    path = tmp_path / "small"
+    path.write_bytes(b"abc")
+    os.utime(path, ns=(0, 0))
+    for _ in range(2):
+        assert DigestCache(tmp_path).digest(path) == file_digest(path)
+    assert not (tmp_path / "digests.json").exists()
+    assert len(counted) == 2
