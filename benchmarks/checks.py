@@ -1,4 +1,4 @@
-"""What share of a job's time the checks of every batch take: type, shape and symbols; and a range, where one is declared.
+"""What share of a job's time the checks of every batch take: type, shape and symbols; and a range, where declared.
 
 The job is batches of 32 rows of 64 numbers through a small network; its time is that of reading, feeding and running,
 without writing. Preparing has no steps here, so that feeding is the check.

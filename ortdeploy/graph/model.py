@@ -18,6 +18,8 @@ from ortdeploy.digest import file_digest
 from ortdeploy.facts import ModelFacts, Problem, ValueFacts
 from ortdeploy.graph.layouts import image_uses
 from ortdeploy.graph.nodes import drop_weights, read_nodes
+from ortdeploy.graph.ort_format import MAGIC as ORT_MAGIC
+from ortdeploy.graph.ort_format import OrtFormatError, read_ort_format
 from ortdeploy.graph.tables import index_limits
 from ortdeploy.graph.tensors import TensorProblemError, external_files
 from ortdeploy.tensors import ELEMENT_TYPES, Shape, TensorType
@@ -36,7 +38,6 @@ _KINDS = {
     "sparse_tensor_type": "sparse",
 }
 _LFS_MAGIC = b"version https://git-lfs.github.com/spec/"
-_ORT_MAGIC = b"ORTM"
 _IMAGE_RANK = 4
 _NO_NAMES = {"None", "unk", "unknown"}  # written by exporters for every dimension they do not know: no one number
 _MIN_IR_WITH_DEFAULTS = 4  # below it, an initializer in the inputs is a constant that ONNX Runtime refuses to be fed
@@ -48,11 +49,13 @@ def read_model(path: Path, shown: str, digest_of: Callable[[Path], str] = file_d
     if problem is not None:
         return ModelFacts(path=str(path), problem=problem)
     try:
-        model = onnx.load(str(path), load_external_data=False)
+        model, external = _load(path)
         problem = _look_at_model(model, shown)
         if problem is None:
-            digest = _digest(path, external_files(path, model.graph), digest_of)
-            return _facts(path, model, digest)
+            return _facts(path, model, _digest(path, external, digest_of))
+    except OrtFormatError as error:
+        detail = f"{shown} is in ORT format and is cut off or damaged ({error}). Bring the whole file."
+        problem = Problem(kind="not-ort", detail=detail)
     except DecodeError:
         problem = Problem(kind="not-onnx", detail=f"{shown} is not an ONNX model, or is cut off. Bring the whole file.")
     except TensorProblemError as error:
@@ -60,6 +63,15 @@ def read_model(path: Path, shown: str, digest_of: Callable[[Path], str] = file_d
     except OSError as error:
         problem = Problem(kind="unreadable", detail=f"{shown} cannot be read: {error.strerror}.")
     return ModelFacts(path=str(path), problem=problem)
+
+
+def _load(path: Path) -> tuple[onnx.ModelProto, Mapping[str, Path]]:
+    """Return a model and its external files. Raises DecodeError, OrtFormatError, TensorProblemError, OSError."""
+    with path.open("rb") as file:
+        if file.read(8)[4:] == ORT_MAGIC:
+            return read_ort_format(path), {}  # its weights are in it
+    model = onnx.load(str(path), load_external_data=False)
+    return model, external_files(path, model.graph)
 
 
 def _look_at_file(path: Path, shown: str) -> Problem | None:
@@ -77,8 +89,8 @@ def _look_at_file(path: Path, shown: str) -> Problem | None:
         return Problem(kind="empty", detail=f"{shown} is empty. Bring the whole file.")
     if head.startswith(_LFS_MAGIC):
         return Problem(kind="lfs-pointer", detail=f"{shown} is a Git-LFS pointer, not the model. Run git lfs pull.")
-    if head[4:8] == _ORT_MAGIC:
-        detail = f"{shown} is in ORT format, whose graph cannot be inspected. Use the .onnx it was made from."
+    if head[4:8] == ORT_MAGIC and path.suffix.lower() != ".ort":
+        detail = f"{shown} is in ORT format, which ONNX Runtime knows by the suffix. Rename it to end in .ort."
         return Problem(kind="ort-format", detail=detail)
     return None
 

@@ -54,6 +54,9 @@ def _forget_shapes(graph: onnx.GraphProto) -> None:
     for value in graph.output:
         if value.type.HasField("tensor_type"):
             value.type.tensor_type.ClearField("shape")
+    for attribute in (attribute for node in graph.node for attribute in node.attribute):
+        for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
+            _forget_shapes(inner)
 
 
 def _set_shape(tensor: onnx.TypeProto.Tensor, sizes: Sequence[int | None]) -> None:

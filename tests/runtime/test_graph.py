@@ -1,18 +1,22 @@
 """Model files read without a session."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
+from conftest import Cli
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from support.models import gather_model, lora_model, save_model, scale_model
 
 from ortdeploy.digest import file_digest
 from ortdeploy.facts import ModelFacts
 from ortdeploy.graph.model import read_model
+from ortdeploy.graph.shapes import infer_shapes
 from ortdeploy.tensors import TensorType
 
 
@@ -254,3 +258,99 @@ def test_indices_are_followed_through_what_passes_them_on_to_the_smallest_table(
 def test_what_exporters_write_for_any_dimension_is_no_symbol(tmp_path: Path, written: str, read: str | None) -> None:
     path = scale_model(tmp_path / "m.onnx", batch=written, width=written)
     assert read_model(path, "m.onnx").inputs[0].tensor.shape == (read, read)
+
+
+def in_ort_format(path: Path, target: Path) -> Path:
+    """The same model as ONNX Runtime writes it for small devices."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.optimized_model_filepath = str(target)
+    options.add_session_config_entry("session.save_model_format", "ORT")
+    ort.InferenceSession(path, options)
+    return target
+
+
+def branching_model(path: Path) -> Path:
+    """Attributes of every kind that the format has, a constant of each size, graphs in nodes, text, sequences."""
+    inner = [
+        helper.make_graph([helper.make_node(operator, ["x"], [f"{operator}_y"])], operator, [], [
+            helper.make_tensor_value_info(f"{operator}_y", TensorProto.FLOAT, ["batch", 4])
+        ])
+        for operator in ("Neg", "Abs")
+    ]  # fmt: skip
+    nodes = [
+        helper.make_node("If", ["which"], ["a"], then_branch=inner[0], else_branch=inner[1]),
+        helper.make_node("MatMul", ["a", "w"], ["b"]),
+        helper.make_node("LeakyRelu", ["b"], ["c"], alpha=0.25),
+        helper.make_node("Reshape", ["c", "size"], ["y"], name="flat"),
+        helper.make_node(
+            "LabelEncoder", ["text"], ["z"], domain="ai.onnx.ml", keys_strings=["a", "b"], values_floats=[1.0, 2.0]
+        ),
+        helper.make_node("SplitToSequence", ["b"], ["s"], axis=0),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4]),
+            helper.make_tensor_value_info("which", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("text", TensorProto.STRING, [None]),
+        ],
+        [
+            helper.make_tensor_value_info("y", TensorProto.FLOAT, [None, 64]),
+            helper.make_tensor_value_info("z", TensorProto.FLOAT, [None]),
+            helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None),
+        ],
+        [
+            numpy_helper.from_array(np.ones((4, 512), np.float32), "w"),
+            numpy_helper.from_array(np.array([-1, 64]), "size"),
+        ],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+    return path
+
+
+@pytest.mark.parametrize("make", [branching_model, scale_model, gather_model])
+def test_a_model_in_ort_format_tells_what_the_model_it_was_made_from_tells(
+    tmp_path: Path, make: Callable[[Path], Path]
+) -> None:
+    path = make(tmp_path / "m.onnx")
+    found, wanted = read_model(in_ort_format(path, tmp_path / "m.ort"), "m.ort"), read_model(path, "m.onnx")
+    assert found.problem is None
+    assert (found.inputs, found.outputs, found.ir_version) == (wanted.inputs, wanted.outputs, wanted.ir_version)
+    assert found.opsets.items() >= wanted.opsets.items()
+    assert sorted(map(str, found.nodes)) == sorted(map(str, wanted.nodes))
+    shapes = {"x": (8, 4)} if make is branching_model else {}
+    assert infer_shapes(found.skeleton, shapes) == infer_shapes(wanted.skeleton, shapes)
+
+
+def test_an_ort_model_runs_and_one_without_its_suffix_is_told_to_take_it(cli: Cli, tmp_path: Path) -> None:
+    in_ort_format(scale_model(tmp_path / "m.onnx"), tmp_path / "m.ort")
+    np.save(tmp_path / "x.npy", np.ones((3, 4), np.float32))
+    text = (
+        "version: 1\nmodels: {m: {path: m.ort}}\njobs: {run: {model: m, input: {path: x.npy}, output: {path: out}}}\n"
+    )
+    (tmp_path / "m.yaml").write_text(text)
+    assert cli("apply", tmp_path / "m.yaml", "-q").code == 0
+    (tmp_path / "m.ort").rename(tmp_path / "m.bin")
+    (tmp_path / "m.yaml").write_text(text.replace("m.ort", "m.bin"))
+    refused = cli("plan", tmp_path / "m.yaml")
+    assert refused.code == 1
+    assert "Rename it to end in .ort." in " ".join(refused.out.split())
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
+@given(data=st.data())
+def test_a_damaged_ort_model_is_a_problem_or_harmless(tmp_path: Path, data: st.DataObject) -> None:
+    source = tmp_path / "whole.ort"
+    if not source.exists():
+        in_ort_format(branching_model(tmp_path / "m.onnx"), source)
+    raw = bytearray(source.read_bytes())
+    for _ in range(data.draw(st.integers(0, 4))):
+        raw[data.draw(st.integers(8, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    path = tmp_path / "cut.ort"
+    path.write_bytes(raw[: data.draw(st.integers(1, len(raw)))])
+    facts = read_model(path, "cut.ort")
+    assert facts.problem is None or facts.problem.kind in {"not-ort", "not-onnx"}
