@@ -220,7 +220,7 @@ def _resolve_session(spec: Spec, model: ModelSpec, session: SessionSpec, facts: 
         chain=tuple(chain),
         unavailable=tuple(unavailable),
         usable=usable,
-        prediction=predict_placement(facts.models[model.name], names, facts.runtime.kernels),
+        prediction=predict_placement(facts.models[model.name], names, facts.runtime.kernels, facts.runtime.attributes),
     )
 
 

@@ -9,6 +9,9 @@ from dataclasses import dataclass, field
 
 from ortdeploy.tensors import TensorType
 
+DEFAULT_LOCALE = "en_US.UTF-8"
+"""The locale of nodes that name none."""
+
 TEXT_FORMATS = ("csv", "jsonl")
 """Formats whose numbers have no element type; they are read as what the model input takes."""
 
@@ -66,7 +69,8 @@ class NodeFacts:
     """A node of a graph: its operator, the version that its schema has existed since, and types by parameter.
 
     `expandable`: ONNX Runtime can replace it by the body of its function, if it knows the domain; `local`: by the body
-    that the model itself has for it.
+    that the model itself has for it. `body` are the nodes of that function, where onnx can tell. `attributes` are by
+    name; numbers and short text as text, the others empty.
     """
 
     name: str
@@ -76,6 +80,8 @@ class NodeFacts:
     types: Mapping[str, str] = field(default_factory=dict)
     expandable: bool = False
     local: bool = False
+    body: tuple["NodeFacts", ...] = ()
+    attributes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +91,8 @@ class RuntimeFacts:
     `available_providers` are the built-in ones; `devices` are those of plugin packages that the manifest asks for,
     `plugin_problems` say of a provider why its package gives none, or why its built-in library cannot be loaded.
     `runtime_packages` are the installed packages that carry onnxruntime itself. `kernels` are by provider and by
-    `domain.operator`, for the providers that tell them.
+    `domain.operator`, for the providers that tell them. `attributes` are those that this ONNX Runtime knows of an
+    operator, by the version since which it has them; `has_default_locale` is None where that is not known.
     """
 
     version: str
@@ -97,6 +104,8 @@ class RuntimeFacts:
     plugin_problems: Mapping[str, str] = field(default_factory=dict)
     runtime_packages: tuple[str, ...] = ()
     kernels: Mapping[str, Mapping[str, tuple[Kernel, ...]]] = field(default_factory=dict)
+    attributes: Mapping[str, Mapping[int, frozenset[str]]] = field(default_factory=dict)
+    has_default_locale: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

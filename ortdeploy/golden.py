@@ -1,11 +1,12 @@
 """Golden inputs and outputs on disk, and how a result is compared with them.
 
-Layouts: that of the onnx project's test data (test_data_set_N/input_K.pb and output_K.pb, tensors and sequences in the
-order of the graph's inputs and outputs), or inputs.npz and outputs.npz by name. The third room of onnx.
+Layouts: that of the onnx project's test data (test_data_set_N/input_K.pb and output_K.pb; tensors, sequences, maps and
+optional values in the order of the graph's inputs and outputs), or inputs.npz and outputs.npz by name. A room of onnx,
+like graph/.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,18 @@ from ortdeploy.plan import GoldenValue
 
 _SET = re.compile(r"test_data_set_([0-9]+)\Z")
 _ADDED = 2  # numpy's mark of a type that another package adds
+KINDS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any, str], Any]]] = {
+    "map": (onnx.MapProto, numpy_helper.to_dict, numpy_helper.from_dict),
+    "optional": (onnx.OptionalProto, numpy_helper.to_optional, numpy_helper.from_optional),
+    "sequence": (onnx.SequenceProto, numpy_helper.to_list, numpy_helper.from_list),
+    "tensor": (
+        onnx.TensorProto,
+        numpy_helper.to_array,
+        lambda content, name: numpy_helper.from_array(np.asarray(content), name),
+    ),
+}
+"""How onnx reads and writes values, by kind."""
+
 _INPUTS, _OUTPUTS = "inputs.npz", "outputs.npz"
 
 
@@ -74,9 +87,8 @@ def write_outputs(folder: Path, outputs: Mapping[str, Any], values: Sequence[Gol
 
 
 def _pb(value: GoldenValue, content: Any) -> bytes:
-    if isinstance(content, list):
-        return bytes(numpy_helper.from_list(content, value.name).SerializeToString())
-    return bytes(numpy_helper.from_array(np.asarray(content), value.name).SerializeToString())
+    _, _, write = KINDS[value.kind]
+    return bytes(write(content, value.name).SerializeToString())
 
 
 def _number(path: Path) -> int:
@@ -93,28 +105,36 @@ def _read_npz(path: Path) -> dict[str, Any]:
 
 
 def _read_pb(path: Path, value: GoldenValue) -> Any:
-    """Read a tensor, or a sequence where the graph has one there."""
+    """Read a value of the kind that the graph has there."""
+    if value.kind not in KINDS:
+        raise OrtdeployError(f"{path.name} belongs to {value.name}, and {value.kind} values cannot be compared")
+    kind, read, _ = KINDS[value.kind]
     try:
-        raw = path.read_bytes()
-        if value.kind == "sequence":
-            return [_feedable(item) for item in numpy_helper.to_list(onnx.SequenceProto.FromString(raw))]
-        if value.kind == "tensor":
-            return _feedable(numpy_helper.to_array(onnx.TensorProto.FromString(raw)))
+        return _feedable(read(kind.FromString(path.read_bytes())))
     except (DecodeError, ValueError, TypeError) as error:
         raise OrtdeployError(f"{path.name} is not a {value.kind} of onnx: {error}") from error
     except OSError as error:
         raise OrtdeployError(f"{path.name} cannot be read: {error.strerror}") from error
-    raise OrtdeployError(f"{path.name} belongs to {value.name}, and values of the kind {value.kind} cannot be compared")
 
 
-def _feedable(array: Any) -> Any:
-    """Give text the element type that ONNX Runtime takes."""
-    array = np.asarray(array)
+def _feedable(value: Any) -> Any:
+    """Give text the element type that ONNX Runtime takes, also in sequences and maps."""
+    if value is None or isinstance(value, dict):
+        return value
+    if isinstance(value, list):
+        return [_feedable(item) for item in value]
+    array = np.asarray(value)
     return array.astype(object) if array.dtype.kind in "US" else array
 
 
 def difference(value: Any, expected: Any, rtol: float, atol: float) -> tuple[float | None, str | None]:
     """Return the largest absolute difference of numbers, and what is wrong with a value, if anything is."""
+    if expected is None or value is None:
+        return None, None if value is expected else "it is absent, or should be"
+    if isinstance(expected, dict):
+        if not isinstance(value, dict) or value.keys() != expected.keys():
+            return None, f"it is not a map of {len(expected)} keys"
+        value, expected = [value[key] for key in expected], list(expected.values())
     if isinstance(expected, list):
         return _sequence_difference(value, expected, rtol, atol)
     have, want = np.asarray(value), np.asarray(expected)

@@ -136,9 +136,9 @@ def _facts(path: Path, model: onnx.ModelProto, digest: str) -> ModelFacts:
 
 
 def _value(value: onnx.ValueInfoProto, *, optional: bool) -> ValueFacts:
-    kind = _kind(value.type)
+    kind = kind_of(value.type)
     if kind != "tensor":
-        element = _kind(value.type.sequence_type.elem_type) if kind == "sequence" else None
+        element = kind_of(value.type.sequence_type.elem_type) if kind == "sequence" else None
         return ValueFacts(name=value.name, kind=kind, tensor=TensorType(), optional=optional, element=element)
     tensor = value.type.tensor_type
     shape = _shape(tensor.shape) if tensor.HasField("shape") else None
@@ -161,7 +161,8 @@ def _told_by_nodes(inputs: Sequence[ValueFacts], graph: onnx.GraphProto) -> Iter
         yield replace(value, tensor=tensor, limits=limits.get(value.name))
 
 
-def _kind(kind: onnx.TypeProto) -> str:
+def kind_of(kind: onnx.TypeProto) -> str:
+    """Return tensor, sequence, map, optional or sparse."""
     return _KINDS.get(kind.WhichOneof("value") or "tensor_type", "tensor")
 
 

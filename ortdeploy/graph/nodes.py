@@ -6,16 +6,21 @@ names them. Where something is not known, nothing is bound, and a kernel is then
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 
 import onnx
+import onnx.inliner
 
 from ortdeploy.facts import NodeFacts
 
 _BIG = 1024  # bytes of a constant that shape inference does not need to see
+_SHORT = 40  # signs of an attribute that is text
 _FOLDED = {("ai.onnx", "Constant")}
 _ELEMENT_NAMES: dict[int, str] = {
     number: name.lower() for name, number in onnx.TensorProto.DataType.items() if name != "UNDEFINED"
 }
+
+_TENSORS = {f"tensor({name})": number for number, name in _ELEMENT_NAMES.items()}
 
 Types = dict[str, str]
 
@@ -39,7 +44,25 @@ def read_nodes(model: onnx.ModelProto) -> tuple[tuple[NodeFacts, ...], tuple[str
     functions = {(function.domain or "ai.onnx", function.name) for function in model.functions}
     with suppress(Exception):  # inference raises what it likes; without it fewer types are known
         model = onnx.shape_inference.infer_shapes(model)
-    return tuple(_nodes(model.graph, {}, domains, functions)), tuple(_unranked(model.graph))
+    nodes = (*_nodes(model.graph, {}, domains, functions), *_function_nodes(model, functions))
+    return nodes, tuple(_unranked(model.graph))
+
+
+def _function_nodes(model: onnx.ModelProto, functions: set[tuple[str, str]]) -> Iterator[NodeFacts]:
+    """Yield the nodes of the model's own functions that are called; their types are the caller's, and not known."""
+    bodies = {(function.domain or "ai.onnx", function.name): function for function in model.functions}
+    waiting = list(_called(model.graph, {})) if bodies else []
+    while waiting:
+        function = bodies.pop(waiting.pop(), None)
+        if function is not None:
+            domains = {opset.domain or "ai.onnx": opset.version for opset in function.opset_import}
+            graph = onnx.GraphProto(node=function.node)
+            yield from _nodes(graph, {}, domains, functions)
+            waiting += _called(graph, domains)
+
+
+def _called(graph: onnx.GraphProto, domains: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    yield from ((node.domain, node.operator) for node in _nodes(graph, {}, domains, set()))
 
 
 def _unranked(graph: onnx.GraphProto) -> Iterator[str]:
@@ -80,14 +103,54 @@ def _node(
         local = (domain, operator) in functions
         return NodeFacts(name=name, domain=domain, operator=operator, since=version, local=local)
     bound = _bind(node.output, schema.outputs, types) | _bind(node.input, schema.inputs, types)
+    expandable = schema.has_function or schema.has_context_dependent_function  # type: ignore[attr-defined]  # onnx has it
     return NodeFacts(
         name=name,
         domain=domain,
         operator=operator,
         since=schema.since_version,
         types=bound,
-        expandable=schema.has_function or schema.has_context_dependent_function,  # type: ignore[attr-defined]  # onnx has it,
+        attributes={attribute.name: _attribute_text(attribute) for attribute in node.attribute},
+        expandable=expandable,
+        body=_body(node, version, types) if expandable and domain == "ai.onnx" else (),
     )
+
+
+def _body(node: onnx.NodeProto, opset: int, types: Types) -> tuple[NodeFacts, ...]:
+    """Return the nodes of an operator's function, for the types of its inputs; none where these are not all known."""
+    kinds = tuple(types.get(name, "") if name else None for name in node.input)
+    if any(kind is not None and kind not in _TENSORS for kind in kinds):
+        return ()
+    call = onnx.NodeProto(
+        op_type=node.op_type, attribute=node.attribute, output=[f"y{i}" for i in range(len(node.output))]
+    )
+    return _inlined(call.SerializeToString(deterministic=True), opset, kinds)
+
+
+@lru_cache(maxsize=1024)
+def _inlined(call: bytes, opset: int, kinds: tuple[str | None, ...]) -> tuple[NodeFacts, ...]:
+    """Inline one call of an operator; models call few operators with few types, many times."""
+    node = onnx.NodeProto.FromString(call)
+    node.input.extend("" if kind is None else f"x{index}" for index, kind in enumerate(kinds))
+    graph = onnx.GraphProto(name="call", node=[node])
+    for index, kind in enumerate(kinds):
+        if kind is not None:
+            graph.input.add(name=f"x{index}").type.tensor_type.elem_type = _TENSORS[kind]
+    graph.output.extend(onnx.ValueInfoProto(name=name) for name in node.output)
+    model = onnx.ModelProto(ir_version=10, graph=graph, opset_import=[onnx.OperatorSetIdProto(version=opset)])
+    with suppress(Exception):  # onnx raises what it likes; without the body nothing is said of it
+        model = onnx.inliner.inline_selected_functions(model, [("", node.op_type)], inline_schema_functions=True)
+        model = onnx.shape_inference.infer_shapes(model)
+    if any(inner.op_type == node.op_type for inner in model.graph.node):
+        return ()
+    return tuple(_nodes(model.graph, {}, {"ai.onnx": opset}, set()))
+
+
+def _attribute_text(attribute: onnx.AttributeProto) -> str:
+    if attribute.type == onnx.AttributeProto.INT:
+        return str(attribute.i)
+    short = attribute.type == onnx.AttributeProto.STRING and len(attribute.s) <= _SHORT
+    return attribute.s.decode("utf-8", errors="replace") if short else ""
 
 
 def _bind(names: Sequence[str], parameters: Sequence[onnx.defs.OpSchema.FormalParameter], types: Types) -> Types:

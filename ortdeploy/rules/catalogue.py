@@ -49,6 +49,7 @@ DEPLOYMENT_RULES: tuple[str, ...] = (
     "input-type-mismatch",
     "layout-mismatch",
     "missing-column",
+    "missing-locale",
     "missing-package",
     "mixed-provider-routes",
     "old-runtime",

@@ -1,6 +1,6 @@
-"""The kernel definitions of the providers that this process has, as facts.
+"""The kernel definitions of the providers that this process has, and its operators, as facts.
 
-Source: onnxruntime.capi._pybind_state of 1.31.1, which has no public name for them.
+Source: onnxruntime.capi._pybind_state of 1.31.1, which has no public names for them.
 """
 
 from collections.abc import Iterable
@@ -17,6 +17,15 @@ def built_in_kernels() -> dict[str, dict[str, tuple[Kernel, ...]]]:
     for definition in _pybind_state.get_all_opkernel_def():
         by_provider.setdefault(definition.provider, []).append(definition)
     return {provider: _by_operator(definitions) for provider, definitions in by_provider.items()}
+
+
+def known_attributes() -> dict[str, dict[int, frozenset[str]]]:
+    """Return the attributes of ONNX's operators as this runtime knows them, by `domain.operator` and version."""
+    known: dict[str, dict[int, frozenset[str]]] = {}
+    for schema in _pybind_state.get_all_operator_schema():
+        if not schema.domain:
+            known.setdefault(f"ai.onnx.{schema.name}", {})[schema.since_version] = frozenset(schema.attributes)
+    return known
 
 
 def plugin_kernels(provider: str) -> dict[str, tuple[Kernel, ...]]:

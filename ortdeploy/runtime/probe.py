@@ -1,6 +1,7 @@
 """Looks at this machine's ONNX Runtime and writes down `RuntimeFacts`."""
 
 import importlib.util
+import locale
 import sys
 from collections.abc import Collection, Mapping
 from importlib.metadata import PathDistribution
@@ -8,9 +9,9 @@ from pathlib import Path
 
 import onnxruntime
 
-from ortdeploy.facts import RuntimeFacts
+from ortdeploy.facts import DEFAULT_LOCALE, RuntimeFacts
 from ortdeploy.providers.catalogue import find_provider
-from ortdeploy.runtime.kernels import built_in_kernels
+from ortdeploy.runtime.kernels import built_in_kernels, known_attributes
 from ortdeploy.runtime.limits import limits_of
 from ortdeploy.runtime.native_library import loading_problem
 from ortdeploy.runtime.plugin_probe import probe_plugin
@@ -39,8 +40,22 @@ def probe_runtime(wanted: Mapping[str, str | None]) -> RuntimeFacts:
         devices=tuple(device for plugin in plugins.values() for device in plugin.devices),
         plugin_problems={**problems, **unloadable},
         runtime_packages=_runtime_packages(),
+        attributes=known_attributes(),
+        has_default_locale=_has_locale(DEFAULT_LOCALE),
         kernels={**built_in_kernels(), **{name: plugin.kernels for name, plugin in plugins.items() if plugin.kernels}},
     )
+
+
+def _has_locale(name: str) -> bool:
+    """Tell whether the system can make a locale; Python's own stays what it was."""
+    before = locale.setlocale(locale.LC_CTYPE)
+    try:
+        locale.setlocale(locale.LC_CTYPE, name)
+    except locale.Error:
+        return False
+    finally:
+        locale.setlocale(locale.LC_CTYPE, before)
+    return True
 
 
 def _runtime_packages() -> tuple[str, ...]:

@@ -12,17 +12,19 @@ from ortdeploy.facts import Kernel, ModelFacts
 from ortdeploy.graph.nodes import read_nodes
 from ortdeploy.kernel_text import dump_kernels, parse_kernels
 from ortdeploy.prediction import Prediction, predict_placement
-from ortdeploy.runtime.kernels import built_in_kernels
+from ortdeploy.runtime.kernels import built_in_kernels, known_attributes
 
 CPU = "CPUExecutionProvider"
 DATA = Path(onnx.__file__).parent / "backend/test/data"
 SHIPPED = sorted(DATA.rglob("*.onnx"))
 KERNELS = built_in_kernels()
+ATTRIBUTES = known_attributes()
 
 
 def predict(model: onnx.ModelProto) -> Prediction:
     opsets = {opset.domain or "ai.onnx": opset.version for opset in model.opset_import}
-    prediction = predict_placement(ModelFacts(path="", opsets=opsets, nodes=read_nodes(model)[0]), [CPU], KERNELS)
+    facts = ModelFacts(path="", opsets=opsets, nodes=read_nodes(model)[0])
+    prediction = predict_placement(facts, [CPU], KERNELS, ATTRIBUTES)
     assert prediction is not None
     return prediction
 

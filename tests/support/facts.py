@@ -53,12 +53,18 @@ def value(name: str, text: str) -> ValueFacts:
 
 
 def node(text: str) -> NodeFacts:
-    """`ai.onnx.Erf 13 T=tensor(float)`: operator, version, types; a `+` behind the operator makes it expandable."""
-    operator, since, *types = text.split()
+    """`ai.onnx.Erf 13 T=tensor(float) @axis=1`: operator, version, types, attributes; `+` makes it expandable."""
+    operator, since, *types = (part for part in text.split() if not part.startswith("@"))
     domain, _, name = operator.rstrip("+").rpartition(".")
     bound = dict(one.split("=") for one in types)
     return NodeFacts(
-        name="", domain=domain, operator=name, since=int(since), types=bound, expandable=operator.endswith("+")
+        name="",
+        domain=domain,
+        operator=name,
+        since=int(since),
+        types=bound,
+        expandable=operator.endswith("+"),
+        attributes=dict(part[1:].split("=") for part in text.split() if part.startswith("@")),
     )
 
 
@@ -152,6 +158,11 @@ def make_facts(spec: Spec, data: Mapping[str, Any] | None = None) -> Facts:
             version=data.get("version", "1.31.1"),
             available_providers=tuple(data.get("providers", ["AzureExecutionProvider", "CPUExecutionProvider"])),
             max_ir_version=13,
+            has_default_locale=data.get("has_default_locale"),
+            attributes={
+                operator: {int(version): frozenset(names) for version, names in known.items()}
+                for operator, known in data.get("attributes", {}).items()
+            },
             max_opsets={"ai.onnx": 26, "ai.onnx.ml": 5},
             packages=frozenset(data.get("packages", ["PIL"])),
             devices=tuple(device(text) for text in data.get("devices", [])),
