@@ -18,7 +18,7 @@ from ortdeploy.part_files import open_whole
 LARGE = 16 * 1024 * 1024
 """Bytes from which a digest is remembered; smaller files are read in a few hundredths of a second."""
 
-_NAME = "digests.json"
+_NAME = "known-digests.json"
 _FORMAT_VERSION = 1
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _RACY_NS = (

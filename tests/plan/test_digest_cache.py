@@ -85,7 +85,7 @@ def test_each_start_of_the_machine_reads_anew(
 @pytest.mark.parametrize("content", ["", "[]", '{"format_version": 1}', '{"format_version": 9, "files": {}}', "\x00"])
 def test_a_damaged_memory_is_no_memory(tmp_path: Path, counted: list[Path], content: str) -> None:
     path = large(tmp_path)
-    (tmp_path / "digests.json").write_text(content)
+    (tmp_path / "known-digests.json").write_text(content)
     assert DigestCache(tmp_path).digest(path) == file_digest(path)
     assert counted == [path]
 
@@ -94,9 +94,9 @@ def test_a_damaged_memory_is_no_memory(tmp_path: Path, counted: list[Path], cont
 def test_entries_of_another_kind_are_not_used(tmp_path: Path, counted: list[Path]) -> None:
     path = large(tmp_path)
     DigestCache(tmp_path).digest(path)
-    document = json.loads((tmp_path / "digests.json").read_text())
+    document = json.loads((tmp_path / "known-digests.json").read_text())
     document["files"][str(path)] = "abc"
-    (tmp_path / "digests.json").write_text(json.dumps(document))
+    (tmp_path / "known-digests.json").write_text(json.dumps(document))
     assert DigestCache(tmp_path).digest(path) == file_digest(path)
     assert len(counted) == 2
 
@@ -116,5 +116,5 @@ def test_small_files_are_always_read(tmp_path: Path, counted: list[Path]) -> Non
     os.utime(path, ns=(0, 0))
     for _ in range(2):
         assert DigestCache(tmp_path).digest(path) == file_digest(path)
-    assert not (tmp_path / "digests.json").exists()
+    assert not (tmp_path / "known-digests.json").exists()
     assert len(counted) == 2
