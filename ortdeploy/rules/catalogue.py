@@ -56,6 +56,7 @@ DEPLOYMENT_RULES: tuple[str, ...] = (
     "optimized-elsewhere",
     "output-without-rows",
     "predicted-cpu-nodes",
+    "saturating-int8",
     "several-runtimes",
     "shape-mismatch",
     "shape-option-mismatch",
@@ -82,6 +83,7 @@ DEPLOYMENT_RULES: tuple[str, ...] = (
 )
 
 TRIAL_RULES = (
+    "empty-input",
     "failing-rows",
     "not-finite-rows",
     "unusable-batch",

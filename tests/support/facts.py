@@ -140,12 +140,12 @@ def machine(data: Mapping[str, Any]) -> MachineFacts:
     """A machine with cores and perhaps a quota."""
     return MachineFacts(
         system="Linux",
-        architecture="x86_64",
+        architecture=data.get("architecture", "x86_64"),
         python="3.11",
         cores=data["cores"],
         cpu_quota=data.get("cpu_quota"),
         memory_bytes=None,
-        cpu_flags=(),
+        cpu_flags=tuple(data.get("cpu_flags", ())),
     )
 
 

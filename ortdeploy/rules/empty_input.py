@@ -1,0 +1,28 @@
+"""What it catches: a job whose files are there and hold no row.
+
+Why: it would end well and write nothing. Behind a step that found nothing, that may be right; behind an export that
+went wrong, nobody would notice.
+
+Example: a CSV with a header line alone.
+
+How to fix: nothing, where no rows are expected; otherwise look at what writes the input.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.diagnostics import Severity
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.deployment import Deployment
+
+RULE = Rule(id="empty-input", summary="Input holds no row", severity=Severity.WARNING)
+
+
+def check(deployment: "Deployment") -> Iterator[Finding]:
+    for job in deployment.jobs:
+        found = deployment.facts.first_rows.get(job.spec.name)
+        if found is not None and found.rows == 0:
+            detail = f'The input of job "{job.spec.name}" holds no row: the job would end well and write nothing.'
+            yield Finding(at=(*job.spec.input.at, "path"), detail=detail, job=job.spec.name, model=job.spec.model)
