@@ -16,7 +16,10 @@ PASSED, FAILED, ERROR = "passed", "failed", "error"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """How one data set ended on one session: passed, failed or error; the largest difference where numbers differ."""
+    """How one data set ended on one session, with an adapter or without: passed, failed or error.
+
+    `max_abs_diff` is the largest difference where numbers differ.
+    """
 
     model: str
     session: str
@@ -24,12 +27,15 @@ class CheckResult:
     status: str
     max_abs_diff: float | None = None
     message: str | None = None
+    adapter: str | None = None
 
 
 def run_check(check: PlannedCheck, opener: ModelOpener) -> Iterator[CheckResult]:
     """Open the session of a check, and yield a result for every data set of its folders."""
     try:
         (opened,) = opener.open_model(check.opening, check.opening.candidates).sessions
+        if check.adapter is not None:
+            opener.runtime.load_adapter(check.adapter, opened.session)
     except OrtdeployError as error:
         yield from (result_of(check, folder, ERROR, str(error)) for folder in check.folders)
         return
@@ -53,7 +59,12 @@ def result_of(
         status=status,
         max_abs_diff=apart,
         message=message,
+        adapter=_adapter(check),
     )
+
+
+def _adapter(check: PlannedCheck) -> str | None:
+    return check.adapter.adapter if check.adapter else None
 
 
 def _run_set(
@@ -69,7 +80,7 @@ def _run_set(
         if unknown:
             return result_of(check, shown, ERROR, f"the model has no output {', '.join(sorted(unknown))}")
         names = list(golden.outputs)
-        values = dict(zip(names, session.run(names, golden.inputs, None), strict=True))
+        values = dict(zip(names, session.run(names, golden.inputs, _adapter(check)), strict=True))
     except (OrtdeployError, ProviderFailedError) as error:
         return result_of(check, shown, ERROR, str(error))
     return _compare(check, shown, golden, values, tolerances)
@@ -77,7 +88,7 @@ def _run_set(
 
 def _record(check: PlannedCheck, session: Session, path: Path, shown: str, golden: GoldenSet) -> CheckResult:
     names = [value.name for value in check.outputs]
-    values = dict(zip(names, session.run(names, golden.inputs, None), strict=True))
+    values = dict(zip(names, session.run(names, golden.inputs, _adapter(check)), strict=True))
     write_outputs(path, values, check.outputs)
     return result_of(check, shown, PASSED, "recorded")
 

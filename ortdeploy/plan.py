@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from ortdeploy.deployment import Binding, Deployment, ResolvedJob, ResolvedModel, ResolvedProvider
-from ortdeploy.facts import ValueFacts
+from ortdeploy.facts import FileFacts, ValueFacts
 from ortdeploy.manifest.option_paths import with_full_paths, with_full_provider_paths
-from ortdeploy.manifest.spec import StepSpec
+from ortdeploy.manifest.spec import AdapterSpec, CheckSpec, StepSpec
 from ortdeploy.providers.catalogue import CPU, find_provider
 from ortdeploy.providers.options import serialise
 from ortdeploy.tensors import FLOATING, Shape, TensorType
@@ -166,7 +166,7 @@ class GoldenValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCheck:
-    """One session of a model and the golden folders, below `root`, to run on it.
+    """One session of a model and the golden folders, below `root`, to run on it; with an adapter, if there is one.
 
     Tolerances are relative and absolute, by output; those of "" are for all others. `record`: outputs are written
     instead of compared.
@@ -178,6 +178,7 @@ class PlannedCheck:
     tolerances: tuple[Mapping[str, tuple[float, float]], ...]
     inputs: tuple[GoldenValue, ...]
     outputs: tuple[GoldenValue, ...]
+    adapter: LoadAdapter | None = None
     record: bool = False
 
 
@@ -233,15 +234,26 @@ def make_plan(deployment: Deployment, only_job: str | None = None) -> Plan:
 
 
 def make_checks(deployment: Deployment, models: Collection[str]) -> tuple[PlannedCheck, ...]:
-    """Write down the golden checks of some models to which no rule objects, on each of their sessions."""
-    chosen = (model for model in deployment.models if model.spec.checks and model.spec.name in models)
-    return tuple(check for model in chosen for check in _checks(model, deployment.spec.folder))
+    """Write down the golden checks of some models, and of their adapters, on each of the models' sessions."""
+    return tuple(
+        check for model in deployment.models if model.spec.name in models for check in _checks(model, deployment)
+    )
 
 
-def _checks(model: ResolvedModel, folder: str) -> Iterator[PlannedCheck]:
-    """Yield the checks of a model, one for each session that it may get."""
-    opening, golden = _open_session(model, folder), model.spec.checks
-    for candidate in opening.candidates:
+def _checks(model: ResolvedModel, deployment: Deployment) -> Iterator[PlannedCheck]:
+    """Yield the checks of a model and then of its adapters, one for each session that the model may get."""
+    yield from _checks_of(model, None, model.spec.checks, deployment.spec.folder)
+    for adapter in deployment.spec.adapters:
+        if adapter.model == model.spec.name:
+            loading = _load_adapter(adapter, deployment.facts.adapters[adapter.name])
+            yield from _checks_of(model, loading, adapter.checks, deployment.spec.folder)
+
+
+def _checks_of(
+    model: ResolvedModel, adapter: LoadAdapter | None, golden: Sequence[CheckSpec], folder: str
+) -> Iterator[PlannedCheck]:
+    opening = _open_session(model, folder)
+    for candidate in opening.candidates if golden else ():
         yield PlannedCheck(
             opening=replace(opening, candidates=(replace(candidate, count=1),), use="first", probe=None),
             root=folder,
@@ -249,6 +261,7 @@ def _checks(model: ResolvedModel, folder: str) -> Iterator[PlannedCheck]:
             tolerances=tuple({**one.outputs, "": one.tolerance} for one in golden),
             inputs=_golden_values(model.facts.inputs),
             outputs=_golden_values(model.facts.outputs),
+            adapter=adapter,
         )
 
 
@@ -258,9 +271,10 @@ def _golden_values(values: Sequence[ValueFacts]) -> tuple[GoldenValue, ...]:
 
 def recording(checks: Sequence[PlannedCheck]) -> tuple[PlannedCheck, ...]:
     """Return checks that write the CPU provider's outputs: one for each model, whatever sessions it has."""
-    of_models: dict[tuple[str, str], PlannedCheck] = {}
+    of_models: dict[tuple[str, str, str | None], PlannedCheck] = {}
     for check in checks:
-        of_models.setdefault((check.root, check.opening.model), check)
+        adapter = check.adapter.adapter if check.adapter else None
+        of_models.setdefault((check.root, check.opening.model, adapter), check)
     return tuple(replace(check, opening=on_cpu(check.opening), record=True) for check in of_models.values())
 
 
@@ -351,11 +365,13 @@ def _steps(jobs: Sequence[ResolvedJob], folder: str) -> Iterator[Step]:
             yield _open_session(job.model, folder)
             opened.add(name)
         if job.adapter is not None and job.adapter_facts is not None and job.adapter.name not in opened:
-            yield LoadAdapter(
-                adapter=job.adapter.name, session=name, path=job.adapter_facts.path, sha256=job.adapter_facts.sha256
-            )
+            yield _load_adapter(job.adapter, job.adapter_facts)
             opened.add(job.adapter.name)
         yield planned_job(job)
+
+
+def _load_adapter(adapter: AdapterSpec, facts: FileFacts) -> LoadAdapter:
+    return LoadAdapter(adapter=adapter.name, session=adapter.model, path=facts.path, sha256=facts.sha256)
 
 
 def _open_session(model: ResolvedModel, folder: str) -> OpenSession:

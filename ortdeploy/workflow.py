@@ -113,7 +113,12 @@ def plan_checks(
     host = _probe_host(validated.specs)
     checks: tuple[PlannedCheck, ...] = ()
     for spec in validated.specs:
-        models = tuple(model for model in spec.models if model.checks and only_model in {None, model.name})
+        of_adapters = {adapter.model for adapter in spec.adapters if adapter.checks}
+        models = tuple(
+            model
+            for model in spec.models
+            if (model.checks or model.name in of_adapters) and only_model in {None, model.name}
+        )
         adapters = tuple(adapter for adapter in spec.adapters if adapter.model in {model.name for model in models})
         deployment, found = _resolve(replace(spec, jobs=(), models=models, adapters=adapters), host, state_dir)
         diagnostics += found

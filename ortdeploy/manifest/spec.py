@@ -104,12 +104,13 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterSpec:
-    """A LoRA adapter file and the model that it was made for."""
+    """A LoRA adapter file, the model that it was made for, and golden checks of the two together."""
 
     name: str
     path: str
     model: str
     sha256: str | None
+    checks: tuple[CheckSpec, ...]
     at: Path
 
 
@@ -286,7 +287,7 @@ def _model(name: str, data: Mapping[str, Any]) -> ModelSpec:
         inputs=_tensors(data.get("inputs", {}), (*at, "inputs")),
         outputs=_tensors(data.get("outputs", {}), (*at, "outputs")),
         gate=data.get("gate", False),
-        checks=tuple(_check(entry, (*at, "checks", index)) for index, entry in enumerate(data.get("checks", ()))),
+        checks=_checks(data, at),
         at=at,
     )
 
@@ -343,9 +344,20 @@ def _tensor(name: str, data: Mapping[str, Any], at: Path) -> TensorSpec:
     return TensorSpec(name=name, tensor=tensor, limits=(limits[0], limits[1]) if limits else None, at=at)
 
 
+def _checks(data: Mapping[str, Any], at: Path) -> tuple[CheckSpec, ...]:
+    return tuple(_check(entry, (*at, "checks", index)) for index, entry in enumerate(data.get("checks", ())))
+
+
 def _adapter(name: str, data: Mapping[str, Any]) -> AdapterSpec:
     at: Path = ("adapters", name)
-    return AdapterSpec(name=name, path=data["path"], model=data["model"], sha256=data.get("sha256"), at=at)
+    return AdapterSpec(
+        name=name,
+        path=data["path"],
+        model=data["model"],
+        sha256=data.get("sha256"),
+        checks=_checks(data, at),
+        at=at,
+    )
 
 
 def _job(name: str, data: Mapping[str, Any]) -> JobSpec:

@@ -1,4 +1,4 @@
-"""What it catches: a model with gate: true and no checks.
+"""What it catches: a model with gate: true and no checks, neither its own nor of its adapters.
 
 Why: nothing would be checked before its jobs run, while the manifest reads as if something were.
 
@@ -20,6 +20,7 @@ RULE = Rule(id="gate-without-checks", summary="Gate has nothing to check")
 
 def check(spec: "Spec") -> Iterator[Finding]:
     for model in spec.models:
-        if model.gate and not model.checks:
+        of_adapters = any(adapter.checks for adapter in spec.adapters if adapter.model == model.name)
+        if model.gate and not model.checks and not of_adapters:
             detail = f'Model "{model.name}" says gate: true and names no checks. Add checks: [FOLDER], or remove gate.'
             yield Finding(at=(*model.at, "gate"), detail=detail, key=True, model=model.name)

@@ -32,11 +32,11 @@ def check(spec: "Spec") -> Iterator[Finding]:
 def _paths_of_files(spec: "Spec") -> "Iterator[tuple[str, Path]]":
     for model in spec.models:
         yield model.path, (*model.at, "path")
-        for golden in model.checks:
-            at = (*golden.at, "path")
-            yield golden.path, at if at in spec.document.spans else golden.at
     for adapter in spec.adapters:
         yield adapter.path, (*adapter.at, "path")
+    for golden in (*(one for m in spec.models for one in m.checks), *(one for a in spec.adapters for one in a.checks)):
+        at = (*golden.at, "path")
+        yield golden.path, at if at in spec.document.spans else golden.at
     for entry in (entry for chain in spec.written_chains() for entry in chain):
         if entry.library is not None:
             yield entry.library, (*entry.at, "library")

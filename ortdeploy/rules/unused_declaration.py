@@ -30,6 +30,6 @@ def check(spec: "Spec") -> Iterator[Finding]:
             yield Finding(at=("providers", name), detail=detail, key=True)
     adapters = {job.adapter for job in spec.jobs}
     for adapter in spec.adapters:
-        if adapter.name not in adapters:
+        if adapter.name not in adapters and not adapter.checks:
             detail = f'No job uses the adapter "{adapter.name}". Use it, or remove it.'
             yield Finding(at=adapter.at, detail=detail, key=True)

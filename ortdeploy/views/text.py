@@ -189,7 +189,8 @@ def render_checks(results: "Sequence[CheckResult]", *, color: bool, quiet: bool 
             status = paint(result.status, _GREEN if result.status == "passed" else _RED)
             apart = f" (largest difference {result.max_abs_diff:.3g})" if result.max_abs_diff else ""
             why = f": {result.message}" if result.message else ""
-            lines.append(f"{status}  {result.model} on {result.session}: {result.check}{apart}{why}\n")
+            model = f"{result.model} with {result.adapter}" if result.adapter else result.model
+            lines.append(f"{status}  {model} on {result.session}: {result.check}{apart}{why}\n")
     passed = sum(result.status == "passed" for result in results)
     return _safe("".join(lines) + f"{passed} of {_count(len(results), 'check')} passed.\n")
 

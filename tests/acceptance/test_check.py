@@ -8,7 +8,7 @@ import onnx
 import pytest
 from conftest import Cli, run_process
 from onnx import TensorProto, helper, numpy_helper
-from support.models import save_model, scale_model
+from support.models import lora_model, make_adapter, save_model, scale_model
 from support.plugins import needs_qnn
 
 from ortdeploy.check_run import CheckResult
@@ -201,6 +201,30 @@ def test_element_types_that_numpy_does_not_have_go_in_and_out(cli: Cli, folder: 
     write_pb(folder / "checks", 0, input_0=values, output_0=values.astype(np.float32), output_1=values)
     (passed,) = results(cli, folder)
     assert (passed.status, passed.message) == ("passed", None)
+
+
+def test_adapters_are_checked_with_their_model_and_recorded(cli: Cli, tmp_path: Path) -> None:
+    lora_model(tmp_path / "double.onnx")
+    a, b = np.ones((4, 2), np.float32), np.full((2, 4), 0.5, np.float32)
+    make_adapter(tmp_path / "fr.onnx_adapter", lora_A=a, lora_B=b)
+    make_adapter(tmp_path / "it.onnx_adapter", lora_A=a, lora_B=-b)
+    adapters = "".join(
+        f"  {name}: {{path: {name}.onnx_adapter, model: double, checks: [checks/{name}]}}\n" for name in ("fr", "it")
+    )
+    (tmp_path / "m.yaml").write_text(f"{MANIFEST}adapters:\n{adapters}")
+    write_pb(tmp_path / "checks", 0, input_0=X, output_0=X)
+    write_pb(tmp_path / "checks/fr", 0, input_0=X, output_0=X + X @ a @ b)
+    write_pb(tmp_path / "checks/it", 0, input_0=X)
+    base, french, italian = results(cli, tmp_path)
+    assert (base.adapter, base.status) == (None, "passed")
+    assert (french.adapter, french.check, french.status) == ("fr", "checks/fr/test_data_set_0", "passed")
+    assert (italian.adapter, italian.status, italian.message) == ("it", "error", "it has no outputs to compare with")
+    assert [one.message for one in results(cli, tmp_path, "--record")] == ["recorded"] * 3
+    assert [one.status for one in results(cli, tmp_path)] == ["passed"] * 3
+    assert "passed  double with it on double: checks/it/test_data_set_0" in cli("check", tmp_path / "m.yaml").out
+    make_adapter(tmp_path / "fr.onnx_adapter", lora_A=a, lora_B=2 * b)
+    (wrong,) = [one for one in results(cli, tmp_path) if one.status != "passed"]
+    assert (wrong.adapter, wrong.status) == ("fr", "failed")
 
 
 @needs_qnn

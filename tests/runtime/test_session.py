@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from support.models import gather_model, lora_model, scale_model
+from support.models import gather_model, lora_model, make_adapter, scale_model
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.plan import LoadAdapter, OpenSession, PlannedProvider, PlannedSession
@@ -116,15 +116,6 @@ def test_a_refused_batch_is_an_error_with_onnxruntimes_words(tmp_path: Path) -> 
     session = open_session(gather_model(tmp_path / "m.onnx"))
     with pytest.raises(OrtdeployError, match="indices element out of data bounds"):
         session.run(["y"], {"index": np.array([99])}, None)
-
-
-def make_adapter(path: Path, **arrays: np.ndarray) -> Path:
-    adapter = onnxruntime.AdapterFormat()
-    adapter.set_adapter_version(1)
-    adapter.set_model_version(1)
-    adapter.set_parameters({name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()})
-    adapter.export_adapter(str(path))
-    return path
 
 
 def test_an_adapter_is_applied_and_lives_as_long_as_its_session(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 Shape = Sequence[int | str | None]
@@ -83,3 +84,12 @@ def lora_model(path: Path) -> Path:
         {"y": (TensorProto.FLOAT, ["batch", 4])},
         {"lora_A": np.zeros((4, 0), np.float32), "lora_B": np.zeros((0, 4), np.float32)},
     )
+
+
+def make_adapter(path: Path, **arrays: np.ndarray) -> Path:
+    adapter = onnxruntime.AdapterFormat()
+    adapter.set_adapter_version(1)
+    adapter.set_model_version(1)
+    adapter.set_parameters({name: onnxruntime.OrtValue.ortvalue_from_numpy(array) for name, array in arrays.items()})
+    adapter.export_adapter(str(path))
+    return path
