@@ -95,7 +95,11 @@ class RowRunner:
         for name, value in zip(self._job.fetch, values, strict=True):
             if np.ndim(value) == 0 or len(value) != expected:
                 shape = format_shape(np.shape(value))
-                raise StageError("contract", "output-rows", f"output {name} is {shape} for {expected} rows")
+                message = (
+                    f"output {name} is {shape} for {expected} rows. Where that first dimension is not for rows, leave "
+                    "it out with columns:, or use batch: {size: none}"
+                )
+                raise StageError("contract", "output-rows", message)
         return {name: value[:rows] for name, value in zip(self._job.fetch, values, strict=True)}
 
     def _run(self, session: Session, feeds: dict[str, Array]) -> Sequence[Array]:

@@ -68,9 +68,14 @@ def _batch(facts: ModelFacts) -> int | None:
     if len(firsts) != 1 or not all(shapes):
         return None
     first = firsts.pop()
-    if any(shape == () or (shape and isinstance(shape[0], int) and shape[0] != first) for shape in outputs):
+    if any(shape == () or (shape and not _holds_rows(shape[0], first)) for shape in outputs):
         return None
     return _BATCH if first == "free" else 1 if first == 1 else None
+
+
+def _holds_rows(size: int | str | None, first: int | str) -> bool:
+    """Tell whether an output's first dimension may be that of the inputs' rows: as free, or fixed to the same."""
+    return size == first if isinstance(first, int) else not isinstance(size, int)
 
 
 def _sample_rows(facts: ModelFacts, batch: int | None) -> dict[str, np.ndarray]:

@@ -1,5 +1,5 @@
 """What it catches: a number of rows that the graph cannot take although its inputs look free: a batch size written into
-its body. Also a last, shorter batch that does not fit.
+its body. Also a last, shorter batch that does not fit, and rows of a size for which nothing fits.
 
 Why: ONNX Runtime refuses each batch ("The input tensor cannot be reshaped to the requested shape"), or gives another
 number of rows than it was fed.
@@ -39,4 +39,7 @@ def _advice(job: "ResolvedJob", found: "BatchTrial") -> str:
         return "These are left for the last batch. Set batch: {last: pad} or {last: drop}."
     if found.fitting:
         return f"It takes {', '.join(map(str, found.fitting))}: set batch: {{size: {found.fitting[-1]}}}."
-    return "Export it with a dynamic batch, or use size: none if its first dimension is not for rows."
+    return (
+        "No other number fits: a size of the rows may be written into the graph too. Export it with dynamic sizes, or "
+        "feed rows of the size that it was exported with."
+    )
