@@ -137,7 +137,8 @@ class ModelFacts:
     """A model file as its bytes tell it; without `inputs` and `outputs` where `problem` says why.
 
     `unranked` are values inside the graph whose rank shape inference does not find, `compiled_by` the providers that
-    wrote its EPContext nodes. `skeleton` is the model without its weights, for shape inference.
+    wrote its EPContext nodes. `skeleton` is the model without its weights, for shape inference;
+    empty where onnx does not accept it.
     """
 
     path: str

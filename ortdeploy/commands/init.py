@@ -4,6 +4,7 @@ The sample lies beside the manifest, so that what is written validates, plans an
 """
 
 import argparse
+import math
 import sys
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from ortdeploy.graph.model import read_model
 from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.part_files import open_whole
-from ortdeploy.tensors import FLOATING, WIDER, Shape, TensorType
+from ortdeploy.tensors import FLOATING, WIDER, Shape, TensorType, format_shape
 from ortdeploy.views import text
 from ortdeploy.workflow import plan_manifests
 
@@ -24,6 +25,7 @@ _SAMPLE_ROWS = 4
 _BATCH = 32
 _IMAGE_SIDE = 224
 _IMAGE_RANK = 4
+_LARGEST_SAMPLE = 64 * 1024 * 1024  # elements of one input
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -90,6 +92,9 @@ def _sample(tensor: TensorType, batch: int | None, random: np.random.Generator) 
     sizes = (_SAMPLE_ROWS, *(row[1:] if batch else row))
     if tensor.dtype == "string":
         return np.full(sizes, "", dtype=str)
+    if math.prod(sizes) > _LARGEST_SAMPLE:
+        shown = format_shape(sizes)
+        raise OrtdeployError(f"sample rows of {shown} would be too large to make; write the manifest by hand")
     dtype = WIDER.get(tensor.dtype, tensor.dtype) if tensor.dtype else "float32"
     return random.random(sizes).astype(dtype) if dtype in FLOATING else np.zeros(sizes, dtype=dtype)
 

@@ -17,7 +17,7 @@ from google.protobuf.message import DecodeError
 from ortdeploy.digest import file_digest
 from ortdeploy.facts import ModelFacts, Problem, ValueFacts
 from ortdeploy.graph.layouts import image_uses
-from ortdeploy.graph.nodes import drop_weights, read_nodes
+from ortdeploy.graph.nodes import drop_weights, is_sound, read_nodes
 from ortdeploy.graph.ort_format import MAGIC as ORT_MAGIC
 from ortdeploy.graph.ort_format import OrtFormatError, read_ort_format
 from ortdeploy.graph.tables import index_limits
@@ -119,7 +119,8 @@ def _facts(path: Path, model: onnx.ModelProto, digest: str) -> ModelFacts:
     inputs = tuple(_told_by_nodes(inputs, model.graph))
     compiled_by = _look_at_compiled(path, model)
     drop_weights(model.graph)
-    nodes, unranked = read_nodes(model)
+    sound = is_sound(model)
+    nodes, unranked = read_nodes(model, infer=sound)
     return ModelFacts(
         path=str(path),
         sha256=digest,
@@ -130,7 +131,7 @@ def _facts(path: Path, model: onnx.ModelProto, digest: str) -> ModelFacts:
         symbols=frozenset(size for shape in shapes for size in shape or () if isinstance(size, str)),
         nodes=nodes,
         unranked=unranked,
-        skeleton=model.SerializeToString(),
+        skeleton=model.SerializeToString() if sound else b"",
         compiled_by=compiled_by,
     )
 
@@ -172,7 +173,7 @@ def _shape(shape: onnx.TensorShapeProto) -> Shape:
 
 def _dimension(dim: Any) -> int | str | None:
     if dim.HasField("dim_value"):
-        return int(dim.dim_value)
+        return int(dim.dim_value) if dim.dim_value >= 0 else None
     name = str(dim.dim_param)
     return name if name not in _NO_NAMES and any(sign.isalpha() for sign in name) else None
 

@@ -14,6 +14,7 @@ import onnx.inliner
 from ortdeploy.facts import NodeFacts
 
 _BIG = 1024  # bytes of a constant that shape inference does not need to see
+_WIDE = 2**31
 _SHORT = 40  # signs of an attribute that is text
 _FOLDED = {("ai.onnx", "Constant")}
 _ELEMENT_NAMES: dict[int, str] = {
@@ -38,12 +39,25 @@ def drop_weights(graph: onnx.GraphProto) -> None:
     graph.initializer.extend(small)
 
 
-def read_nodes(model: onnx.ModelProto) -> tuple[tuple[NodeFacts, ...], tuple[str, ...]]:
+def is_sound(model: onnx.ModelProto) -> bool:
+    """Tell whether shape inference may see a model: it crashes the process on some that onnx's checker does not accept.
+
+    LayerNormalization with an axis beyond 32 bits is accepted and crashes it (onnx 1.23.2).
+    """
+    try:
+        onnx.checker.check_model(model)
+    except Exception:  # noqa: BLE001  the checker raises what it likes
+        return False
+    return not any(abs(attribute.i) >= _WIDE for node in model.graph.node for attribute in node.attribute)
+
+
+def read_nodes(model: onnx.ModelProto, *, infer: bool = True) -> tuple[tuple[NodeFacts, ...], tuple[str, ...]]:
     """Return the nodes of a graph and of the graphs inside them, in order, and the values whose rank is not known."""
     domains = {opset.domain or "ai.onnx": opset.version for opset in model.opset_import}
     functions = {(function.domain or "ai.onnx", function.name) for function in model.functions}
-    with suppress(Exception):  # inference raises what it likes; without it fewer types are known
-        model = onnx.shape_inference.infer_shapes(model)
+    if infer:
+        with suppress(Exception):  # inference raises what it likes; without it fewer types are known
+            model = onnx.shape_inference.infer_shapes(model)
     nodes = (*_nodes(model.graph, {}, domains, functions), *_function_nodes(model, functions))
     return nodes, tuple(_unranked(model.graph))
 

@@ -36,6 +36,8 @@ class Inferred:
 
 def infer_shapes(skeleton: bytes, inputs: Mapping[str, Sequence[int | None]]) -> Inferred:
     """Infer with the given shapes of some inputs; a graph that is not consistent as it stands is not judged."""
+    if not skeleton:
+        return Inferred()
     model = onnx.ModelProto.FromString(skeleton)
     _forget_shapes(model.graph)
     try:
@@ -129,8 +131,8 @@ class _Inference:
             or any(attribute.HasField("g") for attribute in node.attribute)
         ):
             return
-        made = self.shape(node.output[0])
-        if made is None or (_count(made) or 0) > _SMALL:
+        count = _count(self.shape(node.output[0]))
+        if count is None or count > _SMALL:  # a few numbers can ask for gigabytes: Range, Expand, Tile
             return
         values = None
         if node.op_type == "Shape":

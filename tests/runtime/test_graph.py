@@ -358,3 +358,62 @@ def test_a_damaged_ort_model_is_a_problem_or_harmless(tmp_path: Path, data: st.D
     path.write_bytes(raw[: data.draw(st.integers(1, len(raw)))])
     facts = read_model(path, "cut.ort")
     assert facts.problem is None or facts.problem.kind in {"not-ort", "not-onnx"}
+
+
+@pytest.mark.parametrize("size", [2**40, 2**62, 2**63 - 1])
+def test_a_model_that_claims_huge_dimensions_is_read_and_told_apart_from_rows(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = scale_model(tmp_path / "m.onnx", width=size)
+    assert read_model(path, "m.onnx").inputs[0].tensor.shape == ("batch", size)
+    refused = cli("init", "m.onnx")
+    assert (refused.code, "too large to make" in refused.err) == (1, True)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["m.onnx"]
+    np.save("x.npy", np.ones((2, 4), np.float32))
+    (tmp_path / "m.yaml").write_text(
+        "version: 1\nmodels: {m: {path: m.onnx}}\njobs: {run: {model: m, input: {path: x.npy}, output: {path: out}}}\n"
+    )
+    planned = cli("plan", "m.yaml")
+    assert (planned.code, "input-shape-mismatch" in planned.out) == (1, True)
+
+
+def test_a_negative_dimension_is_an_unknown_one(tmp_path: Path) -> None:
+    assert read_model(scale_model(tmp_path / "m.onnx", width=-5), "m").inputs[0].tensor.shape == ("batch", None)
+
+
+NUMBERS = st.sampled_from([-(2**63), -5, -1, 0, 1, 7, 2**31, 2**62])
+
+
+def mutate(model: onnx.ModelProto, data: st.DataObject) -> None:
+    """Make one thing of a model wrong that a file can have wrong and still be read."""
+    node = data.draw(st.sampled_from(list(model.graph.node)))
+    names = [name for one in model.graph.node for name in (*one.input, *one.output)]
+    match data.draw(st.integers(0, 5)):
+        case 0:
+            del node.input[:1]
+        case 1:
+            node.input.append(data.draw(st.sampled_from(names)))
+        case 2:
+            node.op_type = data.draw(st.sampled_from([one.op_type for one in model.graph.node]))
+        case 3:
+            del node.attribute[:1]
+        case 4:
+            model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = data.draw(NUMBERS)
+        case _:
+            node.attribute.add(name="axis", type=onnx.AttributeProto.INT, i=data.draw(NUMBERS))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
+@given(data=st.data())
+def test_what_is_wrong_inside_of_a_graph_crashes_nothing(tmp_path: Path, data: st.DataObject) -> None:
+    """Reading, binding kernels and inferring sizes end in facts or a problem, also where onnx's own inference crashes."""
+    model = onnx.load(branching_model(tmp_path / "whole.onnx"))
+    layer = helper.make_node("LayerNormalization", ["b", "w", "w"], ["l"], axis=-1)
+    model.graph.node.append(layer)
+    for _ in range(data.draw(st.integers(1, 3))):
+        mutate(model, data)
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    facts = read_model(tmp_path / "m.onnx", "m.onnx")
+    assert facts.problem is None or facts.problem.kind == "not-onnx"
+    infer_shapes(facts.skeleton, {"x": (3, 4)})
