@@ -12,9 +12,9 @@ from typing import Any
 
 from ortdeploy.facts import (
     TEXT_FORMATS,
+    AdapterFacts,
     DeviceFacts,
     Facts,
-    FileFacts,
     InputFacts,
     ModelFacts,
     OutputFacts,
@@ -128,7 +128,7 @@ class ResolvedJob:
     spec: JobSpec
     model: ResolvedModel
     adapter: AdapterSpec | None
-    adapter_facts: FileFacts | None
+    adapter_facts: AdapterFacts | None
     input: InputFacts
     output: OutputFacts
     bindings: tuple[Binding, ...]

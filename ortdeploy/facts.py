@@ -120,7 +120,7 @@ class HostFacts:
 class ValueFacts:
     """An input or output of a graph. `kind` is tensor, sequence, map, optional or sparse; `optional` has a default.
 
-    `element` is the kind of a sequence's elements.
+    `element` is the kind of a sequence's elements, `default` the shape of the initializer that an optional input has.
     `limits` are the lowest and highest value that the graph can take: those of an index into a constant table.
     """
 
@@ -130,6 +130,7 @@ class ValueFacts:
     optional: bool = False
     limits: tuple[int, int] | None = None
     element: str | None = None
+    default: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,11 +158,32 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileFacts:
-    """A file that is handed on as it is: an adapter, a label file with its lines."""
+    """A file that is handed on as it is, such as a label file with its lines."""
 
     path: str
     sha256: str = ""
     lines: tuple[str, ...] = ()
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterFacts:
+    """A tensor that an adapter brings: the name of the graph's input that it feeds, its element type and shape."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterFacts:
+    """A LoRA adapter file as its header tells it; versions are 0 where its maker said none."""
+
+    path: str
+    sha256: str = ""
+    adapter_version: int = 0
+    model_version: int = 0
+    parameters: tuple[ParameterFacts, ...] = ()
     problem: Problem | None = None
 
 
@@ -241,7 +263,7 @@ class Facts:
 
     runtime: RuntimeFacts
     models: Mapping[str, ModelFacts]
-    adapters: Mapping[str, FileFacts]
+    adapters: Mapping[str, AdapterFacts]
     inputs: Mapping[str, InputFacts]
     outputs: Mapping[str, OutputFacts]
     machine: MachineFacts | None = None

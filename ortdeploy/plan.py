@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ortdeploy.deployment import Binding, Deployment, ResolvedJob, ResolvedModel, ResolvedProvider
-from ortdeploy.facts import FileFacts, ValueFacts
+from ortdeploy.facts import AdapterFacts, ValueFacts
 from ortdeploy.manifest.option_paths import with_full_paths, with_full_provider_paths
 from ortdeploy.manifest.spec import AdapterSpec, CheckSpec, StepSpec
 from ortdeploy.providers.catalogue import CPU, find_provider
@@ -370,7 +370,7 @@ def _steps(jobs: Sequence[ResolvedJob], folder: str) -> Iterator[Step]:
         yield planned_job(job)
 
 
-def _load_adapter(adapter: AdapterSpec, facts: FileFacts) -> LoadAdapter:
+def _load_adapter(adapter: AdapterSpec, facts: AdapterFacts) -> LoadAdapter:
     return LoadAdapter(adapter=adapter.name, session=adapter.model, path=facts.path, sha256=facts.sha256)
 
 

@@ -4,10 +4,21 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ortdeploy.adapter_file import read_adapter
 from ortdeploy.diagnostics import Diagnostic
 from ortdeploy.digest import file_digest
 from ortdeploy.digest_cache import DigestCache
-from ortdeploy.facts import Facts, FileFacts, HostFacts, InputFacts, ModelFacts, OutputFacts, Problem, RuntimeFacts
+from ortdeploy.facts import (
+    AdapterFacts,
+    Facts,
+    FileFacts,
+    HostFacts,
+    InputFacts,
+    ModelFacts,
+    OutputFacts,
+    Problem,
+    RuntimeFacts,
+)
 from ortdeploy.graph.model import read_model
 from ortdeploy.ledger import OutputRecord, output_key, read_outputs
 from ortdeploy.manifest.document import Path as DocumentPath
@@ -17,8 +28,6 @@ from ortdeploy.rules.catalogue import load_rule
 from ortdeploy.rules.protocol import Finding, diagnose
 from ortdeploy.sources.catalogue import probe_input
 from ortdeploy.sources.files import outside
-
-_ADAPTER_MAGIC = b"TORT"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +55,7 @@ def probe_digests(spec: Spec) -> tuple[tuple[Digested, ...], tuple[Diagnostic, .
         files += _digested(model, facts.sha256)
         problems += _unusable(spec, (*model.at, "path"), "unreadable-model", facts.problem)
     for adapter in spec.adapters:
-        file = _probe_adapter(_full(spec, adapter.path), adapter.path, roots)
+        file = _probe_adapter(_full(spec, adapter.path), adapter.path, roots, DigestCache(None))
         files += _digested(adapter, file.sha256)
         problems += _unusable(spec, (*adapter.at, "path"), "unreadable-adapter", file.problem)
     return tuple(files), tuple(problems)
@@ -82,7 +91,8 @@ def probe(spec: Spec, state_dir: Path, host: HostFacts) -> Facts:
         machine=host.machine,
         models={model.name: _probe_model(_full(spec, model.path), model.path, roots, digests) for model in spec.models},
         adapters={
-            adapter.name: _probe_adapter(_full(spec, adapter.path), adapter.path, roots) for adapter in spec.adapters
+            adapter.name: _probe_adapter(_full(spec, adapter.path), adapter.path, roots, digests)
+            for adapter in spec.adapters
         },
         inputs={job.name: _probe_input(spec, job, host.runtime) for job in spec.jobs},
         outputs={job.name: _probe_output(spec, job, state_dir, records, roots) for job in spec.jobs},
@@ -133,22 +143,16 @@ def _probe_input(spec: Spec, job: JobSpec, runtime: RuntimeFacts) -> InputFacts:
     return probe_input(spec.folder, job.input.paths, job.input.format, spec.roots, runtime.packages)
 
 
-def _probe_adapter(path: Path, shown: str, roots: tuple[str, ...]) -> FileFacts:
-    """Look at an adapter's first bytes: ONNX Runtime's adapter files are flatbuffers with the identifier TORT."""
+def _probe_adapter(path: Path, shown: str, roots: tuple[str, ...], digests: DigestCache) -> AdapterFacts:
+    """Read an adapter's header and its digest, unless it is a link out of the tree."""
     problem = _stray(path, shown, roots)
     if problem is not None:
-        return FileFacts(path=str(path), problem=problem)
+        return AdapterFacts(path=str(path), problem=problem)
+    facts = read_adapter(path, shown)
     try:
-        with path.open("rb") as file:
-            head = file.read(8)
-        if head[4:8] != _ADAPTER_MAGIC:
-            detail = (
-                f"{shown} is not an ONNX Runtime adapter file. Convert it to .onnx_adapter (Olive: convert-adapters)."
-            )
-            return FileFacts(path=str(path), problem=Problem(kind="not-an-adapter", detail=detail))
-        return FileFacts(path=str(path), sha256=file_digest(path))
+        return facts if facts.problem is not None else replace(facts, sha256=digests.digest(path))
     except OSError as error:
-        return FileFacts(path=str(path), problem=_cannot_read(shown, error))
+        return AdapterFacts(path=str(path), problem=_cannot_read(shown, error))
 
 
 def _probe_labels(path: Path, shown: str, roots: tuple[str, ...]) -> FileFacts:

@@ -35,6 +35,33 @@ ELEMENT_TYPES: dict[str, str] = {
 """Element types that a row can have, and what ONNX Runtime calls them inside `tensor(…)`. The names are numpy's, and
 ml_dtypes' from bfloat16 on."""
 
+ELEMENT_NUMBERS: dict[str, int] = {
+    "float32": 1,
+    "uint8": 2,
+    "int8": 3,
+    "uint16": 4,
+    "int16": 5,
+    "int32": 6,
+    "int64": 7,
+    "string": 8,
+    "bool": 9,
+    "float16": 10,
+    "float64": 11,
+    "uint32": 12,
+    "uint64": 13,
+    "bfloat16": 16,
+    "float8_e4m3fn": 17,
+    "float8_e4m3fnuz": 18,
+    "float8_e5m2": 19,
+    "float8_e5m2fnuz": 20,
+    "uint4": 21,
+    "int4": 22,
+    "float8_e8m0fnu": 24,
+    "uint2": 25,
+    "int2": 26,
+}
+"""The numbers that ONNX's TensorProto gives them."""
+
 WIDER: dict[str, str] = {
     "bfloat16": "float32",
     "float8_e4m3fn": "float32",

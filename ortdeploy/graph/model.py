@@ -22,14 +22,9 @@ from ortdeploy.graph.ort_format import MAGIC as ORT_MAGIC
 from ortdeploy.graph.ort_format import OrtFormatError, read_ort_format
 from ortdeploy.graph.tables import index_limits
 from ortdeploy.graph.tensors import TensorProblemError, external_files
-from ortdeploy.tensors import ELEMENT_TYPES, Shape, TensorType
+from ortdeploy.tensors import ELEMENT_NUMBERS, Shape, TensorType
 
-_ELEMENT_TYPES: dict[int, str] = {
-    number: name
-    for name, word in ELEMENT_TYPES.items()
-    for key, number in onnx.TensorProto.DataType.items()
-    if key.lower() == word
-}
+_ELEMENT_TYPES = {number: name for name, number in ELEMENT_NUMBERS.items()}
 _KINDS = {
     "tensor_type": "tensor",
     "sequence_type": "sequence",
@@ -107,12 +102,13 @@ def _look_at_model(model: onnx.ModelProto, shown: str) -> Problem | None:
 
 
 def _facts(path: Path, model: onnx.ModelProto, digest: str) -> ModelFacts:
-    constants = {tensor.name for tensor in model.graph.initializer}
+    constants = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
     takes_defaults = model.ir_version >= _MIN_IR_WITH_DEFAULTS
+    written = {value.name: value for value in model.graph.input}  # Olive lists the inputs of adapters twice
     inputs = tuple(
-        _value(value, optional=value.name in constants)
-        for value in model.graph.input
-        if takes_defaults or value.name not in constants
+        replace(_value(value, optional=name in constants), default=constants.get(name))
+        for name, value in written.items()
+        if takes_defaults or name not in constants
     )
     outputs = tuple(_value(value, optional=False) for value in model.graph.output)
     shapes = [value.tensor.shape for value in inputs]

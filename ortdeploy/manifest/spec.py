@@ -104,12 +104,13 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterSpec:
-    """A LoRA adapter file, the model that it was made for, and golden checks of the two together."""
+    """A LoRA adapter file, the model and the version of it that it was made for, and golden checks of the two."""
 
     name: str
     path: str
     model: str
     sha256: str | None
+    model_version: int | None
     checks: tuple[CheckSpec, ...]
     at: Path
 
@@ -355,6 +356,7 @@ def _adapter(name: str, data: Mapping[str, Any]) -> AdapterSpec:
         path=data["path"],
         model=data["model"],
         sha256=data.get("sha256"),
+        model_version=data.get("model_version"),
         checks=_checks(data, at),
         at=at,
     )

@@ -36,6 +36,7 @@ SPEC_RULES: tuple[str, ...] = (
 )
 
 DEPLOYMENT_RULES: tuple[str, ...] = (
+    "adapter-mismatch",
     "compiled-elsewhere",
     "digest-mismatch",
     "dynamic-shape",

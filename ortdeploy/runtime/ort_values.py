@@ -14,21 +14,7 @@ import numpy as np
 import onnxruntime as ort
 
 from ortdeploy.element_types import numpy_dtype
-from ortdeploy.tensors import ELEMENT_TYPES, WIDER
-
-_NUMBERS = {
-    "bfloat16": 16,
-    "float8_e4m3fn": 17,
-    "float8_e4m3fnuz": 18,
-    "float8_e5m2": 19,
-    "float8_e5m2fnuz": 20,
-    "uint4": 21,
-    "int4": 22,
-    "float8_e8m0fnu": 24,
-    "uint2": 25,
-    "int2": 26,
-}
-"""TensorProto's numbers."""
+from ortdeploy.tensors import ELEMENT_NUMBERS, ELEMENT_TYPES, WIDER
 
 _BITS = {"uint4": 4, "int4": 4, "uint2": 2, "int2": 2}
 _TYPES = {f"tensor({ELEMENT_TYPES[name]})": name for name in WIDER}
@@ -48,13 +34,12 @@ def run_with_ort_values(
 
 
 def _to_value(array: Any) -> ort.OrtValue:
-    number = _NUMBERS.get(array.dtype.name)
-    if number is None:
+    if array.dtype.name not in WIDER:
         return ort.OrtValue.ortvalue_from_numpy(array)
     plain = np.ascontiguousarray(array).view(np.uint16 if array.itemsize == 2 else np.uint8)  # noqa: PLR2004  bytes
     if array.dtype.name in _BITS:
         plain = _packed(plain, _BITS[array.dtype.name])
-    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(plain, number)
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(plain, ELEMENT_NUMBERS[array.dtype.name])
 
 
 def _to_array(value: ort.OrtValue) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from conftest import MANIFEST, REPOSITORY, Cli, read_rows, run_process
 from jsonschema import Draft202012Validator
-from support.models import lora_model, save_model, scale_model
+from support.models import lora_model, make_adapter, save_model, scale_model
 
 from ortdeploy.arguments import COMMANDS
 from ortdeploy.ledger import hold_lock, read_outputs
@@ -95,7 +95,8 @@ def test_a_saved_plan_is_refused_when_a_fact_has_moved(
     lora_model(deployment / "lora.onnx")
     (deployment / "names.txt").write_text("a\nb\nc\nd\n")
     adapter = deployment / "a.onnx_adapter"
-    adapter.write_bytes(b"\0\0\0\0TORT one")
+    a, b = np.ones((4, 2), np.float32), np.ones((2, 4), np.float32)
+    make_adapter(adapter, lora_A=a, lora_B=b)
     text = MANIFEST.replace("double.onnx", "lora.onnx").replace("    batch:", "    adapter: a\n    batch:")
     text += "    postprocess: [{argmax: y, as: i}, {labels: i, as: name, from: names.txt}]\nadapters: {a: {path: a.onnx_adapter, model: double}}\n"
     (deployment / "m.yaml").write_text(text)
@@ -109,7 +110,7 @@ def test_a_saved_plan_is_refused_when_a_fact_has_moved(
         case "inputs":
             np.save(deployment / "data.npy", np.zeros((21, 4), np.float32))
         case "adapter":
-            adapter.write_bytes(b"\0\0\0\0TORT two")
+            make_adapter(adapter, lora_A=2 * a, lora_B=b)
         case "labels":
             (deployment / "names.txt").write_text("b\n")
         case "ONNX Runtime version":

@@ -3,11 +3,12 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from conftest import Cli
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.models import scale_model
+from support.models import make_adapter, scale_model
 
 from ortdeploy.digest import file_digest
 from ortdeploy.manifest.document import parse_document
@@ -85,7 +86,7 @@ def test_adapters_are_locked_too_and_files_that_are_not_there_are_named(cli: Cli
     assert refused.code == 1
     assert "error[unreadable-adapter]" in refused.err
     assert path.read_text() == before
-    (folder / "gone.onnx_adapter").write_bytes(b"....TORT and more")
+    make_adapter(folder / "gone.onnx_adapter", a=np.ones(1, np.float32))
     assert cli("lock", path).code == 0
     assert f"model: first, sha256: {file_digest(folder / 'gone.onnx_adapter')}" not in path.read_text()
     assert f"gone.onnx_adapter, sha256: {file_digest(folder / 'gone.onnx_adapter')}" in path.read_text()

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ortdeploy.facts import (
+    AdapterFacts,
     BatchTrial,
     DeviceFacts,
     Facts,
@@ -15,6 +16,7 @@ from ortdeploy.facts import (
     ModelFacts,
     NodeFacts,
     OutputFacts,
+    ParameterFacts,
     Problem,
     RefusedRow,
     RuntimeFacts,
@@ -25,7 +27,7 @@ from ortdeploy.manifest.spec import Spec
 from ortdeploy.tensors import Dimension, TensorType
 
 DEFAULT_MODEL: dict[str, Any] = {
-    "inputs": {"image": "float32[batch,1,8,8]"},
+    "inputs": {"image": "float32[batch,1,8,8]", "lora_A": "float32[8,2]=[8,2]"},
     "outputs": {"scores": "float32[batch,10]"},
 }
 DEFAULT_INPUT: dict[str, Any] = {"format": "npy", "columns": {"array": "float32[rows,1,8,8]"}, "rows": 100}
@@ -45,11 +47,13 @@ def _dimension(text: str) -> Dimension:
 
 
 def value(name: str, text: str) -> ValueFacts:
-    """`sequence`, `sequence:map` and the like for other kinds; a trailing `=` marks an input with a default."""
+    """`sequence`, `sequence:map` and the like for other kinds; `=` marks an input with a default, and may say its shape: `=[4,0]`."""
     if "[" not in text:
         kind, _, element = text.partition(":")
         return ValueFacts(name=name, kind=kind, tensor=TensorType(), element=element or None)
-    return ValueFacts(name=name, kind="tensor", tensor=tensor(text.rstrip("=")), optional=text.endswith("="))
+    written, equals, default = text.partition("=")
+    shape = tuple(tensor(f"?{default}").shape or ()) if default else None
+    return ValueFacts(name=name, kind="tensor", tensor=tensor(written), optional=bool(equals), default=shape)  # type: ignore[arg-type]  # sizes
 
 
 def node(text: str) -> NodeFacts:
@@ -120,6 +124,23 @@ def file_facts(data: Mapping[str, Any]) -> FileFacts:
     )
 
 
+def adapter_facts(data: Mapping[str, Any]) -> AdapterFacts:
+    """Parameters are written as `float32[4,2]`, by name."""
+    problem = Problem(kind=data["problem"], detail="It cannot be read.") if "problem" in data else None
+    parameters = []
+    for name, text in data.get("parameters", {"lora_A": "float32[8,2]"}).items():
+        kind = tensor(text)
+        parameters.append(ParameterFacts(name=name, dtype=kind.dtype or "", shape=tuple(kind.shape or ())))  # type: ignore[arg-type]  # sizes
+    return AdapterFacts(
+        path="f",
+        sha256=data.get("sha256", "2" * 64),
+        adapter_version=data.get("adapter_version", 0),
+        model_version=data.get("model_version", 0),
+        parameters=tuple(parameters),
+        problem=problem,
+    )
+
+
 def device(text: str) -> DeviceFacts:
     """`OpenVINOExecutionProvider 0 CPU Intel CPU`: provider, number, kind, vendor, name; then memory=, shared=."""
     provider, index, kind, vendor, name, *memories = text.split()
@@ -172,7 +193,7 @@ def make_facts(spec: Spec, data: Mapping[str, Any] | None = None) -> Facts:
         ),
         machine=machine(data["machine"]) if "machine" in data else None,
         models={m.name: model_facts(data.get("models", {}).get(m.name, DEFAULT_MODEL)) for m in spec.models},
-        adapters={a.name: file_facts(data.get("adapters", {}).get(a.name, {})) for a in spec.adapters},
+        adapters={a.name: adapter_facts(data.get("adapters", {}).get(a.name, {})) for a in spec.adapters},
         inputs={j.name: input_facts(data.get("inputs", {}).get(j.name, DEFAULT_INPUT)) for j in spec.jobs},
         outputs={j.name: output_facts(data.get("outputs", {}).get(j.name, {})) for j in spec.jobs},
         path_problems={

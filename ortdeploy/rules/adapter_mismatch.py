@@ -1,0 +1,102 @@
+"""What it catches: an adapter that does not fit its model's graph: a parameter that is no input of it, or of another
+element type, rank or size; two parameters, or a parameter and a default, that make one symbolic rank two numbers; a
+file for another version of the model; a file without parameters.
+
+Why: ONNX Runtime finds out at the first run ("Invalid input name", "GEMM: Dimension mismatch", "Shape mismatch
+attempting to re-use buffer"), does not name the parameter, and never compares versions.
+
+Example: an adapter of half-precision matrices on a float32 model; lora_A of rank 4 beside lora_B of rank 8.
+
+How to fix: convert the adapter against this model: ortdeploy adapter convert. A model without LoRA inputs is exported
+with them by Olive: olive generate-adapter.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.diagnostics import did_you_mean
+from ortdeploy.rules.protocol import Finding, Rule
+from ortdeploy.tensors import dimensions_agree, format_shape
+
+if TYPE_CHECKING:
+    from ortdeploy.deployment import Deployment
+    from ortdeploy.facts import AdapterFacts, ModelFacts, ValueFacts
+
+RULE = Rule(id="adapter-mismatch", summary="Adapter does not fit the model")
+
+
+def check(deployment: "Deployment") -> Iterator[Finding]:
+    models = {model.spec.name: model for model in deployment.models}
+    for adapter in deployment.spec.adapters:
+        facts, model = deployment.facts.adapters[adapter.name], models.get(adapter.model)
+        if model is None or facts.problem is not None or model.facts.problem is not None:
+            continue
+        reuses = model.spec.session.get("enable_mem_reuse", True)
+        for problem in adapter_problems(facts, model.facts, wanted=adapter.model_version, reuses_memory=bool(reuses)):
+            detail = f'Adapter "{adapter.name}" does not fit model "{adapter.model}": {problem}'
+            yield Finding(at=(*adapter.at, "path"), detail=detail, model=adapter.model)
+
+
+def adapter_problems(
+    adapter: "AdapterFacts", model: "ModelFacts", *, wanted: int | None = None, reuses_memory: bool = True
+) -> Iterator[str]:
+    """Yield what keeps an adapter from a model, in sentences. `wanted` is the model version that it must be for."""
+    inputs = {value.name: value for value in model.inputs}
+    if not adapter.parameters:
+        yield "the file has no parameters; the base model would answer."
+        return
+    unknown = [one.name for one in adapter.parameters if one.name not in inputs]
+    if len(unknown) == len(adapter.parameters) and not any(value.optional for value in model.inputs):
+        yield (
+            f"the graph has no LoRA inputs; it takes {', '.join(inputs)}. Export it with them: olive generate-adapter "
+            "makes the matrices inputs with defaults."
+        )
+        return
+    for name in unknown:
+        yield f'the graph has no input "{name}". {did_you_mean(name, inputs)}'
+    for one in adapter.parameters:
+        if one.name in inputs:
+            yield from _mismatch(inputs[one.name], one.dtype, one.shape)
+    yield from _ranks(adapter, model, reuses_memory=reuses_memory)
+    if wanted is not None and adapter.model_version not in {0, wanted}:
+        yield f"it was made for version {adapter.model_version} of the model, and model_version says {wanted}."
+
+
+def _mismatch(value: "ValueFacts", dtype: str, shape: tuple[int, ...]) -> Iterator[str]:
+    want = value.tensor
+    if want.dtype and want.dtype != dtype:
+        yield f'"{value.name}" is {dtype}, and the graph takes {want.dtype}.'
+    elif want.shape is not None and (
+        len(want.shape) != len(shape) or not all(map(dimensions_agree, shape, want.shape))
+    ):
+        turned = len(want.shape) == len(shape) and all(map(dimensions_agree, shape[::-1], want.shape))
+        remark = " It looks transposed." if turned else ""
+        yield f'"{value.name}" is {format_shape(shape)}, and the graph takes {format_shape(want.shape)}.{remark}'
+
+
+def _ranks(adapter: "AdapterFacts", model: "ModelFacts", *, reuses_memory: bool) -> Iterator[str]:
+    """Solve each symbol once over the adapter's parameters and the defaults of those that it leaves out."""
+    given = {one.name: one.shape for one in adapter.parameters}
+    solved: dict[str, tuple[int, str]] = {}
+    for value in model.inputs:
+        left_out = value.name not in given
+        shape = value.default if left_out else given[value.name]
+        if shape is None or value.tensor.shape is None or len(shape) != len(value.tensor.shape):
+            continue
+        for size, symbol in zip(shape, value.tensor.shape, strict=True):
+            if not isinstance(symbol, str):
+                continue
+            known, other = solved.setdefault(symbol, (size, value.name))
+            if size != known and (reuses_memory or _is_pair(value.name, other)):
+                source = f'the default of "{value.name}"' if left_out else f'"{value.name}"'
+                yield (
+                    f'"{symbol}" is one number, and "{other}" makes it {known} and {source} {size}. Bring all matrices '
+                    "with one rank; where layers differ, export one symbol for each, or set session: "
+                    "{enable_mem_reuse: false}."
+                )
+                return
+
+
+def _is_pair(name: str, other: str) -> bool:
+    """Tell whether two parameters are the two matrices of one layer, by how exporters name them."""
+    return name.replace("lora_B", "lora_A") == other.replace("lora_B", "lora_A")
