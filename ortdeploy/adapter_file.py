@@ -75,7 +75,7 @@ def _facts(path: Path, buffer: memoryview) -> AdapterFacts:
     version = _number(root, 0)
     if version != _FORMAT_VERSION:
         raise _DamagedError(f"its format version is {version}, and {_FORMAT_VERSION} is known")
-    parameters = tuple(_parameters(root, len(buffer)))
+    parameters = tuple(sorted(_parameters(root, len(buffer)), key=lambda one: one.name))
     names = [parameter.name for parameter in parameters]
     twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
     if twice is not None:

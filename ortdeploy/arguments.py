@@ -18,6 +18,7 @@ exit codes:
 """
 
 COMMANDS = {
+    "adapter": "look into a LoRA adapter, hold it against a model, or convert one",
     "apply": "run a manifest's jobs, or a saved plan",
     "check": "run models on golden inputs and compare their outputs",
     "completion": "print a shell completion script",
@@ -128,6 +129,43 @@ def _add_lock(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when a digest is not locked")
 
 
+def _add_adapter(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)
+    show = actions.add_parser("show", help="print its versions and parameters")
+    fit = actions.add_parser("fit", help="say what keeps it from a model")
+    fit.add_argument("model", metavar="MODEL.onnx")
+    for one in (show, fit):
+        one.add_argument("file", metavar="FILE.onnx_adapter")
+        one.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    convert = actions.add_parser("convert", help="make one of a PEFT folder, a safetensors file or a .npz archive")
+    add = convert.add_argument
+    add("source", metavar="SOURCE", help="the folder or file that it is made of")
+    add(
+        "--model",
+        metavar="MODEL.onnx",
+        required=True,
+        help="the model that it is for: names, shapes and types are its own",
+    )
+    add("-o", "--output", metavar="FILE", required=True, help="the .onnx_adapter to write; never overwritten")
+    renaming = "replace OLD by NEW in the matrices' names; several are applied in order"
+    add("--map", metavar="OLD=NEW", action="append", default=[], type=_rename, help=renaming)
+    add(
+        "--alpha",
+        metavar="NUMBER",
+        type=float,
+        help="multiply each second matrix by alpha / rank (default: as PEFT says)",
+    )
+    add("--adapter-version", metavar="N", type=int, default=0, help="default: 0, none")
+    add("--model-version", metavar="N", type=int, default=0, help="default: 0, none")
+
+
+def _rename(text: str) -> tuple[str, str]:
+    old, equals, new = text.partition("=")
+    if not old or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not OLD=NEW")
+    return old, new
+
+
 def _add_schema(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", nargs="?", default="deployment", metavar="NAME", help="default: deployment")
 
@@ -146,6 +184,7 @@ def _add_completion(parser: argparse.ArgumentParser) -> None:
 
 
 _ADD = {
+    "adapter": _add_adapter,
     "apply": _add_apply,
     "check": _add_check,
     "completion": _add_completion,

@@ -29,11 +29,12 @@ def run_with_ort_values(
     session: ort.InferenceSession, outputs: Sequence[str], feeds: Mapping[str, Any], options: ort.RunOptions | None
 ) -> list[Any]:
     """Run once; arrays of ml_dtypes' types go in and come out."""
-    values = {name: _to_value(array) for name, array in feeds.items()}
-    return [_to_array(value) for value in session.run_with_ort_values(list(outputs), values, options)]
+    values = {name: from_array(array) for name, array in feeds.items()}
+    return [to_array(value) for value in session.run_with_ort_values(list(outputs), values, options)]
 
 
-def _to_value(array: Any) -> ort.OrtValue:
+def from_array(array: Any) -> ort.OrtValue:
+    """Return an array of any element type as ONNX Runtime takes it; the array must live as long."""
     if array.dtype.name not in WIDER:
         return ort.OrtValue.ortvalue_from_numpy(array)
     plain = np.ascontiguousarray(array).view(np.uint16 if array.itemsize == 2 else np.uint8)  # noqa: PLR2004  bytes
@@ -42,7 +43,8 @@ def _to_value(array: Any) -> ort.OrtValue:
     return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(plain, ELEMENT_NUMBERS[array.dtype.name])
 
 
-def _to_array(value: ort.OrtValue) -> Any:
+def to_array(value: ort.OrtValue) -> Any:
+    """Return a tensor, sequence or map as Python has it; tensors of narrow types as ml_dtypes' arrays."""
     if not value.is_tensor() or value.data_type() not in _TYPES:
         return value.numpy()
     name, shape = _TYPES[value.data_type()], value.shape()

@@ -8,6 +8,7 @@ from ortdeploy.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
     from ortdeploy.check_run import CheckResult
+    from ortdeploy.facts import AdapterFacts
     from ortdeploy.job_run import JobResult
     from ortdeploy.ledger import OutputRecord
     from ortdeploy.plan import Plan
@@ -66,6 +67,18 @@ def render_checks(results: "Sequence[CheckResult]") -> str:
     from dataclasses import asdict  # noqa: PLC0415  only who has run checks
 
     return _dump({"checks": [asdict(result) for result in results]})
+
+
+def render_adapter(adapter: "AdapterFacts") -> str:
+    """Return an adapter's versions and parameters."""
+    parameters = [{"name": one.name, "dtype": one.dtype, "shape": list(one.shape)} for one in adapter.parameters]
+    versions = {"adapter_version": adapter.adapter_version, "model_version": adapter.model_version}
+    return _dump({"path": adapter.path, **versions, "parameters": parameters})
+
+
+def render_fit(problems: Sequence[str], left_out: Sequence[str]) -> str:
+    """Return what keeps an adapter from a model, and which inputs it leaves at their defaults."""
+    return _dump({"fits": not problems, "problems": list(problems), "left_out": list(left_out)})
 
 
 def render_lock(diagnostics: Sequence[Diagnostic], files: "Sequence[Digested]") -> str:

@@ -11,6 +11,7 @@ from ortdeploy.tensors import format_shape
 
 if TYPE_CHECKING:
     from ortdeploy.check_run import CheckResult
+    from ortdeploy.facts import AdapterFacts
     from ortdeploy.job_run import JobResult
     from ortdeploy.ledger import OutputRecord
     from ortdeploy.plan import FinishedJob, LoadAdapter, OpenSession, Plan, PlannedInput, PlannedProvider, RunJob
@@ -193,6 +194,21 @@ def render_checks(results: "Sequence[CheckResult]", *, color: bool, quiet: bool 
             lines.append(f"{status}  {model} on {result.session}: {result.check}{apart}{why}\n")
     passed = sum(result.status == "passed" for result in results)
     return _safe("".join(lines) + f"{passed} of {_count(len(results), 'check')} passed.\n")
+
+
+def render_adapter(adapter: "AdapterFacts") -> str:
+    """Return one line for an adapter file, and one for each of its parameters."""
+    versions = f"adapter version {adapter.adapter_version or '-'}, model version {adapter.model_version or '-'}"
+    lines = [f"{adapter.path}: {_count(len(adapter.parameters), 'parameter')}, {versions}"]
+    lines += [f"  {one.name}  {one.dtype} {format_shape(one.shape)}" for one in adapter.parameters]
+    return _safe("".join(f"{line}\n" for line in lines))
+
+
+def render_fit(adapter: str, model: str, problems: "Sequence[str]", left_out: "Sequence[str]") -> str:
+    """Return whether an adapter fits a model, and why not; and which inputs it leaves at their defaults."""
+    lines = [f"{adapter} does not fit {model}: {problem}" for problem in problems] or [f"{adapter} fits {model}."]
+    lines += [f"It leaves {', '.join(left_out)} at their defaults."] if left_out else []
+    return _safe("".join(f"{line}\n" for line in lines))
 
 
 def render_lock(files: "Sequence[Digested]") -> str:
