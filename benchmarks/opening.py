@@ -82,11 +82,11 @@ def open_proven(step: OpenSession) -> OpenedModel:
     feeds, output = {"x": np.ones((ROWS, WIDTH), np.float32)}, f"h{LAYERS - 1}"
     cpu = session.probe.take() if session.probe else None
     if session.probe is None or cpu is None:
-        session.session.run([output], feeds, None)
+        session.session.run([output], feeds, ())
         return opened
     with ThreadPoolExecutor(1) as beside:
-        reference = beside.submit(cpu.run, [output], feeds, None)
-        values = session.session.run([output], feeds, None)
+        reference = beside.submit(cpu.run, [output], feeds, ())
+        values = session.session.run([output], feeds, ())
     session.probe.compare([output], values, reference.result())
     return opened
 

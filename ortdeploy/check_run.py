@@ -67,6 +67,10 @@ def _adapter(check: PlannedCheck) -> str | None:
     return check.adapter.adapter if check.adapter else None
 
 
+def _adapters(check: PlannedCheck) -> tuple[str, ...]:
+    return (check.adapter.adapter,) if check.adapter else ()
+
+
 def _run_set(
     check: PlannedCheck, session: Session, path: Path, shown: str, tolerances: Mapping[str, Any]
 ) -> CheckResult:
@@ -80,7 +84,7 @@ def _run_set(
         if unknown:
             return result_of(check, shown, ERROR, f"the model has no output {', '.join(sorted(unknown))}")
         names = list(golden.outputs)
-        values = dict(zip(names, session.run(names, golden.inputs, _adapter(check)), strict=True))
+        values = dict(zip(names, session.run(names, golden.inputs, _adapters(check)), strict=True))
     except (OrtdeployError, ProviderFailedError) as error:
         return result_of(check, shown, ERROR, str(error))
     return _compare(check, shown, golden, values, tolerances)
@@ -88,7 +92,7 @@ def _run_set(
 
 def _record(check: PlannedCheck, session: Session, path: Path, shown: str, golden: GoldenSet) -> CheckResult:
     names = [value.name for value in check.outputs]
-    values = dict(zip(names, session.run(names, golden.inputs, _adapter(check)), strict=True))
+    values = dict(zip(names, session.run(names, golden.inputs, _adapters(check)), strict=True))
     write_outputs(path, values, check.outputs)
     return result_of(check, shown, PASSED, "recorded")
 

@@ -127,8 +127,8 @@ class ResolvedJob:
 
     spec: JobSpec
     model: ResolvedModel
-    adapter: AdapterSpec | None
-    adapter_facts: AdapterFacts | None
+    adapters: tuple[AdapterSpec, ...]
+    adapter_facts: Mapping[str, AdapterFacts]
     input: InputFacts
     output: OutputFacts
     bindings: tuple[Binding, ...]
@@ -151,7 +151,7 @@ class ResolvedJob:
         output = [spec.output.format, self.columns, spec.input.key, spec.output.rows_per_part, spec.nan_policy]
         return {
             "model": self.model.facts.sha256,
-            "adapter": self.adapter_facts.sha256 if self.adapter_facts else "",
+            "adapter": self._adapter_identity,
             "inputs": self.input.digest,
             "providers": _digest([[_written(entry) for entry in session.written] for session in self.model.sessions]),
             "columns": _digest(
@@ -162,6 +162,16 @@ class ResolvedJob:
             "postprocess": _digest([dict(step.options) for step in self.postprocess]),
             "output": _digest(output),
         }
+
+    @property
+    def _adapter_identity(self) -> str:
+        """The digest of the one adapter that all rows get, or of the choice with all their digests."""
+        choice = self.spec.adapters
+        digests = {adapter.name: self.adapter_facts[adapter.name].sha256 for adapter in self.adapters}
+        if choice.column is None and len(digests) < 2:  # noqa: PLR2004  none, or one
+            return next(iter(digests.values()), "")
+        mapping = sorted(choice.mapping.items())
+        return _digest([choice.always, choice.column, mapping, choice.otherwise, sorted(digests.items())])
 
     def allows(self, refused: int) -> bool | None:
         """Tell whether the error budget has room for refused rows; None: a share of a number that is not known."""
@@ -249,7 +259,7 @@ def choose_device(entry: ProviderSpec, devices: Sequence[DeviceFacts]) -> Device
 
 def _resolve_job(spec: Spec, job: JobSpec, model: ResolvedModel, facts: Facts) -> ResolvedJob:
     source = facts.inputs[job.name]
-    adapter = spec.adapter(job.adapter)
+    adapters = tuple(found for name in job.adapters.names if (found := spec.adapter(name)))
     targets = {value.name: _target(value, model.spec) for value in model.facts.inputs}
     batch_size, fixed = _batch(job, [targets[v.name] for v in model.facts.inputs if not v.optional])
     bindings = _bind_all(job, model, source, targets)
@@ -259,8 +269,8 @@ def _resolve_job(spec: Spec, job: JobSpec, model: ResolvedModel, facts: Facts) -
     return ResolvedJob(
         spec=job,
         model=model,
-        adapter=adapter,
-        adapter_facts=facts.adapters.get(adapter.name) if adapter else None,
+        adapters=adapters,
+        adapter_facts={adapter.name: facts.adapters[adapter.name] for adapter in adapters},
         input=source,
         output=facts.outputs[job.name],
         bindings=bindings,

@@ -28,7 +28,7 @@ def wanted_columns(job: RunJob) -> Wanted:
     """Return what a job's source is to read."""
     return Wanted(
         dtypes={name: planned.read_dtype for planned in job.inputs for name in planned.columns},
-        keys=tuple(dict.fromkeys((*job.key, "path"))),
+        keys=tuple(dict.fromkeys((*job.key, *((job.adapters.column,) if job.adapters.column else ()), "path"))),
         missing=job.missing,
     )
 

@@ -42,6 +42,7 @@ class _Looker:
 
     def __init__(self, step: RunJob) -> None:
         self._feeder = Feeder(step)
+        self._adapters = step.adapters
         self.rows = 0
         self.refused: list[RefusedRow] = []
         self.not_finite: list[int] = []
@@ -52,6 +53,7 @@ class _Looker:
         self.refused += [
             RefusedRow(row=row.row, source=row.source, stage=row.stage, message=row.message) for row in batch.failed
         ]
+        self._look_for_adapters(batch)
         for rows in self._pieces(batch):
             try:
                 feeds = self._feeder.feeds(batch, rows)
@@ -60,6 +62,17 @@ class _Looker:
                 continue
             self._note(batch, rows, feeds)
         self.refused.sort(key=lambda row: row.row)
+
+    def _look_for_adapters(self, batch: Batch) -> None:
+        """Take note of rows that no adapter is meant for."""
+        column = self._adapters.column
+        if column is None:
+            return
+        for row in range(len(batch.rows)):
+            text = str(batch.columns[column][row])
+            if self._adapters.of(text) is None:
+                error = StageError("contract", "no-adapter", f'no adapter is meant for {column} "{text}"')
+                self.refused.append(_refused(batch, row, error))
 
     def stop(self, reason: str) -> None:
         """Take note that nothing more can be read."""

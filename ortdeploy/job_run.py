@@ -186,7 +186,7 @@ class JobRun:
         step = self._step
         files = list_files(self._plan.folder, step.patterns)
         with SOURCES[step.format].open_source(files, self._plan.folder, wanted_columns(step)) as source:
-            batches = source.batches(self._progress.done, step.batch_size or 1)
+            batches = source.batches(self._progress.done, step.read_size)
             finished = self._pool.run(self._until_stopped(batches))
             for number, part in groupby(finished, key=lambda one: one.batch.start // step.rows_per_part):
                 self._write_part(number, part)

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from ortdeploy.providers.options import serialise
 from ortdeploy.tensors import FLOATING, Shape, TensorType
 
 FORMAT_VERSION = 3
+
+_MOST_SORTED = 8  # batches that are read at once, so that rows of one adapter fill runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,17 +124,33 @@ class PlannedInput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedAdapters:
+    """The adapters of a job's rows: `always` these, or by the text in a `column`; see AdapterChoice."""
+
+    always: tuple[str, ...] = ()
+    column: str | None = None
+    mapping: Mapping[str, str] = field(default_factory=dict)
+    otherwise: str = "fail"
+
+    def of(self, text: str) -> tuple[str, ...] | None:
+        """Return the adapters of a row with this text in the column; None where it must fail."""
+        name = self.mapping.get(text, self.otherwise)
+        return None if name == "fail" else () if name == "none" else (name,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunJob:
     """Run one job.
 
     `batch_size` 0: each row is one run; `pad_to` fills short batches; `max_failed` is a number of rows or a share;
-    `missing` says by column what an empty value stands for.
+    `missing` says by column what an empty value stands for; `read_size` rows are read at once, several batches where
+    rows are sorted by adapter.
     """
 
     job: str
     session: str
     model: str
-    adapter: str | None
+    adapters: PlannedAdapters
     format: str
     patterns: tuple[str, ...]
     inputs: tuple[PlannedInput, ...]
@@ -140,6 +158,7 @@ class RunJob:
     key: tuple[str, ...]
     rows: int | None
     batch_size: int
+    read_size: int
     last: str
     pad_to: int | None
     fetch: tuple[str, ...]
@@ -296,10 +315,14 @@ def on_cpu(step: OpenSession) -> OpenSession:
     return replace(step, candidates=(cpu,), options=options, run_options={}, cache=False)
 
 
+def _names(adapters: PlannedAdapters) -> tuple[str, ...]:
+    return (*adapters.always, *adapters.mapping.values(), adapters.otherwise)
+
+
 def keep_jobs(plan: Plan, jobs: Collection[str]) -> Plan:
     """Return the part of a plan that some of its jobs need."""
     run = [step for step in plan.steps if isinstance(step, RunJob) and step.job in jobs]
-    needed = {(step.session, step.adapter) for step in run}
+    needed = {(step.session, name) for step in run for name in (*_names(step.adapters), None)}
     steps = tuple(
         step
         for step in plan.steps
@@ -364,9 +387,9 @@ def _steps(jobs: Sequence[ResolvedJob], folder: str) -> Iterator[Step]:
         if name not in opened:
             yield _open_session(job.model, folder)
             opened.add(name)
-        if job.adapter is not None and job.adapter_facts is not None and job.adapter.name not in opened:
-            yield _load_adapter(job.adapter, job.adapter_facts)
-            opened.add(job.adapter.name)
+        for adapter in (adapter for adapter in job.adapters if adapter.name not in opened):
+            yield _load_adapter(adapter, job.adapter_facts[adapter.name])
+            opened.add(adapter.name)
         yield planned_job(job)
 
 
@@ -413,13 +436,16 @@ def _planned_provider(provider: ResolvedProvider, folder: str) -> PlannedProvide
 def planned_job(job: ResolvedJob) -> RunJob:
     """Write down one job to which no rule objects."""
     spec = job.spec
-    rows_per_run = job.batch_size or 1
+    choice = spec.adapters
+    read_size = max(job.batch_size, 1) * (min(len(choice.names) + 1, _MOST_SORTED) if choice.column else 1)
     fetch = tuple(name for name in job.outputs if name in job.needed)
     return RunJob(
         job=spec.name,
         session=job.model.spec.name,
         model=job.model.spec.name,
-        adapter=spec.adapter,
+        adapters=PlannedAdapters(
+            always=choice.always, column=choice.column, mapping=choice.mapping, otherwise=choice.otherwise
+        ),
         format=job.input.format or "",
         patterns=spec.input.paths,
         inputs=tuple(_planned_input(binding, job) for binding in job.bindings),
@@ -427,6 +453,7 @@ def planned_job(job: ResolvedJob) -> RunJob:
         key=spec.input.key,
         rows=job.input.rows,
         batch_size=job.batch_size,
+        read_size=read_size,
         last=spec.last,
         pad_to=job.fixed_batch if job.fixed_batch is not None else (job.batch_size if spec.last == "pad" else None),
         fetch=fetch,
@@ -436,7 +463,7 @@ def planned_job(job: ResolvedJob) -> RunJob:
         output=spec.output.path,
         output_format=spec.output.format,
         columns=job.columns,
-        rows_per_part=-(-spec.output.rows_per_part // rows_per_run) * rows_per_run,
+        rows_per_part=-(-spec.output.rows_per_part // read_size) * read_size,
         max_failed=spec.max_failed,
         identity=job.identity,
         committed_rows=job.output.rows,

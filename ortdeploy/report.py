@@ -3,6 +3,7 @@
 import hashlib
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -52,7 +53,8 @@ def write_report(
         "manifest": next(fact.value for fact in plan.facts if fact.kind == "manifest"),
         "identity": dict(record.identity),
         "model": {"name": step.model, "path": session.path, "sha256": session.sha256},
-        "adapter": step.adapter,
+        "adapter": " + ".join(step.adapters.always) or None,
+        "adapter_rows": _adapter_rows(members),
         "session": members[0].opened.candidate.name,
         "sessions_passed_over": dict(tried),
         "providers": [provider.name for provider in members[0].opened.candidate.providers],
@@ -65,6 +67,14 @@ def write_report(
     }
     with open_whole(folder / REPORT) as file:
         file.write((json.dumps(report, indent=2) + "\n").encode())
+
+
+def _adapter_rows(members: Sequence[Member]) -> dict[str, int]:
+    """Return how many rows of this run went through each adapter; those of the base model as none."""
+    counts: Counter[str] = Counter()
+    for member in members:
+        counts.update({" + ".join(names) or "none": rows for names, rows in member.rows.adapter_rows.items()})
+    return dict(sorted(counts.items()))
 
 
 def _row_counts(record: OutputRecord) -> dict[str, int]:

@@ -3,25 +3,26 @@
 A failing batch is split until the bad row is alone; the rest is kept.
 """
 
-import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
-from ortdeploy.element_types import widened
 from ortdeploy.feeds import Feeder, StageError
 from ortdeploy.plan import PlannedStep, RunJob
 from ortdeploy.probe_run import ProbeRun
 from ortdeploy.runtime.protocol import Array, Session
+from ortdeploy.session_runs import SessionRuns
 from ortdeploy.sources.protocol import Batch, Column, FailedRow
-from ortdeploy.tensors import TensorType, format_shape
+from ortdeploy.tensors import TensorType
 from ortdeploy.timing import Histogram
 from ortdeploy.transforms.catalogue import POSTPROCESS
 from ortdeploy.transforms.protocol import Apply
+
+Piece = tuple[Sequence[int], dict[str, Column]]
+"""Rows of a batch, and their results."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -40,86 +41,76 @@ class RowRunner:
     def __init__(self, job: RunJob, session: Session, probe: ProbeRun | None = None) -> None:
         """Build every step once."""
         self._job = job
-        self._session = session
-        self._probe = probe
         self._feeder = Feeder(job)
+        self._runs = SessionRuns(job, session, probe)
         self._postprocess = [(step, _build_postprocess(step)) for step in job.postprocess]
-        self.run_times = Histogram()
+        self.adapter_rows: Counter[tuple[str, ...]] = Counter()
+
+    @property
+    def run_times(self) -> Histogram:
+        """How long the runs took."""
+        return self._runs.run_times
 
     def run(self, batch: Batch) -> Outcome:
         """Run the rows of a batch; rows that fail are named, the others give results."""
         failed = list(batch.failed)
         if self._job.last == "drop" and 0 < self._job.batch_size > batch.count:
             return Outcome(columns={}, committed=0, failed=failed, skipped=batch.count - len(failed))
-        pieces = self._split(batch, range(len(batch.rows)), failed) if len(batch.rows) else []
+        pieces = [
+            piece
+            for adapters, rows in self._groups(batch, failed)
+            for piece in self._split(batch, rows, adapters, failed)
+        ]
         skipped = batch.count - len(failed) - sum(len(rows) for rows, _ in pieces)
         columns = self._collect(batch, pieces)
         failed.sort(key=lambda row: row.row)
         return Outcome(columns=columns, committed=sum(len(r) for r, _ in pieces), failed=failed, skipped=skipped)
 
+    def _groups(self, batch: Batch, failed: list[FailedRow]) -> Iterator[tuple[tuple[str, ...], Sequence[int]]]:
+        """Yield the rows of each run with their adapters; rows that no adapter is meant for fail."""
+        chosen = self._job.adapters
+        if chosen.column is None:
+            if len(batch.rows):
+                yield chosen.always, range(len(batch.rows))
+            return
+        groups: dict[tuple[str, ...], list[int]] = {}
+        for row in range(len(batch.rows)):
+            text = str(batch.columns[chosen.column][row])
+            adapters = chosen.of(text)
+            if adapters is None:
+                message = f'no adapter is meant for {chosen.column} "{text}"'
+                failed.append(self._failure(batch, row, StageError("contract", "no-adapter", message)))
+            else:
+                groups.setdefault(adapters, []).append(row)
+        size = self._job.batch_size or 1
+        for adapters, rows in groups.items():
+            yield from ((adapters, rows[start : start + size]) for start in range(0, len(rows), size))
+
     def _split(
-        self, batch: Batch, rows: Sequence[int], failed: list[FailedRow]
-    ) -> list[tuple[Sequence[int], dict[str, Column]]]:
+        self, batch: Batch, rows: Sequence[int], adapters: tuple[str, ...], failed: list[FailedRow]
+    ) -> list[Piece]:
         """Try rows together; where that fails, each half on its own."""
         try:
             feeds = self._feeder.feeds(batch, rows)
-            results = self._apply_postprocess(self._run_session(feeds, len(rows)))
+            results = self._apply_postprocess(self._runs.run(feeds, len(rows), adapters))
         except StageError as error:
             if len(rows) == 1:
                 failed.append(self._failure(batch, rows[0], error))
                 return []
             middle = len(rows) // 2
-            return self._split(batch, rows[:middle], failed) + self._split(batch, rows[middle:], failed)
+            halves = (rows[:middle], rows[middle:])
+            return [piece for half in halves for piece in self._split(batch, half, adapters, failed)]
+        self.adapter_rows[adapters] += len(rows)
         finite = self._finite(results, len(rows))
         if finite is None or finite.all():
             return [(rows, results)]
         clean = self._feeder.finite_rows(feeds, len(rows))
         if not clean.all() and (clean & ~finite).any():  # a graph that mixes rows: NaN of some may have reached others
             self._refuse_not_finite(batch, rows, clean, failed)
-            return self._split(batch, [row for row, fine in zip(rows, clean, strict=True) if fine], failed)
+            self.adapter_rows[adapters] -= len(rows)
+            return self._split(batch, [row for row, fine in zip(rows, clean, strict=True) if fine], adapters, failed)
         self._refuse_not_finite(batch, rows, finite, failed)
         return _keep(rows, results, finite)
-
-    def _run_session(self, feeds: dict[str, Array], rows: int) -> dict[str, Column]:
-        begin = time.perf_counter()
-        try:
-            values = self._run_both(self._probe, feeds) if self._probe else self._run(self._session, feeds)
-        except ProviderFailedError:
-            raise
-        except OrtdeployError as error:
-            raise StageError("run", "run-refused", str(error)) from error
-        self.run_times.add(time.perf_counter() - begin)
-        if self._job.batch_size == 0:
-            return {name: _as_row(value) for name, value in zip(self._job.fetch, values, strict=True)}
-        expected = self._job.pad_to or rows
-        for name, value in zip(self._job.fetch, values, strict=True):
-            if np.ndim(value) == 0 or len(value) != expected:
-                shape = format_shape(np.shape(value))
-                message = (
-                    f"output {name} is {shape} for {expected} rows. Where that first dimension is not for rows, leave "
-                    "it out with columns:, or use batch: {size: none}"
-                )
-                raise StageError("contract", "output-rows", message)
-        return {name: value[:rows] for name, value in zip(self._job.fetch, values, strict=True)}
-
-    def _run(self, session: Session, feeds: dict[str, Array]) -> Sequence[Array]:
-        values = session.run(self._job.fetch, feeds, self._job.adapter)
-        return [widened(value) if isinstance(value, np.ndarray) else value for value in values]
-
-    def _run_both(self, probe: ProbeRun, feeds: dict[str, Array]) -> Sequence[Array]:
-        """Run a batch on the CPU session too, at the same time, and compare. Raises ProviderFailedError.
-
-        The proof is the first batch that both have run: one that is refused for a bad row proves nothing.
-        """
-        if probe.session is None:
-            self._probe = None
-            return self._run(self._session, feeds)
-        with ThreadPoolExecutor(1) as beside:
-            reference = beside.submit(self._run, probe.session, feeds)
-            values = self._run(self._session, feeds)
-        probe.compare(self._job.fetch, values, reference.result())
-        probe.take()
-        return values
 
     def _apply_postprocess(self, results: dict[str, Column]) -> dict[str, Column]:
         for step, apply in self._postprocess:
@@ -152,7 +143,7 @@ class RowRunner:
             row=batch.rows[row], source=str(path), stage=error.stage, code=error.code, message=str(error), key=key
         )
 
-    def _collect(self, batch: Batch, pieces: list[tuple[Sequence[int], dict[str, Column]]]) -> dict[str, Column]:
+    def _collect(self, batch: Batch, pieces: list[Piece]) -> dict[str, Column]:
         """Put keys and results of all pieces together again, in the order of the rows."""
         if not pieces:
             return {}
@@ -160,15 +151,16 @@ class RowRunner:
             keys = {name: batch.columns[name] for name in self._job.key}
             return {**keys, **{name: pieces[0][1][name] for name in self._job.columns}}
         chosen = [row for rows, _ in pieces for row in rows]
+        order = None if chosen == sorted(chosen) else sorted(range(len(chosen)), key=chosen.__getitem__)
+        chosen.sort()
         columns: dict[str, Column] = {name: [batch.columns[name][row] for row in chosen] for name in self._job.key}
         for name in self._job.columns:
-            columns[name] = _concatenate([results[name] for _, results in pieces])
+            column = _concatenate([results[name] for _, results in pieces])
+            columns[name] = column if order is None else _ordered(column, order)
         return columns
 
 
-def _keep(
-    rows: Sequence[int], results: dict[str, Column], chosen: Array
-) -> list[tuple[Sequence[int], dict[str, Column]]]:
+def _keep(rows: Sequence[int], results: dict[str, Column], chosen: Array) -> list[Piece]:
     """Return the chosen rows with their results."""
     kept = [row for row, fine in zip(rows, chosen, strict=True) if fine]
     picked: dict[str, Column] = {
@@ -176,11 +168,6 @@ def _keep(
         for name, column in results.items()
     }
     return [(kept, picked)] if kept else []
-
-
-def _as_row(value: Any) -> Column:
-    """Return the one row that a run has given; sequences and maps are values of the row."""
-    return value[np.newaxis] if isinstance(value, np.ndarray) else [value]
 
 
 def _finite_rows(column: Column) -> Array:
@@ -200,6 +187,10 @@ def _is_finite(value: Any) -> bool:
 
 def _json_value(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def _ordered(column: Column, order: Sequence[int]) -> Column:
+    return column[list(order)] if isinstance(column, np.ndarray) else [column[place] for place in order]
 
 
 def _concatenate(parts: list[Column]) -> Column:

@@ -116,6 +116,25 @@ class AdapterSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterChoice:
+    """The adapters of a job's rows: `always` these, or by the text in a `column`.
+
+    `otherwise` is for a text without an entry in `mapping`: none, fail or an adapter's name.
+    """
+
+    always: tuple[str, ...] = ()
+    column: str | None = None
+    mapping: Mapping[str, str] = field(default_factory=dict)
+    otherwise: str = "fail"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every adapter that a row may get."""
+        other = () if self.column is None or self.otherwise in {"none", "fail"} else (self.otherwise,)
+        return tuple(dict.fromkeys((*self.always, *self.mapping.values(), *other)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepSpec:
     """One prepare or postprocess step: the mapping as written; its first naming key is `name`."""
 
@@ -166,7 +185,7 @@ class JobSpec:
 
     name: str
     model: str
-    adapter: str | None
+    adapters: AdapterChoice
     input: InputSpec
     prepare: Mapping[str, tuple[StepSpec, ...]]
     batch_size: int | None
@@ -369,7 +388,7 @@ def _job(name: str, data: Mapping[str, Any]) -> JobSpec:
     return JobSpec(
         name=name,
         model=data["model"],
-        adapter=data.get("adapter"),
+        adapters=_adapter_choice(data.get("adapter")),
         input=_input(data["input"], (*at, "input")),
         prepare={key: _steps(steps, (*at, "prepare", key)) for key, steps in data.get("prepare", {}).items()},
         batch_size=0 if size == "none" else size,
@@ -380,6 +399,15 @@ def _job(name: str, data: Mapping[str, Any]) -> JobSpec:
         on_nan=errors.get("on_nan"),
         at=at,
     )
+
+
+def _adapter_choice(data: Any) -> AdapterChoice:
+    """Read a name, a list of them, or a choice by a column; nothing and none are the base model."""
+    if isinstance(data, dict):
+        otherwise = data.get("otherwise", "fail")
+        return AdapterChoice(column=data["column"], mapping=data.get("map", {}), otherwise=otherwise)
+    names = data if isinstance(data, list) else [data] if data else []
+    return AdapterChoice(always=tuple(name for name in names if name != "none"))
 
 
 def _input(data: Mapping[str, Any], at: Path) -> InputSpec:

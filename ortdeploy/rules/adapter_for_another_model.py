@@ -24,8 +24,9 @@ RULE = Rule(id="adapter-for-another-model", summary="Adapter belongs to another 
 
 def check(spec: "Spec") -> Iterator[Finding]:
     for job in spec.jobs:
-        adapter = spec.adapter(job.adapter)
-        if adapter is not None and adapter.model != job.model:
+        for adapter in (spec.adapter(name) for name in job.adapters.names):
+            if adapter is None or adapter.model == job.model:
+                continue
             detail = (
                 f'Job "{job.name}" runs model "{job.model}" with adapter "{adapter.name}", which was made for '
                 f'"{adapter.model}". Name an adapter of "{job.model}", or run "{adapter.model}".'

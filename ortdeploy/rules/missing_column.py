@@ -36,6 +36,10 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             for name in binding.unknown:
                 detail = f'The data has no column "{name}". {did_you_mean(name, known)}'
                 yield Finding(at=(*at, "columns", binding.value.name), detail=detail, job=job.spec.name)
+        chosen = job.spec.adapters.column
+        if chosen is not None and chosen not in known and chosen not in ALWAYS_COLUMNS:
+            detail = f'The data has no column "{chosen}", which chooses the adapters. {did_you_mean(chosen, known)}'
+            yield Finding(at=(*job.spec.at, "adapter", "column"), detail=detail, job=job.spec.name)
         for index, name in enumerate(job.spec.input.key):
             if name not in known and name not in ALWAYS_COLUMNS:
                 detail = f'The data has no column "{name}". {did_you_mean(name, (*known, *ALWAYS_COLUMNS))}'

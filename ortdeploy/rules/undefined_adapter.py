@@ -24,6 +24,6 @@ RULE = Rule(id="undefined-adapter", summary="Adapter is not declared")
 def check(spec: "Spec") -> Iterator[Finding]:
     known = [adapter.name for adapter in spec.adapters]
     for job in spec.jobs:
-        if job.adapter is not None and job.adapter not in known:
-            detail = f'Job "{job.name}" names the adapter "{job.adapter}". {did_you_mean(job.adapter, known)}'
+        for name in (name for name in job.adapters.names if name not in known):
+            detail = f'Job "{job.name}" names the adapter "{name}". {did_you_mean(name, known)}'
             yield Finding(at=(*job.at, "adapter"), detail=detail, job=job.name, model=job.model)

@@ -28,7 +28,7 @@ def check(spec: "Spec") -> Iterator[Finding]:
         if name not in chains:
             detail = f'No model uses the provider chain "{name}". Use it, or remove it.'
             yield Finding(at=("providers", name), detail=detail, key=True)
-    adapters = {job.adapter for job in spec.jobs}
+    adapters = {name for job in spec.jobs for name in job.adapters.names}
     for adapter in spec.adapters:
         if adapter.name not in adapters and not adapter.checks:
             detail = f'No job uses the adapter "{adapter.name}". Use it, or remove it.'

@@ -46,21 +46,20 @@ class OrtSession:
         self._needs_ort_values = needs_ort_values(session)
         self._run_options = run_options
         self._plain = _run_options(run_options) if run_options else None
-        self._adapters: dict[str, tuple[ort.LoraAdapter, ort.RunOptions]] = {}
+        self._adapters: dict[str, ort.LoraAdapter] = {}
+        self._with_adapters: dict[tuple[str, ...], ort.RunOptions] = {}
         nodes = _nodes(session)
         self.placement: Mapping[str, int] = {name: len(operators) for name, operators in nodes.items()}
         self.cpu_operators: Sequence[str] = sorted(set(nodes.get(CPU, ())))
         self.cache: str | None = None
 
     def add_adapter(self, name: str, adapter: ort.LoraAdapter) -> None:
-        """Keep an adapter with the run options that make it active."""
-        options = _run_options(self._run_options)
-        options.add_active_adapter(adapter)
-        self._adapters[name] = (adapter, options)
+        """Keep an adapter as long as the session: run options that name it do not."""
+        self._adapters[name] = adapter
 
-    def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapter: str | None) -> Sequence[Array]:
+    def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Array]:
         """Run once; ONNX Runtime's refusal becomes an OrtdeployError with its words."""
-        options = self._adapters[adapter][1] if adapter else self._plain
+        options = self._options_with(tuple(adapters)) if adapters else self._plain
         try:
             if self._needs_ort_values:
                 return run_with_ort_values(self._session, outputs, feeds, options)
@@ -71,6 +70,15 @@ class OrtSession:
             raise ProviderFailedError(_first_line(error)) from error
         except Exception as error:  # every error of the binding is its own class, all derived from Exception
             raise OrtdeployError(_first_line(error)) from error
+
+    def _options_with(self, adapters: tuple[str, ...]) -> ort.RunOptions:
+        """Return the run options that make some adapters active: they cannot be taken out of run options again."""
+        if adapters not in self._with_adapters:
+            options = _run_options(self._run_options)
+            for name in adapters:
+                options.add_active_adapter(self._adapters[name])
+            self._with_adapters[adapters] = options
+        return self._with_adapters[adapters]
 
 
 class OrtRuntime:

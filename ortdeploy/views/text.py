@@ -134,6 +134,15 @@ def _options(options: dict[str, object]) -> str:
     return f" {masked('', options)}" if options else ""
 
 
+def _adapters(step: "RunJob") -> str:
+    """`adapter french`, or `adapters by language: fr french, otherwise none`."""
+    chosen = step.adapters
+    if chosen.column is None:
+        return f"adapter {' and '.join(chosen.always)}"
+    pairs = ", ".join(f"{text} {name}" for text, name in chosen.mapping.items())
+    return f"adapters by {chosen.column}: {pairs}, otherwise {chosen.otherwise}"
+
+
 def _render_adapter(step: "LoadAdapter", paint: Paint) -> Iterator[str]:
     yield f"{paint('+', _GREEN)} load adapter {step.adapter} for {step.session} (sha256 {step.sha256[:12]}…)"
 
@@ -146,7 +155,7 @@ def _render_job(step: "RunJob", paint: Paint) -> Iterator[str]:
         if step.committed_rows
         else f"run job {step.job}"
     )
-    adapter = f", adapter {step.adapter}" if step.adapter else ""
+    adapter = f", {_adapters(step)}" if step.adapters.always or step.adapters.column else ""
     yield f"{paint('+', _GREEN)} {verb}: {rows} rows of {', '.join(step.patterns)} ({step.format}), {size}{adapter}"
     for planned in step.inputs:
         yield f"    {_render_input(planned)}"

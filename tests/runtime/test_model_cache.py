@@ -81,7 +81,7 @@ def test_an_optimized_graph_is_made_once_and_used_again_with_the_same_numbers(op
     assert second.cache is not None
     assert second.cache.startswith("reused, made on ")
     assert first.placement == second.placement
-    assert np.array_equal(first.run(["y"], {"x": X}, None)[0], second.run(["y"], {"x": X}, None)[0])
+    assert np.array_equal(first.run(["y"], {"x": X}, ())[0], second.run(["y"], {"x": X}, ())[0])
     assert {path.name for path in opener.entry.iterdir()} == {MODEL, MADE_BY}
 
 
@@ -159,7 +159,7 @@ def test_a_session_opens_also_where_nothing_can_be_kept(opener: Opener, monkeypa
     monkeypatch.setattr(model_cache.CacheEntry, "keep", no_space)
     opened = opener.open()
     assert opened.cache == "not kept: [Errno 28] No space left on device"
-    assert opened.run(["y"], {"x": X}, None)[0].shape == (2, 4)
+    assert opened.run(["y"], {"x": X}, ())[0].shape == (2, 4)
     assert list(opener.cache.iterdir()) == []
 
 

@@ -45,7 +45,7 @@ def open_session(
 def test_a_session_runs_and_its_placement_is_what_was_recorded(tmp_path: Path) -> None:
     session = open_session(scale_model(tmp_path / "m.onnx"))
     assert session.placement == {"CPUExecutionProvider": 1}
-    (result,) = session.run(["y"], {"x": np.ones((2, 4), np.float32)}, None)
+    (result,) = session.run(["y"], {"x": np.ones((2, 4), np.float32)}, ())
     assert result.tolist() == [[2.0] * 4] * 2
 
 
@@ -59,7 +59,7 @@ def test_every_session_option_is_taken(tmp_path: Path) -> None:
     }  # fmt: skip
     session = open_session(scale_model(tmp_path / "m.onnx"), **options)
     with pytest.raises(OrtdeployError, match="Got invalid dimensions"):
-        session.run(["y"], {"x": np.ones((3, 4), np.float32)}, None)
+        session.run(["y"], {"x": np.ones((3, 4), np.float32)}, ())
 
 
 def test_the_session_options_of_the_test_are_all_that_there_are() -> None:
@@ -78,7 +78,7 @@ def test_every_run_option_is_taken(tmp_path: Path) -> None:
         "config": {"memory.enable_memory_arena_shrinkage": "cpu:0", "disable_synchronize_execution_providers": False},
     }  # fmt: skip
     session = open_session(scale_model(tmp_path / "m.onnx"), run_options=options)
-    assert session.run(["y"], {"x": np.ones((1, 4), np.float32)}, None)[0].tolist() == [[2.0] * 4]
+    assert session.run(["y"], {"x": np.ones((1, 4), np.float32)}, ())[0].tolist() == [[2.0] * 4]
     known = set(json.loads(schema_text("deployment"))["$defs"]["run"]["properties"])
     runs = onnxruntime.RunOptions()
     names = {name for name in dir(runs) if not name.startswith("_") and not callable(getattr(runs, name))}
@@ -90,7 +90,7 @@ def test_a_run_option_that_onnxruntime_refuses_is_said(tmp_path: Path) -> None:
         scale_model(tmp_path / "m.onnx"), run_options={"config": {"memory.enable_memory_arena_shrinkage": "gpu:0"}}
     )
     with pytest.raises(OrtdeployError, match="memory arena shrink list"):
-        session.run(["y"], {"x": np.ones((1, 4), np.float32)}, None)
+        session.run(["y"], {"x": np.ones((1, 4), np.float32)}, ())
 
 
 def test_booleans_reach_onnxruntime_as_it_compares_them(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_file_that_is_no_model_is_an_error_with_the_models_name(tmp_path: Path
 def test_a_refused_batch_is_an_error_with_onnxruntimes_words(tmp_path: Path) -> None:
     session = open_session(gather_model(tmp_path / "m.onnx"))
     with pytest.raises(OrtdeployError, match="indices element out of data bounds"):
-        session.run(["y"], {"index": np.array([99])}, None)
+        session.run(["y"], {"index": np.array([99])}, ())
 
 
 def test_an_adapter_is_applied_and_lives_as_long_as_its_session(tmp_path: Path) -> None:
@@ -124,8 +124,8 @@ def test_an_adapter_is_applied_and_lives_as_long_as_its_session(tmp_path: Path) 
     path = make_adapter(tmp_path / "a.onnx_adapter", lora_A=a, lora_B=b)
     OrtRuntime().load_adapter(LoadAdapter(adapter="a", session="s", path=str(path), sha256=""), session)
     x = np.ones((1, 4), np.float32)
-    assert session.run(["y"], {"x": x}, None)[0].tolist() == x.tolist()
-    assert session.run(["y"], {"x": x}, "a")[0].tolist() == (x + x @ a @ b).tolist()
+    assert session.run(["y"], {"x": x}, ())[0].tolist() == x.tolist()
+    assert session.run(["y"], {"x": x}, ("a",))[0].tolist() == (x + x @ a @ b).tolist()
 
 
 def test_a_file_that_is_no_adapter_is_an_error_with_its_name(tmp_path: Path) -> None:

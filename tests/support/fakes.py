@@ -20,7 +20,7 @@ class FakeSession:
     cpu_operators: Sequence[str] = ("Mul",)
     cache: str | None = None
 
-    def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapter: str | None) -> Sequence[Array]:
+    def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Array]:
         self.batches.append(dict(feeds))
         results = self.function(feeds)
         return [results[name] for name in outputs]

@@ -1,0 +1,101 @@
+"""The runs of one job on one session: fed tensors in, columns of rows out, with the adapters that the rows chose.
+
+The first run behind another provider is compared with the CPU's, and the first run with an adapter with the base
+model's: an adapter that changes nothing is worth a word.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import structlog
+
+from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
+from ortdeploy.element_types import widened
+from ortdeploy.feeds import StageError
+from ortdeploy.plan import RunJob
+from ortdeploy.probe_run import ProbeRun
+from ortdeploy.runtime.protocol import Array, Session
+from ortdeploy.sources.protocol import Column
+from ortdeploy.tensors import format_shape
+from ortdeploy.timing import Histogram
+
+log = structlog.get_logger()
+
+
+class SessionRuns:
+    """Runs one job's batches on a session."""
+
+    def __init__(self, job: RunJob, session: Session, probe: ProbeRun | None) -> None:
+        """Take the session, and what its first run is compared with."""
+        self._job = job
+        self._session = session
+        self._probe = probe
+        self._effective: set[tuple[str, ...]] = set()
+        self.run_times = Histogram()
+
+    def run(self, feeds: Mapping[str, Array], rows: int, adapters: tuple[str, ...]) -> dict[str, Column]:
+        """Run once and return each output's rows. Raises StageError, ProviderFailedError."""
+        begin = time.perf_counter()
+        try:
+            values = self._run_both(self._probe, feeds, adapters) if self._probe else self._run(feeds, adapters)
+        except ProviderFailedError:
+            raise
+        except OrtdeployError as error:
+            raise StageError("run", "run-refused", str(error)) from error
+        self.run_times.add(time.perf_counter() - begin)
+        if adapters and adapters not in self._effective:
+            self._prove_effect(feeds, values, adapters)
+        if self._job.batch_size == 0:
+            return {name: _as_row(value) for name, value in zip(self._job.fetch, values, strict=True)}
+        expected = self._job.pad_to or rows
+        for name, value in zip(self._job.fetch, values, strict=True):
+            if np.ndim(value) == 0 or len(value) != expected:
+                shape = format_shape(np.shape(value))
+                message = (
+                    f"output {name} is {shape} for {expected} rows. Where that first dimension is not for rows, leave "
+                    "it out with columns:, or use batch: {size: none}"
+                )
+                raise StageError("contract", "output-rows", message)
+        return {name: value[:rows] for name, value in zip(self._job.fetch, values, strict=True)}
+
+    def _run(
+        self, feeds: Mapping[str, Array], adapters: tuple[str, ...], session: Session | None = None
+    ) -> Sequence[Any]:
+        values = (session or self._session).run(self._job.fetch, feeds, adapters)
+        return [widened(value) if isinstance(value, np.ndarray) else value for value in values]
+
+    def _run_both(self, probe: ProbeRun, feeds: Mapping[str, Array], adapters: tuple[str, ...]) -> Sequence[Any]:
+        """Run a batch on the CPU session too, at the same time, and compare. Raises ProviderFailedError.
+
+        The proof is the first batch that both have run: one that is refused for a bad row proves nothing.
+        """
+        if probe.session is None:
+            self._probe = None
+            return self._run(feeds, adapters)
+        with ThreadPoolExecutor(1) as beside:
+            reference = beside.submit(self._run, feeds, adapters, probe.session)
+            values = self._run(feeds, adapters)
+        probe.compare(self._job.fetch, values, reference.result())
+        probe.take()
+        return values
+
+    def _prove_effect(self, feeds: Mapping[str, Array], values: Sequence[Any], adapters: tuple[str, ...]) -> None:
+        """Compare the first run with an adapter with the base model's."""
+        self._effective.add(adapters)
+        with suppress(OrtdeployError):  # a base model that does not run alone proves nothing
+            base = self._run(feeds, ())
+            if all(_equal(*pair) for pair in zip(values, base, strict=True)):
+                log.warning("adapter.without_effect", adapters=list(adapters), outputs=list(self._job.fetch))
+
+
+def _equal(value: Any, other: Any) -> bool:
+    return np.array_equal(value, other) if isinstance(value, np.ndarray) else bool(value == other)
+
+
+def _as_row(value: Any) -> Column:
+    """Return the one row that a run has given; sequences and maps are values of the row."""
+    return value[np.newaxis] if isinstance(value, np.ndarray) else [value]
