@@ -3,6 +3,7 @@
 Whatever ends a job early leaves it so that the next run goes on where this one stopped.
 """
 
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -21,7 +22,7 @@ from ortdeploy.ledger import Ledger, Part
 from ortdeploy.native_output import because
 from ortdeploy.opening import OpenedModel, OpenedSession
 from ortdeploy.part_files import open_whole, remove_temporaries
-from ortdeploy.plan import Plan, RunJob
+from ortdeploy.plan import LoadAdapter, Plan, RunJob
 from ortdeploy.report import write_report
 from ortdeploy.rows import Outcome
 from ortdeploy.shares import allowed_count
@@ -125,6 +126,8 @@ class JobRun:
         self._begin = time.perf_counter()
         self._begun = False
         self._provider_failed = False
+        loaded = (one for one in plan.steps if isinstance(one, LoadAdapter) and one.session == step.session)
+        self._adapters = {one.path: _stat(one.path) for one in loaded}
         self._log = log.bind()  # once: the module's logger is a proxy that binds at every call
 
     def run(self) -> JobResult:
@@ -221,6 +224,7 @@ class JobRun:
                         raise OrtdeployError(f"{path.name}: {error}") from error
             if sink is not None:
                 sink.close()
+            self._check_adapters()  # before the part gets its name
         self._commit(totals.part(number, path if sink is not None else None))
 
     def _count(self, finished: Finished) -> None:
@@ -257,6 +261,14 @@ class JobRun:
         if rows is None:
             return allowed if isinstance(allowed, int) else None
         return allowed_count(allowed, rows)
+
+    def _check_adapters(self) -> None:
+        """Raise OrtdeployError when an adapter file was changed in place: it is mapped, so its numbers changed too."""
+        for path, before in self._adapters.items():
+            if _changed_in_place(path, before):
+                raise OrtdeployError(
+                    f"{path} was changed while it was in use. Replace an adapter by renaming a new file into its place"
+                )
 
     def _commit(self, part: Part) -> None:
         self._ledger.commit_part(self._output, part, self._progress.pending)
@@ -341,6 +353,21 @@ class JobRun:
             provider_failed=self._provider_failed,
             dropped=tuple(member.opened for member in self._pool.members if member.failure is not None),
         )
+
+
+def _stat(path: str) -> os.stat_result | None:
+    try:
+        return Path(path).stat()
+    except OSError:
+        return None
+
+
+def _changed_in_place(path: str, before: os.stat_result | None) -> bool:
+    """Tell whether the same file has another size or time; one that was renamed away, or replaced, is still mapped."""
+    now = _stat(path)
+    if now is None or before is None or now.st_ino != before.st_ino:
+        return False
+    return (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns)
 
 
 class _Totals:

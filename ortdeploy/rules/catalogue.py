@@ -11,6 +11,7 @@ from ortdeploy.rules.protocol import RuleModule
 
 SPEC_RULES: tuple[str, ...] = (
     "adapter-for-another-model",
+    "adapter-placement",
     "contradictory-option",
     "crowded-device",
     "deprecated-provider-option",
@@ -58,6 +59,7 @@ DEPLOYMENT_RULES: tuple[str, ...] = (
     "optimized-elsewhere",
     "output-without-rows",
     "overlapping-adapters",
+    "overridable-initializer",
     "predicted-cpu-nodes",
     "saturating-int8",
     "several-runtimes",

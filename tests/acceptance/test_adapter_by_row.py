@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.models import lora_model, make_adapter
 
+from ortdeploy.runtime.session import OrtSession
+
 MANIFEST = """\
 version: 1
 models:
@@ -137,3 +139,32 @@ def test_an_adapter_that_changes_nothing_is_said(cli: Cli, tmp_path: Path) -> No
     (event,) = [line for line in map(json.loads, applied.err.splitlines()) if line["event"] == "adapter.without_effect"]
     assert event["adapters"] == ["french"]
     assert report(tmp_path)["adapter"] == "french"
+
+
+@pytest.mark.parametrize("how", ["in place", "renamed"])
+def test_an_adapter_that_is_changed_in_place_fails_the_job_and_one_that_is_replaced_does_not(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    wanted = prepare(tmp_path, ["fr"] * 8, part=4, size=4)
+    other = make_adapter(tmp_path / "other.onnx_adapter", lora_A=A, lora_B=3 * B)
+    path = tmp_path / "fr.onnx_adapter"
+    run = OrtSession.run
+
+    def change(session: OrtSession, outputs: Any, feeds: Any, adapters: Any) -> Any:
+        values = run(session, outputs, feeds, adapters)
+        if other.exists() and how == "renamed":
+            other.rename(path)
+        elif other.exists():
+            path.write_bytes(other.read_bytes())
+            other.unlink()
+        return values
+
+    monkeypatch.setattr(OrtSession, "run", change)
+    applied = cli("apply", tmp_path / "m.yaml")
+    if how == "renamed":
+        assert applied.code == 0
+        assert [row["y"] for row in written(tmp_path)] == wanted
+    else:
+        assert applied.code == 1
+        assert "was changed while it was in use" in applied.out
+        assert not list((tmp_path / "out").glob("part-*"))

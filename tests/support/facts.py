@@ -27,6 +27,10 @@ from ortdeploy.manifest.spec import Spec
 from ortdeploy.tensors import Dimension, TensorType
 
 DEFAULT_MODEL: dict[str, Any] = {
+    "inputs": {"image": "float32[batch,1,8,8]"},
+    "outputs": {"scores": "float32[batch,10]"},
+}
+BASE_MODEL: dict[str, Any] = {
     "inputs": {"image": "float32[batch,1,8,8]", "lora_A": "float32[8,2]=[8,2]"},
     "outputs": {"scores": "float32[batch,10]"},
 }
@@ -170,6 +174,10 @@ def machine(data: Mapping[str, Any]) -> MachineFacts:
     )
 
 
+def _default_model(spec: Spec, name: str) -> dict[str, Any]:
+    return BASE_MODEL if any(adapter.model == name for adapter in spec.adapters) else DEFAULT_MODEL
+
+
 def make_facts(spec: Spec, data: Mapping[str, Any] | None = None) -> Facts:
     """Facts for everything that a spec names; what `data` leaves out is an 8x8 digit reader over .npy rows."""
     data = data or {}
@@ -192,7 +200,9 @@ def make_facts(spec: Spec, data: Mapping[str, Any] | None = None) -> Facts:
             runtime_packages=tuple(data.get("runtime_packages", ["onnxruntime"])),
         ),
         machine=machine(data["machine"]) if "machine" in data else None,
-        models={m.name: model_facts(data.get("models", {}).get(m.name, DEFAULT_MODEL)) for m in spec.models},
+        models={
+            m.name: model_facts(data.get("models", {}).get(m.name, _default_model(spec, m.name))) for m in spec.models
+        },
         adapters={a.name: adapter_facts(data.get("adapters", {}).get(a.name, {})) for a in spec.adapters},
         inputs={j.name: input_facts(data.get("inputs", {}).get(j.name, DEFAULT_INPUT)) for j in spec.jobs},
         outputs={j.name: output_facts(data.get("outputs", {}).get(j.name, {})) for j in spec.jobs},
