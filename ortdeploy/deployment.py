@@ -260,9 +260,11 @@ def choose_device(entry: ProviderSpec, devices: Sequence[DeviceFacts]) -> Device
 def _resolve_job(spec: Spec, job: JobSpec, model: ResolvedModel, facts: Facts) -> ResolvedJob:
     source = facts.inputs[job.name]
     adapters = tuple(found for name in job.adapters.names if (found := spec.adapter(name)))
-    targets = {value.name: _target(value, model.spec) for value in model.facts.inputs}
-    batch_size, fixed = _batch(job, [targets[v.name] for v in model.facts.inputs if not v.optional])
-    bindings = _bind_all(job, model, source, targets)
+    adapted = {one.name for adapter in adapters for one in facts.adapters[adapter.name].parameters}
+    inputs = [value for value in model.facts.inputs if value.name not in adapted]  # those that columns feed
+    targets = {value.name: _target(value, model.spec) for value in inputs}
+    batch_size, fixed = _batch(job, [targets[value.name] for value in inputs if not value.optional])
+    bindings = _bind_all(job, model, source, inputs, targets)
     outputs = {value.name: _output_type(value, batched=batch_size > 0) for value in model.facts.outputs}
     steps = tuple(_with_labels(step, facts) for step in job.postprocess)
     results, problems = _infer_postprocess(steps, outputs)
@@ -304,13 +306,17 @@ def _batch(job: JobSpec, targets: Sequence[TensorType]) -> tuple[int, int | None
 
 
 def _bind_all(
-    job: JobSpec, model: ResolvedModel, source: InputFacts, targets: Mapping[str, TensorType]
+    job: JobSpec,
+    model: ResolvedModel,
+    source: InputFacts,
+    inputs: Sequence[ValueFacts],
+    targets: Mapping[str, TensorType],
 ) -> tuple[Binding, ...]:
     """Bind every input that must be fed, and the optional ones that the manifest feeds."""
-    unnamed = [v.name for v in model.facts.inputs if not v.optional and v.name not in job.input.columns]
+    unnamed = [v.name for v in inputs if not v.optional and v.name not in job.input.columns]
     only_column = next(iter(source.columns)) if len(source.columns) == 1 and len(unnamed) == 1 else None
     bindings = []
-    for value in model.facts.inputs:
+    for value in inputs:
         columns = job.input.columns.get(value.name, ())
         if not columns and value.name in source.columns:
             columns = (value.name,)

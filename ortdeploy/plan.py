@@ -86,12 +86,13 @@ class OpenSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadAdapter:
-    """Load an adapter file for a session."""
+    """Load an adapter file for a session; `parameters` are the model's inputs that it brings."""
 
     adapter: str
     session: str
     path: str
     sha256: str
+    parameters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -394,7 +395,13 @@ def _steps(jobs: Sequence[ResolvedJob], folder: str) -> Iterator[Step]:
 
 
 def _load_adapter(adapter: AdapterSpec, facts: AdapterFacts) -> LoadAdapter:
-    return LoadAdapter(adapter=adapter.name, session=adapter.model, path=facts.path, sha256=facts.sha256)
+    return LoadAdapter(
+        adapter=adapter.name,
+        session=adapter.model,
+        path=facts.path,
+        sha256=facts.sha256,
+        parameters=tuple(one.name for one in facts.parameters),
+    )
 
 
 def _open_session(model: ResolvedModel, folder: str) -> OpenSession:

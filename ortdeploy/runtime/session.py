@@ -4,14 +4,16 @@ ONNX Runtime's Python wrapper retries on the CPU when a session cannot be create
 `enable_fallback=0`; and it lists providers that took no node, so placement is read from the recorded assignment.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import EPFail
 
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
+from ortdeploy.element_types import numpy_dtype
 from ortdeploy.plan import LoadAdapter, OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.providers.options import serialise
@@ -20,6 +22,7 @@ from ortdeploy.runtime.native_library import preload
 from ortdeploy.runtime.ort_values import needs_ort_values, run_with_ort_values
 from ortdeploy.runtime.plugins import describe, ep_devices, register
 from ortdeploy.runtime.protocol import Array, Session
+from ortdeploy.tensors import ELEMENT_TYPES
 
 _OPTIMIZATION = {
     "disable": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
@@ -48,18 +51,27 @@ class OrtSession:
         self._plain = _run_options(run_options) if run_options else None
         self._adapters: dict[str, ort.LoraAdapter] = {}
         self._with_adapters: dict[tuple[str, ...], ort.RunOptions] = {}
+        self._required: dict[str, Array] = {}
         nodes = _nodes(session)
         self.placement: Mapping[str, int] = {name: len(operators) for name, operators in nodes.items()}
         self.cpu_operators: Sequence[str] = sorted(set(nodes.get(CPU, ())))
         self.cache: str | None = None
 
-    def add_adapter(self, name: str, adapter: ort.LoraAdapter) -> None:
-        """Keep an adapter as long as the session: run options that name it do not."""
+    def add_adapter(self, name: str, adapter: ort.LoraAdapter, parameters: Collection[str]) -> None:
+        """Keep an adapter as long as the session: run options that name it do not.
+
+        Parameters without defaults must be fed for the Python binding to run at all. They get zeros of rank zero, which
+        is the base model; an active adapter's own matrices win over what is fed (seen on onnxruntime 1.31.1).
+        """
         self._adapters[name] = adapter
+        required = {value.name: value for value in self._session.get_inputs() if value.name in parameters}
+        self._required |= {key: _nothing(value) for key, value in required.items()}
 
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Array]:
         """Run once; ONNX Runtime's refusal becomes an OrtdeployError with its words."""
         options = self._options_with(tuple(adapters)) if adapters else self._plain
+        if self._required:
+            feeds = {**self._required, **feeds}
         try:
             if self._needs_ort_values:
                 return run_with_ort_values(self._session, outputs, feeds, options)
@@ -103,7 +115,7 @@ class OrtRuntime:
             adapter.Load(step.path)
         except Exception as error:
             raise OrtdeployError(f'Adapter "{step.adapter}" ({step.path}): {_first_line(error)}') from error
-        session.add_adapter(step.adapter, adapter)
+        session.add_adapter(step.adapter, adapter, step.parameters)
 
 
 def _open(
@@ -212,6 +224,12 @@ def _add_devices(options: ort.SessionOptions, candidate: PlannedSession) -> None
         if provider.device is not None:
             register(provider.name, provider.device.library)
             options.add_provider_for_devices([_find_device(provider)], dict(provider.options))
+
+
+def _nothing(value: ort.NodeArg) -> Array:
+    """Return a matrix that changes nothing: no rows or columns where the graph leaves the rank open, else zeros."""
+    dtype = next(name for name, word in ELEMENT_TYPES.items() if f"tensor({word})" == value.type)
+    return np.zeros([size if isinstance(size, int) else 0 for size in value.shape], numpy_dtype(dtype))
 
 
 def _find_device(provider: PlannedProvider) -> ort.OrtEpDevice:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,8 +11,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from conftest import REPOSITORY, Cli
+from conftest import REPOSITORY, Cli, run_process
 from onnx import numpy_helper
+from support.plugins import needs_qnn
 
 EXAMPLES = REPOSITORY / "deployments"
 VIEWS = {"upright": 0.95, "rotated": 0.92, "inverted": 0.88}
@@ -69,6 +71,25 @@ def test_an_adapter_computes_what_its_matrices_in_the_weights_compute(cli: Cli, 
     (adapted,) = onnxruntime.InferenceSession(examples / "models/views.onnx").run(None, {"image": image}, options)
     (merged,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"image": image})
     assert np.abs(adapted - merged).max() / np.abs(merged).max() < 1e-5
+
+
+@needs_qnn
+def test_qnns_simulator_applies_an_adapter(examples: Path) -> None:
+    text = (examples / "views.yaml").read_text()
+    fixed = "{batch: 64, layer0.rank: 8, layer1.rank: 8, layer2.rank: 8}"
+    provider = "[{provider: QNN, options: {backend_type: htp}}, CPU]\n    cpu_fallback: allow\n    session: "
+    text = text.replace("providers: [CPU]", f"providers: {provider}{{free_dimension_overrides: {fixed}}}")
+    text = text.replace("{size: 64}", "{size: 64, last: pad}").replace(
+        "inverted: inverted}, otherwise: none", "}, otherwise: rotated"
+    )
+    lines = [line for line in text.splitlines() if not line.startswith("  inverted: {path")]
+    (examples / "views.yaml").write_text("\n".join([*lines, ""]).replace("rotated: rotated, }", "rotated: rotated}"))
+    applied = run_process(["apply", "views.yaml", "-q"], cwd=examples)
+    assert applied.code == 0, applied.out + applied.err
+    assert accuracies(examples)["rotated"] > 0.9
+    report = json.loads((examples / "outbox/views/_run.json").read_text())
+    assert report["placement"]["QNNExecutionProvider"] >= 3
+    assert report["adapter_rows"] == {"rotated": 360}
 
 
 def test_everything_of_the_example_is_small() -> None:

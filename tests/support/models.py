@@ -66,8 +66,8 @@ def gather_model(path: Path, *, computed: bool = False) -> Path:
     )
 
 
-def lora_model(path: Path) -> Path:
-    """y = x + x @ lora_A @ lora_B, with zero-size defaults, so that the base model runs without an adapter."""
+def lora_model(path: Path, *, required: bool = False) -> Path:
+    """y = x + x @ lora_A @ lora_B, with zero-size defaults, so that the base model runs; or without any."""
     nodes = [
         helper.make_node("MatMul", ["x", "lora_A"], ["down"]),
         helper.make_node("MatMul", ["down", "lora_B"], ["up"]),
@@ -82,7 +82,7 @@ def lora_model(path: Path) -> Path:
             "lora_B": (TensorProto.FLOAT, ["rank", 4]),
         },
         {"y": (TensorProto.FLOAT, ["batch", 4])},
-        {"lora_A": np.zeros((4, 0), np.float32), "lora_B": np.zeros((0, 4), np.float32)},
+        {} if required else {"lora_A": np.zeros((4, 0), np.float32), "lora_B": np.zeros((0, 4), np.float32)},
     )
 
 
