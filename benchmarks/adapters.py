@@ -14,13 +14,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime as ort
-from measure import describe_machine, interleaved
+from measure import describe_machine, interleaved, seconds
+from measure import ortdeploy as ortdeploy_command
 from onnx import TensorProto, helper, numpy_helper
 
 from ortdeploy.cli import main as ortdeploy
 
 ROWS, TOKENS, WIDTH, RANK, ADAPTERS, BATCH = 2048, 16, 256, 8, 4, 32
-ROUNDS = 5
+ROUNDS, COLD_ROUNDS = 5, 15
 LAYERS = ("q", "k", "v", "o", "up", "down")
 
 
@@ -72,20 +73,34 @@ def make_adapter(path: Path, rank: int, seed: int) -> None:
     adapter.export_adapter(str(path))
 
 
-def run_job(folder: Path, adapter: str) -> float:
-    """Return the seconds of a job by its report; opening the session is not among them."""
+def write_manifest(folder: Path, adapter: str, data: str) -> None:
+    """Write a manifest and take the output of the one before away."""
     shutil.rmtree(folder / "out", ignore_errors=True)
-    adapters = "".join(f"  a{i}: {{path: {i}.onnx_adapter, model: m}}\n" for i in range(ADAPTERS))
+    declared = "" if adapter == "none" else "adapters:\n"
+    adapters = declared + "".join(
+        f"  a{i}: {{path: {i}.onnx_adapter, model: m}}\n" for i in range(ADAPTERS if declared else 0)
+    )
     (folder / "m.yaml").write_text(
-        f"version: 1\nmodels: {{m: {{path: m.onnx}}}}\nadapters:\n{adapters}jobs:\n  run:\n    model: m\n"
-        f"    adapter: {adapter}\n    input: {{path: x.npz, columns: {{x: x}}}}\n    batch: {{size: {BATCH}}}\n"
+        f"version: 1\nmodels: {{m: {{path: m.onnx}}}}\n{adapters}jobs:\n  run:\n    model: m\n"
+        f"    adapter: {adapter}\n    input: {{path: {data}, columns: {{x: x}}}}\n    batch: {{size: {BATCH}}}\n"
         "    output: {path: out, format: npz}\n"
     )
+
+
+def run_cold(folder: Path, adapter: str) -> float:
+    """Return the seconds of a whole process for a single batch."""
+    write_manifest(folder, adapter, "few.npz")
+    return seconds(ortdeploy_command("apply", str(folder / "m.yaml"), "-q"))
+
+
+def run_job(folder: Path, adapter: str) -> float:
+    """Return the seconds of a job by its report; opening the session is not among them."""
+    write_manifest(folder, adapter, "x.npz")
     code = ortdeploy(["apply", str(folder / "m.yaml"), "-q", "--log-file", str(folder / "log")])
     if code:
         raise SystemExit(code)
-    seconds: float = json.loads((folder / "out/_run.json").read_text())["seconds"]
-    return seconds
+    took: float = json.loads((folder / "out/_run.json").read_text())["seconds"]
+    return took
 
 
 def main() -> None:
@@ -99,9 +114,13 @@ def main() -> None:
         rows = random.standard_normal((ROWS, TOKENS, WIDTH)).astype(np.float32)
         choice = np.array([f"t{number}" for number in random.integers(0, ADAPTERS, ROWS)])
         np.savez(folder / "x.npz", x=rows, topic=choice)
+        np.savez(folder / "few.npz", x=rows[:BATCH], topic=choice[:BATCH])
         mapping = ", ".join(f"t{i}: a{i}" for i in range(ADAPTERS))
         by_row = f"{{column: topic, map: {{{mapping}}}}}"
         found = interleaved({"one": lambda: run_job(folder, "a0"), "by row": lambda: run_job(folder, by_row)}, ROUNDS)
+        cold = interleaved(
+            {"none": lambda: run_cold(folder, "none"), "one": lambda: run_cold(folder, "a0")}, COLD_ROUNDS
+        )
         make_adapter(folder / "big.onnx_adapter", 1024 * 1024 // (2 * len(LAYERS) * WIDTH * 4), 9)
         begin = time.perf_counter()
         loaded = [ort.LoraAdapter() for _ in range(100)]
@@ -111,6 +130,7 @@ def main() -> None:
     print(f"{describe_machine()}; medians of {ROUNDS}")
     print(f"one adapter {ROWS / found['one']:.0f} rows/s, by row {ROWS / found['by row']:.0f}: ", end="")
     print(f"{found['one'] / found['by row']:.2f}")
+    print(f"from cold, a process with one batch: {cold['one'] / cold['none']:.2f} of the time without an adapter")
     print(f"loading 100 adapters of 1 MiB: {loading * 1000:.0f} ms")
 
 

@@ -120,10 +120,10 @@ def _parameters(root: Any, size: int) -> Iterator[ParameterFacts]:
 def _parameter(written: Any, size: int) -> ParameterFacts:
     from flatbuffers import number_types  # noqa: PLC0415
 
-    place = _field(written, 0)
-    name = written.String(place).decode("utf-8", errors="replace") if place else ""
-    if not name:
+    start, length = _vector(written, 0)
+    if not length or start + length >= size or written.Bytes[start + length]:  # text ends in a zero byte
         raise _DamagedError("a parameter has no name")
+    name = bytes(written.Bytes[start : start + length]).decode("utf-8", errors="replace")
     dims = _vector(written, 1)
     shape = tuple(
         int(written.Get(number_types.Int64Flags, dims[0] + 8 * index)) for index in range(_checked(dims[1], size // 8))

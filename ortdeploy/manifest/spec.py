@@ -111,6 +111,7 @@ class AdapterSpec:
     model: str
     sha256: str | None
     model_version: int | None
+    adapter_version: int | None
     device: str | None
     checks: tuple[CheckSpec, ...]
     at: Path
@@ -377,6 +378,7 @@ def _adapter(name: str, data: Mapping[str, Any]) -> AdapterSpec:
         model=data["model"],
         sha256=data.get("sha256"),
         model_version=data.get("model_version"),
+        adapter_version=data.get("adapter_version"),
         device=data.get("device"),
         checks=_checks(data, at),
         at=at,

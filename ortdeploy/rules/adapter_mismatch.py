@@ -21,6 +21,7 @@ from ortdeploy.tensors import dimensions_agree, format_shape
 if TYPE_CHECKING:
     from ortdeploy.deployment import Deployment
     from ortdeploy.facts import AdapterFacts, ModelFacts, ValueFacts
+    from ortdeploy.manifest.spec import AdapterSpec
 
 RULE = Rule(id="adapter-mismatch", summary="Adapter does not fit the model")
 
@@ -32,15 +33,14 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
         if model is None or facts.problem is not None or model.facts.problem is not None:
             continue
         reuses = model.spec.session.get("enable_mem_reuse", True)
-        for problem in adapter_problems(facts, model.facts, wanted=adapter.model_version, reuses_memory=bool(reuses)):
+        problems = adapter_problems(facts, model.facts, reuses_memory=bool(reuses))
+        for problem in (*problems, *_versions(adapter, facts)):
             detail = f'Adapter "{adapter.name}" does not fit model "{adapter.model}": {problem}'
             yield Finding(at=(*adapter.at, "path"), detail=detail, model=adapter.model)
 
 
-def adapter_problems(
-    adapter: "AdapterFacts", model: "ModelFacts", *, wanted: int | None = None, reuses_memory: bool = True
-) -> Iterator[str]:
-    """Yield what keeps an adapter from a model, in sentences. `wanted` is the model version that it must be for."""
+def adapter_problems(adapter: "AdapterFacts", model: "ModelFacts", *, reuses_memory: bool = True) -> Iterator[str]:
+    """Yield what keeps an adapter from a model, in sentences."""
     inputs = {value.name: value for value in model.inputs}
     if not adapter.parameters:
         yield "the file has no parameters; the base model would answer."
@@ -58,8 +58,15 @@ def adapter_problems(
         if one.name in inputs:
             yield from _mismatch(inputs[one.name], one.dtype, one.shape)
     yield from _ranks(adapter, model, reuses_memory=reuses_memory)
-    if wanted is not None and adapter.model_version not in {0, wanted}:
-        yield f"it was made for version {adapter.model_version} of the model, and model_version says {wanted}."
+
+
+def _versions(spec: "AdapterSpec", adapter: "AdapterFacts") -> Iterator[str]:
+    """Compare versions where the file and the manifest both say one; 0 is none."""
+    if spec.model_version is not None and adapter.model_version not in {0, spec.model_version}:
+        made_for = adapter.model_version
+        yield f"it was made for version {made_for} of the model, and model_version says {spec.model_version}."
+    if spec.adapter_version is not None and adapter.adapter_version not in {0, spec.adapter_version}:
+        yield f"its own version is {adapter.adapter_version}, and adapter_version says {spec.adapter_version}."
 
 
 def _mismatch(value: "ValueFacts", dtype: str, shape: tuple[int, ...]) -> Iterator[str]:

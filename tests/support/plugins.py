@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 
+from ortdeploy.runtime.probe import probe_runtime
+
 QNN = "onnxruntime_qnn"
 HAS_OPENVINO = importlib.util.find_spec("onnxruntime_ep_openvino") is not None
 needs_qnn = pytest.mark.skipif(importlib.util.find_spec(QNN) is None, reason="onnxruntime-qnn is not installed")
+HAS_OPENVINO_DEVICE = HAS_OPENVINO and bool(probe_runtime({"OpenVINOExecutionProvider": None}).devices)
+needs_openvino_device = pytest.mark.skipif(not HAS_OPENVINO_DEVICE, reason="OpenVINO offers no device here")
 needs_openvino = pytest.mark.skipif(not HAS_OPENVINO, reason="onnxruntime-ep-openvino is not installed")
 
 

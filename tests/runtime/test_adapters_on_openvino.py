@@ -1,0 +1,67 @@
+"""LoRA behind OpenVINO's plugin package, where it offers a device: inputs with defaults fail as recorded, others run."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+from conftest import Cli, run_process
+from support.models import lora_model, make_adapter
+from support.plugins import needs_openvino_device
+
+from ortdeploy.providers.catalogue import find_provider
+from ortdeploy.runtime.plugins import describe, ep_devices, find_library, register
+
+OPENVINO = "OpenVINOExecutionProvider"
+
+MANIFEST = """\
+version: 1
+models:
+  m: {path: m.onnx, providers: [OpenVINO, CPU]}
+adapters:
+  a: {path: a.onnx_adapter, model: m}
+jobs:
+  run:
+    model: m
+    adapter: {column: language, map: {fr: a}, otherwise: none}
+    input: {path: data.jsonl}
+    output: {path: out}
+"""
+A, B = np.ones((4, 2), np.float32), np.full((2, 4), 0.125, np.float32)
+
+
+def prepare(folder: Path, *, required: bool) -> None:
+    lora_model(folder / "m.onnx", required=required)
+    make_adapter(folder / "a.onnx_adapter", lora_A=A, lora_B=B)
+    rows = [{"x": [number] * 4, "language": "fr" if number % 2 else "de"} for number in range(6)]
+    (folder / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "m.yaml").write_text(MANIFEST)
+
+
+@needs_openvino_device
+def test_inputs_with_defaults_are_refused_for_the_reason_that_onnxruntime_gives(cli: Cli, tmp_path: Path) -> None:
+    prepare(tmp_path, required=False)
+    refused = cli("plan", tmp_path / "m.yaml", "--format", "json").json["diagnostics"]
+    assert [one["rule"] for one in refused] == ["overridable-initializer"]
+    library = find_library(provider) if (provider := find_provider("OpenVINO")) else None
+    assert library is not None
+    register(OPENVINO, library)
+    assert describe(OPENVINO, library)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.add_provider_for_devices([ep_devices(OPENVINO)[0]], {})
+    with pytest.raises(Exception, match="Input names mismatch between OpenVINO and ONNX"):
+        onnxruntime.InferenceSession(tmp_path / "m.onnx", options)
+
+
+@needs_openvino_device
+def test_inputs_without_defaults_run_with_adapters_by_row(tmp_path: Path) -> None:
+    prepare(tmp_path, required=True)
+    applied = run_process(["apply", "m.yaml", "-q"], cwd=tmp_path)
+    assert applied.code == 0, applied.out + applied.err
+    lines = (tmp_path / "out/part-00000.jsonl").read_text().splitlines()
+    assert [json.loads(line)["y"][0] for line in lines] == [0.0, 2.0, 2.0, 6.0, 4.0, 10.0]
+    report = json.loads((tmp_path / "out/_run.json").read_text())
+    assert set(report["placement"]) == {OPENVINO}
+    assert report["adapter_rows"] == {"a": 3, "none": 3}
