@@ -34,7 +34,10 @@ def _look(job: ResolvedJob, folder: str) -> FirstRows:
                 looker.take(batch)
     except OrtdeployError as error:
         looker.stop(str(error))
-    return FirstRows(rows=looker.rows, refused=tuple(looker.refused), not_finite=tuple(looker.not_finite))
+    refused = {one.row: one for one in reversed(looker.refused)}  # once, however much is wrong with a row
+    return FirstRows(
+        rows=looker.rows, refused=tuple(refused[row] for row in sorted(refused)), not_finite=tuple(looker.not_finite)
+    )
 
 
 class _Looker:
@@ -61,7 +64,6 @@ class _Looker:
                 self.refused.append(_refused(batch, rows[0], error))
                 continue
             self._note(batch, rows, feeds)
-        self.refused.sort(key=lambda row: row.row)
 
     def _look_for_adapters(self, batch: Batch) -> None:
         """Take note of rows that no adapter is meant for."""

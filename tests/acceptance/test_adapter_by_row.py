@@ -112,6 +112,16 @@ def test_a_row_that_no_adapter_is_meant_for_fails_alone_and_is_foreseen(cli: Cli
     assert (failed["row"], failed["stage"], failed["code"]) == (1, "contract", "no-adapter")
 
 
+def test_a_row_with_two_faults_counts_once(cli: Cli, tmp_path: Path) -> None:
+    prepare(tmp_path, ["fr", "xx"], BY_ROW.replace("none", "fail"))
+    lines = (tmp_path / "data.jsonl").read_text().splitlines()
+    (tmp_path / "data.jsonl").write_text(f'{lines[0]}\n{{"x": [1, 2], "language": "xx"}}\n')
+    (found,) = cli("plan", tmp_path / "m.yaml", "--format", "json").json["diagnostics"]
+    assert found["detail"].startswith(
+        "1 of the first 2 rows cannot be fed to the model. Row 1 (data.jsonl), contract: no"
+    )
+
+
 def test_another_adapter_may_be_for_all_others(cli: Cli, tmp_path: Path) -> None:
     prepare(tmp_path, ["fr", "xx"], BY_ROW.replace("none", "italian"))
     assert cli("apply", tmp_path / "m.yaml", "-q").code == 0

@@ -135,6 +135,36 @@ def test_what_is_refused_does_not_run_and_what_is_advised_does(cli: Cli, tmp_pat
     assert one["detail"].endswith(advice)
 
 
+def test_a_branch_that_is_not_taken_need_not_fit(cli: Cli, tmp_path: Path) -> None:
+    """As PyTorch exports squeeze(0): where there is one row, its dimension goes away."""
+    branches = [
+        helper.make_graph(
+            [helper.make_node("Squeeze", ["x", "zero"], ["s"]), helper.make_node("Unsqueeze", ["s", "zero"], ["t"])],
+            "then",
+            [],
+            [helper.make_tensor_value_info("t", TensorProto.FLOAT, None)],
+        ),
+        helper.make_graph(
+            [helper.make_node("Identity", ["x"], ["e"])],
+            "else",
+            [],
+            [helper.make_tensor_value_info("e", TensorProto.FLOAT, None)],
+        ),
+    ]
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"], end=1),
+        helper.make_node("Equal", ["shape", "one"], ["alone"]),
+        helper.make_node("Squeeze", ["alone"], ["single"]),
+        helper.make_node("If", ["single"], ["chosen"], then_branch=branches[0], else_branch=branches[1]),
+        helper.make_node("Flatten", ["chosen"], ["y"]),
+    ]
+    path = model(tmp_path / "m.onnx", nodes, zero=np.array([0]), one=np.array([1]))
+    assert runs(path, 32)
+    assert runs(path, 1)
+    assert found(cli, tmp_path, 32, 65) == []
+    assert cli("apply", tmp_path / "m.yaml", "-q").code == 0
+
+
 def test_a_last_batch_that_does_not_fit_is_padded_or_dropped(cli: Cli, tmp_path: Path) -> None:
     path = written_batch(tmp_path / "m.onnx")
     assert not runs(path, 4)
