@@ -11,7 +11,7 @@ How to fix: convert the adapter against this model: ortdeploy adapter convert. A
 with them by Olive: olive generate-adapter.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import did_you_mean
@@ -20,27 +20,56 @@ from ortdeploy.tensors import dimensions_agree, format_shape
 
 if TYPE_CHECKING:
     from ortdeploy.deployment import Deployment
-    from ortdeploy.facts import AdapterFacts, ModelFacts, ValueFacts
-    from ortdeploy.manifest.spec import AdapterSpec
+    from ortdeploy.facts import AdapterFacts, ModelFacts, ParameterFacts, ValueFacts
+    from ortdeploy.manifest.spec import AdapterSpec, Spec
 
 RULE = Rule(id="adapter-mismatch", summary="Adapter does not fit the model")
 
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
-    models = {model.spec.name: model for model in deployment.models}
-    for adapter in deployment.spec.adapters:
-        facts, model = deployment.facts.adapters[adapter.name], models.get(adapter.model)
-        if model is None or facts.problem is not None or model.facts.problem is not None:
-            continue
-        reuses = model.spec.session.get("enable_mem_reuse", True)
-        problems = adapter_problems(facts, model.facts, reuses_memory=bool(reuses))
-        for problem in (*problems, *_versions(adapter, facts)):
-            detail = f'Adapter "{adapter.name}" does not fit model "{adapter.model}": {problem}'
-            yield Finding(at=(*adapter.at, "path"), detail=detail, model=adapter.model)
+    models = {model.spec.name: model for model in deployment.models if model.facts.problem is None}
+    usable = {
+        adapter.name: (adapter, deployment.facts.adapters[adapter.name])
+        for adapter in deployment.spec.adapters
+        if adapter.model in models and deployment.facts.adapters[adapter.name].problem is None
+    }
+    for spec, adapter in usable.values():
+        for problem in (*_parameter_problems(adapter, models[spec.model].facts), *_versions(spec, adapter)):
+            yield _finding((spec,), problem)
+    for names in _together(deployment.spec):
+        specs = tuple(usable[name][0] for name in names if name in usable)
+        if specs and len(specs) == len(names):
+            model = models[specs[0].model]
+            parameters = [one for name in names for one in usable[name][1].parameters]
+            reuses = bool(model.spec.session.get("enable_mem_reuse", True))
+            for problem in _rank_problems(parameters, model.facts, reuses_memory=reuses):
+                yield _finding(specs, problem)
 
 
-def adapter_problems(adapter: "AdapterFacts", model: "ModelFacts", *, reuses_memory: bool = True) -> Iterator[str]:
-    """Yield what keeps an adapter from a model, in sentences."""
+def _finding(adapters: "Sequence[AdapterSpec]", problem: str) -> Finding:
+    first = adapters[0]
+    names = " and ".join(f'"{adapter.name}"' for adapter in adapters)
+    what = f"Adapter {names} does" if len(adapters) == 1 else f"Adapters {names} together do"
+    detail = f'{what} not fit model "{first.model}": {problem}'
+    return Finding(at=(*first.at, "path"), detail=detail, model=first.model)
+
+
+def _together(spec: "Spec") -> "Iterator[tuple[str, ...]]":
+    """Yield the adapters that apply at the same time, each set once: of jobs, of checks, and those that none uses."""
+    sets = {job.adapters.always for job in spec.jobs if job.adapters.always}
+    sets |= {(name,) for job in spec.jobs if job.adapters.column is not None for name in job.adapters.names}
+    used = {name for names in sets for name in names}
+    sets |= {(adapter.name,) for adapter in spec.adapters if adapter.checks or adapter.name not in used}
+    yield from sorted(sets)
+
+
+def adapter_problems(adapter: "AdapterFacts", model: "ModelFacts") -> Iterator[str]:
+    """Yield what keeps an adapter that applies alone from a model, in sentences."""
+    yield from _parameter_problems(adapter, model)
+    yield from _rank_problems(adapter.parameters, model, reuses_memory=True)
+
+
+def _parameter_problems(adapter: "AdapterFacts", model: "ModelFacts") -> Iterator[str]:
     inputs = {value.name: value for value in model.inputs}
     if not adapter.parameters:
         yield "the file has no parameters; the base model would answer."
@@ -57,7 +86,6 @@ def adapter_problems(adapter: "AdapterFacts", model: "ModelFacts", *, reuses_mem
     for one in adapter.parameters:
         if one.name in inputs:
             yield from _mismatch(inputs[one.name], one.dtype, one.shape)
-    yield from _ranks(adapter, model, reuses_memory=reuses_memory)
 
 
 def _versions(spec: "AdapterSpec", adapter: "AdapterFacts") -> Iterator[str]:
@@ -81,9 +109,13 @@ def _mismatch(value: "ValueFacts", dtype: str, shape: tuple[int, ...]) -> Iterat
         yield f'"{value.name}" is {format_shape(shape)}, and the graph takes {format_shape(want.shape)}.{remark}'
 
 
-def _ranks(adapter: "AdapterFacts", model: "ModelFacts", *, reuses_memory: bool) -> Iterator[str]:
-    """Solve each symbol once over the adapter's parameters and the defaults of those that it leaves out."""
-    given = {one.name: one.shape for one in adapter.parameters}
+def _rank_problems(
+    parameters: "Sequence[ParameterFacts]", model: "ModelFacts", *, reuses_memory: bool
+) -> Iterator[str]:
+    """Solve each symbol once over the parameters that apply together and the defaults of those that are left out."""
+    given = {one.name: one.shape for one in parameters}
+    if not given.keys() & {value.name for value in model.inputs}:
+        return
     solved: dict[str, tuple[int, str]] = {}
     for value in model.inputs:
         left_out = value.name not in given

@@ -134,8 +134,16 @@ def test_adapters_that_bring_different_parameters_apply_together(cli: Cli, tmp_p
     assert [one["rule"] for one in refused] == ["overlapping-adapters"]
     make_adapter(tmp_path / "fr.onnx_adapter", lora_A=A)
     make_adapter(tmp_path / "it.onnx_adapter", lora_B=B)
-    found = cli("plan", tmp_path / "m.yaml", "--format", "json").json["diagnostics"]
-    assert {one["rule"] for one in found} == {"adapter-mismatch"}  # each half alone; together they would fit
+    assert cli("plan", tmp_path / "m.yaml", "--format", "json").json["diagnostics"] == []
+    assert cli("apply", tmp_path / "m.yaml", "-q").code == 0
+    assert [row["y"][0] for row in written(tmp_path)] == [0.0, 2.0]
+    assert report(tmp_path)["adapter_rows"] == {"french + italian": 2}
+    make_adapter(tmp_path / "it.onnx_adapter", lora_B=np.ones((8, 4), np.float32))
+    (wrong,) = cli("plan", prepared(tmp_path), "--format", "json").json["diagnostics"]
+    assert wrong["rule"] == "adapter-mismatch"
+    assert wrong["detail"].startswith(
+        'Adapters "french" and "italian" together do not fit model "m": "rank" is one number'
+    )
 
 
 def test_a_changed_choice_is_another_job(cli: Cli, tmp_path: Path) -> None:
