@@ -97,6 +97,4 @@ class _Looker:
 
 
 def _refused(batch: Batch, row: int, error: StageError) -> RefusedRow:
-    return RefusedRow(
-        row=batch.rows[row], source=str(batch.columns["path"][row]), stage=error.stage, message=str(error)
-    )
+    return RefusedRow(row=batch.rows[row], source=batch.source(row), stage=error.stage, message=str(error))

@@ -138,9 +138,13 @@ class RowRunner:
 
     def _failure(self, batch: Batch, row: int, error: StageError) -> FailedRow:
         key = {name: _json_value(batch.columns[name][row]) for name in self._job.key}
-        path = batch.columns["path"][row] if "path" in batch.columns else f"row {batch.rows[row]}"
         return FailedRow(
-            row=batch.rows[row], source=str(path), stage=error.stage, code=error.code, message=str(error), key=key
+            row=batch.rows[row],
+            source=batch.source(row),
+            stage=error.stage,
+            code=error.code,
+            message=str(error),
+            key=key,
         )
 
     def _collect(self, batch: Batch, pieces: list[Piece]) -> dict[str, Column]:

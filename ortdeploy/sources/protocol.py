@@ -32,13 +32,23 @@ class FailedRow:
 
 @dataclass(slots=True, kw_only=True)
 class Batch:
-    """Rows `start` to `start + count` of the job; `rows` are the numbers of those that `columns` hold."""
+    """Rows `start` to `start + count` of the job; `rows` are the numbers of those that `columns` hold.
+
+    `places` say of each of them where it stands, where its file has lines.
+    """
 
     start: int
     count: int
     rows: Sequence[int]
     columns: dict[str, Column]
     failed: list[FailedRow]
+    places: Sequence[str] = ()
+
+    def source(self, index: int) -> str:
+        """Return where the row at this index of the columns came from: its file, with the line where there is one."""
+        if self.places:
+            return self.places[index]
+        return str(self.columns["path"][index]) if "path" in self.columns else f"row {self.rows[index]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,7 +70,8 @@ def _decode_batch(pending: list[RawRow], decode: Decode, wanted: Wanted, start: 
     for key in wanted.keys:
         if key not in columns:
             columns[key] = [row[key] for row in table]
-    return Batch(start=start, count=len(pending), rows=rows, columns=columns, failed=failed)
+    places = [f"{pending[number - start].path}{pending[number - start].place}" for number in rows]
+    return Batch(start=start, count=len(pending), rows=rows, columns=columns, failed=failed, places=places)
 
 
 def _without_gaps(row: Mapping[str, Any], wanted: Wanted) -> Mapping[str, Any]:

@@ -105,7 +105,7 @@ def test_a_row_that_no_adapter_is_meant_for_fails_alone_and_is_foreseen(cli: Cli
     wanted = prepare(tmp_path, ["fr", "xx", "it"], BY_ROW.replace("none", "fail"))
     planned = cli("plan", tmp_path / "m.yaml", "--format", "json").json["diagnostics"]
     assert [one["rule"] for one in planned] == ["failing-rows"]
-    assert 'Row 1 (data.jsonl), contract: no adapter is meant for language "xx".' in planned[0]["detail"]
+    assert 'Row 1 (data.jsonl:2), contract: no adapter is meant for language "xx".' in planned[0]["detail"]
     assert cli("apply", tmp_path / "m.yaml", "-q").code == 0
     assert [row["y"] for row in written(tmp_path)] == [wanted[0], wanted[2]]
     (failed,) = map(json.loads, (tmp_path / "out/_failed.jsonl").read_text().splitlines())
@@ -118,7 +118,7 @@ def test_a_row_with_two_faults_counts_once(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "data.jsonl").write_text(f'{lines[0]}\n{{"x": [1, 2], "language": "xx"}}\n')
     (found,) = cli("plan", tmp_path / "m.yaml", "--format", "json").json["diagnostics"]
     assert found["detail"].startswith(
-        "1 of the first 2 rows cannot be fed to the model. Row 1 (data.jsonl), contract: no"
+        "1 of the first 2 rows cannot be fed to the model. Row 1 (data.jsonl:2), contract: no"
     )
 
 

@@ -164,7 +164,7 @@ def test_a_classifiers_maps_are_written_row_by_row(cli: Cli, tmp_path: Path) -> 
     failed = [json.loads(line) for line in (tmp_path / "out/_failed.jsonl").read_text().splitlines()]
     assert [(row["source"], row["code"]) for row in failed] == [
         ("data.csv:4", "not-a-number"),
-        ("data.csv", "not-finite"),
+        ("data.csv:5", "not-finite"),
     ]
     assert [row["probabilities"] for row in rows(tmp_path)] == [
         {"left": 3.0, "right": 1.0},

@@ -87,7 +87,7 @@ def test_lists_of_another_length_than_the_models(cli: Cli, tmp_path: Path) -> No
     rule, detail = only(planned(cli, tmp_path, "x.jsonl", "errors: {max_failed: 2}"))
     assert rule == "failing-rows"
     assert detail.startswith(
-        "2 of the first 3 rows cannot be fed to the model. Row 1 (x.jsonl), contract: input x takes"
+        "2 of the first 3 rows cannot be fed to the model. Row 1 (x.jsonl:2), contract: input x takes"
     )
 
 
