@@ -10,19 +10,34 @@ TEMPORARY = ".partial"
 
 
 @contextmanager
-def open_whole(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that gets its name when the block ends well, and leaves nothing when it does not."""
+def _named_at_the_end(path: Path) -> Iterator[Path]:
+    """Give a temporary name, which becomes `path` when the block ends well; the block makes the bytes durable."""
     temporary = path.with_name(f".{path.name}{TEMPORARY}")
     try:
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
+        yield temporary
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+@contextmanager
+def open_whole(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that gets its name when the block ends well, and leaves nothing when it does not."""
+    with _named_at_the_end(path) as temporary, temporary.open("wb") as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def whole_path(path: Path) -> Iterator[Path]:
+    """Like `open_whole`, for what writes a file by its name: give the name to write."""
+    with _named_at_the_end(path) as temporary:
+        yield temporary
+        with temporary.open("r+b") as file:  # Windows syncs only what is open for writing
+            os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:

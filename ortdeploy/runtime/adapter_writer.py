@@ -1,6 +1,5 @@
 """Writes adapter files with onnxruntime's own writer, and reads them back before they get their name."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,13 +8,12 @@ import onnxruntime as ort
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.element_types import Array
-from ortdeploy.part_files import TEMPORARY, sync_folder
+from ortdeploy.part_files import whole_path
 from ortdeploy.runtime.ort_values import from_array, to_array
 
 
 def write_adapter(path: Path, arrays: Mapping[str, Array], *, adapter_version: int, model_version: int) -> None:
     """Write parameters into an adapter file that appears whole or not at all. Raises OrtdeployError."""
-    temporary = path.with_name(f".{path.name}{TEMPORARY}")
     kept = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     values = {name: from_array(array) for name, array in kept.items()}  # set_parameters keeps neither of them alive
     adapter = ort.AdapterFormat()
@@ -23,18 +21,13 @@ def write_adapter(path: Path, arrays: Mapping[str, Array], *, adapter_version: i
     adapter.set_model_version(model_version)
     adapter.set_parameters(values)
     try:
-        adapter.export_adapter(str(temporary))
-        _compare(temporary, kept)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        sync_folder(path.parent)
+        with whole_path(path) as temporary:
+            adapter.export_adapter(str(temporary))
+            _compare(temporary, kept)
     except OSError as error:
         raise OrtdeployError(f"{path} cannot be written: {error.strerror}") from error
     except RuntimeError as error:
         raise OrtdeployError(f"{path} cannot be written: {error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _compare(path: Path, arrays: Mapping[str, Array]) -> None:
