@@ -8,20 +8,22 @@ checksum.
 import math
 import mmap
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from ortdeploy.element_types import numpy_dtype
 from ortdeploy.facts import AdapterFacts, ParameterFacts, Problem
 from ortdeploy.tensors import ELEMENT_NUMBERS
 
 _MAGIC = b"TORT"
 _FORMAT_VERSION = 1
 _NAMES = {number: name for name, number in ELEMENT_NUMBERS.items()}
-_BYTES = {
-    "float32": 4, "uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "int32": 4, "int64": 8, "float16": 2, "float64": 8,
-    "uint32": 4, "uint64": 8, "bfloat16": 2, "float8_e4m3fn": 1,
-}  # fmt: skip
-"""Element types that adapters may have (seen on 1.31.1), and their sizes."""
+_TYPES = frozenset(
+    {"float32", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float64", "uint32", "uint64"}
+    | {"bfloat16", "float8_e4m3fn"}
+)
+"""Element types that adapters may have (seen on 1.31.1)."""
 
 _CONVERT = "Convert it: ortdeploy adapter convert"
 
@@ -75,9 +77,8 @@ def _facts(path: Path, buffer: memoryview) -> AdapterFacts:
     version = _number(root, 0)
     if version != _FORMAT_VERSION:
         raise _DamagedError(f"its format version is {version}, and {_FORMAT_VERSION} is known")
-    parameters = tuple(sorted(_parameters(root, len(buffer)), key=lambda one: one.name))
-    names = [parameter.name for parameter in parameters]
-    twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
+    parameters = tuple(sorted(_parameters(root), key=lambda one: one.name))
+    twice = next((one.name for one, other in pairwise(parameters) if one.name == other.name), None)
     if twice is not None:
         raise _DamagedError(f"it has two parameters {twice}")
     return AdapterFacts(
@@ -104,46 +105,38 @@ def _number(table: Any, index: int) -> int:
     return int(table.Get(number_types.Int32Flags, place)) if place else 0
 
 
-def _parameters(root: Any, size: int) -> Iterator[ParameterFacts]:
-    place = _field(root, 3)
-    if not place:
-        return
+def _parameters(root: Any) -> Iterator[ParameterFacts]:
     from flatbuffers import table  # noqa: PLC0415
 
-    start, count = root.Vector(place - root.Pos), root.VectorLen(place - root.Pos)
-    if count * 4 > size:
-        raise _DamagedError("it claims more parameters than it has bytes")
+    start, count = _vector(root, 3, 4)
     for index in range(count):
-        yield _parameter(table.Table(root.Bytes, root.Indirect(start + index * 4)), size)
+        yield _parameter(table.Table(root.Bytes, root.Indirect(start + index * 4)))
 
 
-def _parameter(written: Any, size: int) -> ParameterFacts:
+def _parameter(written: Any) -> ParameterFacts:
     from flatbuffers import number_types  # noqa: PLC0415
 
-    start, length = _vector(written, 0)
-    if not length or start + length >= size or written.Bytes[start + length]:  # text ends in a zero byte
+    start, length = _vector(written, 0, 1)
+    if not length or written.Bytes[start + length]:  # text ends in a zero byte
         raise _DamagedError("a parameter has no name")
     name = bytes(written.Bytes[start : start + length]).decode("utf-8", errors="replace")
-    dims = _vector(written, 1)
-    shape = tuple(
-        int(written.Get(number_types.Int64Flags, dims[0] + 8 * index)) for index in range(_checked(dims[1], size // 8))
-    )
+    start, rank = _vector(written, 1, 8)
+    shape = tuple(int(written.Get(number_types.Int64Flags, start + 8 * index)) for index in range(rank))
     dtype = _NAMES.get(_number(written, 2))
-    if dtype not in _BYTES or not shape or any(one < 0 for one in shape):
+    if dtype not in _TYPES or not shape or any(one < 0 for one in shape):
         raise _DamagedError(f"{name} has the type {dtype or _number(written, 2)} and the shape {list(shape)}")
-    start, length = _vector(written, 3)
-    if length != math.prod(shape) * _BYTES[dtype] or start + length > size:
+    _, length = _vector(written, 3, 1)
+    if length != math.prod(shape) * numpy_dtype(dtype).itemsize:
         raise _DamagedError(f"{name} has {length:,} bytes, and {list(shape)} of {dtype} needs another number")
     return ParameterFacts(name=name, dtype=dtype, shape=shape)
 
 
-def _vector(table: Any, index: int) -> tuple[int, int]:
-    """Return where a vector's entries begin, and how many there are."""
+def _vector(table: Any, index: int, width: int) -> tuple[int, int]:
+    """Return where the entries of a vector begin, of so many bytes each, and how many there are."""
     place = _field(table, index)
-    return (table.Vector(place - table.Pos), table.VectorLen(place - table.Pos)) if place else (0, 0)
-
-
-def _checked(count: int, most: int) -> int:
-    if count > most:
+    if not place:
+        return 0, 0
+    start, count = table.Vector(place - table.Pos), table.VectorLen(place - table.Pos)
+    if start + count * width > len(table.Bytes):
         raise _DamagedError("a list in it is longer than the file")
-    return count
+    return start, count
