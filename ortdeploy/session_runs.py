@@ -97,7 +97,12 @@ class SessionRuns:
 
 
 def _equal(value: Any, other: Any) -> bool:
-    return np.array_equal(value, other) if isinstance(value, np.ndarray) else bool(value == other)
+    """Compare two outputs, also sequences and maps of arrays."""
+    if isinstance(value, list):
+        return len(value) == len(other) and all(map(_equal, value, other))
+    if isinstance(value, dict):
+        return value.keys() == other.keys() and all(_equal(value[key], other[key]) for key in value)
+    return bool(np.array_equal(value, other))
 
 
 def _as_row(value: Any) -> Column:

@@ -13,6 +13,7 @@ from ortdeploy.diagnostics import ProviderFailedError
 from ortdeploy.plan import Plan, RunJob, make_plan
 from ortdeploy.probe_run import ProbeRun
 from ortdeploy.rows import RowRunner
+from ortdeploy.session_runs import _equal
 from ortdeploy.runtime.protocol import Array
 from ortdeploy.sources.protocol import Batch
 
@@ -88,3 +89,12 @@ def test_whole_numbers_may_flip_now_and_then() -> None:
     compare(nearly, expected)
     with pytest.raises(ProviderFailedError, match="only 50% of its values are equal"):
         compare(np.where(expected < 51, 0, expected), expected)
+
+
+def test_an_adapters_effect_is_seen_in_sequences_and_maps_too() -> None:
+    array = np.ones(2, np.float32)
+    assert _equal([array, {"a": array}], [array, {"a": array}])
+    assert not _equal([array, {"a": array}], [array, {"a": 2 * array}])
+    assert not _equal([array], [array, array])
+    assert not _equal({"a": 1.0}, {"b": 1.0})
+    assert not _equal({"a": 1.0}, {"a": 2.0})
