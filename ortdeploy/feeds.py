@@ -40,6 +40,7 @@ class Feeder:
         """Build every prepare step once."""
         self._pad_to = job.pad_to
         self._one_by_one = job.batch_size == 0
+        self._choice = job.adapters
         self._inputs = [_PreparedInput(planned, whole_rows=self._one_by_one) for planned in job.inputs]
         self._accepted: list[tuple[int, ...]] = []
 
@@ -58,6 +59,17 @@ class Feeder:
                 planned.check_shape(feeds[planned.name].shape, sizes)
             self._accepted = shapes
         return feeds
+
+    def adapters(self, batch: Batch, row: int) -> tuple[str, ...]:
+        """Return the adapters of a row of a batch. Raises StageError where none is meant for it."""
+        column = self._choice.column
+        if column is None:
+            return self._choice.always
+        text = str(batch.columns[column][row])
+        adapters = self._choice.of(text)
+        if adapters is None:
+            raise StageError("contract", "no-adapter", f'no adapter is meant for {column} "{text}"')
+        return adapters
 
     def finite_rows(self, feeds: Mapping[str, Array], rows: int) -> Array:
         """Tell of each row that was fed whether its floating inputs are all finite."""

@@ -3,7 +3,7 @@
 Nothing is run: what is wrong with the rows is a fact, and rules decide what it means.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -45,7 +45,6 @@ class _Looker:
 
     def __init__(self, step: RunJob) -> None:
         self._feeder = Feeder(step)
-        self._adapters = step.adapters
         self.rows = 0
         self.refused: list[RefusedRow] = []
         self.not_finite: list[int] = []
@@ -57,39 +56,33 @@ class _Looker:
             RefusedRow(row=row.row, source=row.source, stage=row.stage, message=row.message) for row in batch.failed
         ]
         self._look_for_adapters(batch)
-        for rows in self._pieces(batch):
-            try:
-                feeds = self._feeder.feeds(batch, rows)
-            except StageError as error:
-                self.refused.append(_refused(batch, rows[0], error))
-                continue
-            self._note(batch, rows, feeds)
+        self._feed(batch, range(len(batch.rows)))
 
     def _look_for_adapters(self, batch: Batch) -> None:
         """Take note of rows that no adapter is meant for."""
-        column = self._adapters.column
-        if column is None:
-            return
         for row in range(len(batch.rows)):
-            text = str(batch.columns[column][row])
-            if self._adapters.of(text) is None:
-                error = StageError("contract", "no-adapter", f'no adapter is meant for {column} "{text}"')
+            try:
+                self._feeder.adapters(batch, row)
+            except StageError as error:
                 self.refused.append(_refused(batch, row, error))
+
+    def _feed(self, batch: Batch, rows: range) -> None:
+        """Feed rows together, or each alone where that fails."""
+        if not rows:
+            return
+        try:
+            self._note(batch, rows, self._feeder.feeds(batch, rows))
+        except StageError as error:
+            if len(rows) == 1:
+                self.refused.append(_refused(batch, rows[0], error))
+            else:
+                for row in rows:
+                    self._feed(batch, range(row, row + 1))
 
     def stop(self, reason: str) -> None:
         """Take note that nothing more can be read."""
         self.refused.append(RefusedRow(row=self.rows, source="", stage="read", message=reason))
         self.rows += 1
-
-    def _pieces(self, batch: Batch) -> Iterator[range]:
-        """Yield all rows at once where they can be fed so, or one by one."""
-        count = len(batch.rows)
-        try:
-            if count:
-                self._feeder.feeds(batch, range(count))
-                yield range(count)
-        except StageError:
-            yield from (range(row, row + 1) for row in range(count))
 
     def _note(self, batch: Batch, rows: Sequence[int], feeds: dict[str, Array]) -> None:
         finite = self._feeder.finite_rows(feeds, len(rows))

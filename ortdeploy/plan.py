@@ -4,14 +4,14 @@
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ortdeploy.deployment import Binding, Deployment, ResolvedJob, ResolvedModel, ResolvedProvider
 from ortdeploy.facts import AdapterFacts, ValueFacts
 from ortdeploy.manifest.option_paths import with_full_paths, with_full_provider_paths
-from ortdeploy.manifest.spec import AdapterSpec, CheckSpec, StepSpec
+from ortdeploy.manifest.spec import AdapterChoice, AdapterSpec, CheckSpec, StepSpec
 from ortdeploy.providers.catalogue import CPU, find_provider
 from ortdeploy.providers.options import serialise
 from ortdeploy.tensors import FLOATING, Shape, TensorType
@@ -125,21 +125,6 @@ class PlannedInput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedAdapters:
-    """The adapters of a job's rows: `always` these, or by the text in a `column`; see AdapterChoice."""
-
-    always: tuple[str, ...] = ()
-    column: str | None = None
-    mapping: Mapping[str, str] = field(default_factory=dict)
-    otherwise: str = "fail"
-
-    def of(self, text: str) -> tuple[str, ...] | None:
-        """Return the adapters of a row with this text in the column; None where it must fail."""
-        name = self.mapping.get(text, self.otherwise)
-        return None if name == "fail" else () if name == "none" else (name,)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunJob:
     """Run one job.
 
@@ -151,7 +136,7 @@ class RunJob:
     job: str
     session: str
     model: str
-    adapters: PlannedAdapters
+    adapters: AdapterChoice
     format: str
     patterns: tuple[str, ...]
     inputs: tuple[PlannedInput, ...]
@@ -316,22 +301,19 @@ def on_cpu(step: OpenSession) -> OpenSession:
     return replace(step, candidates=(cpu,), options=options, run_options={}, cache=False)
 
 
-def _names(adapters: PlannedAdapters) -> tuple[str, ...]:
-    return (*adapters.always, *adapters.mapping.values(), adapters.otherwise)
-
-
 def keep_jobs(plan: Plan, jobs: Collection[str]) -> Plan:
     """Return the part of a plan that some of its jobs need."""
     run = [step for step in plan.steps if isinstance(step, RunJob) and step.job in jobs]
-    needed = {(step.session, name) for step in run for name in (*_names(step.adapters), None)}
+    sessions = {step.session for step in run}
+    adapters = {(step.session, name) for step in run for name in step.adapters.names}
     steps = tuple(
         step
         for step in plan.steps
         if step in run
-        or (isinstance(step, OpenSession) and step.session in {session for session, _ in needed})
-        or (isinstance(step, LoadAdapter) and (step.session, step.adapter) in needed)
+        or (isinstance(step, OpenSession) and step.session in sessions)
+        or (isinstance(step, LoadAdapter) and (step.session, step.adapter) in adapters)
     )
-    gates = tuple(gate for gate in plan.gates if gate.opening.session in {session for session, _ in needed})
+    gates = tuple(gate for gate in plan.gates if gate.opening.session in sessions)
     return replace(plan, steps=steps, gates=gates, finished=tuple(done for done in plan.finished if done.job in jobs))
 
 
@@ -450,9 +432,7 @@ def planned_job(job: ResolvedJob) -> RunJob:
         job=spec.name,
         session=job.model.spec.name,
         model=job.model.spec.name,
-        adapters=PlannedAdapters(
-            always=choice.always, column=choice.column, mapping=choice.mapping, otherwise=choice.otherwise
-        ),
+        adapters=choice,
         format=job.input.format or "",
         patterns=spec.input.paths,
         inputs=tuple(_planned_input(binding, job) for binding in job.bindings),

@@ -75,13 +75,10 @@ class RowRunner:
             return
         groups: dict[tuple[str, ...], list[int]] = {}
         for row in range(len(batch.rows)):
-            text = str(batch.columns[chosen.column][row])
-            adapters = chosen.of(text)
-            if adapters is None:
-                message = f'no adapter is meant for {chosen.column} "{text}"'
-                failed.append(self._failure(batch, row, StageError("contract", "no-adapter", message)))
-            else:
-                groups.setdefault(adapters, []).append(row)
+            try:
+                groups.setdefault(self._feeder.adapters(batch, row), []).append(row)
+            except StageError as error:
+                failed.append(self._failure(batch, row, error))
         size = self._job.batch_size or 1
         for adapters, rows in groups.items():
             yield from ((adapters, rows[start : start + size]) for start in range(0, len(rows), size))

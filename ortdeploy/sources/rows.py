@@ -27,6 +27,11 @@ class RawRow:
     place: str
     value: Any
 
+    @property
+    def source(self) -> str:
+        """The file, with the place in it."""
+        return f"{self.path}{self.place}"
+
 
 Decode = Callable[[RawRow], Mapping[str, Any]]
 """Turns a raw row into values by column name: arrays, numbers, text, nested lists. Raises RowError."""
@@ -52,9 +57,8 @@ def _decode_batch(pending: list[RawRow], decode: Decode, wanted: Wanted, start: 
     failed: list[FailedRow] = []
 
     def refuse(number: int, error: RowError) -> None:
-        raw = pending[number - start]
-        place = f"{raw.path}{raw.place}"
-        failed.append(FailedRow(row=number, source=place, stage="read", code=error.code, message=str(error)))
+        source = pending[number - start].source
+        failed.append(FailedRow(row=number, source=source, stage="read", code=error.code, message=str(error)))
 
     for number, raw in enumerate(pending, start):
         try:
@@ -70,7 +74,7 @@ def _decode_batch(pending: list[RawRow], decode: Decode, wanted: Wanted, start: 
     for key in wanted.keys:
         if key not in columns:
             columns[key] = [row[key] for row in table]
-    places = [f"{pending[number - start].path}{pending[number - start].place}" for number in rows]
+    places = [pending[number - start].source for number in rows]
     return Batch(start=start, count=len(pending), rows=rows, columns=columns, failed=failed, places=places)
 
 
