@@ -118,19 +118,23 @@ class HostFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueFacts:
-    """An input or output of a graph. `kind` is tensor, sequence, map, optional or sparse; `optional` has a default.
+    """An input or output of a graph. `kind` is tensor, sequence, map, optional or sparse.
 
-    `element` is the kind of a sequence's elements, `default` the shape of the initializer that an optional input has.
+    `element` is the kind of a sequence's elements, `default` the shape of the initializer that an input has.
     `limits` are the lowest and highest value that the graph can take: those of an index into a constant table.
     """
 
     name: str
     kind: str
     tensor: TensorType
-    optional: bool = False
     limits: tuple[int, int] | None = None
     element: str | None = None
     default: tuple[int, ...] | None = None
+
+    @property
+    def optional(self) -> bool:
+        """Whether it may be left at its default."""
+        return self.default is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

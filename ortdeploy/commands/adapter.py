@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 
 from ortdeploy.adapter_file import read_adapter
+from ortdeploy.commands.shared import named_model
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.facts import AdapterFacts, ModelFacts, ParameterFacts
-from ortdeploy.graph.model import read_model
 from ortdeploy.rules.adapter_mismatch import adapter_problems
 from ortdeploy.views import json, text
 
@@ -26,7 +26,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _fit(arguments: argparse.Namespace) -> int:
     """Print what keeps an adapter from a model; nothing does where the list is empty."""
-    adapter, model = _adapter(arguments.file), _model(arguments.model)
+    adapter, model = _adapter(arguments.file), named_model(arguments.model)
     problems = tuple(adapter_problems(adapter, model))
     missing = _left_out(adapter, model)
     if arguments.format == "json":
@@ -45,7 +45,7 @@ def _convert(arguments: argparse.Namespace) -> int:
     target = Path(arguments.output)
     if target.exists():
         raise OrtdeployError(f"{target} is there already and is not overwritten; choose another name with -o")
-    model = _model(arguments.model)
+    model = named_model(arguments.model)
     arrays = convert(read_weights(Path(arguments.source), arguments.alpha), model, arguments.map)
     if not arrays:
         raise OrtdeployError(f"{arguments.source} holds no matrices")
@@ -62,13 +62,6 @@ def _convert(arguments: argparse.Namespace) -> int:
 
 def _adapter(path: str) -> AdapterFacts:
     facts = read_adapter(Path(path), path)
-    if facts.problem is not None:
-        raise OrtdeployError(facts.problem.detail.rstrip("."))
-    return facts
-
-
-def _model(path: str) -> ModelFacts:
-    facts = read_model(Path(path), path)
     if facts.problem is not None:
         raise OrtdeployError(facts.problem.detail.rstrip("."))
     return facts

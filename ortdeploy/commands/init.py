@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from ortdeploy.commands.shared import named_model
 from ortdeploy.diagnostics import OrtdeployError, has_errors
 from ortdeploy.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.facts import ModelFacts, ValueFacts
-from ortdeploy.graph.model import read_model
 from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.part_files import open_whole
@@ -31,9 +31,7 @@ _LARGEST_SAMPLE = 64 * 1024 * 1024  # elements of one input
 def run(arguments: argparse.Namespace) -> int:
     """Write manifest and sample, and say what in them needs attention."""
     model = Path(arguments.model)
-    facts = read_model(model, arguments.model)
-    if facts.problem is not None:
-        raise OrtdeployError(facts.problem.detail.rstrip("."))
+    facts = named_model(arguments.model)
     manifest = Path(arguments.output) if arguments.output else _default_place(model)
     sample = manifest.with_name(f"{manifest.stem}-sample.npz")
     for path in (manifest, sample):

@@ -6,10 +6,13 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError
 from ortdeploy.manifest.loader import LoadOptions
+
+if TYPE_CHECKING:
+    from ortdeploy.facts import ModelFacts
 
 
 def load_options(arguments: argparse.Namespace, *, digest: bool = True) -> LoadOptions:
@@ -76,3 +79,13 @@ def log_outcome(arguments: argparse.Namespace, event: str, **fields: object) -> 
     with ExitStack() as stack:
         start_logging(arguments, stack)
         structlog.get_logger().info(event, **fields)
+
+
+def named_model(path: str) -> "ModelFacts":
+    """Read a model that the command line names. Raises OrtdeployError."""
+    from ortdeploy.graph.model import read_model  # noqa: PLC0415  validate does not need onnx
+
+    facts = read_model(Path(path), path)
+    if facts.problem is not None:
+        raise OrtdeployError(facts.problem.detail.rstrip("."))
+    return facts

@@ -106,11 +106,11 @@ def _facts(path: Path, model: onnx.ModelProto, digest: str) -> ModelFacts:
     takes_defaults = model.ir_version >= _MIN_IR_WITH_DEFAULTS
     written = {value.name: value for value in model.graph.input}  # Olive lists the inputs of adapters twice
     inputs = tuple(
-        replace(_value(value, optional=name in constants), default=constants.get(name))
+        replace(_value(value), default=constants.get(name))
         for name, value in written.items()
         if takes_defaults or name not in constants
     )
-    outputs = tuple(_value(value, optional=False) for value in model.graph.output)
+    outputs = tuple(_value(value) for value in model.graph.output)
     shapes = [value.tensor.shape for value in inputs]
     inputs = tuple(_told_by_nodes(inputs, model.graph))
     compiled_by = _look_at_compiled(path, model)
@@ -132,15 +132,15 @@ def _facts(path: Path, model: onnx.ModelProto, digest: str) -> ModelFacts:
     )
 
 
-def _value(value: onnx.ValueInfoProto, *, optional: bool) -> ValueFacts:
+def _value(value: onnx.ValueInfoProto) -> ValueFacts:
     kind = kind_of(value.type)
     if kind != "tensor":
         element = kind_of(value.type.sequence_type.elem_type) if kind == "sequence" else None
-        return ValueFacts(name=value.name, kind=kind, tensor=TensorType(), optional=optional, element=element)
+        return ValueFacts(name=value.name, kind=kind, tensor=TensorType(), element=element)
     tensor = value.type.tensor_type
     shape = _shape(tensor.shape) if tensor.HasField("shape") else None
     dtype = _ELEMENT_TYPES.get(tensor.elem_type)
-    return ValueFacts(name=value.name, kind=kind, tensor=TensorType(dtype, shape), optional=optional)
+    return ValueFacts(name=value.name, kind=kind, tensor=TensorType(dtype, shape))
 
 
 def _told_by_nodes(inputs: Sequence[ValueFacts], graph: onnx.GraphProto) -> Iterator[ValueFacts]:

@@ -13,8 +13,8 @@ from ortdeploy.diagnostics import ProviderFailedError
 from ortdeploy.plan import Plan, RunJob, make_plan
 from ortdeploy.probe_run import ProbeRun
 from ortdeploy.rows import RowRunner
-from ortdeploy.session_runs import _equal
 from ortdeploy.runtime.protocol import Array
+from ortdeploy.session_runs import _equal
 from ortdeploy.sources.protocol import Batch
 
 PROBE = ProbeRun(session=FakeSession(double), rtol=0.05, atol=0.001)

@@ -56,8 +56,8 @@ def value(name: str, text: str) -> ValueFacts:
         kind, _, element = text.partition(":")
         return ValueFacts(name=name, kind=kind, tensor=TensorType(), element=element or None)
     written, equals, default = text.partition("=")
-    shape = tuple(tensor(f"?{default}").shape or ()) if default else None
-    return ValueFacts(name=name, kind="tensor", tensor=tensor(written), optional=bool(equals), default=shape)  # type: ignore[arg-type]  # sizes
+    shape = tuple(tensor(f"?{default or '[]'}").shape or ()) if equals else None
+    return ValueFacts(name=name, kind="tensor", tensor=tensor(written), default=shape)  # type: ignore[arg-type]  # sizes
 
 
 def node(text: str) -> NodeFacts:
