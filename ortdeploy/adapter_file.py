@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ortdeploy.element_types import numpy_dtype
-from ortdeploy.facts import AdapterFacts, ParameterFacts, Problem
+from ortdeploy.facts import AdapterFacts, ParameterFacts, Problem, unreadable
 from ortdeploy.tensors import ELEMENT_NUMBERS
 
 _MAGIC = b"TORT"
@@ -42,7 +42,7 @@ def read_adapter(path: Path, shown: str) -> AdapterFacts:
             mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         return _facts(path, mapped)
     except OSError as error:
-        problem = Problem(kind="unreadable", detail=f"{shown} cannot be read: {error.strerror}.")
+        problem = unreadable(shown, error)
     except Exception as error:  # noqa: BLE001  flatbuffers checks nothing: struct.error, IndexError, TypeError, …
         detail = f"{shown} is an adapter file that is cut off or damaged ({error}). Bring the whole file."
         problem = Problem(kind="damaged-adapter", detail=detail)
@@ -55,8 +55,6 @@ def _look_at_file(path: Path, shown: str) -> Problem | None:
         peft = (path / "adapter_config.json").is_file()
         detail = f"{shown} is a PEFT folder. {_CONVERT}." if peft else f"{shown} is a folder. Name the file in it."
         return Problem(kind="folder", detail=detail)
-    if not path.exists():
-        return Problem(kind="missing", detail=f"There is no file {shown}. Paths are relative to the manifest.")
     with path.open("rb") as file:
         head = file.read(64)
     if head[4:8] == _MAGIC:

@@ -24,6 +24,13 @@ class Problem:
     detail: str
 
 
+def unreadable(shown: str, error: OSError) -> Problem:
+    """Return the problem of a file that cannot be read; `shown` is its name in text."""
+    if isinstance(error, FileNotFoundError):
+        return Problem(kind="missing", detail=f"There is no file {shown}. Paths are relative to the manifest.")
+    return Problem(kind="unreadable", detail=f"{shown} cannot be read: {error.strerror}.")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFacts:
     """A device that a plugin package's provider offers: CPU, GPU or NPU, numbered within its provider.

@@ -18,6 +18,7 @@ from ortdeploy.facts import (
     OutputFacts,
     Problem,
     RuntimeFacts,
+    unreadable,
 )
 from ortdeploy.graph.model import read_model
 from ortdeploy.ledger import OutputRecord, output_key, read_outputs
@@ -152,7 +153,7 @@ def _probe_adapter(path: Path, shown: str, roots: tuple[str, ...], digests: Dige
     try:
         return facts if facts.problem is not None else replace(facts, sha256=digests.digest(path))
     except OSError as error:
-        return AdapterFacts(path=str(path), problem=_cannot_read(shown, error))
+        return AdapterFacts(path=str(path), problem=unreadable(shown, error))
 
 
 def _probe_labels(path: Path, shown: str, roots: tuple[str, ...]) -> FileFacts:
@@ -163,18 +164,12 @@ def _probe_labels(path: Path, shown: str, roots: tuple[str, ...]) -> FileFacts:
         lines = tuple(path.read_text(encoding="utf-8-sig").splitlines())
         digest = file_digest(path)
     except OSError as error:
-        return FileFacts(path=str(path), problem=_cannot_read(shown, error))
+        return FileFacts(path=str(path), problem=unreadable(shown, error))
     except UnicodeDecodeError:
         return FileFacts(path=str(path), problem=Problem(kind="not-utf8", detail=f"{shown} is not UTF-8 text."))
     if not lines:
         return FileFacts(path=str(path), problem=Problem(kind="empty", detail=f"{shown} holds no labels."))
     return FileFacts(path=str(path), sha256=digest, lines=lines)
-
-
-def _cannot_read(shown: str, error: OSError) -> Problem:
-    if isinstance(error, FileNotFoundError):
-        return Problem(kind="missing", detail=f"There is no file {shown}. Paths are relative to the manifest.")
-    return Problem(kind="unreadable", detail=f"{shown} cannot be read: {error.strerror}.")
 
 
 def _probe_output(

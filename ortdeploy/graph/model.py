@@ -15,7 +15,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from ortdeploy.digest import file_digest
-from ortdeploy.facts import ModelFacts, Problem, ValueFacts
+from ortdeploy.facts import ModelFacts, Problem, ValueFacts, unreadable
 from ortdeploy.graph.layouts import image_uses
 from ortdeploy.graph.nodes import drop_weights, is_sound, read_nodes
 from ortdeploy.graph.ort_format import MAGIC as ORT_MAGIC
@@ -56,7 +56,7 @@ def read_model(path: Path, shown: str, digest_of: Callable[[Path], str] = file_d
     except TensorProblemError as error:
         problem = Problem(kind="missing-bytes", detail=f"{shown}: {error}")
     except OSError as error:
-        problem = Problem(kind="unreadable", detail=f"{shown} cannot be read: {error.strerror}.")
+        problem = unreadable(shown, error)
     return ModelFacts(path=str(path), problem=problem)
 
 
@@ -76,10 +76,8 @@ def _look_at_file(path: Path, shown: str) -> Problem | None:
     try:
         with path.open("rb") as file:
             head = file.read(256)
-    except FileNotFoundError:
-        return Problem(kind="missing", detail=f"There is no file {shown}. Paths are relative to the manifest.")
     except OSError as error:
-        return Problem(kind="unreadable", detail=f"{shown} cannot be read: {error.strerror}.")
+        return unreadable(shown, error)
     if not head:
         return Problem(kind="empty", detail=f"{shown} is empty. Bring the whole file.")
     if head.startswith(_LFS_MAGIC):
