@@ -9,6 +9,7 @@ import statistics
 import tempfile
 import time
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -67,7 +68,7 @@ def main() -> None:
             feeder, feeding = Feeder(job), 0.0
             begin = time.perf_counter()
             with npy.open_source([str(folder / "x.npy")], name, wanted_columns(job)) as source:
-                for batch in source.batches(0, job.batch_size):
+                for batch in source.blocks(0, repeat(job.batch_size)):
                     before = time.perf_counter()
                     feeds = feeder.feeds(batch, range(len(batch.rows)))
                     feeding += time.perf_counter() - before

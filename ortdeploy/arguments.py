@@ -101,12 +101,19 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", metavar="FILE", help="plan for the machine of a device file instead of this one")
     parser.add_argument("--out", metavar="PLAN", help="save the plan, for ortdeploy apply PLAN")
     parser.add_argument("--job", metavar="NAME", help="this job only")
+    _add_new_run(parser)
     parser.add_argument("--detailed-exitcode", action="store_true", help="exit with 2 when something would run")
 
 
 def _add_apply(parser: argparse.ArgumentParser) -> None:
     _add_manifests(parser, _DIAGNOSTICS, "manifests, folders of them, or one saved plan")
     parser.add_argument("--job", metavar="NAME", help="this job only")
+    _add_new_run(parser)
+
+
+def _add_new_run(parser: argparse.ArgumentParser) -> None:
+    meaning = "start over where a result is unfinished or made from something else; its folder is kept, renamed"
+    parser.add_argument("--new-run", action="store_true", help=meaning)
 
 
 def _add_check(parser: argparse.ArgumentParser) -> None:

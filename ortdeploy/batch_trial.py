@@ -29,7 +29,7 @@ def _try(job: ResolvedJob) -> Iterator[BatchTrial]:
 
 def _sizes(job: ResolvedJob) -> Sequence[int]:
     """Return the numbers of rows that runs of the job will have, as far as they are known."""
-    if job.batch_size == 0 or job.output.state == "finished":
+    if job.batch_size == 0 or job.is_finished:
         return ()
     rows = job.input.rows
     rest = rows % job.batch_size if rows is not None and job.fixed_batch is None and job.spec.last == "short" else 0

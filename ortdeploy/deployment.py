@@ -152,7 +152,6 @@ class ResolvedJob:
         return {
             "model": self.model.facts.sha256,
             "adapter": self._adapter_identity,
-            "inputs": self.input.digest,
             "providers": _digest([[_written(entry) for entry in session.written] for session in self.model.sessions]),
             "columns": _digest(
                 [*([b.value.name, b.columns, b.stacked] for b in self.bindings), *sorted(spec.input.missing.items())]
@@ -162,6 +161,18 @@ class ResolvedJob:
             "postprocess": _digest([dict(step.options) for step in self.postprocess]),
             "output": _digest(output),
         }
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether a run has accounted for every row that there is."""
+        return self.output.state == "finished" and not self.input.states
+
+    @property
+    def is_current(self) -> bool:
+        """Whether what is committed was made from what the manifest and its files are now."""
+        have = self.output.identity
+        same = all(have.get(name, value) == value for name, value in self.identity.items())
+        return same and not self.input.changed and self.output.problem is None
 
     @property
     def _adapter_identity(self) -> str:

@@ -55,6 +55,14 @@ class ProviderFailedError(OrtdeployError):
     """An execution provider failed while it ran: not the row's fault, so another session may do better."""
 
 
+class TransientError(OrtdeployError):
+    """Something failed that may pass when it is tried again: a busy device, a network file system."""
+
+
+class OutOfMemoryError(OrtdeployError):
+    """A run needs more memory than there is; a smaller batch may pass."""
+
+
 class LockedError(OrtdeployError):
     """The state is held by another live run."""
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from ortdeploy.boot import boot_id
 from ortdeploy.digest import file_digest
 from ortdeploy.part_files import open_whole
 
@@ -20,7 +21,6 @@ LARGE = 16 * 1024 * 1024
 
 _NAME = "known-digests.json"
 _FORMAT_VERSION = 1
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
 _RACY_NS = (
     2_000_000_000  # a file changed later than this before it is read may change again within one tick of its times
 )
@@ -32,7 +32,7 @@ class DigestCache:
     def __init__(self, state_dir: Path | None) -> None:
         """Take the folder; it is made when something is kept."""
         self._path = state_dir / _NAME if state_dir else None
-        self._boot = _boot()
+        self._boot = boot_id()
         self._known: dict[str, Any] = {}
         if self._path is not None:
             with suppress(OSError, ValueError, KeyError, TypeError):
@@ -74,10 +74,3 @@ def _signature(path: Path) -> dict[str, int]:
         "mtime_ns": stat.st_mtime_ns,
         "ctime_ns": stat.st_ctime_ns,
     }
-
-
-def _boot() -> str:
-    """Return what tells one start of the machine from another; nothing where the system does not say."""
-    with suppress(OSError):
-        return _BOOT.read_text(encoding="ascii").strip()
-    return ""

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 import structlog
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.job_run import JobResult, JobRun, Observer, Status
+from ortdeploy.job_run import JobRun
 from ortdeploy.ledger import Ledger
 from ortdeploy.opening import Announce, ModelOpener, OpenedModel, TriedSession
 from ortdeploy.plan import LoadAdapter, OpenSession, Plan, PlannedSession, RunJob
+from ortdeploy.results import JobResult, Observer, Status
 from ortdeploy.runtime.protocol import Runtime
 
 log = structlog.get_logger()

@@ -199,11 +199,35 @@ class AdapterFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FileState:
+    """A file by its path from the manifest, with forward slashes, and what changes when it does."""
+
+    path: str
+    size: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownFile:
+    """An input file that a run has taken up; `done`: all of its rows are accounted for, in a run that is finished."""
+
+    state: FileState
+    done: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InputFacts:
-    """A job's input. `columns` are those that files name; `rows` is None when only reading would tell."""
+    """A job's input. `columns` are those that files name; `rows` is None when only reading would tell.
+
+    `files` are those to read, and `states` how they are; `first_row` rows came from others before. `changed` names
+    files that an earlier run has taken up and that are not what they were.
+    """
 
     format: str | None = None
     files: tuple[str, ...] = ()
+    states: tuple[FileState, ...] = ()
+    first_row: int = 0
+    changed: tuple[str, ...] = ()
     digest: str = ""
     columns: Mapping[str, TensorType] = field(default_factory=dict)
     rows: int | None = None
@@ -213,9 +237,13 @@ class InputFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputFacts:
-    """A job's output place: absent, empty, part (some parts are committed), finished or foreign (not ours)."""
+    """A job's output place: absent, empty, part (some parts are committed), finished, stale or foreign (not ours).
+
+    `stale`: it makes room for a new run; `run` is the last one's.
+    """
 
     state: str = "absent"
+    run: str | None = None
     identity: Mapping[str, str] = field(default_factory=dict)
     rows: int = 0
     problem: Problem | None = None

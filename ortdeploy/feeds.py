@@ -3,25 +3,34 @@
 No native code sees a buffer that does not fit. The plan looks at a job's first rows with the same functions.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 
 from ortdeploy.element_types import numpy_dtype, widened
 from ortdeploy.plan import PlannedInput, PlannedStep, RunJob
-from ortdeploy.sources.protocol import Array, Batch, Column, Wanted
+from ortdeploy.sources.protocol import Array, Block, Column, Wanted
 from ortdeploy.tensors import TensorType, format_shape
 from ortdeploy.transforms.catalogue import PREPARE
 
 
 class StageError(Exception):
-    """Some row of a batch failed in a stage: prepare, contract, run or postprocess."""
+    """Some row of a batch failed in a stage: prepare, contract, run or postprocess.
 
-    def __init__(self, stage: str, code: str, message: str) -> None:
+    `transient`: it may pass when it is tried again. `no_memory`: fewer rows may pass.
+    """
+
+    def __init__(
+        self, stage: str, code: str, message: str, *, transient: bool = False, no_memory: bool = False
+    ) -> None:
         """Take what goes into _failed.jsonl."""
         super().__init__(message)
         self.stage = stage
         self.code = code
+        self.transient = transient
+        self.no_memory = no_memory
 
 
 def wanted_columns(job: RunJob) -> Wanted:
@@ -30,6 +39,8 @@ def wanted_columns(job: RunJob) -> Wanted:
         dtypes={name: planned.read_dtype for planned in job.inputs for name in planned.columns},
         keys=tuple(dict.fromkeys((*job.key, *((job.adapters.column,) if job.adapters.column else ()), "path"))),
         missing=job.missing,
+        first_row=job.first_row,
+        retries=job.retries,
     )
 
 
@@ -39,33 +50,77 @@ class Feeder:
     def __init__(self, job: RunJob) -> None:
         """Build every prepare step once."""
         self._pad_to = job.pad_to
+        self._size = job.batch_size
         self._one_by_one = job.batch_size == 0
         self._choice = job.adapters
+        self._planned = job.inputs
         self._inputs = [_PreparedInput(planned, whole_rows=self._one_by_one) for planned in job.inputs]
-        self._accepted: list[tuple[int, ...]] = []
+        self._accepted: list[list[tuple[int, ...]]] = []
 
-    def feeds(self, batch: Batch, rows: Sequence[int]) -> dict[str, Array]:
-        """Return the tensors of one run, for some rows of a batch. Raises StageError."""
-        if self._one_by_one and len(rows) > 1:
-            raise StageError("run", "one-row-a-run", "rows of this model are run one by one")
-        feeds = {
-            planned.name: planned.check(planned.prepare(batch.columns, rows, len(batch.rows)), len(rows), self._pad_to)
-            for planned in self._inputs
-        }
-        shapes = [array.shape for array in feeds.values()]
-        if shapes != self._accepted:  # most batches have the shapes of the one before
-            sizes: dict[str, int] = {}
-            for planned in self._inputs:
-                planned.check_shape(feeds[planned.name].shape, sizes)
-            self._accepted = shapes
+    @property
+    def fixed(self) -> bool:
+        """Whether the graph leaves no choice of how many rows a run has."""
+        return self._pad_to is not None and any(
+            planned.shape and isinstance(planned.shape[0], int) for planned in self._planned
+        )
+
+    def run_less(self, size: int) -> None:
+        """Take note that runs have fewer rows than planned, from now on."""
+        self._size = size
+        self._pad_to = size if self._pad_to is not None else None
+
+    def whole(self, block: Block) -> dict[str, Array] | None:
+        """Return tensors of all rows of a block, to be cut into batches; None where not all of them can be fed."""
+        if self._one_by_one or not len(block.rows):
+            return None
+        try:
+            feeds = self._prepare(block, range(len(block.rows)))
+            for size in {len(rows) for rows in cut(block, self._size)}:
+                self._check_shapes([(self._pad_to or size, *array.shape[1:]) for array in feeds.values()])
+        except StageError:
+            return None
         return feeds
 
-    def adapters(self, batch: Batch, row: int) -> tuple[str, ...]:
-        """Return the adapters of a row of a batch. Raises StageError where none is meant for it."""
+    def feeds(self, block: Block, rows: Sequence[int]) -> dict[str, Array]:
+        """Return the tensors of one run, for some rows of a block. Raises StageError."""
+        if self._one_by_one and len(rows) > 1:
+            raise StageError("run", "one-row-a-run", "rows of this model are run one by one")
+        feeds = self._prepare(block, rows)
+        if self._pad_to is not None:
+            feeds = padded(feeds, self._pad_to)
+        self._check_shapes([array.shape for array in feeds.values()])
+        return feeds
+
+    def slices(self, feeds: Mapping[str, Array], rows: Sequence[int]) -> dict[str, Array]:
+        """Return the tensors of one run, cut from those of a whole block."""
+        if isinstance(rows, range):
+            taken = {name: array[rows.start : rows.stop] for name, array in feeds.items()}
+        else:
+            taken = {name: array[rows] for name, array in feeds.items()}
+        return taken if self._pad_to is None else padded(taken, self._pad_to)
+
+    def _prepare(self, block: Block, rows: Sequence[int]) -> dict[str, Array]:
+        """Return some rows' tensors, of the planned types and ranges. Raises StageError."""
+        return {
+            planned.name: planned.check(planned.prepare(block.columns, rows, len(block.rows)))
+            for planned in self._inputs
+        }
+
+    def _check_shapes(self, shapes: list[tuple[int, ...]]) -> None:
+        """Hold the shapes of one run against the plan. Raises StageError."""
+        if shapes in self._accepted:  # most batches have the shapes of the one before
+            return
+        sizes: dict[str, int] = {}
+        for planned, shape in zip(self._inputs, shapes, strict=True):
+            planned.check_shape(shape, sizes)
+        self._accepted = [*self._accepted[-1:], shapes]
+
+    def adapters(self, block: Block, row: int) -> tuple[str, ...]:
+        """Return the adapters of a row of a block. Raises StageError where none is meant for it."""
         column = self._choice.column
         if column is None:
             return self._choice.always
-        text = str(batch.columns[column][row])
+        text = str(block.columns[column][row])
         adapters = self._choice.of(text)
         if adapters is None:
             raise StageError("contract", "no-adapter", f'no adapter is meant for {column} "{text}"')
@@ -80,6 +135,23 @@ class Feeder:
                 by_row = np.asarray(np.isfinite(numbers)).reshape(1 if self._one_by_one else len(numbers), -1)
                 finite &= np.asarray(by_row.all(axis=1))[:rows]
         return finite
+
+
+def cut(block: Block, size: int) -> list[range]:
+    """Return the batches of a block: places of its rows, `size` rows of the input each, less those that failed."""
+    if len(block.rows) == block.count:
+        return [range(begin, min(begin + size, block.count)) for begin in range(0, block.count, size)]
+    edges = range(block.start, block.start + block.count + size, size)
+    places = [bisect_left(block.rows, edge) for edge in edges]
+    return [range(begin, end) for begin, end in pairwise(places) if begin < end]
+
+
+def padded(feeds: Mapping[str, Array], rows: int) -> dict[str, Array]:
+    """Fill tensors up to a number of rows with copies of their last one."""
+    return {
+        name: np.concatenate([array, np.repeat(array[-1:], rows - len(array), axis=0)]) if len(array) < rows else array
+        for name, array in feeds.items()
+    }
 
 
 def _build_prepare(step: PlannedStep) -> Callable[[Array], Array]:
@@ -123,12 +195,10 @@ class _PreparedInput:
                 raise StageError("prepare", name, f"{self.name}: {error}") from error
         return array
 
-    def check(self, array: Array, rows: int, pad_to: int | None) -> Array:
+    def check(self, array: Array) -> Array:
         """Return the tensor to feed, contiguous, of exactly the planned type and range. Raises StageError."""
         if self._whole_rows:
             array = np.asarray(array[0])
-        elif pad_to is not None and rows < pad_to:
-            array = np.concatenate([array, np.repeat(array[-1:], pad_to - rows, axis=0)])
         if array.dtype != self._dtype:
             message = f"input {self.name} takes {self._planned.dtype} and gets {array.dtype}"
             raise StageError("contract", "element-type", message)

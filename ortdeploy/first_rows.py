@@ -5,7 +5,7 @@ Nothing is run: what is wrong with the rows is a fact, and rules decide what it 
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, repeat
 
 from ortdeploy.deployment import Deployment, ResolvedJob
 from ortdeploy.diagnostics import OrtdeployError
@@ -13,13 +13,13 @@ from ortdeploy.facts import FirstRows, RefusedRow
 from ortdeploy.feeds import Feeder, StageError, wanted_columns
 from ortdeploy.plan import RunJob, planned_job
 from ortdeploy.sources.catalogue import SOURCES
-from ortdeploy.sources.protocol import Array, Batch
+from ortdeploy.sources.protocol import Array, Block
 
 
 def look_at_rows(deployment: Deployment) -> Deployment:
     """Return the deployment with the facts of its unfinished jobs' first rows; no rule may object to it before."""
     folder = deployment.spec.folder
-    found = {job.spec.name: _look(job, folder) for job in deployment.jobs if job.output.state != "finished"}
+    found = {job.spec.name: _look(job, folder) for job in deployment.jobs if not job.is_finished}
     return replace(deployment, facts=replace(deployment.facts, first_rows=found))
 
 
@@ -30,8 +30,8 @@ def _look(job: ResolvedJob, folder: str) -> FirstRows:
     size = min(step.batch_size or 1, module.FIRST_ROWS)
     try:
         with module.open_source(job.input.files, folder, wanted_columns(step)) as source:
-            for batch in islice(source.batches(0, size), -(-module.FIRST_ROWS // size)):
-                looker.take(batch)
+            for block in islice(source.blocks(0, repeat(size)), -(-module.FIRST_ROWS // size)):
+                looker.take(block)
     except OrtdeployError as error:
         looker.stop(str(error))
     refused = {one.row: one for one in reversed(looker.refused)}  # once, however much is wrong with a row
@@ -41,7 +41,7 @@ def _look(job: ResolvedJob, folder: str) -> FirstRows:
 
 
 class _Looker:
-    """Holds rows against the model, batch by batch."""
+    """Holds rows against the model, block by block."""
 
     def __init__(self, step: RunJob) -> None:
         self._feeder = Feeder(step)
@@ -49,45 +49,45 @@ class _Looker:
         self.refused: list[RefusedRow] = []
         self.not_finite: list[int] = []
 
-    def take(self, batch: Batch) -> None:
-        """Feed a batch to nobody; where that fails, each row of it alone."""
-        self.rows += batch.count
+    def take(self, block: Block) -> None:
+        """Feed a block to nobody; where that fails, each row of it alone."""
+        self.rows += block.count
         self.refused += [
-            RefusedRow(row=row.row, source=row.source, stage=row.stage, message=row.message) for row in batch.failed
+            RefusedRow(row=row.row, source=row.source, stage=row.stage, message=row.message) for row in block.failed
         ]
-        self._look_for_adapters(batch)
-        self._feed(batch, range(len(batch.rows)))
+        self._look_for_adapters(block)
+        self._feed(block, range(len(block.rows)))
 
-    def _look_for_adapters(self, batch: Batch) -> None:
+    def _look_for_adapters(self, block: Block) -> None:
         """Take note of rows that no adapter is meant for."""
-        for row in range(len(batch.rows)):
+        for row in range(len(block.rows)):
             try:
-                self._feeder.adapters(batch, row)
+                self._feeder.adapters(block, row)
             except StageError as error:
-                self.refused.append(_refused(batch, row, error))
+                self.refused.append(_refused(block, row, error))
 
-    def _feed(self, batch: Batch, rows: range) -> None:
+    def _feed(self, block: Block, rows: range) -> None:
         """Feed rows together, or each alone where that fails."""
         if not rows:
             return
         try:
-            self._note(batch, rows, self._feeder.feeds(batch, rows))
+            self._note(block, rows, self._feeder.feeds(block, rows))
         except StageError as error:
             if len(rows) == 1:
-                self.refused.append(_refused(batch, rows[0], error))
+                self.refused.append(_refused(block, rows[0], error))
             else:
                 for row in rows:
-                    self._feed(batch, range(row, row + 1))
+                    self._feed(block, range(row, row + 1))
 
     def stop(self, reason: str) -> None:
         """Take note that nothing more can be read."""
         self.refused.append(RefusedRow(row=self.rows, source="", stage="read", message=reason))
         self.rows += 1
 
-    def _note(self, batch: Batch, rows: Sequence[int], feeds: dict[str, Array]) -> None:
+    def _note(self, block: Block, rows: Sequence[int], feeds: dict[str, Array]) -> None:
         finite = self._feeder.finite_rows(feeds, len(rows))
-        self.not_finite += [batch.rows[row] for row, fine in zip(rows, finite, strict=True) if not fine]
+        self.not_finite += [block.rows[row] for row, fine in zip(rows, finite, strict=True) if not fine]
 
 
-def _refused(batch: Batch, row: int, error: StageError) -> RefusedRow:
-    return RefusedRow(row=batch.rows[row], source=batch.source(row), stage=error.stage, message=str(error))
+def _refused(block: Block, row: int, error: StageError) -> RefusedRow:
+    return RefusedRow(row=block.rows[row], source=block.source(row), stage=error.stage, message=str(error))

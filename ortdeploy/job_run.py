@@ -1,98 +1,41 @@
-"""One job of one run: batches from the source through a session into parts, each committed, or a reason why not.
+"""One job of one run: blocks from the source through the sessions into parts, each committed, or a reason why not.
 
-Whatever ends a job early leaves it so that the next run goes on where this one stopped.
+Whatever ends a job early leaves it so that the next run goes on where this one stopped: rows that are through are
+committed first, unless the disk itself refuses, or somebody wants to end at once.
 """
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from enum import StrEnum
-from itertools import chain, groupby
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from itertools import chain
 from pathlib import Path
-from typing import Protocol
 
 import structlog
 
-from ortdeploy.batch_pool import BatchPool, Finished
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
+from ortdeploy.error_budget import BudgetError, ErrorBudget
 from ortdeploy.feeds import wanted_columns
-from ortdeploy.ledger import Ledger, Part
+from ortdeploy.job_statistics import JobStatistics
+from ortdeploy.ledger import Ledger, OutputRecord, Part
 from ortdeploy.native_output import because
-from ortdeploy.opening import OpenedModel, OpenedSession
-from ortdeploy.part_files import open_whole, remove_temporaries
+from ortdeploy.opening import OpenedModel
+from ortdeploy.part_files import remove_temporaries, sync_folder
+from ortdeploy.part_writer import PartWriter
+from ortdeploy.pipeline import Finished, Pipeline
 from ortdeploy.plan import LoadAdapter, Plan, RunJob
+from ortdeploy.provenance import provenance
 from ortdeploy.report import write_report
-from ortdeploy.rows import Outcome
-from ortdeploy.shares import allowed_count
-from ortdeploy.sinks.catalogue import SINKS
+from ortdeploy.results import JobResult, Observer, Status
 from ortdeploy.sources.catalogue import SOURCES
-from ortdeploy.sources.files import list_files
-from ortdeploy.sources.protocol import Batch, FailedRow
+from ortdeploy.sources.files import file_states
+from ortdeploy.sources.protocol import FailedRow, Source
 
 log = structlog.get_logger()
 
 
-class Status(StrEnum):
-    """How a job ended."""
-
-    DONE = "done"
-    FAILED = "failed"
-    INTERRUPTED = "interrupted"
-    NOTHING_TO_DO = "nothing-to-do"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobResult:
-    """How a job ended, with the rows that are committed, failed and skipped over all its runs.
-
-    `dropped` are the sessions whose provider failed while others went on.
-    """
-
-    job: str
-    status: Status
-    output: str
-    committed: int = 0
-    failed: int = 0
-    skipped: int = 0
-    seconds: float = 0.0
-    reason: str | None = None
-    provider_failed: bool = False
-    dropped: tuple[OpenedSession, ...] = ()
-
-
-class Observer(Protocol):
-    """Sees a job advance; a progress bar or periodic log lines."""
-
-    def job_started(self, job: str, done: int, total: int | None) -> None:
-        """Take note of a job that begins with `done` rows behind it."""
-
-    def rows_done(self, done: int, failed: int) -> None:
-        """Take note of how many rows of the running job are behind it, and how many of them failed."""
-
-    def job_ended(self) -> None:
-        """Take note that the running job ended, in whatever way."""
-
-
-class _BudgetError(OrtdeployError):
-    """More rows failed than the job's error budget allows."""
-
-
 class _StoppedError(Exception):
     """Somebody asked the run to stop."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _Progress:
-    """Rows of a job over all its runs."""
-
-    done: int = 0
-    committed: int = 0
-    failed: int = 0
-    skipped: int = 0
-    pending: list[FailedRow] = field(default_factory=list)
-    part: int = 0
 
 
 class JobRun:
@@ -118,12 +61,18 @@ class JobRun:
         self._run_id = run_id
         self._ledger = ledger
         self._observer = observer
-        self._stop = stop
         self._folder = Path(plan.folder) / step.output
         self._output = ledger.key(self._folder)
-        self._pool = BatchPool(step, opened.sessions, dispensable=opened.dispensable)
-        self._progress = _Progress()
-        self._begin = time.perf_counter()
+        self._pipeline = Pipeline(step, opened.sessions, dispensable=opened.dispensable, stop=stop)
+        self._origin = provenance(plan, step, opened)
+        self._writer = PartWriter(step, self._folder, self._origin)
+        self._statistics = JobStatistics({}, self._pipeline, self._writer)
+        self._budget = ErrorBudget(step, 0)
+        self._done = 0
+        self._part = 0
+        self._pending: list[FailedRow] = []
+        self._refused: list[FailedRow] = []
+        self._ended: BaseException | None = None
         self._begun = False
         self._provider_failed = False
         loaded = (one for one in plan.steps if isinstance(one, LoadAdapter) and one.session == step.session)
@@ -139,8 +88,9 @@ class JobRun:
             self._stream()
             self._check_sum()
             status = Status.DONE
-        except _StoppedError:
-            status, reason = Status.INTERRUPTED, "the run was asked to stop"
+        except (_StoppedError, KeyboardInterrupt) as error:
+            how = "asked to stop" if isinstance(error, _StoppedError) else "stopped at once"
+            status, reason = Status.INTERRUPTED, f"the run was {how}"
         except OSError as error:
             reason = f"{error.filename or self._folder}: {error.strerror}"
         except MemoryError as error:
@@ -155,21 +105,15 @@ class JobRun:
 
     def _resume(self) -> bool:
         """Take up where the ledger says that an earlier run stopped; return whether nothing is left to do."""
-        step, progress = self._step, self._progress
-        known = self._ledger.output(self._output)
-        if known is not None and not self._folder.exists():
-            self._ledger.forget(self._output)
-            known = None
-        if known is not None and dict(known.identity) != dict(step.identity):
-            raise OrtdeployError(f"{step.output} holds parts of another plan")
-        if known is not None and known.status == Status.DONE:
-            return True
-        for part in known.parts if known else ():
-            progress.done += part.rows
-            progress.committed += part.committed
-            progress.failed += part.failed
-            progress.skipped += part.skipped
-        progress.part = len(known.parts) if known else 0
+        step = self._step
+        known = self._known_output()
+        if known is not None:
+            if dict(known.identity) != dict(step.identity):
+                raise OrtdeployError(f"{step.output} holds parts of another plan")
+            if self._is_finished(known):
+                return True
+            self._take_up(known)
+        self._check_files()
         self._folder.mkdir(parents=True, exist_ok=True)
         remove_temporaries(self._folder)
         self._ledger.begin(
@@ -178,89 +122,105 @@ class JobRun:
             job=step.job,
             identity=step.identity,
             run=self._run_id,
+            files=step.files,
         )
         self._begun = True
-        self._log.info("job.started", rows=step.rows, done=progress.done, output=step.output)
-        self._observer.job_started(step.job, progress.done, step.rows)
+        self._log.info("job.started", rows=step.rows, done=self._done, output=step.output)
+        self._observer.job_started(step.job, self._done, step.rows)
         return False
 
-    def _stream(self) -> None:
-        """Read batches and write parts until the input ends."""
+    def _known_output(self) -> OutputRecord | None:
+        """Return what the ledger knows of the output, once an old one has made room and a lost one is forgotten."""
+        known = self._ledger.output(self._output)
+        if known is not None and not self._folder.exists():
+            self._ledger.forget(self._output)
+            return None
+        if known is not None and known.run == self._step.replaces:
+            self._put_aside(known)
+            return None
+        return known
+
+    def _put_aside(self, known: OutputRecord) -> None:
+        """Give an old output another name, which says when it was begun; nothing of it is overwritten."""
+        stamp = known.started.partition("+")[0].replace(":", "-")
+        aside = self._folder.with_name(f"{self._folder.name}.{stamp}")
+        self._folder.rename(aside)
+        sync_folder(self._folder.parent)
+        self._ledger.rename(self._output, self._ledger.key(aside))
+        self._log.info("output.put_aside", output=self._step.output, kept=aside.name)
+
+    def _is_finished(self, known: OutputRecord) -> bool:
+        """Tell whether every file of the plan is accounted for, here or by a run that was quicker."""
+        done = {one.state for one in self._ledger.inputs(self._output) if one.done}
+        return known.status == Status.DONE and done.issuperset(self._step.files)
+
+    def _take_up(self, known: OutputRecord) -> None:
+        if known.first_row != self._step.first_row:
+            raise OrtdeployError(f"another run has worked on {self._step.output} since the plan was made; plan again")
+        self._done = known.rows
+        self._part = len(known.parts)
+        self._budget = ErrorBudget(self._step, sum(part.failed for part in known.parts))
+        self._statistics = JobStatistics(known.statistics, self._pipeline, self._writer)
+
+    def _open_source(self) -> AbstractContextManager[Source]:
         step = self._step
-        files = list_files(self._plan.folder, step.patterns)
-        with SOURCES[step.format].open_source(files, self._plan.folder, wanted_columns(step)) as source:
-            batches = source.batches(self._progress.done, step.read_size)
-            finished = self._pool.run(self._until_stopped(batches))
-            for number, part in groupby(finished, key=lambda one: one.batch.start // step.rows_per_part):
-                self._write_part(number, part)
+        files = [str(Path(self._plan.folder) / state.path) for state in step.files]
+        return SOURCES[step.format].open_source(files, self._plan.folder, wanted_columns(step))
 
-    def _until_stopped(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Pass batches on until somebody asks the run to stop."""
-        for batch in batches:
-            if self._stop():
-                raise _StoppedError
-            yield batch
+    def _stream(self) -> None:
+        """Read blocks and write parts until the input ends, or what ends the job early."""
+        blocks = self._until_it_ends(self._pipeline.run(self._open_source, self._done))
+        for first in blocks:
+            self._write_part(chain([first], self._rest_of_part(first, blocks)))
+        if self._ended is not None:
+            raise self._ended
+        if self._pipeline.stopped:
+            raise _StoppedError
+        self._check_files()
 
-    def _write_part(self, number: int, batches: Iterator[Finished]) -> None:
+    def _until_it_ends(self, finished: Iterator[Finished]) -> Iterator[Finished]:
+        """Pass blocks on, counted; keep what ends them early until the rows that are through are committed.
+
+        A block whose failed rows are too many for the budget is not passed on: the next run tries it again.
+        """
+        try:
+            for one in finished:
+                self._log_block(one)
+                self._budget.note(one.block, one.outcome.failed)
+                self._done += one.block.count
+                self._pending += one.outcome.failed
+                self._observer.rows_done(self._done, self._budget.failed)
+                yield one
+        except BudgetError as error:
+            self._ended, self._refused = error, one.outcome.failed
+        except (OSError, MemoryError, OrtdeployError) as error:
+            self._ended = error
+        finally:
+            finished.close()  # type: ignore[attr-defined]  # it is a generator
+
+    def _rest_of_part(self, first: Finished, blocks: Iterator[Finished]) -> Iterator[Finished]:
+        """Yield the further blocks of the part that begins with `first`."""
+        size, begin = self._step.rows_per_part, self._step.first_row
+        border = begin + ((first.block.start - begin) // size + 1) * size
+        end = first.block.start + first.block.count
+        while end < border and (block := next(blocks, None)) is not None:
+            end += block.block.count
+            yield block
+        self._check_adapters()  # before the part gets its name
+
+    def _write_part(self, blocks: Iterator[Finished]) -> None:
         """Write one part under a temporary name, rename it, commit it."""
-        module = SINKS[self._step.output_format]
-        path = self._folder / f"part-{number:05d}{module.SUFFIX}"
-        self._progress.part = number
-        first = next(batches)
-        totals = _Totals(start=first.batch.start)
-        with ExitStack() as stack:
-            sink = None
-            for finished in chain([first], batches):
-                outcome = finished.outcome
-                self._count(finished)
-                totals.add(finished.batch.count, outcome)
-                if outcome.committed:
-                    if sink is None:
-                        file = stack.enter_context(open_whole(path))
-                        sink = module.open_sink(file, (*self._step.key, *self._step.columns))
-                    try:
-                        sink.write(outcome.columns)
-                    except ValueError as error:
-                        raise OrtdeployError(f"{path.name}: {error}") from error
-            if sink is not None:
-                sink.close()
-            self._check_adapters()  # before the part gets its name
-        self._commit(totals.part(number, path if sink is not None else None))
+        part = self._writer.write(self._part, blocks)
+        if part is not None:
+            self._commit(part)
 
-    def _count(self, finished: Finished) -> None:
-        """Keep count of a batch. Raises _BudgetError where too many rows have failed."""
-        batch, outcome, progress = finished.batch, finished.outcome, self._progress
-        self._log.debug("batch.finished", start=batch.start, rows=batch.count, seconds=finished.seconds)
-        progress.done += batch.count
-        progress.committed += outcome.committed
-        progress.skipped += outcome.skipped
-        if outcome.failed:
-            self._note(outcome.failed)
-        self._observer.rows_done(progress.done, progress.failed)
-
-    def _note(self, failed: list[FailedRow]) -> None:
-        progress = self._progress
-        progress.failed += len(failed)
-        progress.pending += failed
-        for row in failed:
+    def _log_block(self, finished: Finished) -> None:
+        block = finished.block
+        for row in finished.outcome.failed:
             self._log.warning(
                 "row.failed", row=row.row, source=row.source, stage=row.stage, code=row.code, reason=row.message
             )
-        limit = self._limit()
-        if limit is not None and progress.failed > limit:
-            last = failed[-1]
-            raise _BudgetError(
-                f"{progress.failed} rows failed and errors: {{max_failed: {self._step.max_failed}}} allows {limit}. "
-                f"The last: {last.source}: {last.message}"
-            )
-
-    def _limit(self, total: int | None = None) -> int | None:
-        """Return how many rows may fail; a share of an unknown number of rows is judged at the end."""
-        allowed = self._step.max_failed
-        rows = self._step.rows if total is None else total
-        if rows is None:
-            return allowed if isinstance(allowed, int) else None
-        return allowed_count(allowed, rows)
+        self._log.debug("block.finished", start=block.start, rows=block.count, seconds=finished.seconds)
 
     def _check_adapters(self) -> None:
         """Raise OrtdeployError when an adapter file was changed in place: it is mapped, so its numbers changed too."""
@@ -271,34 +231,56 @@ class JobRun:
                 )
 
     def _commit(self, part: Part) -> None:
-        self._ledger.commit_part(self._output, part, self._progress.pending)
-        self._progress.pending = []
+        begin = time.perf_counter()
+        self._ledger.commit_part(
+            self._output,
+            part,
+            self._pending,
+            provenance=self._origin,
+            statistics=self._statistics.plain(),
+        )
+        self._statistics.committed(self._done, time.perf_counter() - begin)
+        self._pending = []
+        self._part += 1
         text = self._printed()
         if text:
             self._log.debug("session.printed", model=self._step.model, text=text)
         self._log.info("part.committed", part=part.number, rows=part.rows, failed=part.failed, file=part.file)
 
+    def _check_files(self) -> None:
+        """Raise OrtdeployError when an input file is gone, or not what it was when the plan was made."""
+        folder = self._plan.folder
+        states = file_states([str(Path(folder) / before.path) for before in self._step.files], folder)
+        for before, now in zip(self._step.files, states, strict=True):
+            if now != before:
+                raise OrtdeployError(
+                    f"{before.path} is not what it was when the plan was made: it changed while it was read. Apply "
+                    "with --new-run to start over from what it is now"
+                )
+
     def _check_sum(self) -> None:
         """Rows in = committed + failed + skipped, and the error budget over all of them."""
-        progress = self._progress
-        accounted = progress.committed + progress.failed + progress.skipped
-        if progress.done != accounted or self._step.rows not in {None, progress.done}:
+        parts = self._parts()
+        accounted = sum(part.committed + part.failed + part.skipped for part in parts)
+        if self._done != accounted or self._step.rows not in {None, self._done}:
             raise OrtdeployError(
-                f"the input has {self._step.rows or progress.done} rows and {accounted} are accounted for; "
+                f"the input has {self._step.rows or self._done} rows and {accounted} are accounted for; "
                 "did the input change while it was read?"
             )
-        limit = self._limit(progress.done)
-        if limit is not None and progress.failed > limit:
-            raise _BudgetError(
-                f"{progress.failed} of {progress.done} rows failed; max_failed {self._step.max_failed} allows {limit}"
-            )
+        self._budget.judge(self._done)
+
+    def _parts(self) -> tuple[Part, ...]:
+        record = self._ledger.output(self._output)
+        return record.parts if record else ()
 
     def _close(self, status: Status, reason: str | None) -> JobResult:
         """Write down how the job ended: ledger, report, log. Counts are the ledger's."""
         try:
-            if self._progress.pending:
-                self._ledger.note_failures(self._output, self._progress.part, self._progress.pending)
+            lost = [*self._pending, *self._refused]
+            if lost:
+                self._ledger.note_failures(self._output, self._part, lost)
             if self._begun:  # else the output may be another plan's, which is not touched
+                self._ledger.keep_statistics(self._output, self._statistics.plain())
                 self._ledger.end(self._output, status, reason)
                 self._report()
         except OSError as error:
@@ -328,30 +310,30 @@ class JobRun:
                 folder=self._folder,
                 record=record,
                 failures=self._ledger.failures(self._output),
+                origins=self._ledger.provenance({part.provenance for part in record.parts if part.provenance}),
                 plan=self._plan,
                 step=self._step,
-                members=self._pool.members,
+                members=self._pipeline.members,
                 tried={one.session: one.reason for one in self._opened.tried},
-                seconds=time.perf_counter() - self._begin,
+                seconds=self._statistics.seconds,
             )
 
     def _result(self, status: Status, reason: str | None) -> JobResult:
         try:
-            record = self._ledger.output(self._output)
+            parts = self._parts()
         except OrtdeployError:
-            record = None
-        parts = record.parts if record else ()
+            parts = ()
         return JobResult(
             job=self._step.job,
             status=status,
             output=self._step.output,
             committed=sum(part.committed for part in parts),
-            failed=sum(part.failed for part in parts) + len(self._progress.pending),
+            failed=sum(part.failed for part in parts) + len(self._pending) + len(self._refused),
             skipped=sum(part.skipped for part in parts),
-            seconds=time.perf_counter() - self._begin,
+            seconds=self._statistics.seconds,
             reason=reason,
             provider_failed=self._provider_failed,
-            dropped=tuple(member.opened for member in self._pool.members if member.failure is not None),
+            dropped=tuple(member.opened for member in self._pipeline.members if member.failure is not None),
         )
 
 
@@ -368,29 +350,3 @@ def _changed_in_place(path: str, before: os.stat_result | None) -> bool:
     if now is None or before is None or now.st_ino != before.st_ino:
         return False
     return (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns)
-
-
-class _Totals:
-    """What a part holds, added up batch by batch."""
-
-    def __init__(self, start: int) -> None:
-        self._start = start
-        self._rows = self._committed = self._failed = self._skipped = 0
-
-    def add(self, batch_rows: int, outcome: Outcome) -> None:
-        self._rows += batch_rows
-        self._committed += outcome.committed
-        self._failed += len(outcome.failed)
-        self._skipped += outcome.skipped
-
-    def part(self, number: int, path: Path | None) -> Part:
-        return Part(
-            number=number,
-            start=self._start,
-            rows=self._rows,
-            committed=self._committed,
-            failed=self._failed,
-            skipped=self._skipped,
-            file=path.name if path else None,
-            bytes=path.stat().st_size if path else 0,
-        )

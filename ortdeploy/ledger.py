@@ -10,35 +10,46 @@ Recovery: a temporary file is deleted; a final file that the ledger does not kno
 gives the same bytes, for parts are deterministic.
 """
 
+import hashlib
 import json
 import os
-import platform
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ortdeploy.diagnostics import LockedError, OrtdeployError
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.facts import FileState, KnownFile
 from ortdeploy.sources.protocol import FailedRow
 
-LEDGER_VERSION = 1
+LEDGER_VERSION = 2
 FILE = "state.db"
-LOCK = "lock.db"
-LOCK_PATIENCE = 0.2
-"""Seconds in which a `status` that looks at the lock at the same moment is gone again."""
+PATIENCE = 60.0
+"""Seconds in which another run that writes into the same ledger is done with its transaction."""
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS outputs (
     output TEXT PRIMARY KEY, deployment TEXT NOT NULL, job TEXT NOT NULL, identity TEXT NOT NULL,
-    status TEXT NOT NULL, run TEXT NOT NULL, started TEXT NOT NULL, ended TEXT, reason TEXT
+    status TEXT NOT NULL, run TEXT NOT NULL, started TEXT NOT NULL, ended TEXT, reason TEXT,
+    first_row INTEGER NOT NULL DEFAULT 0, batch_size INTEGER, statistics TEXT NOT NULL DEFAULT '{}'
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS parts (
     output TEXT NOT NULL REFERENCES outputs ON DELETE CASCADE, number INTEGER NOT NULL, start INTEGER NOT NULL,
     rows INTEGER NOT NULL, committed INTEGER NOT NULL, failed INTEGER NOT NULL, skipped INTEGER NOT NULL,
-    file TEXT, bytes INTEGER NOT NULL, PRIMARY KEY (output, number)
+    file TEXT, bytes INTEGER NOT NULL, skipped_rows TEXT NOT NULL DEFAULT '[]', provenance TEXT,
+    PRIMARY KEY (output, number)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS provenance (digest TEXT PRIMARY KEY, entry TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS inputs (
+    output TEXT NOT NULL REFERENCES outputs ON DELETE CASCADE, path TEXT NOT NULL, number INTEGER NOT NULL,
+    size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, done INTEGER NOT NULL, PRIMARY KEY (output, path)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS merges (
+    output TEXT NOT NULL REFERENCES outputs ON DELETE CASCADE, part INTEGER NOT NULL, temporary TEXT NOT NULL,
+    file TEXT NOT NULL, bytes INTEGER NOT NULL, rows TEXT NOT NULL, PRIMARY KEY (output, part)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS failures (
     output TEXT NOT NULL REFERENCES outputs ON DELETE CASCADE, row INTEGER NOT NULL, part INTEGER NOT NULL,
@@ -54,7 +65,11 @@ def output_key(folder: Path, state_dir: Path) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A committed range of a job's rows; `file` is None when none of them gave a result."""
+    """A committed range of a job's rows; `file` is None when none of them gave a result.
+
+    `skipped_rows` are the numbers of those that are neither in the file nor failed; `provenance` is the digest of what
+    the part was made from.
+    """
 
     number: int
     start: int
@@ -64,11 +79,16 @@ class Part:
     skipped: int
     file: str | None
     bytes: int
+    skipped_rows: tuple[int, ...] = ()
+    provenance: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputRecord:
-    """What the ledger knows of one output folder. `status` is running, done, failed or interrupted."""
+    """What the ledger knows of one output folder. `status` is running, done, failed or interrupted.
+
+    `first_row`: so many rows came from input files of runs that are finished. `batch_size` is what `auto` has found.
+    """
 
     output: str
     deployment: str
@@ -79,12 +99,24 @@ class OutputRecord:
     started: str
     ended: str | None
     reason: str | None
+    first_row: int
+    batch_size: int | None
+    statistics: Mapping[str, Any]
     parts: tuple[Part, ...]
 
     @property
     def rows(self) -> int:
         """Rows of the input that committed parts cover."""
         return sum(part.rows for part in self.parts)
+
+
+_OUTPUT_COLUMNS = (
+    "output", "deployment", "job", "identity", "status", "run", "started", "ended", "reason", "first_row",
+    "batch_size", "statistics",
+)  # fmt: skip
+_PART_COLUMNS = (
+    "number", "start", "rows", "committed", "failed", "skipped", "file", "bytes", "skipped_rows", "provenance",
+)  # fmt: skip
 
 
 class Ledger:
@@ -102,40 +134,51 @@ class Ledger:
     def output(self, output: str) -> OutputRecord | None:
         """Return what is known of an output folder."""
         with _translated():
-            row = self._connection.execute("SELECT * FROM outputs WHERE output = ?", (output,)).fetchone()
+            query = f"SELECT {', '.join(_OUTPUT_COLUMNS)} FROM outputs WHERE output = ?"  # noqa: S608  ours
+            row = self._connection.execute(query, (output,)).fetchone()
             return self._record(row) if row else None
 
     def outputs(self) -> tuple[OutputRecord, ...]:
         """Return every output that the ledger knows."""
         with _translated():
-            rows = self._connection.execute("SELECT * FROM outputs ORDER BY output").fetchall()
+            query = f"SELECT {', '.join(_OUTPUT_COLUMNS)} FROM outputs ORDER BY output"  # noqa: S608  ours
+            rows = self._connection.execute(query).fetchall()
             return tuple(self._record(row) for row in rows)
 
     def _record(self, row: Sequence[Any]) -> OutputRecord:
-        output, deployment, job, identity, status, run, started, ended, reason = row
-        columns = "number, start, rows, committed, failed, skipped, file, bytes"
-        query = f"SELECT {columns} FROM parts WHERE output = ? ORDER BY number"  # noqa: S608  columns are ours
-        names = columns.split(", ")
-        parts = [Part(**dict(zip(names, values, strict=True))) for values in self._connection.execute(query, (output,))]
+        values = dict(zip(_OUTPUT_COLUMNS, row, strict=True))
         return OutputRecord(
-            output=output,
-            deployment=deployment,
-            job=job,
-            identity=json.loads(identity),
-            status=status,
-            run=run,
-            started=started,
-            ended=ended,
-            reason=reason,
-            parts=tuple(parts),
+            **{
+                **values,
+                "identity": json.loads(values["identity"]),
+                "statistics": json.loads(values["statistics"]),
+                "parts": self._parts(values["output"]),
+            }
         )
 
-    def begin(self, output: str, *, deployment: str, job: str, identity: Mapping[str, str], run: str) -> None:
-        """Note that a run works on an output; parts that an earlier run committed stay, its open failures go."""
+    def _parts(self, output: str) -> tuple[Part, ...]:
+        query = f"SELECT {', '.join(_PART_COLUMNS)} FROM parts WHERE output = ? ORDER BY number"  # noqa: S608  ours
+        rows = (dict(zip(_PART_COLUMNS, row, strict=True)) for row in self._connection.execute(query, (output,)))
+        return tuple(Part(**{**row, "skipped_rows": tuple(json.loads(row["skipped_rows"]))}) for row in rows)
+
+    def begin(
+        self,
+        output: str,
+        *,
+        deployment: str,
+        job: str,
+        identity: Mapping[str, str],
+        run: str,
+        files: Sequence[FileState] = (),
+    ) -> None:
+        """Note that a run works on an output and its files.
+
+        Parts that an earlier run committed stay, its open failures go.
+        """
         with self._transaction() as db:
             db.execute(
-                "INSERT INTO outputs VALUES (?, ?, ?, ?, 'running', ?, ?, NULL, NULL) "
-                "ON CONFLICT (output) DO UPDATE SET "
+                "INSERT INTO outputs (output, deployment, job, identity, status, run, started) "
+                "VALUES (?, ?, ?, ?, 'running', ?, ?) ON CONFLICT (output) DO UPDATE SET "
                 "deployment = excluded.deployment, job = excluded.job, status = 'running', run = excluded.run, "
                 "started = excluded.started, ended = NULL, reason = NULL",
                 (output, deployment, job, json.dumps(identity), run, now()),
@@ -144,27 +187,78 @@ class Ledger:
                 "DELETE FROM failures WHERE output = ? AND part NOT IN (SELECT number FROM parts WHERE output = ?)",
                 (output, output),
             )
+            db.executemany(
+                "INSERT INTO inputs VALUES (?, ?, ?, ?, ?, 0) ON CONFLICT (output, path) DO UPDATE SET "
+                "number = excluded.number, size = excluded.size, mtime_ns = excluded.mtime_ns, done = 0",
+                [(output, os.fsencode(one.path), number, one.size, one.mtime_ns) for number, one in enumerate(files)],
+            )
+
+    def inputs(self, output: str) -> tuple[KnownFile, ...]:
+        """Return the input files of an output that runs have taken up, in the order in which their rows count."""
+        with _translated():
+            query = "SELECT path, size, mtime_ns, done FROM inputs WHERE output = ? ORDER BY done DESC, number"
+            rows = self._connection.execute(query, (output,)).fetchall()
+        return tuple(
+            KnownFile(state=FileState(path=os.fsdecode(path), size=size, mtime_ns=time), done=bool(done))
+            for path, size, time, done in rows
+        )
+
+    def rename(self, output: str, new: str) -> None:
+        """Note that the user's old output got another name."""
+        with self._transaction() as db:
+            db.execute("PRAGMA defer_foreign_keys = ON")
+            for table in ("outputs", "parts", "failures", "inputs", "merges"):
+                db.execute(f"UPDATE {table} SET output = ? WHERE output = ?", (new, output))  # noqa: S608  ours
+
+    def remember_batch_size(self, output: str, size: int) -> None:
+        """Keep the batch size that `auto` has found: a run that goes on uses the same."""
+        with self._transaction() as db:
+            db.execute("UPDATE outputs SET batch_size = ? WHERE output = ?", (size, output))
 
     def forget(self, output: str) -> None:
         """Drop an output whose folder the user has taken away."""
         with self._transaction() as db:
             db.execute("DELETE FROM outputs WHERE output = ?", (output,))
 
-    def commit_part(self, output: str, part: Part, failures: Sequence[FailedRow]) -> None:
-        """Commit a part that lies under its final name, together with its failed rows."""
+    def commit_part(
+        self,
+        output: str,
+        part: Part,
+        failures: Sequence[FailedRow],
+        *,
+        provenance: Mapping[str, Any] | None = None,
+        statistics: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Commit a part that lies under its final name, with its failed rows, its origin, and the job's statistics."""
         with self._transaction() as db:
-            values = (
-                part.number,
-                part.start,
-                part.rows,
-                part.committed,
-                part.failed,
-                part.skipped,
-                part.file,
-                part.bytes,
-            )
-            db.execute("INSERT INTO parts VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (output, *values))
+            if provenance is not None:
+                entry = json.dumps(provenance, sort_keys=True)
+                part = replace(part, provenance=hashlib.sha256(entry.encode()).hexdigest())
+                db.execute("INSERT OR IGNORE INTO provenance VALUES (?, ?)", (part.provenance, entry))
+            values = {**asdict(part), "skipped_rows": json.dumps(part.skipped_rows)}
+            marks = ", ".join("?" * (len(_PART_COLUMNS) + 1))
+            query = f"INSERT INTO parts (output, {', '.join(_PART_COLUMNS)}) VALUES ({marks})"  # noqa: S608  ours
+            db.execute(query, (output, *(values[name] for name in _PART_COLUMNS)))
             self._insert_failures(db, output, part.number, failures)
+            self._set_statistics(db, output, statistics)
+
+    def keep_statistics(self, output: str, statistics: Mapping[str, Any]) -> None:
+        """Keep what a run has measured so far."""
+        with self._transaction() as db:
+            self._set_statistics(db, output, statistics)
+
+    @staticmethod
+    def _set_statistics(db: sqlite3.Connection, output: str, statistics: Mapping[str, Any] | None) -> None:
+        if statistics is not None:
+            query = "UPDATE outputs SET statistics = ? WHERE output = ?"
+            db.execute(query, (json.dumps(statistics, separators=(",", ":")), output))
+
+    def provenance(self, digests: Iterable[str]) -> dict[str, Any]:
+        """Return what parts were made from, by digest."""
+        with _translated():
+            query = "SELECT entry FROM provenance WHERE digest = ?"
+            found = {digest: self._connection.execute(query, (digest,)).fetchone() for digest in digests}
+        return {digest: json.loads(row[0]) for digest, row in found.items() if row}
 
     def note_failures(self, output: str, part: int, failures: Sequence[FailedRow]) -> None:
         """Keep the failed rows of a part that was given up, so that the user sees them."""
@@ -176,10 +270,17 @@ class Ledger:
         db.executemany("INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?)", rows)
 
     def end(self, output: str, status: str, reason: str | None) -> None:
-        """Note how the run on an output ended."""
+        """Note how the run on an output ended; when it is done, so are its input files."""
         with self._transaction() as db:
             query = "UPDATE outputs SET status = ?, ended = ?, reason = ? WHERE output = ?"
             db.execute(query, (status, now(), reason, output))
+            if status == "done":
+                db.execute("UPDATE inputs SET done = 1 WHERE output = ?", (output,))
+                db.execute(
+                    "UPDATE outputs SET first_row = (SELECT COALESCE(SUM(rows), 0) FROM parts WHERE output = ?) "
+                    "WHERE output = ?",
+                    (output, output),
+                )
 
     def failures(self, output: str) -> Iterator[str]:
         """Yield the failed rows of an output as JSON, in the order of their rows."""
@@ -202,7 +303,7 @@ def _entry(failure: FailedRow) -> dict[str, Any]:
         "stage": failure.stage,
         "code": failure.code,
         "message": failure.message,
-        "attempts": 1,
+        "attempts": failure.attempts,
     }
 
 
@@ -223,8 +324,8 @@ def _translated() -> Iterator[None]:
 def open_ledger(state_dir: Path) -> Iterator[Ledger]:
     """Open the ledger of a state directory for writing, and make it if it is not there. Raises OrtdeployError."""
     with _translated():
-        _make_folder(state_dir)
-        connection = sqlite3.connect(state_dir / FILE, isolation_level=None)
+        make_folder(state_dir)
+        connection = sqlite3.connect(state_dir / FILE, timeout=PATIENCE, isolation_level=None)
         try:
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
@@ -242,77 +343,31 @@ def _check_version(connection: sqlite3.Connection) -> None:
         raise OrtdeployError(f"the ledger {FILE} has format version {version}; this ortdeploy writes {LEDGER_VERSION}")
 
 
-def read_outputs(state_dir: Path) -> tuple[OutputRecord, ...]:
-    """Return what a state directory's ledger knows, without making or changing one; also while a run is live."""
+@contextmanager
+def read_ledger(state_dir: Path) -> Iterator[Ledger | None]:
+    """Open a ledger to read it, without making or changing one, also while a run is live; None where there is none."""
     path = state_dir / FILE
     if not path.exists():
-        return ()
+        yield None
+        return
     with _translated():
         # mode=rw and not ro: after a kill, SQLite must be able to roll the journal back before anybody can read.
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)
+        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)
         try:
             _check_version(connection)
-            return Ledger(connection, state_dir).outputs()
+            yield Ledger(connection, state_dir)
         finally:
             connection.close()
 
 
-@contextmanager
-def hold_lock(state_dir: Path) -> Iterator[None]:
-    """Hold the state directory alone. SQLite's file lock ends with the process, however it ends. Raises LockedError."""
-    with _translated():
-        _make_folder(state_dir)
-        connection = sqlite3.connect(state_dir / LOCK, timeout=LOCK_PATIENCE, isolation_level=None)
-    holder = state_dir / "lock.json"
-    try:
-        with _translated():
-            try:
-                connection.execute("BEGIN EXCLUSIVE")
-            except sqlite3.OperationalError as error:
-                if "locked" not in str(error):
-                    raise
-                raise LockedError(f"{state_dir} is held by a live run{_describe(holder)}") from error
-        _write_holder(holder)
-        try:
-            yield
-        finally:
-            holder.unlink(missing_ok=True)
-    finally:
-        connection.close()
+def read_outputs(state_dir: Path) -> tuple[OutputRecord, ...]:
+    """Return what a state directory's ledger knows; see `read_ledger`."""
+    with read_ledger(state_dir) as ledger:
+        return ledger.outputs() if ledger else ()
 
 
-def is_live(state_dir: Path) -> bool:
-    """Tell whether a run holds the state directory at this moment; nothing is made or held for it."""
-    if not (state_dir / LOCK).exists():
-        return False
-    with _translated():
-        connection = sqlite3.connect(state_dir / LOCK, timeout=0)
-        try:
-            connection.execute("SELECT 1 FROM sqlite_master").fetchone()
-        except sqlite3.OperationalError:
-            return True
-        finally:
-            connection.close()
-    return False
-
-
-def _write_holder(path: Path) -> None:
-    holder = {"pid": os.getpid(), "host": platform.node(), "started": now()}
-    try:
-        path.write_text(json.dumps(holder), encoding="utf-8")
-    except OSError as error:
-        raise OrtdeployError(f"{path} cannot be written: {error.strerror}") from error
-
-
-def _describe(holder: Path) -> str:
-    try:
-        known = json.loads(holder.read_text(encoding="utf-8"))
-        return f": process {known['pid']} on {known['host']}, since {known['started']}"
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
-
-
-def _make_folder(state_dir: Path) -> None:
+def make_folder(state_dir: Path) -> None:
+    """Make the state directory. Raises OrtdeployError."""
     try:
         state_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ortdeploy.deployment import Binding, Deployment, ResolvedJob, ResolvedModel, ResolvedProvider
-from ortdeploy.facts import AdapterFacts, ValueFacts
+from ortdeploy.facts import AdapterFacts, FileState, ValueFacts
 from ortdeploy.manifest.option_paths import with_full_paths, with_full_provider_paths
 from ortdeploy.manifest.spec import AdapterChoice, AdapterSpec, CheckSpec, StepSpec
 from ortdeploy.providers.catalogue import CPU, find_provider
@@ -130,7 +130,8 @@ class RunJob:
 
     `batch_size` 0: each row is one run; `pad_to` fills short batches; `max_failed` is a number of rows or a share;
     `missing` says by column what an empty value stands for; `read_size` rows are read at once, several batches where
-    rows are sorted by adapter.
+    rows are sorted by adapter. `files` are those to read; `first_row` rows came from others, in runs that are finished.
+    `replaces` is the run whose result makes room for this one's. `progress_timeout` is in seconds.
     """
 
     job: str
@@ -139,6 +140,8 @@ class RunJob:
     adapters: AdapterChoice
     format: str
     patterns: tuple[str, ...]
+    files: tuple[FileState, ...]
+    first_row: int
     inputs: tuple[PlannedInput, ...]
     missing: Mapping[str, Any]
     key: tuple[str, ...]
@@ -156,8 +159,12 @@ class RunJob:
     columns: tuple[str, ...]
     rows_per_part: int
     max_failed: int | str
+    max_consecutive: int | None
+    retries: int
+    progress_timeout: float | None
     identity: Mapping[str, str]
     committed_rows: int
+    replaces: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,8 +229,8 @@ def make_plan(deployment: Deployment, only_job: str | None = None) -> Plan:
     """Write down the steps for a deployment to which no rule objects."""
     spec = deployment.spec
     jobs = [job for job in deployment.jobs if only_job in {None, job.spec.name}]
-    finished = tuple(_finished(job) for job in jobs if job.output.state == "finished")
-    to_run = [job for job in jobs if job.output.state != "finished"]
+    finished = tuple(_finished(job) for job in jobs if job.is_finished)
+    to_run = [job for job in jobs if not job.is_finished]
     return Plan(
         deployment=spec.name,
         manifest=spec.path,
@@ -435,10 +442,12 @@ def planned_job(job: ResolvedJob) -> RunJob:
         adapters=choice,
         format=job.input.format or "",
         patterns=spec.input.paths,
+        files=job.input.states,
+        first_row=job.input.first_row,
         inputs=tuple(_planned_input(binding, job) for binding in job.bindings),
         missing=spec.input.missing,
         key=spec.input.key,
-        rows=job.input.rows,
+        rows=None if job.input.rows is None else job.input.first_row + job.input.rows,
         batch_size=job.batch_size,
         read_size=read_size,
         last=spec.last,
@@ -452,8 +461,12 @@ def planned_job(job: ResolvedJob) -> RunJob:
         columns=job.columns,
         rows_per_part=-(-spec.output.rows_per_part // read_size) * read_size,
         max_failed=spec.max_failed,
+        max_consecutive=spec.max_consecutive,
+        retries=spec.retries,
+        progress_timeout=spec.progress_timeout,
         identity=job.identity,
         committed_rows=job.output.rows,
+        replaces=job.output.run if job.output.state == "stale" else None,
     )
 
 

@@ -1,6 +1,7 @@
 """Gathers the facts that planning one manifest needs: runtime, models, adapters, labels, inputs, outputs."""
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from ortdeploy.facts import (
     FileFacts,
     HostFacts,
     InputFacts,
+    KnownFile,
     ModelFacts,
     OutputFacts,
     Problem,
@@ -21,7 +23,7 @@ from ortdeploy.facts import (
     unreadable,
 )
 from ortdeploy.graph.model import read_model
-from ortdeploy.ledger import OutputRecord, output_key, read_outputs
+from ortdeploy.ledger import OutputRecord, output_key, read_ledger
 from ortdeploy.manifest.document import Path as DocumentPath
 from ortdeploy.manifest.option_paths import OptionPath, find_option_paths
 from ortdeploy.manifest.spec import AdapterSpec, JobSpec, ModelSpec, Spec
@@ -81,10 +83,21 @@ def _probe_model(path: Path, shown: str, roots: tuple[str, ...], digests: Digest
     return ModelFacts(path=str(path), problem=problem) if problem else read_model(path, shown, digests.digest)
 
 
-def probe(spec: Spec, state_dir: Path, host: HostFacts) -> Facts:
-    """Look at every file that the manifest names and at every place that it writes to."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Before:
+    """What the ledger knows of a job's output, and of the input files that went into it."""
+
+    record: OutputRecord | None = None
+    inputs: tuple[KnownFile, ...] = ()
+
+
+def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] = ()) -> Facts:
+    """Look at every file that the manifest names and at every place that it writes to.
+
+    The outputs of `stale` jobs make room for new ones: what was taken up for them does not count.
+    """
     roots = (spec.folder, *spec.roots)
-    records = {record.output: record for record in read_outputs(state_dir)}
+    before = {job.name: _look_back(_full(spec, job.output.path), state_dir) for job in spec.jobs}
     digests = DigestCache(state_dir)
     label_paths = {step.options["from"] for job in spec.jobs for step in job.postprocess if step.name == "labels"}
     return Facts(
@@ -95,11 +108,32 @@ def probe(spec: Spec, state_dir: Path, host: HostFacts) -> Facts:
             adapter.name: _probe_adapter(_full(spec, adapter.path), adapter.path, roots, digests)
             for adapter in spec.adapters
         },
-        inputs={job.name: _probe_input(spec, job, host.runtime) for job in spec.jobs},
-        outputs={job.name: _probe_output(spec, job, state_dir, records, roots) for job in spec.jobs},
+        inputs={
+            job.name: _probe_input(spec, job, host.runtime, _Before() if job.name in stale else before[job.name])
+            for job in spec.jobs
+        },
+        outputs={
+            job.name: _stale(before[job.name])
+            if job.name in stale
+            else _probe_output(spec, job, state_dir, before[job.name], roots)
+            for job in spec.jobs
+        },
         labels={path: _probe_labels(_full(spec, path), path, roots) for path in label_paths},
         path_problems=_probe_option_paths(spec, roots),
     )
+
+
+def _look_back(folder: Path, state_dir: Path) -> _Before:
+    """Return what the ledger knows of an output folder; nothing where the user has taken the folder away."""
+    with read_ledger(state_dir) as ledger:
+        if ledger is None or not folder.exists():
+            return _Before()
+        key = output_key(folder, state_dir)
+        return _Before(record=ledger.output(key), inputs=ledger.inputs(key))
+
+
+def _stale(before: _Before) -> OutputFacts:
+    return OutputFacts(state="stale", run=before.record.run if before.record else None)
 
 
 def _full(spec: Spec, path: str) -> Path:
@@ -140,8 +174,9 @@ def _option_path_problem(path: Path, option: OptionPath) -> Problem | None:
     return Problem(kind="missing", detail=detail)
 
 
-def _probe_input(spec: Spec, job: JobSpec, runtime: RuntimeFacts) -> InputFacts:
-    return probe_input(spec.folder, job.input.paths, job.input.format, spec.roots, runtime.packages)
+def _probe_input(spec: Spec, job: JobSpec, runtime: RuntimeFacts, before: _Before) -> InputFacts:
+    facts = probe_input(spec.folder, job.input.paths, job.input.format, spec.roots, runtime.packages, before.inputs)
+    return replace(facts, first_row=before.record.first_row if before.record else 0)
 
 
 def _probe_adapter(path: Path, shown: str, roots: tuple[str, ...], digests: DigestCache) -> AdapterFacts:
@@ -172,27 +207,24 @@ def _probe_labels(path: Path, shown: str, roots: tuple[str, ...]) -> FileFacts:
     return FileFacts(path=str(path), sha256=digest, lines=lines)
 
 
-def _probe_output(
-    spec: Spec, job: JobSpec, state_dir: Path, records: dict[str, OutputRecord], roots: tuple[str, ...]
-) -> OutputFacts:
+def _probe_output(spec: Spec, job: JobSpec, state_dir: Path, before: _Before, roots: tuple[str, ...]) -> OutputFacts:
     folder = _full(spec, job.output.path)
     shown = job.output.path
     problem = _unwritable(folder, shown, roots)
     if problem is not None:
         return OutputFacts(problem=problem)
-    key = output_key(folder, state_dir)
-    record = records.get(key)
+    record = before.record
     if not folder.exists():
         return OutputFacts()
     if record is None and not any(folder.iterdir()):
         return OutputFacts(state="empty")
     if record is None:  # a run that began meanwhile stands in the ledger before it writes a file
-        record = next((one for one in read_outputs(state_dir) if one.output == key), None)
+        record = _look_back(folder, state_dir).record
     if record is None:
         return OutputFacts(state="foreign")
     damage = _damage(folder, shown, record)
     state = "finished" if record.status == "done" else "part"
-    return OutputFacts(state=state, identity=record.identity, rows=record.rows, problem=damage)
+    return OutputFacts(state=state, run=record.run, identity=record.identity, rows=record.rows, problem=damage)
 
 
 def _unwritable(folder: Path, shown: str, roots: tuple[str, ...]) -> Problem | None:

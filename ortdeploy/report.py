@@ -1,26 +1,23 @@
 """What a run leaves beside its parts: `_run.json` and `_failed.jsonl`, both derived from the ledger."""
 
-import hashlib
 import json
-import sys
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ortdeploy.batch_pool import Member
+from ortdeploy.job_statistics import run_share
 from ortdeploy.ledger import OutputRecord
 from ortdeploy.part_files import open_whole
+from ortdeploy.pipeline import Member
 from ortdeploy.plan import OpenSession, Plan, RunJob
-from ortdeploy.plan_file import encode
-from ortdeploy.timing import Histogram, sum_of
+from ortdeploy.provenance import plan_digest
+from ortdeploy.timing import Histogram
 from ortdeploy.version import versions
 
 FORMAT_VERSION = 1
 REPORT = "_run.json"
 FAILED = "_failed.jsonl"
-_KIB = 1024
 
 
 def write_report(
@@ -28,6 +25,7 @@ def write_report(
     folder: Path,
     record: OutputRecord,
     failures: Iterable[str],
+    origins: Mapping[str, Any],
     plan: Plan,
     step: RunJob,
     members: Sequence[Member],
@@ -49,32 +47,38 @@ def write_report(
         "ended": record.ended,
         "seconds": round(seconds, 6),
         "rows": _row_counts(record),
-        "plan": hashlib.sha256(json.dumps(encode(plan), sort_keys=True).encode()).hexdigest(),
+        "plan": plan_digest(plan, step.job),
         "manifest": next(fact.value for fact in plan.facts if fact.kind == "manifest"),
         "identity": dict(record.identity),
         "model": {"name": step.model, "path": session.path, "sha256": session.sha256},
         "adapter": " + ".join(step.adapters.always) or None,
-        "adapter_rows": _adapter_rows(members),
         "session": members[0].opened.candidate.name,
         "sessions_passed_over": dict(tried),
         "providers": [provider.name for provider in members[0].opened.candidate.providers],
         "placement": dict(members[0].opened.session.placement),
-        "session_run": _durations(sum_of(member.rows.run_times for member in members)),
         "sessions": [_session(member) for member in members],
-        "peak_memory_bytes": peak_memory(),
+        **_measured(record.statistics),
         "parts": [asdict(part) for part in record.parts],
+        "provenance": dict(origins),
         "versions": versions(),
     }
     with open_whole(folder / REPORT) as file:
         file.write((json.dumps(report, indent=2) + "\n").encode())
 
 
-def _adapter_rows(members: Sequence[Member]) -> dict[str, int]:
-    """Return how many rows of this run went through each adapter; those of the base model as none."""
-    counts: Counter[str] = Counter()
-    for member in members:
-        counts.update({" + ".join(names) or "none": rows for names, rows in member.rows.adapter_rows.items()})
-    return dict(sorted(counts.items()))
+def _measured(statistics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what all runs of the job have measured."""
+    stages = {name: Histogram.from_plain(stage) for name, stage in statistics["stages"].items()}
+    return {
+        "seconds_of_all_runs": statistics["seconds"],
+        "session_run": _durations(stages["run"]),
+        "session_run_share": run_share(statistics),
+        "stages": {name: _durations(histogram) for name, histogram in stages.items()},
+        "adapter_rows": statistics["adapter_rows"],
+        "retries": statistics["retries"],
+        "timeline": statistics["timeline"],
+        "peak_memory_bytes": statistics["peak_memory_bytes"],
+    }
 
 
 def _row_counts(record: OutputRecord) -> dict[str, int]:
@@ -93,7 +97,8 @@ def _session(member: Member) -> dict[str, Any]:
         "providers": [provider.name for provider in opened.candidate.providers],
         "placement": dict(opened.session.placement),
         "cache": opened.session.cache,
-        "batches": member.batches,
+        "batches": member.rows.run_times.count,
+        "batch_size": member.rows.batch_size,
         "rows": member.done,
         "session_run": _durations(member.rows.run_times),
         "failure": member.failure,
@@ -104,24 +109,3 @@ def _durations(run_times: Histogram) -> dict[str, Any]:
     shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
     percentiles = {name: run_times.percentile(share) for name, share in shares.items()}
     return {"count": run_times.count, "seconds": round(run_times.total, 6), **percentiles}
-
-
-def peak_memory() -> int | None:
-    """Return the largest resident set of this process so far in bytes; None where the system does not tell.
-
-    Linux tells it per address space in /proc; getrusage there also counts the parent from which a process was forked.
-    """
-    try:
-        status = Path("/proc/self/status").read_text(encoding="ascii")
-        return int(status.partition("VmHWM:")[2].split()[0]) * _KIB
-    except (OSError, ValueError, IndexError):
-        return _peak_of_getrusage()
-
-
-def _peak_of_getrusage() -> int | None:
-    try:
-        import resource  # noqa: PLC0415  not on Windows
-    except ImportError:
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * _KIB

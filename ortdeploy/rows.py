@@ -1,42 +1,78 @@
 """What happens to rows between source and sink: fed, run, postprocessed. One object a job and session, no I/O.
 
+All batches of a block are run, then postprocessed at once: what is done around a run costs little where runs are short.
 A failing batch is split until the bad row is alone; the rest is kept.
 """
 
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
+import structlog
 
-from ortdeploy.feeds import Feeder, StageError
+from ortdeploy.feeds import Feeder, StageError, cut
 from ortdeploy.plan import PlannedStep, RunJob
 from ortdeploy.probe_run import ProbeRun
+from ortdeploy.retries import try_again
 from ortdeploy.runtime.protocol import Array, Session
 from ortdeploy.session_runs import SessionRuns
-from ortdeploy.sources.protocol import Batch, Column, FailedRow
+from ortdeploy.sources.protocol import Block, Column, FailedRow
 from ortdeploy.tensors import TensorType
 from ortdeploy.timing import Histogram
 from ortdeploy.transforms.catalogue import POSTPROCESS
 from ortdeploy.transforms.protocol import Apply
 
+log = structlog.get_logger()
+
 Piece = tuple[Sequence[int], dict[str, Column]]
-"""Rows of a batch, and their results."""
+"""Rows of a block, by their places in it, and their results."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """The results of a batch, keys and outputs, and its rows that failed or were skipped."""
+    """The results of a block, keys and outputs, and its rows that failed or were skipped."""
 
     columns: dict[str, Column]
     committed: int
     failed: list[FailedRow]
-    skipped: int
+    skipped: tuple[int, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """The room that the results take, as far as they are arrays."""
+        return size_bytes(self.columns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A block with the tensors of all its rows; None where its batches must be fed one by one."""
+
+    block: Block
+    feeds: dict[str, Array] | None
+
+    @property
+    def size_bytes(self) -> int:
+        """The room that the rows take, as far as they are arrays."""
+        return size_bytes(self.block.columns) + size_bytes(self.feeds or {})
+
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    """Some rows of a block that were run together: what they were fed, and their results or why there are none."""
+
+    rows: Sequence[int]
+    adapters: tuple[str, ...]
+    feeds: dict[str, Array] | None = None
+    results: dict[str, Column] = field(default_factory=dict)
+    error: StageError | None = None
 
 
 class RowRunner:
-    """Runs batches of one job on a session."""
+    """Runs blocks of one job on a session, batch by block."""
 
     def __init__(self, job: RunJob, session: Session, probe: ProbeRun | None = None) -> None:
         """Build every step once."""
@@ -44,70 +80,161 @@ class RowRunner:
         self._feeder = Feeder(job)
         self._runs = SessionRuns(job, session, probe)
         self._postprocess = [(step, _build_postprocess(step)) for step in job.postprocess]
+        self._size = job.batch_size or 1
         self.adapter_rows: Counter[tuple[str, ...]] = Counter()
+        self.postprocess_times = Histogram()
+        self.retried = 0
 
     @property
     def run_times(self) -> Histogram:
         """How long the runs took."""
         return self._runs.run_times
 
-    def run(self, batch: Batch) -> Outcome:
-        """Run the rows of a batch; rows that fail are named, the others give results."""
-        failed = list(batch.failed)
-        if self._job.last == "drop" and 0 < self._job.batch_size > batch.count:
-            return Outcome(columns={}, committed=0, failed=failed, skipped=batch.count - len(failed))
-        pieces = [
-            piece
-            for adapters, rows in self._groups(batch, failed)
-            for piece in self._split(batch, rows, adapters, failed)
-        ]
-        skipped = batch.count - len(failed) - sum(len(rows) for rows, _ in pieces)
-        columns = self._collect(batch, pieces)
-        failed.sort(key=lambda row: row.row)
-        return Outcome(columns=columns, committed=sum(len(r) for r, _ in pieces), failed=failed, skipped=skipped)
+    @property
+    def progressed(self) -> float:
+        """When the last run ended, as perf_counter tells; 0 before the first."""
+        return self._runs.progressed
 
-    def _groups(self, batch: Batch, failed: list[FailedRow]) -> Iterator[tuple[tuple[str, ...], Sequence[int]]]:
+    @property
+    def batch_size(self) -> int:
+        """How many rows a run has at most; less than planned where memory ran out."""
+        return self._size
+
+    def run(self, prepared: Prepared) -> Outcome:
+        """Run the rows of a block; rows that fail are named, the others give results."""
+        block, failed = prepared.block, list(prepared.block.failed)
+        runs = [self._run_batch(prepared, rows, adapters) for adapters, rows in self._batches(block, failed)]
+        begin = time.perf_counter()
+        pieces = self._finish_together(runs)
+        if pieces is None:
+            pieces = [piece for run in runs for piece in self._finish(block, run, failed)]
+        self.postprocess_times.add(time.perf_counter() - begin)
+        if len(block.rows) < block.count or failed:
+            failed.sort(key=lambda row: row.row)
+        committed = sum(len(rows) for rows, _ in pieces)
+        columns = self._collect(block, pieces)
+        skipped = self._skipped(block, pieces, failed)
+        return Outcome(columns=columns, committed=committed, failed=failed, skipped=skipped)
+
+    def _batches(self, block: Block, failed: list[FailedRow]) -> Iterator[tuple[tuple[str, ...], Sequence[int]]]:
         """Yield the rows of each run with their adapters; rows that no adapter is meant for fail."""
-        chosen = self._job.adapters
+        chosen, size = self._job.adapters, self._size
         if chosen.column is None:
-            if len(batch.rows):
-                yield chosen.always, range(len(batch.rows))
+            whole = self._job.batch_size
+            last = block.count // whole * whole if self._job.last == "drop" and whole else block.count
+            yield from ((chosen.always, rows) for rows in cut(block, size) if block.rows[rows[0]] - block.start < last)
             return
         groups: dict[tuple[str, ...], list[int]] = {}
-        for row in range(len(batch.rows)):
+        for row in range(len(block.rows)):
             try:
-                groups.setdefault(self._feeder.adapters(batch, row), []).append(row)
+                groups.setdefault(self._feeder.adapters(block, row), []).append(row)
             except StageError as error:
-                failed.append(self._failure(batch, row, error))
-        size = self._job.batch_size or 1
+                failed.append(self._failure(block, row, error))
         for adapters, rows in groups.items():
             yield from ((adapters, rows[start : start + size]) for start in range(0, len(rows), size))
 
-    def _split(
-        self, batch: Batch, rows: Sequence[int], adapters: tuple[str, ...], failed: list[FailedRow]
-    ) -> list[Piece]:
-        """Try rows together; where that fails, each half on its own."""
+    def _run_batch(self, prepared: Prepared, rows: Sequence[int], adapters: tuple[str, ...]) -> _Run:
+        """Run some rows together, with tensors cut from the block's where there are some."""
+        run = _Run(rows=rows, adapters=adapters)
         try:
-            feeds = self._feeder.feeds(batch, rows)
-            results = self._apply_postprocess(self._runs.run(feeds, len(rows), adapters))
+            if prepared.feeds is None:
+                run.feeds = self._feeder.feeds(prepared.block, rows)
+            else:
+                run.feeds = self._feeder.slices(prepared.feeds, rows)
+            run.results = self._runs.run(run.feeds, len(rows), adapters)
         except StageError as error:
-            if len(rows) == 1:
-                failed.append(self._failure(batch, rows[0], error))
-                return []
-            middle = len(rows) // 2
-            halves = (rows[:middle], rows[middle:])
-            return [piece for half in halves for piece in self._split(batch, half, adapters, failed)]
-        self.adapter_rows[adapters] += len(rows)
+            run.error = error
+        return run
+
+    def _finish_together(self, runs: Sequence[_Run]) -> list[Piece] | None:
+        """Postprocess what all runs gave at once; None where some failed, or gave numbers that on_nan refuses."""
+        if any(run.error for run in runs):
+            return None
+        if not runs:
+            return []
+        if self._job.adapters.column is None:
+            rows: Sequence[int] = range(runs[0].rows[0], runs[-1].rows[-1] + 1)
+        else:
+            rows = [row for run in runs for row in run.rows]
+        results = _joined([run.results for run in runs])
+        try:
+            results = self._apply_postprocess(results)
+        except StageError:
+            return None
+        finite = self._finite(results, len(rows))
+        if finite is not None and not finite.all():
+            return None
+        for run in runs:
+            self.adapter_rows[run.adapters] += len(run.rows)
+        return [(rows, results)]
+
+    def _finish(self, block: Block, run: _Run, failed: list[FailedRow]) -> list[Piece]:
+        """Postprocess what a run gave; where it failed, each half of its rows on its own."""
+        rows = run.rows
+        if run.error is None:
+            try:
+                results = self._apply_postprocess(dict(run.results))
+            except StageError as error:
+                run.error = error
+        if run.error is not None:
+            return self._split(block, run, run.error, failed)
         finite = self._finite(results, len(rows))
         if finite is None or finite.all():
+            self.adapter_rows[run.adapters] += len(rows)
             return [(rows, results)]
-        clean = self._feeder.finite_rows(feeds, len(rows))
+        clean = self._feeder.finite_rows(run.feeds or {}, len(rows))
         if not clean.all() and (clean & ~finite).any():  # a graph that mixes rows: NaN of some may have reached others
-            self._refuse_not_finite(batch, rows, clean, failed)
-            self.adapter_rows[adapters] -= len(rows)
-            return self._split(batch, [row for row, fine in zip(rows, clean, strict=True) if fine], adapters, failed)
-        self._refuse_not_finite(batch, rows, finite, failed)
+            self._refuse_not_finite(block, rows, clean, failed)
+            return self._again(block, [row for row, fine in zip(rows, clean, strict=True) if fine], run, failed)
+        self.adapter_rows[run.adapters] += len(rows)
+        self._refuse_not_finite(block, rows, finite, failed)
         return _keep(rows, results, finite)
+
+    def _split(self, block: Block, run: _Run, error: StageError, failed: list[FailedRow]) -> list[Piece]:
+        """Run each half of the rows of a failed run; a row that is alone fails, or is tried once more."""
+        rows = run.rows
+        if len(rows) > 1:
+            if error.no_memory:
+                self._halve(len(rows), error)
+            middle = -(-len(rows) // 2)
+            return [piece for half in (rows[:middle], rows[middle:]) for piece in self._again(block, half, run, failed)]
+        attempts = 1
+        if error.transient and self._job.retries:
+            run, attempts = self._retry(block, run)
+            if run.error is None:
+                return self._finish(block, run, failed)
+            error = run.error
+        failed.append(self._failure(block, rows[0], error, attempts))
+        return []
+
+    def _again(self, block: Block, rows: Sequence[int], like: _Run, failed: list[FailedRow]) -> list[Piece]:
+        """Run some of a run's rows once more."""
+        return self._finish(block, self._run_batch(Prepared(block=block, feeds=None), rows, like.adapters), failed)
+
+    def _retry(self, block: Block, run: _Run) -> tuple[_Run, int]:
+        """Run a single row until it does not fail for a passing reason; return that run, and how many it took."""
+        again = partial(self._run_batch, Prepared(block=block, feeds=None), run.rows, run.adapters)
+        run, attempts = try_again(run, again, _may_pass, self._job.retries)
+        self.retried += attempts - 1
+        return run, attempts
+
+    def _halve(self, rows: int, error: StageError) -> None:
+        """Run fewer rows at once from now on: memory ran out with so many. Raises MemoryError where that can't be."""
+        if self._feeder.fixed:
+            raise MemoryError(str(error))
+        smaller = -(-rows // 2)
+        if smaller < self._size:
+            log.warning("batch.halved", rows=smaller, before=self._size)
+            self._size = smaller
+            self._feeder.run_less(smaller)
+
+    def _skipped(self, block: Block, pieces: list[Piece], failed: list[FailedRow]) -> tuple[int, ...]:
+        """Return the rows that are neither committed nor failed."""
+        missing = block.count - len(failed) - sum(len(rows) for rows, _ in pieces)
+        if not missing:
+            return ()
+        known = {row.row for row in failed}.union(block.rows[row] for rows, _ in pieces for row in rows)
+        return tuple(row for row in range(block.start, block.start + block.count) if row not in known)
 
     def _apply_postprocess(self, results: dict[str, Column]) -> dict[str, Column]:
         for step, apply in self._postprocess:
@@ -127,38 +254,61 @@ class RowRunner:
             finite &= _finite_rows(results[name])
         return finite
 
-    def _refuse_not_finite(self, batch: Batch, rows: Sequence[int], fine: Array, failed: list[FailedRow]) -> None:
+    def _refuse_not_finite(self, block: Block, rows: Sequence[int], fine: Array, failed: list[FailedRow]) -> None:
         """Make failed rows of those that are not fine, where on_nan says so; else they count as skipped."""
         if self._job.on_nan == "fail":
             error = StageError("run", "not-finite", "an output holds NaN or an infinity")
-            failed += [self._failure(batch, row, error) for row, good in zip(rows, fine, strict=True) if not good]
+            failed += [self._failure(block, row, error) for row, good in zip(rows, fine, strict=True) if not good]
 
-    def _failure(self, batch: Batch, row: int, error: StageError) -> FailedRow:
-        key = {name: _json_value(batch.columns[name][row]) for name in self._job.key}
+    def _failure(self, block: Block, row: int, error: StageError, attempts: int = 1) -> FailedRow:
+        key = {name: _json_value(block.columns[name][row]) for name in self._job.key}
         return FailedRow(
-            row=batch.rows[row],
-            source=batch.source(row),
+            row=block.rows[row],
+            source=block.source(row),
             stage=error.stage,
             code=error.code,
             message=str(error),
             key=key,
+            attempts=attempts,
         )
 
-    def _collect(self, batch: Batch, pieces: list[Piece]) -> dict[str, Column]:
+    def _collect(self, block: Block, pieces: list[Piece]) -> dict[str, Column]:
         """Put keys and results of all pieces together again, in the order of the rows."""
         if not pieces:
             return {}
-        if len(pieces) == 1 and len(pieces[0][0]) == len(batch.rows):
-            keys = {name: batch.columns[name] for name in self._job.key}
+        if len(pieces) == 1 and pieces[0][0] == range(len(block.rows)):
+            keys = {name: block.columns[name] for name in self._job.key}
             return {**keys, **{name: pieces[0][1][name] for name in self._job.columns}}
         chosen = [row for rows, _ in pieces for row in rows]
         order = None if chosen == sorted(chosen) else sorted(range(len(chosen)), key=chosen.__getitem__)
         chosen.sort()
-        columns: dict[str, Column] = {name: [batch.columns[name][row] for row in chosen] for name in self._job.key}
+        columns: dict[str, Column] = {name: [block.columns[name][row] for row in chosen] for name in self._job.key}
         for name in self._job.columns:
             column = _concatenate([results[name] for _, results in pieces])
             columns[name] = column if order is None else _ordered(column, order)
         return columns
+
+
+def size_bytes(columns: Mapping[str, Column]) -> int:
+    """Return the room that arrays take; also those in a list."""
+    return sum(_bytes_of(column) for column in columns.values())
+
+
+def _bytes_of(column: Column) -> int:
+    if isinstance(column, np.ndarray):
+        return column.nbytes
+    return sum(value.nbytes for value in column if isinstance(value, np.ndarray))
+
+
+def _may_pass(run: _Run) -> bool:
+    return run.error is not None and run.error.transient
+
+
+def _joined(results: Sequence[dict[str, Column]]) -> dict[str, Column]:
+    """Return the columns of several runs as one."""
+    if len(results) == 1:
+        return dict(results[0])
+    return {name: _concatenate([one[name] for one in results]) for name in results[0]}
 
 
 def _keep(rows: Sequence[int], results: dict[str, Column], chosen: Array) -> list[Piece]:

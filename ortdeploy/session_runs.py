@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import structlog
 
-from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
+from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError, ProviderFailedError, TransientError
 from ortdeploy.element_types import widened
 from ortdeploy.feeds import StageError
 from ortdeploy.plan import RunJob
@@ -38,6 +38,7 @@ class SessionRuns:
         self._probe = probe
         self._effective: set[tuple[str, ...]] = set()
         self.run_times = Histogram()
+        self.progressed = 0.0
 
     def run(self, feeds: Mapping[str, Array], rows: int, adapters: tuple[str, ...]) -> dict[str, Column]:
         """Run once and return each output's rows. Raises StageError, ProviderFailedError."""
@@ -46,14 +47,18 @@ class SessionRuns:
             values = self._run_both(self._probe, feeds, adapters) if self._probe else self._run(feeds, adapters)
         except ProviderFailedError:
             raise
+        except (OutOfMemoryError, MemoryError) as error:
+            raise StageError("run", "out-of-memory", f"memory ran out: {error}", no_memory=True) from error
         except OrtdeployError as error:
-            raise StageError("run", "run-refused", str(error)) from error
-        self.run_times.add(time.perf_counter() - begin)
+            raise StageError("run", "run-refused", str(error), transient=isinstance(error, TransientError)) from error
+        end = time.perf_counter()
+        self.run_times.add(end - begin)
+        self.progressed = end
         if adapters and adapters not in self._effective:
             self._prove_effect(feeds, adapters)
         if self._job.batch_size == 0:
             return {name: _as_row(value) for name, value in zip(self._job.fetch, values, strict=True)}
-        expected = self._job.pad_to or rows
+        expected = len(next(iter(feeds.values()))) if self._job.pad_to else rows
         for name, value in zip(self._job.fetch, values, strict=True):
             if np.ndim(value) == 0 or len(value) != expected:
                 shape = format_shape(np.shape(value))

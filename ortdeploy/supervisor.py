@@ -17,12 +17,12 @@ import structlog
 from ortdeploy.child import child_command, how_it_ended
 from ortdeploy.diagnostics import LockedError, OrtdeployError
 from ortdeploy.executor import Execution
-from ortdeploy.job_run import JobResult, Status
 from ortdeploy.native_output import NativeOutput, explain
 from ortdeploy.opening import TriedSession
 from ortdeploy.plan import OpenSession, Plan, PlannedSession, RunJob, keep_jobs
 from ortdeploy.plan_file import encode
 from ortdeploy.providers.catalogue import CPU
+from ortdeploy.results import JobResult, Status
 
 log = structlog.get_logger()
 

@@ -1,8 +1,11 @@
 """Percentiles of durations in constant memory."""
 
 import math
+import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
 _STEPS_PER_OCTAVE = 32  # a bucket is 2.2 % wide
 
@@ -22,6 +25,19 @@ class Histogram:
         self.count += 1
         self.total += seconds
 
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "Histogram":
+        """Return what `plain` has made JSON of."""
+        histogram = cls()
+        histogram.buckets.update({int(bucket): number for bucket, number in plain["buckets"].items()})
+        histogram.count, histogram.total = plain["count"], plain["total"]
+        return histogram
+
+    def plain(self) -> dict[str, Any]:
+        """Return the counts as JSON has them."""
+        buckets = {str(bucket): number for bucket, number in sorted(self.buckets.items())}
+        return {"count": self.count, "total": round(self.total, 6), "buckets": buckets}
+
     def include(self, other: "Histogram") -> None:
         """Count what another histogram has counted."""
         self.buckets.update(other.buckets)
@@ -36,6 +52,14 @@ class Histogram:
             if left <= 0:
                 return float(2 ** (bucket / _STEPS_PER_OCTAVE))
         return None
+
+
+@contextmanager
+def timed(histogram: Histogram) -> Iterator[None]:
+    """Count how long the block takes."""
+    begin = time.perf_counter()
+    yield
+    histogram.add(time.perf_counter() - begin)
 
 
 def sum_of(histograms: Iterable[Histogram]) -> Histogram:

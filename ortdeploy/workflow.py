@@ -3,7 +3,7 @@
 Commands call as far as they go.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -78,8 +78,12 @@ def plan_manifests(
     state_dir: str | None,
     only_job: str | None = None,
     device: str | None = None,
+    new_run: bool = False,
 ) -> Planned:
-    """Validate, look at the world, object, and write down the steps; `device` is a file to take for this machine."""
+    """Validate, look at the world, object, and write down the steps; `device` is a file to take for this machine.
+
+    `new_run`: jobs whose result is unfinished, or made from something else, start over.
+    """
     validated = validate(paths, options)
     plans: list[Plan] = []
     diagnostics = validated.diagnostics
@@ -90,7 +94,7 @@ def plan_manifests(
     for spec in validated.specs:
         if host is None:
             break
-        plan, found = _plan_one(spec, host, state_dir, only_job)
+        plan, found = _plan_one(spec, host, state_dir, only_job, new_run=new_run)
         diagnostics += _assumed(found) if device else found
         if plan is not None:
             plans.append(plan)
@@ -169,20 +173,39 @@ def _probe_host(specs: Sequence[Spec]) -> "HostFacts":
 
 
 def _plan_one(
-    spec: Spec, host: "HostFacts", state_dir: str | None, only_job: str | None
+    spec: Spec, host: "HostFacts", state_dir: str | None, only_job: str | None, *, new_run: bool
 ) -> "tuple[Plan | None, tuple[Diagnostic, ...]]":
     from ortdeploy.plan import make_plan  # noqa: PLC0415
 
-    deployment, diagnostics = _resolve(spec, host, state_dir)
+    stale = _stale_jobs(spec, host, state_dir, only_job) if new_run else frozenset()
+    deployment, diagnostics = _resolve(spec, host, state_dir, stale)
     return (None if has_errors(diagnostics) else make_plan(deployment, only_job)), diagnostics
 
 
-def _resolve(spec: Spec, host: "HostFacts", state_dir: str | None) -> "tuple[Deployment, tuple[Diagnostic, ...]]":
+def _stale_jobs(spec: Spec, host: "HostFacts", state_dir: str | None, only_job: str | None) -> frozenset[str]:
+    """Return the jobs that a new run starts over: with a result of ours, unfinished or made from something else."""
+    from ortdeploy.deployment import resolve  # noqa: PLC0415
+    from ortdeploy.probe import probe  # noqa: PLC0415
+
+    deployment = resolve(spec, probe(spec, state_folder(spec.folder, state_dir), host))
+    return frozenset(
+        job.spec.name
+        for job in deployment.jobs
+        if only_job in {None, job.spec.name}
+        and job.output.state in {"part", "finished"}
+        and job.readable
+        and not (job.is_finished and job.is_current)
+    )
+
+
+def _resolve(
+    spec: Spec, host: "HostFacts", state_dir: str | None, stale: Collection[str] = ()
+) -> "tuple[Deployment, tuple[Diagnostic, ...]]":
     """Join a spec with facts, and let the rules object."""
     from ortdeploy.deployment import resolve  # noqa: PLC0415  brings numpy, which validate does not need
     from ortdeploy.probe import probe  # noqa: PLC0415
 
-    deployment = resolve(spec, probe(spec, state_folder(spec.folder, state_dir), host))
+    deployment = resolve(spec, probe(spec, state_folder(spec.folder, state_dir), host, stale))
     diagnostics = check_rules(load_rules(DEPLOYMENT_RULES), deployment, spec)
     if deployment.jobs and not has_errors(diagnostics):
         from ortdeploy.batch_trial import try_batches  # noqa: PLC0415  only what has jobs

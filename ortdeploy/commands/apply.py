@@ -17,11 +17,11 @@ from ortdeploy.commands.shared import load_options, start_logging, use_color, wr
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Span, has_errors
 from ortdeploy.executor import Execution
 from ortdeploy.exit_codes import EXIT_OK, EXIT_REJECTED
-from ortdeploy.job_run import JobResult, Status
 from ortdeploy.manifest.document import stage_diagnostic
 from ortdeploy.native_output import private_streams
 from ortdeploy.plan import Plan, RunJob, job_names, keep_jobs
 from ortdeploy.plan_file import is_plan_file, load_plans
+from ortdeploy.results import JobResult, Status
 from ortdeploy.views import json, text
 from ortdeploy.workflow import Planned, check_job_name, check_saved_plan, plan_manifests, state_folder
 
@@ -59,7 +59,11 @@ def _load_or_plan(arguments: argparse.Namespace) -> Planned:
     saved = _saved_plan(arguments.paths)
     if saved is None:
         return plan_manifests(
-            arguments.paths, load_options(arguments), state_dir=arguments.state_dir, only_job=arguments.job
+            arguments.paths,
+            load_options(arguments),
+            state_dir=arguments.state_dir,
+            only_job=arguments.job,
+            new_run=arguments.new_run,
         )
     if saved.diagnostics:
         return saved

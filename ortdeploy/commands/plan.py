@@ -22,6 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
         state_dir=arguments.state_dir,
         only_job=arguments.job,
         device=arguments.device,
+        new_run=arguments.new_run,
     )
     rejected = has_errors(planned.diagnostics)
     if arguments.format == "json":

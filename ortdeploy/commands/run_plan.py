@@ -18,12 +18,13 @@ import structlog
 from ortdeploy.commands.shared import start_logging
 from ortdeploy.diagnostics import LockedError, OrtdeployError
 from ortdeploy.executor import Execution
-from ortdeploy.job_run import JobResult, Observer, Status
-from ortdeploy.ledger import Ledger, hold_lock, open_ledger
+from ortdeploy.ledger import Ledger, open_ledger, output_key
 from ortdeploy.native_output import NativeOutput, private_streams
 from ortdeploy.opening import Announce, TriedSession
+from ortdeploy.output_lock import hold_output, hold_outputs
 from ortdeploy.plan import Plan, RunJob
 from ortdeploy.plan_file import decode_plan
+from ortdeploy.results import JobResult, Observer, Status
 from ortdeploy.supervisor import Supervisor, needs_supervision, result_message
 from ortdeploy.views import progress
 
@@ -111,7 +112,7 @@ def _execute(
 
     with (
         structlog.contextvars.bound_contextvars(run=run_id, deployment=plan.deployment),
-        hold_lock(state_dir),
+        hold_outputs(state_dir, _outputs(plan, state_dir)),
         open_ledger(state_dir) as ledger,
     ):
         log.info("run.started", manifest=plan.manifest)
@@ -133,10 +134,16 @@ def _execute(
         log.info("run.finished", jobs=ended)
 
 
+def _outputs(plan: Plan, state_dir: Path) -> list[str]:
+    """Return the outputs that a plan's jobs write, as the ledger names them."""
+    return [output_key(Path(plan.folder) / step.output, state_dir) for step in plan.steps if isinstance(step, RunJob)]
+
+
 def _close_job(plan: Plan, state_dir: Path, step: RunJob, reason: str) -> JobResult:
     """Write down that a crash ended a job; what is committed stays, and the next apply goes on from there."""
     log.error("job.failed", job=step.job, model=step.model, reason=reason)
-    with hold_lock(state_dir), open_ledger(state_dir) as ledger:
+    output = output_key(Path(plan.folder) / step.output, state_dir)
+    with hold_output(state_dir, output), open_ledger(state_dir) as ledger:
         return _failed_job(ledger, Path(plan.folder), step, reason)
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from ortdeploy.commands.shared import load_options, log_outcome, use_color
 from ortdeploy.diagnostics import has_errors
 from ortdeploy.exit_codes import EXIT_OK, EXIT_REJECTED
-from ortdeploy.ledger import OutputRecord, is_live, output_key, read_outputs
+from ortdeploy.ledger import OutputRecord, output_key, read_outputs
 from ortdeploy.manifest.spec import Spec
+from ortdeploy.output_lock import is_live
 from ortdeploy.views import json, text
 from ortdeploy.workflow import state_folder, validate
 
@@ -31,9 +32,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _records(spec: Spec, state_dir: str | None) -> list[tuple[str, str, OutputRecord | None]]:
     folder = state_folder(spec.folder, state_dir)
-    live = is_live(folder)
     known = {
-        record.output: record if live or record.status != "running" else replace(record, status="stopped")
+        record.output: record
+        if record.status != "running" or is_live(folder, record.output)
+        else replace(record, status="stopped")
         for record in read_outputs(folder)
     }
     found = []

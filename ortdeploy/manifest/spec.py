@@ -200,6 +200,9 @@ class JobSpec:
     postprocess: tuple[StepSpec, ...]
     output: OutputSpec
     max_failed: int | str
+    max_consecutive: int | None
+    retries: int
+    progress_timeout: float | None
     on_nan: str | None
     at: Path
 
@@ -405,6 +408,9 @@ def _job(name: str, data: Mapping[str, Any]) -> JobSpec:
         postprocess=_steps(data.get("postprocess", []), (*at, "postprocess")),
         output=_output(data["output"], (*at, "output")),
         max_failed=errors.get("max_failed", 0),
+        max_consecutive=errors.get("max_consecutive"),
+        retries=errors.get("retries", 0),
+        progress_timeout=_seconds(errors["progress_timeout"]) if "progress_timeout" in errors else None,
         on_nan=errors.get("on_nan"),
         at=at,
     )
@@ -432,6 +438,17 @@ def _input(data: Mapping[str, Any], at: Path) -> InputSpec:
         key=tuple(data.get("key", ())),
         at=at,
     )
+
+
+_SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
+
+
+def _seconds(value: float | str) -> float:
+    """Return a duration that is written with its unit; a bare number is seconds."""
+    if not isinstance(value, str):
+        return float(value)
+    number = value.rstrip("himns")
+    return float(number) * _SECONDS[value[len(number) :]]
 
 
 def _output(data: Mapping[str, Any], at: Path) -> OutputSpec:

@@ -5,7 +5,8 @@ Why: a finished output is never overwritten, and parts of two plans are never mi
 
 Example: a job ran, then its model was replaced, and the job is applied again to the same folder.
 
-How to fix: choose another output path, or move the old folder away.
+How to fix: start over with `ortdeploy apply --new-run`, which keeps the old folder under another name; or choose
+another output path.
 """
 
 from collections.abc import Iterator
@@ -24,6 +25,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
         path = job.spec.output.path
         have = job.output.identity if job.readable else {}
         changed = [name for name, value in job.identity.items() if have.get(name, value) != value]
+        changed += [f"input file {name}" for name in job.input.changed[:3]]
         if job.output.state == "foreign":
             detail = (
                 f'"{path}" holds files that no run recorded under this state directory wrote. '
@@ -32,8 +34,8 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
         elif changed:
             detail = (
                 f'"{path}" holds {"the finished result" if job.output.state == "finished" else "committed parts"} of '
-                f"this job, made before these changed: {', '.join(changed)}. Choose another output path, or move the "
-                "folder away."
+                f"this job, made before these changed: {', '.join(changed)}. Apply with --new-run to start over (the "
+                "old folder is kept under another name), or choose another output path."
             )
         else:
             continue

@@ -7,8 +7,10 @@ of a model; what does not fit any more is made anew in its place.
 
 import hashlib
 import json
+import os
 import platform
 import shutil
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -22,6 +24,9 @@ from ortdeploy.part_files import open_whole, sync_folder
 from ortdeploy.plan import OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.providers.catalogue import CPU, find_provider
 from ortdeploy.runtime.machine import probe_machine
+
+_ABANDONED_SECONDS = 24 * 3600
+"""A folder that nobody has touched for so long was left by a run that was killed; others may be in the making."""
 
 MODEL, MADE_BY = "model.onnx", "made_by.json"
 
@@ -41,7 +46,7 @@ class CacheEntry:
     def __init__(self, folder: Path, step: OpenSession, candidate: PlannedSession) -> None:
         """Work out what the entry depends on; nothing is touched."""
         name = hashlib.sha256(f"{step.model}\0{candidate.name}".encode()).hexdigest()[:16]  # a name may hold anything
-        self._folder, self._building = folder / name, folder / f".{name}.making"
+        self._folder, self._building = folder / name, folder / f".{name}.{os.getpid()}.making"
         self._depends_on = _dependencies(step, candidate)
 
     def find(self) -> tuple[CachedModel | None, str]:
@@ -62,7 +67,9 @@ class CacheEntry:
 
     def begin(self) -> Path:
         """Make an empty folder to make the model in, and return the model's path. Raises OSError."""
-        shutil.rmtree(self._building, ignore_errors=True)
+        for left in self._building.parent.glob(f".{self._folder.name}.*.making"):
+            if left == self._building or left.stat().st_mtime < time.time() - _ABANDONED_SECONDS:
+                shutil.rmtree(left, ignore_errors=True)
         self._building.mkdir(parents=True)
         return self._building / MODEL
 

@@ -4,15 +4,16 @@ ONNX Runtime's Python wrapper retries on the CPU when a session cannot be create
 `enable_fallback=0`; and it lists providers that took no node, so placement is read from the recorded assignment.
 """
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime as ort
-from onnxruntime.capi.onnxruntime_pybind11_state import EPFail
+from onnxruntime.capi.onnxruntime_pybind11_state import EPFail, Fail, RuntimeException
 
-from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
+from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError, ProviderFailedError, TransientError
 from ortdeploy.element_types import numpy_dtype
 from ortdeploy.plan import LoadAdapter, OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.providers.catalogue import CPU
@@ -37,6 +38,12 @@ _ORDER = {
 }
 _EXECUTION = {"sequential": ort.ExecutionMode.ORT_SEQUENTIAL, "parallel": ort.ExecutionMode.ORT_PARALLEL}
 _ERRORS_ONLY = 3
+_MAY_PASS = (Fail, RuntimeException)
+"""Errors that a device may have once and not again; the CPU provider computes the same every time."""
+_NO_MEMORY = re.compile(
+    r"failed to allocate|bad_alloc|out of memory|out_of_memory|alloc_failed|smaller than requested bytes", re.IGNORECASE
+)
+"""What ONNX Runtime's arenas and the devices' libraries say when there is no memory."""
 _RECORD_ASSIGNMENT = "session.record_ep_graph_assignment_info"
 
 
@@ -78,10 +85,19 @@ class OrtSession:
             return self._session.run(outputs, feeds, options)  # type: ignore[no-any-return]  # onnxruntime is untyped
         except MemoryError:
             raise
-        except EPFail as error:
-            raise ProviderFailedError(_first_line(error)) from error
         except Exception as error:  # every error of the binding is its own class, all derived from Exception
-            raise OrtdeployError(_first_line(error)) from error
+            raise self._translated(error) from error
+
+    def _translated(self, error: Exception) -> OrtdeployError:
+        """Return what an error of a run means: memory, the provider, a device's passing trouble, or the row itself."""
+        message = _first_line(error)
+        if _NO_MEMORY.search(str(error)):
+            return OutOfMemoryError(message)
+        if isinstance(error, EPFail):
+            return ProviderFailedError(message)
+        if isinstance(error, _MAY_PASS) and set(self.placement) - {CPU}:
+            return TransientError(message)
+        return OrtdeployError(message)
 
     def _options_with(self, adapters: tuple[str, ...]) -> ort.RunOptions:
         """Return the run options that make some adapters active: they cannot be taken out of run options again."""

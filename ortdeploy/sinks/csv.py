@@ -49,6 +49,6 @@ def _flatten(name: str, column: Column) -> Iterator[tuple[str, list[Any]]]:
         yield ".".join([name, *map(str, index)]), array[(slice(None), *index)].tolist()
 
 
-def open_sink(file: BinaryIO, columns: Sequence[str]) -> _CsvSink:
-    """Begin a part."""
+def open_sink(file: BinaryIO, columns: Sequence[str], _origin: str) -> _CsvSink:
+    """Begin a part; the format has no place for its origin, which stands in the report."""
     return _CsvSink(file, columns)

@@ -59,6 +59,6 @@ def _without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def open_sink(file: BinaryIO, columns: Sequence[str]) -> _JsonlSink:
-    """Begin a part."""
+def open_sink(file: BinaryIO, columns: Sequence[str], _origin: str) -> _JsonlSink:
+    """Begin a part; the format has no place for its origin, which stands in the report."""
     return _JsonlSink(file, columns)

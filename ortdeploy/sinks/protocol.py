@@ -23,5 +23,5 @@ class SinkModule(Protocol):
 
     SUFFIX: str
 
-    def open_sink(self, file: BinaryIO, columns: Sequence[str]) -> Sink:
-        """Begin a part with these columns, in this order."""
+    def open_sink(self, file: BinaryIO, columns: Sequence[str], origin: str, /) -> Sink:
+        """Begin a part with these columns, in this order; `origin` is JSON for the format's own metadata."""

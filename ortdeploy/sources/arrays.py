@@ -1,6 +1,6 @@
 """Rows of arrays over several files; shared by .npy and .npz. Slices of mapped arrays are handed on without a copy."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.sources.files import shown
-from ortdeploy.sources.protocol import Array, Batch, Column, Wanted
+from ortdeploy.sources.protocol import Array, Block, Column, Wanted
 from ortdeploy.tensors import ELEMENT_TYPES, ROWS, TensorType
 
 _KINDS_OF_TEXT = "US"
@@ -47,40 +47,27 @@ class Rows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ArraySource:
-    """Batches over files whose arrays `load` returns by column name."""
+    """Blocks over files whose arrays `load` returns by column name."""
 
     files: Sequence[str]
     folder: str
     wanted: Wanted
     load: Callable[[str], Mapping[str, Rows]]
 
-    def batches(self, start: int, size: int) -> Iterator[Batch]:
-        """Yield batches that run across file borders."""
-        pieces: list[dict[str, Column]] = []
-        have, row = 0, start
-        for piece in self._pieces(start, size):
-            pieces.append(piece)
-            have += len(next(iter(piece.values())))
-            if have >= size:
-                yield self._batch(pieces, row, have)
-                pieces, have, row = [], 0, row + have
-        if have:
-            yield self._batch(pieces, row, have)
+    def blocks(self, start: int, sizes: Iterable[int]) -> Iterator[Block]:
+        """Yield blocks that run across file borders."""
+        row = start
+        pieces = _Pieces(self, start - self.wanted.first_row)
+        for size in sizes:
+            columns = pieces.take(size)
+            if columns is None:
+                return
+            count = len(next(iter(columns.values())))
+            yield Block(start=row, count=count, rows=range(row, row + count), columns=columns, failed=[])
+            row += count
 
-    def _pieces(self, start: int, size: int) -> Iterator[dict[str, Column]]:
-        """Yield slices that end where a batch or a file ends."""
-        row = 0
-        for path in self.files:
-            arrays, name = self.load(path), shown(path, self.folder)
-            length = len(next(iter(arrays.values())))
-            begin = max(start - row, 0)
-            while begin < length:
-                end = min(begin + size - (row + begin - start) % size, length)
-                yield self._slice(arrays, name, row, begin, end)
-                begin = end
-            row += length
-
-    def _slice(self, arrays: Mapping[str, Rows], path: str, row: int, begin: int, end: int) -> dict[str, Column]:
+    def columns(self, arrays: Mapping[str, Rows], path: str, row: int, begin: int, end: int) -> dict[str, Column]:
+        """Return the wanted columns of some rows of a file, whose first row has the number `row`."""
         columns: dict[str, Column] = {}
         for name in (*self.wanted.dtypes, *self.wanted.keys):
             if name in arrays:
@@ -92,9 +79,43 @@ class ArraySource:
                 columns[name] = list(range(row + begin, row + end))
         return columns
 
-    def _batch(self, pieces: list[dict[str, Column]], start: int, count: int) -> Batch:
-        columns = pieces[0] if len(pieces) == 1 else {name: _join([p[name] for p in pieces]) for name in pieces[0]}
-        return Batch(start=start, count=count, rows=range(start, start + count), columns=columns, failed=[])
+
+class _Pieces:
+    """Where in the files the next rows lie."""
+
+    def __init__(self, source: ArraySource, start: int) -> None:
+        self._source = source
+        self._files = iter(source.files)
+        self._skip = start
+        self._arrays: Mapping[str, Rows] = {}
+        self._path = ""
+        self._begin = self._length = 0
+        self._first = source.wanted.first_row
+
+    def take(self, size: int) -> dict[str, Column] | None:
+        """Return the columns of the next rows; None when there are no more."""
+        pieces: list[dict[str, Column]] = []
+        while size and self._find():
+            end = min(self._begin + size, self._length)
+            pieces.append(self._source.columns(self._arrays, self._path, self._first, self._begin, end))
+            size -= end - self._begin
+            self._begin = end
+        if len(pieces) > 1:
+            return {name: _join([piece[name] for piece in pieces]) for name in pieces[0]}
+        return pieces[0] if pieces else None
+
+    def _find(self) -> bool:
+        """Go to the file that holds the next row; return whether there is one."""
+        while self._begin >= self._length:
+            path = next(self._files, None)
+            if path is None:
+                return False
+            self._first += self._length
+            self._arrays, self._path = self._source.load(path), shown(path, self._source.folder)
+            self._length = len(next(iter(self._arrays.values())))
+            self._begin = min(self._skip, self._length)
+            self._skip -= self._begin
+        return True
 
 
 def _join(parts: list[Column]) -> Column:

@@ -1,12 +1,13 @@
 """The input formats by name, and the probe that every one of them shares."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError, did_you_mean
-from ortdeploy.facts import InputFacts, Problem
+from ortdeploy.facts import InputFacts, KnownFile, Problem
 from ortdeploy.sources import csv, image, jsonl, npy, npz
-from ortdeploy.sources.files import files_digest, list_files, outside, shown
+from ortdeploy.sources.files import file_states, list_files, not_accounted_for, outside, shown, states_digest
 from ortdeploy.sources.protocol import SourceModule
 
 SOURCES: dict[str, SourceModule] = {
@@ -21,9 +22,17 @@ _BY_SUFFIX = {suffix: name for name, module in SOURCES.items() for suffix in mod
 
 
 def probe_input(
-    folder: str, patterns: Sequence[str], declared: str | None, roots: Sequence[str], packages: frozenset[str]
+    folder: str,
+    patterns: Sequence[str],
+    declared: str | None,
+    roots: Sequence[str],
+    packages: frozenset[str],
+    known: Sequence[KnownFile] = (),
 ) -> InputFacts:
-    """Find a job's files, settle their format and look at the beginning of the data."""
+    """Find a job's files, settle their format and look at the beginning of the data.
+
+    Of files that are known, those whose rows are accounted for are left out, unless there are no others.
+    """
     files = list_files(folder, patterns)
     if not files:
         detail = f"No file matches {', '.join(patterns)} in {folder}. Paths are relative to the manifest."
@@ -39,7 +48,10 @@ def probe_input(
         return InputFacts(files=files, problem=problem)
     module = SOURCES[name]
     try:
-        facts = InputFacts(format=name, files=files, digest=files_digest(files, folder))
+        states = file_states(files, folder)
+        left, changed = not_accounted_for(states, known)
+        read = tuple(os.path.join(folder, state.path) for state in left) if known and left else files  # noqa: PTH118
+        facts = InputFacts(format=name, files=read, states=left, changed=changed, digest=states_digest(states))
         if module.PACKAGE and module.PACKAGE[0] not in packages:
             return InputFacts(format=name, files=files, missing_package=module.PACKAGE[1])
         return module.probe(files, facts)

@@ -1,7 +1,7 @@
 """CSV with a header line. Cells are read as the element type of the model input that they feed."""
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -11,8 +11,8 @@ from typing import Any
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts import InputFacts, Problem
 from ortdeploy.sources.files import shown
-from ortdeploy.sources.protocol import Batch, Wanted
-from ortdeploy.sources.rows import RawRow, RowError, batch_rows
+from ortdeploy.sources.protocol import Block, Wanted
+from ortdeploy.sources.rows import RawRow, RowError, block_rows
 from ortdeploy.tensors import ROWS, TensorType
 
 SUFFIXES = (".csv",)
@@ -65,9 +65,9 @@ class _CsvSource:
     folder: str
     wanted: Wanted
 
-    def batches(self, start: int, size: int) -> Iterator[Batch]:
-        raw_rows = islice(self._raw_rows(), start, None)
-        return batch_rows(raw_rows, self._decode, self.wanted, start, size)
+    def blocks(self, start: int, sizes: Iterable[int]) -> Iterator[Block]:
+        raw_rows = islice(self._raw_rows(), start - self.wanted.first_row, None)
+        return block_rows(raw_rows, self._decode, self.wanted, start, sizes)
 
     def _raw_rows(self) -> Iterator[RawRow]:
         for path in self.files:

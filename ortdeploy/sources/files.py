@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.facts import FileState, KnownFile
 
 _MAGIC = "*?["
 
@@ -28,17 +29,41 @@ def _expand(full: str) -> list[str]:
     return sorted(path for path in glob.glob(full, recursive=True) if os.path.isfile(path))  # noqa: PTH113, PTH207
 
 
-def files_digest(files: Sequence[str], folder: str) -> str:
-    """Return a digest of names, sizes and modification times; contents are not read, inputs can be terabytes."""
-    digest = hashlib.sha256()
+def file_states(files: Sequence[str], folder: str) -> tuple[FileState, ...]:
+    """Look at files, which is quick: contents are not read, inputs can be terabytes. Raises OrtdeployError."""
+    found = []
     for path in files:
         try:
             stat = os.stat(path)  # noqa: PTH116  a hundred thousand of them
         except OSError as error:
             raise OrtdeployError(f"input file {path} cannot be read: {error.strerror}") from error
-        entry = f"{os.path.relpath(path, folder)}\0{stat.st_size}\0{stat.st_mtime_ns}\n"
-        digest.update(os.fsencode(entry))  # a file's name may be any bytes
+        found.append(FileState(path=shown(path, folder), size=stat.st_size, mtime_ns=stat.st_mtime_ns))
+    return tuple(found)
+
+
+def states_digest(states: Sequence[FileState]) -> str:
+    """Return a digest of names, sizes and modification times."""
+    digest = hashlib.sha256()
+    for state in states:
+        digest.update(os.fsencode(f"{state.path}\0{state.size}\0{state.mtime_ns}\n"))  # a name may be any bytes
     return digest.hexdigest()
+
+
+def not_accounted_for(
+    states: Sequence[FileState], known: Sequence[KnownFile]
+) -> tuple[tuple[FileState, ...], tuple[str, ...]]:
+    """Return the files whose rows a job still has to run, those that an unfinished run took up first.
+
+    The second value names known files that are not what they were. One that is gone matters only while its rows count
+    on: who has finished with a file may take it away.
+    """
+    present = {state.path: state for state in states}
+    names = {one.state.path for one in known}
+    changed = tuple(
+        one.state.path for one in known if present.get(one.state.path, one.state if one.done else None) != one.state
+    )
+    begun = tuple(one.state for one in known if not one.done)
+    return (*begun, *(state for state in states if state.path not in names)), changed
 
 
 def outside(path: str, roots: Sequence[str]) -> bool:
@@ -49,4 +74,6 @@ def outside(path: str, roots: Sequence[str]) -> bool:
 
 def shown(path: str, folder: str) -> str:
     """Return a path as the user knows it: relative to the manifest, with forward slashes."""
+    if path.startswith(folder + os.sep):
+        return path[len(folder) + 1 :].replace(os.sep, "/")
     return os.path.relpath(path, folder).replace(os.sep, "/")

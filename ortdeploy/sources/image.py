@@ -4,7 +4,7 @@ Decoded by Pillow. Palettes, transparency and CMYK become RGB; the orientation i
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -14,8 +14,8 @@ import numpy as np
 
 from ortdeploy.facts import InputFacts
 from ortdeploy.sources.files import shown
-from ortdeploy.sources.protocol import Array, Batch, Wanted
-from ortdeploy.sources.rows import RawRow, RowError, batch_rows
+from ortdeploy.sources.protocol import Array, Block, Wanted
+from ortdeploy.sources.rows import RawRow, RowError, block_rows
 from ortdeploy.tensors import ROWS, TensorType
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
@@ -37,9 +37,10 @@ class _ImageSource:
     folder: str
     wanted: Wanted
 
-    def batches(self, start: int, size: int) -> Iterator[Batch]:
-        raw_rows = (RawRow(shown(path, self.folder), "", path) for path in islice(self.files, start, None))
-        return batch_rows(raw_rows, _decode, self.wanted, start, size)
+    def blocks(self, start: int, sizes: Iterable[int]) -> Iterator[Block]:
+        files = islice(self.files, start - self.wanted.first_row, None)
+        raw_rows = (RawRow(shown(path, self.folder), "", path) for path in files)
+        return block_rows(raw_rows, _decode, self.wanted, start, sizes)
 
 
 def _decode(raw: RawRow) -> dict[str, Any]:

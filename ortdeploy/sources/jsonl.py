@@ -1,7 +1,7 @@
 """JSON lines: one object a line. Numbers and nested lists are read as the model input's element type."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -13,8 +13,8 @@ import numpy as np
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts import InputFacts, Problem
 from ortdeploy.sources.files import shown
-from ortdeploy.sources.protocol import Batch, Wanted
-from ortdeploy.sources.rows import RawRow, RowError, batch_rows
+from ortdeploy.sources.protocol import Block, Wanted
+from ortdeploy.sources.rows import RawRow, RowError, block_rows
 from ortdeploy.tensors import ROWS, TensorType
 
 SUFFIXES = (".jsonl", ".ndjson")
@@ -69,9 +69,9 @@ class _JsonlSource:
     folder: str
     wanted: Wanted
 
-    def batches(self, start: int, size: int) -> Iterator[Batch]:
-        raw_rows = islice(_raw_lines(self.files, self.folder), start, None)
-        return batch_rows(raw_rows, self._decode, self.wanted, start, size)
+    def blocks(self, start: int, sizes: Iterable[int]) -> Iterator[Block]:
+        raw_rows = islice(_raw_lines(self.files, self.folder), start - self.wanted.first_row, None)
+        return block_rows(raw_rows, self._decode, self.wanted, start, sizes)
 
     def _decode(self, raw: RawRow) -> dict[str, Any]:
         row = _parse(raw.value)

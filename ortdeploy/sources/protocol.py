@@ -1,10 +1,10 @@
-"""What a source is: a described input, opened with `with`, that yields batches of rows in the input's order.
+"""What a source is: a described input, opened with `with`, that yields blocks of rows in the input's order.
 
-A batch holds the rows that could be read as columns, and a failed row for each that could not. Memory is flat: a
-source holds one batch, and files are mapped or streamed.
+A block is what is read together: one or several batches. It holds the rows that could be read as columns, and a failed
+row for each that could not. Memory is flat: a source holds one block, and files are mapped or streamed.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -28,10 +28,11 @@ class FailedRow:
     code: str
     message: str
     key: Mapping[str, Any] = field(default_factory=dict)
+    attempts: int = 1
 
 
 @dataclass(slots=True, kw_only=True)
-class Batch:
+class Block:
     """Rows `start` to `start + count` of the job; `rows` are the numbers of those that `columns` hold.
 
     `places` say of each of them where it stands, where its file has lines.
@@ -55,19 +56,27 @@ class Batch:
 class Wanted:
     """What to read: columns with the element type that text is read as, and keys, in whatever type they have.
 
-    `missing` says by column what an empty value of a text format stands for; None: its row fails.
+    `missing` says by column what an empty value of a text format stands for; None: its row fails. `first_row` is the
+    number of the files' first row: other files had the rows before it. `retries`: so often is a row tried again whose
+    file cannot be read for a passing reason. `only`: the numbers of the rows to read, where not all are wanted.
     """
 
     dtypes: Mapping[str, str | None]
     keys: tuple[str, ...] = ()
     missing: Mapping[str, Any] = field(default_factory=dict)
+    first_row: int = 0
+    retries: int = 0
+    only: Sequence[int] | None = None
 
 
 class Source(Protocol):
     """An open source."""
 
-    def batches(self, start: int, size: int) -> Iterator[Batch]:
-        """Yield batches of `size` rows (the last may be shorter) from row `start` on."""
+    def blocks(self, start: int, sizes: Iterable[int]) -> Iterator[Block]:
+        """Yield blocks of the sizes that are asked for (the last may be shorter) from row `start` on.
+
+        Where only some rows are wanted, a block has rows of one run of consecutive numbers.
+        """
 
 
 class SourceModule(Protocol):

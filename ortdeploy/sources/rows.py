@@ -1,12 +1,13 @@
-"""Turns rows that are read one by one into batches; shared by the formats that have no arrays of their own."""
+"""Turns rows that are read one by one into blocks; shared by the formats that have no arrays of their own."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from ortdeploy.sources.protocol import Array, Batch, Column, FailedRow, Wanted
+from ortdeploy.sources.protocol import Array, Block, Column, FailedRow, Wanted
 from ortdeploy.tensors import FLOATING, INTEGERS
 
 
@@ -37,21 +38,19 @@ Decode = Callable[[RawRow], Mapping[str, Any]]
 """Turns a raw row into values by column name: arrays, numbers, text, nested lists. Raises RowError."""
 
 
-def batch_rows(raw_rows: Iterable[RawRow], decode: Decode, wanted: Wanted, start: int, size: int) -> Iterator[Batch]:
-    """Group rows into batches; rows that cannot be decoded or converted become failed rows of their batch."""
-    pending: list[RawRow] = []
-    first = start
-    for raw in raw_rows:
-        pending.append(raw)
-        if len(pending) == size:
-            yield _decode_batch(pending, decode, wanted, first)
-            first += size
-            pending = []
-    if pending:
-        yield _decode_batch(pending, decode, wanted, first)
+def block_rows(
+    raw_rows: Iterator[RawRow], decode: Decode, wanted: Wanted, start: int, sizes: Iterable[int]
+) -> Iterator[Block]:
+    """Group rows into blocks; rows that cannot be decoded or converted become failed rows of their block."""
+    for size in sizes:
+        pending = list(islice(raw_rows, size))
+        if not pending:
+            return
+        yield _decode_block(pending, decode, wanted, start)
+        start += len(pending)
 
 
-def _decode_batch(pending: list[RawRow], decode: Decode, wanted: Wanted, start: int) -> Batch:
+def _decode_block(pending: list[RawRow], decode: Decode, wanted: Wanted, start: int) -> Block:
     rows: list[int] = []
     table: list[Mapping[str, Any]] = []
     failed: list[FailedRow] = []
@@ -75,7 +74,7 @@ def _decode_batch(pending: list[RawRow], decode: Decode, wanted: Wanted, start: 
         if key not in columns:
             columns[key] = [row[key] for row in table]
     places = [pending[number - start].source for number in rows]
-    return Batch(start=start, count=len(pending), rows=rows, columns=columns, failed=failed, places=places)
+    return Block(start=start, count=len(pending), rows=rows, columns=columns, failed=failed, places=places)
 
 
 def _without_gaps(row: Mapping[str, Any], wanted: Wanted) -> Mapping[str, Any]:

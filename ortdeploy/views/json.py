@@ -9,10 +9,10 @@ from ortdeploy.diagnostics import Diagnostic
 if TYPE_CHECKING:
     from ortdeploy.check_run import CheckResult
     from ortdeploy.facts import AdapterFacts
-    from ortdeploy.job_run import JobResult
     from ortdeploy.ledger import OutputRecord
     from ortdeploy.plan import Plan
     from ortdeploy.probe import Digested
+    from ortdeploy.results import JobResult
 
 FORMAT_VERSION = 1
 

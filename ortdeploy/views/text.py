@@ -12,10 +12,10 @@ from ortdeploy.tensors import format_shape
 if TYPE_CHECKING:
     from ortdeploy.check_run import CheckResult
     from ortdeploy.facts import AdapterFacts
-    from ortdeploy.job_run import JobResult
     from ortdeploy.ledger import OutputRecord
     from ortdeploy.plan import FinishedJob, LoadAdapter, OpenSession, Plan, PlannedInput, PlannedProvider, RunJob
     from ortdeploy.probe import Digested
+    from ortdeploy.results import JobResult
 
 _BOLD, _RED, _YELLOW, _GREEN, _RESET = "\x1b[1m", "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[0m"
 _WIDTH = 100

@@ -173,7 +173,7 @@ def test_a_finished_output_whose_input_changed_is_refused_and_named(cli: Cli, de
     result = cli("apply", deployment / "m.yaml")
     assert result.code == 1
     assert "error[finished-output]" in result.out
-    assert "made before these changed: model, inputs" in " ".join(result.out.split())
+    assert "made before these changed: model, input file data.npy" in " ".join(result.out.split())
     assert read_rows(deployment / "outbox/run") == before
 
 
@@ -291,7 +291,7 @@ def test_an_input_that_vanishes_after_the_plan_is_an_error(
     monkeypatch.setattr("ortdeploy.commands.apply.plan_manifests", plan_then_lose)
     result = cli("apply", deployment / "m.yaml")
     assert result.code == 1
-    assert "did the input change while it was read?" in result.out
+    assert "data.npy cannot be read: No such file" in result.out
 
 
 def test_a_ledger_of_a_later_version_is_an_error(cli: Cli, deployment: Path) -> None:

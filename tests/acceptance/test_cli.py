@@ -18,8 +18,9 @@ from conftest import MANIFEST, REPOSITORY, Cli, read_rows, run_process
 from jsonschema import Draft202012Validator
 from support.models import lora_model, make_adapter, save_model, scale_model
 
+from ortdeploy import probe
 from ortdeploy.arguments import COMMANDS
-from ortdeploy.ledger import hold_lock, read_outputs
+from ortdeploy.output_lock import hold_output
 
 
 def test_apply_plans_runs_and_then_has_nothing_to_do(cli: Cli, deployment: Path) -> None:
@@ -241,7 +242,7 @@ def test_a_state_directory_elsewhere(cli: Cli, deployment: Path, tmp_path_factor
 
 
 def test_a_live_run_holds_the_state(cli: Cli, deployment: Path) -> None:
-    with hold_lock(deployment / ".ortdeploy"):
+    with hold_output(deployment / ".ortdeploy", "../outbox/run"):
         result = cli("apply", deployment / "m.yaml")
     assert result.code == 4
     assert f"process {os.getpid()}" in result.err
@@ -350,7 +351,7 @@ def test_every_command_over_manifests_takes_the_common_flags(cli: Cli, deploymen
         assert result.code == 0, result.err
     events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
     assert events[:2] == ["manifests.checked", "plan.made"]
-    assert "batch.finished" in events
+    assert "block.finished" in events
     assert events[-1] == "status.shown"
 
 
@@ -518,9 +519,11 @@ def test_a_run_that_begins_while_another_plans_is_not_taken_for_a_stranger(
     """The ledger is read before the output folders are looked at; a run may begin in between."""
     assert cli("apply", deployment / "m.yaml").code == 0
     calls = iter(range(9))
-    monkeypatch.setattr("ortdeploy.probe.read_outputs", lambda folder: read_outputs(folder) if next(calls) else ())
+    real = probe._look_back  # noqa: SLF001  what happens in between cannot be arranged from outside
+    nothing = probe._Before()  # noqa: SLF001
+    monkeypatch.setattr(probe, "_look_back", lambda *where: real(*where) if next(calls) else nothing)
     assert "nothing to do" in cli("apply", deployment / "m.yaml").out
-    monkeypatch.setattr("ortdeploy.probe.read_outputs", lambda _folder: ())
+    monkeypatch.setattr(probe, "_look_back", lambda *_where: nothing)
     assert "error[finished-output]" in cli("plan", deployment / "m.yaml").out
 
 

@@ -32,7 +32,7 @@ def logged_events() -> set[str]:
                 found |= set(
                     (
                         re.fullmatch(
-                            r"(run|job|check|checks|digests|session|adapter|part|row|batch|plan|manifests|status)\.[a-z]+(_[a-z]+)?",
+                            r"(run|job|check|checks|digests|session|adapter|part|row|batch|block|lock|output|plan|manifests|status)\.[a-z]+(_[a-z]+)?",
                             node.value,
                         )
                         and [node.value]
@@ -122,7 +122,7 @@ def test_pre_commit_runs_validate_on_manifests(cli: Cli) -> None:
 def test_the_base_install_is_small() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     names = [re.split(r"[<>=]", requirement)[0] for requirement in project["dependencies"]]
-    assert names == ["jsonschema", "numpy", "onnx", "onnxruntime", "pyyaml", "structlog", "tqdm"]
+    assert names == ["jsonschema", "numpy", "onnx", "onnxruntime", "pyyaml", "structlog", "tenacity", "tqdm"]
 
 
 def test_every_package_init_is_empty() -> None:

@@ -20,12 +20,14 @@ from support.specs import make_spec
 from ortdeploy.deployment import resolve
 from ortdeploy.diagnostics import ProviderFailedError
 from ortdeploy.executor import Execution
-from ortdeploy.job_run import JobResult, Status
+from ortdeploy.facts import Facts
 from ortdeploy.ledger import open_ledger, read_outputs
 from ortdeploy.plan import OpenSession, Plan, RunJob, make_plan
 from ortdeploy.report import FAILED, REPORT
+from ortdeploy.results import JobResult, Status
 from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, load_rules
 from ortdeploy.rules.protocol import check_rules
+from ortdeploy.sources.files import file_states
 
 MANIFEST = """\
 version: 1
@@ -41,6 +43,12 @@ jobs:
 """
 
 
+def with_files(facts: Facts, folder: Path) -> Facts:
+    """Let the job's input be the file that is there."""
+    states = file_states([str(path) for path in [folder / "data.npy"] if path.exists()], str(folder))
+    return replace(facts, inputs={"run": replace(facts.inputs["run"], states=states)})
+
+
 def plan_for(folder: Path, rows: int, **settings_: Any) -> Plan:
     chosen = {"size": 4, "last": "short", "rows_per_part": 8, "max_failed": 0, "on_nan": "keep"} | settings_
     spec = make_spec(MANIFEST.format(**chosen), folder=str(folder))
@@ -51,7 +59,7 @@ def plan_for(folder: Path, rows: int, **settings_: Any) -> Plan:
             "inputs": {"run": {"columns": {"array": "float32[rows,2]"}, "rows": rows}},
         },
     )
-    deployment = resolve(spec, facts)
+    deployment = resolve(spec, with_files(facts, folder))
     assert not check_rules(load_rules(DEPLOYMENT_RULES), deployment, spec)
     return make_plan(deployment)
 
@@ -183,15 +191,36 @@ def test_an_output_folder_that_was_taken_away_is_made_again(tmp_path: Path) -> N
 
 
 def test_a_stop_leaves_whole_parts_and_goes_on_later(tmp_path: Path) -> None:
-    save(tmp_path, range(20))
+    save(tmp_path, range(200))
     observer = Counter()
     result = execute(
-        tmp_path, plan_for(tmp_path, 20), FakeRuntime(double), observer=observer, stop=lambda: len(observer.seen) >= 3
+        tmp_path, plan_for(tmp_path, 200), FakeRuntime(double), observer=observer, stop=lambda: len(observer.seen) >= 3
     )
-    assert (result.status, result.committed) == (Status.INTERRUPTED, 8)
+    assert result.status == Status.INTERRUPTED
+    assert 12 <= result.committed < 100
     assert not list((tmp_path / "out").glob(".*"))
-    assert execute(tmp_path, plan_for(tmp_path, 20), FakeRuntime(double)).status == Status.DONE
-    assert [row for row, _ in rows(tmp_path)] == list(range(20))
+    assert execute(tmp_path, plan_for(tmp_path, 200), FakeRuntime(double)).status == Status.DONE
+    assert [row for row, _ in rows(tmp_path)] == list(range(200))
+
+
+def test_a_stop_commits_the_rows_that_are_through(tmp_path: Path) -> None:
+    save(tmp_path, range(2000))
+    asked = []
+
+    def stop_in_the_second_batch(feeds: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        asked.append(len(feeds))
+        return double(feeds)
+
+    plan = plan_for(tmp_path, 2000, rows_per_part=2000)
+    result = execute(tmp_path, plan, FakeRuntime(stop_in_the_second_batch), stop=lambda: len(asked) >= 2)
+    assert result.status == Status.INTERRUPTED
+    (record,) = read_outputs(tmp_path / ".ortdeploy")
+    assert [part.start for part in record.parts] == [0]
+    assert 8 <= record.rows < 2000
+    assert record.rows == result.committed == len(rows(tmp_path))
+    again = plan_for(tmp_path, 2000, rows_per_part=2000)
+    assert execute(tmp_path, again, FakeRuntime(double)).status == Status.DONE
+    assert [row for row, _ in rows(tmp_path)] == list(range(2000))
 
 
 def test_last_pad_and_last_drop(tmp_path: Path) -> None:
@@ -260,7 +289,7 @@ def test_events_carry_the_run_job_model_and_providers(tmp_path: Path) -> None:
     with capture_logs(processors=[structlog.contextvars.merge_contextvars]) as events:
         execute(tmp_path, plan_for(tmp_path, 2, max_failed=1), FakeRuntime(refuse_negative))
     assert [event["event"] for event in events] == [
-        "session.opened", "job.started", "batch.finished", "row.failed", "part.committed", "job.finished",
+        "session.opened", "job.started", "row.failed", "block.finished", "part.committed", "job.finished",
     ]  # fmt: skip
     assert all(event["job"] == "run" and event["model"] == "m" for event in events[1:])
     assert all(event["providers"] == ["CPUExecutionProvider"] for event in events)
@@ -269,9 +298,9 @@ def test_events_carry_the_run_job_model_and_providers(tmp_path: Path) -> None:
 SESSIONS = "{path: m.onnx, sessions: [{name: npu, providers: [CPU]}, {name: gpu, providers: [CPU]}, {name: cpu, providers: [CPU]}]}"
 
 
-def plan_with_sessions(folder: Path, rows: int) -> Plan:
+def plan_with_sessions(folder: Path, rows: int, rows_per_part: int = 8) -> Plan:
     spec = make_spec(
-        MANIFEST.format(size=4, last="short", rows_per_part=8, max_failed=0, on_nan="keep").replace(
+        MANIFEST.format(size=4, last="short", rows_per_part=rows_per_part, max_failed=0, on_nan="keep").replace(
             "{path: m.onnx}", SESSIONS
         ),
         folder=str(folder),
@@ -283,7 +312,7 @@ def plan_with_sessions(folder: Path, rows: int) -> Plan:
             "inputs": {"run": {"columns": {"array": "float32[rows,2]"}, "rows": rows}},
         },
     )
-    return make_plan(resolve(spec, facts))
+    return make_plan(resolve(spec, with_files(facts, folder)))
 
 
 def test_the_first_session_that_opens_is_used_and_the_others_are_named(tmp_path: Path) -> None:
@@ -314,7 +343,7 @@ def test_a_provider_that_fails_during_a_run_hands_over_where_it_stopped(tmp_path
         result = execute(tmp_path, plan_with_sessions(tmp_path, 20), runtime)
     assert (result.status, result.committed, result.failed) == (Status.DONE, 20, 0)
     assert runtime.opened == ["npu", "gpu"]
-    assert batches == [0.0, 4.0, 8.0, 12.0, 8.0, 12.0, 16.0]
+    assert batches in ([0.0, 4.0, 8.0, 12.0, 12.0, 16.0], [0.0, 4.0, 8.0, 12.0, 8.0, 12.0, 16.0])  # by the blocks
     assert rows(tmp_path) == [(row, row * 2.0) for row in range(20)]
     assert "session.failed" in [event["event"] for event in events]
     assert report(tmp_path)["sessions_passed_over"] == {"npu": "the device is gone"}
@@ -328,7 +357,7 @@ def test_when_no_session_is_left_the_job_fails_with_every_reason(tmp_path: Path)
 
 
 def plan_with_all(folder: Path, rows: int, **changes: Any) -> Plan:
-    plan = plan_with_sessions(folder, rows)
+    plan = plan_with_sessions(folder, rows, rows_per_part=4)  # a block is one batch, so that all sessions get some
     opening, run = plan.steps
     assert isinstance(opening, OpenSession)
     return replace(plan, steps=(replace(opening, use="all", **changes), run))
@@ -363,7 +392,7 @@ def test_all_sessions_take_batches_at_once_and_the_order_is_the_inputs(tmp_path:
 
 def test_a_session_is_opened_as_often_as_the_manifest_says(tmp_path: Path) -> None:
     save(tmp_path, range(16))
-    plan = plan_with_sessions(tmp_path, 16)
+    plan = plan_with_sessions(tmp_path, 16, rows_per_part=4)
     opening, run = plan.steps
     assert isinstance(opening, OpenSession)
     twice = tuple(replace(candidate, count=2) for candidate in opening.candidates)
@@ -422,7 +451,7 @@ def test_without_leave_to_go_on_one_failing_session_fails_the_job(tmp_path: Path
     runtime.function = fail_late
     result = execute(tmp_path, plan_with_all(tmp_path, 40), runtime)
     assert (result.status, result.reason) == (Status.FAILED, "the device is gone")
-    assert [row for row, _ in rows(tmp_path)] == list(range(16))
+    assert [row for row, _ in rows(tmp_path)] == list(range(20))
 
 
 def test_a_stop_ends_a_job_on_several_sessions_and_the_next_run_goes_on(tmp_path: Path) -> None:

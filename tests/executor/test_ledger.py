@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from ortdeploy.diagnostics import LockedError, OrtdeployError
-from ortdeploy.ledger import FILE, Part, hold_lock, is_live, open_ledger, output_key, read_outputs
+from ortdeploy.ledger import FILE, Part, open_ledger, output_key, read_outputs
+from ortdeploy.output_lock import hold_output, is_live
 from ortdeploy.part_files import open_whole, remove_temporaries
 from ortdeploy.sources.protocol import FailedRow
 from ortdeploy.timing import Histogram
@@ -79,22 +80,22 @@ def test_reading_does_not_make_a_ledger(tmp_path: Path) -> None:
 
 
 def test_the_lock_is_held_once_and_says_by_whom(tmp_path: Path) -> None:
-    with hold_lock(tmp_path), pytest.raises(LockedError, match="process"), hold_lock(tmp_path):
+    with hold_output(tmp_path, "out"), pytest.raises(LockedError, match="process"), hold_output(tmp_path, "out"):
         pass
-    with hold_lock(tmp_path):
+    with hold_output(tmp_path, "out"):
         pass
 
 
 def test_whether_a_run_is_live_can_be_told_without_disturbing_it(tmp_path: Path) -> None:
-    assert not is_live(tmp_path)
-    with hold_lock(tmp_path):
-        assert is_live(tmp_path)
-    assert not is_live(tmp_path)
+    assert not is_live(tmp_path, "out")
+    with hold_output(tmp_path, "out"):
+        assert is_live(tmp_path, "out")
+    assert not is_live(tmp_path, "out")
 
 
 def test_a_state_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(OrtdeployError, match="cannot be made"), hold_lock(tmp_path / "file" / "state"):
+    with pytest.raises(OrtdeployError, match="cannot be made"), hold_output(tmp_path / "file" / "state", "out"):
         pass
 
 

@@ -12,10 +12,10 @@ from ortdeploy.deployment import resolve
 from ortdeploy.diagnostics import ProviderFailedError
 from ortdeploy.plan import Plan, RunJob, make_plan
 from ortdeploy.probe_run import ProbeRun
-from ortdeploy.rows import RowRunner
+from ortdeploy.rows import Prepared, RowRunner
 from ortdeploy.runtime.protocol import Array
 from ortdeploy.session_runs import _equal
-from ortdeploy.sources.protocol import Batch
+from ortdeploy.sources.protocol import Block
 
 PROBE = ProbeRun(session=FakeSession(double), rtol=0.05, atol=0.001)
 EXPECTED = np.array([[1.0, -20.0, 3.0]], dtype=np.float32)
@@ -65,7 +65,7 @@ def test_a_batch_that_is_refused_does_not_stand_for_the_proof() -> None:
     rows = RowRunner(job, FakeSession(zeros), probe)
     values = np.array([[-1, -1], [5, 5]], dtype=np.float32)
     with pytest.raises(ProviderFailedError, match="is not what the CPU provider computes"):
-        rows.run(Batch(start=0, count=2, rows=[0, 1], columns={"array": values}, failed=[]))
+        rows.run(Prepared(block=Block(start=0, count=2, rows=[0, 1], columns={"array": values}, failed=[]), feeds=None))
 
 
 def plan_of_one_job() -> Plan:

@@ -13,9 +13,9 @@ from support.specs import make_spec
 
 from ortdeploy.deployment import resolve
 from ortdeploy.diagnostics import LockedError, OrtdeployError
-from ortdeploy.job_run import JobResult, Status
 from ortdeploy.native_output import NativeOutput, explain
 from ortdeploy.plan import OpenSession, Plan, RunJob, make_plan
+from ortdeploy.results import JobResult, Status
 from ortdeploy.supervisor import ChildBugError, Supervisor, needs_supervision
 
 MANIFEST = """\

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ortdeploy import digest_cache
+from ortdeploy import boot, digest_cache
 from ortdeploy.digest import file_digest
 from ortdeploy.digest_cache import LARGE, DigestCache
 
@@ -72,10 +72,10 @@ def test_each_start_of_the_machine_reads_anew(
     path = large(tmp_path)
     DigestCache(tmp_path).digest(path)
     (tmp_path / "boot").write_text("another")
-    monkeypatch.setattr(digest_cache, "_BOOT", tmp_path / "boot")
+    monkeypatch.setattr(boot, "_BOOT", tmp_path / "boot")
     DigestCache(tmp_path).digest(path)
     assert len(counted) == 2
-    monkeypatch.setattr(digest_cache, "_BOOT", tmp_path / "none")
+    monkeypatch.setattr(boot, "_BOOT", tmp_path / "none")
     DigestCache(tmp_path).digest(path)
     DigestCache(tmp_path).digest(path)
     assert len(counted) == 3

@@ -132,7 +132,7 @@ def test_an_input_that_cannot_be_read_any_more_is_said(
 
     scale_model(tmp_path / "m.onnx")
     np.save(tmp_path / "x.npy", np.ones((9, 4), np.float32))
-    monkeypatch.setattr(ArraySource, "batches", fail)
+    monkeypatch.setattr(ArraySource, "blocks", fail)
     rule, detail = only(planned(cli, tmp_path, "x.npy"))
     assert rule == "unusable-rows"
     assert "Row 0, read: x.npy ends before its last row." in detail

@@ -50,7 +50,7 @@ def test_a_plan_carries_labels_contract_and_identity() -> None:
     assert job.fetch == ("scores",)
     assert job.columns == ("scores", "digit", "best", "name")
     assert set(job.identity) == {
-        "model", "adapter", "inputs", "providers", "columns", "prepare", "batch", "postprocess", "output",
+        "model", "adapter", "providers", "columns", "prepare", "batch", "postprocess", "output",
     }  # fmt: skip
 
 
@@ -78,9 +78,6 @@ def test_what_the_digest_of_a_job_depends_on() -> None:
         "output",
     }
     assert changed(RICH, {"adapters": {"french": {"sha256": "x"}}}) == {"adapter"}
-    assert changed(
-        RICH, {"inputs": {"read": {"columns": {"array": "float32[rows,1,8,8]"}, "rows": 100, "digest": "x"}}}
-    ) == {"inputs"}
     assert changed(RICH, {"labels": {"names.txt": {"lines": ["c"]}}}) == {"postprocess"}
 
     def with_library(library: str) -> dict[str, str]:

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +16,24 @@ from PIL import Image
 
 from ortdeploy.facts import InputFacts
 from ortdeploy.sources.catalogue import SOURCES, probe_input
-from ortdeploy.sources.files import files_digest, list_files
-from ortdeploy.sources.protocol import Batch, Wanted
+from ortdeploy.sources.files import file_states, list_files, states_digest
+from ortdeploy.sources.protocol import Block, Wanted
 from ortdeploy.tensors import ROWS, TensorType
 
 
 def read(
     folder: Path, kind: str, files: Sequence[str], wanted: Wanted, *, start: int = 0, size: int = 3
-) -> list[Batch]:
+) -> list[Block]:
     paths = [str(folder / name) for name in files]
     with SOURCES[kind].open_source(paths, str(folder), wanted) as source:
-        return list(source.batches(start, size))
+        return list(source.blocks(start, repeat(size)))
 
 
 def probe(folder: Path, *patterns: str, declared: str | None = None) -> InputFacts:
     return probe_input(str(folder), patterns, declared, (), frozenset({"PIL"}))
 
 
-def column(batches: Sequence[Batch], name: str) -> list[Any]:
+def column(batches: Sequence[Block], name: str) -> list[Any]:
     return [
         value.tolist() if isinstance(value, np.ndarray | np.generic) else value
         for batch in batches
@@ -40,7 +41,7 @@ def column(batches: Sequence[Batch], name: str) -> list[Any]:
     ]
 
 
-def failures(batches: Sequence[Batch]) -> list[tuple[int, str, str]]:
+def failures(batches: Sequence[Block]) -> list[tuple[int, str, str]]:
     return [(row.row, row.source, row.code) for batch in batches for row in batch.failed]
 
 
@@ -71,10 +72,10 @@ def test_folders_globs_and_lists_name_files_once_and_in_order(tmp_path: Path) ->
 def test_the_digest_changes_with_name_size_and_time(tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
     path.write_bytes(b"one")
-    before = files_digest([str(path)], str(tmp_path))
-    assert files_digest([str(path)], str(tmp_path)) == before
+    before = states_digest(file_states([str(path)], str(tmp_path)))
+    assert states_digest(file_states([str(path)], str(tmp_path))) == before
     path.write_bytes(b"four")
-    assert files_digest([str(path)], str(tmp_path)) != before
+    assert states_digest(file_states([str(path)], str(tmp_path))) != before
 
 
 def test_a_link_out_of_the_tree_is_refused(tmp_path: Path) -> None:

@@ -102,6 +102,7 @@ def input_facts(data: Mapping[str, Any]) -> InputFacts:
         digest=data.get("digest", "1" * 64),
         columns={name: tensor(text) for name, text in data.get("columns", {}).items()},
         rows=data.get("rows"),
+        changed=tuple(data.get("changed", ())),
         missing_package=data.get("missing_package"),
         problem=problem,
     )

@@ -1,0 +1,78 @@
+"""What a job has measured over all its runs: times by stage, rows by adapter, how it went on. Kept in the ledger."""
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from ortdeploy.memory import peak_memory
+from ortdeploy.part_writer import PartWriter
+from ortdeploy.pipeline import Pipeline
+from ortdeploy.timing import Histogram, sum_of
+
+STAGES = ("read", "prepare", "run", "postprocess", "write", "commit")
+"""What is timed: each run by itself, the other stages by block, the commits by part."""
+
+_MOST_POINTS = 240
+
+
+class JobStatistics:
+    """Adds what this run measures to what earlier runs of the job have left."""
+
+    def __init__(self, earlier: Mapping[str, Any], pipeline: Pipeline, writer: PartWriter) -> None:
+        """Take the numbers of the earlier runs, and who measures in this one."""
+        self._begin = time.perf_counter()
+        self._earlier = earlier
+        self._seconds_before = float(earlier.get("seconds", 0.0))
+        self._pipeline = pipeline
+        self._writer = writer
+        self._commit_times = Histogram()
+        self._timeline: list[list[float]] = [list(point) for point in earlier.get("timeline", [])]
+        self._stages_before = {name: Histogram.from_plain(stage) for name, stage in earlier.get("stages", {}).items()}
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of this run so far."""
+        return time.perf_counter() - self._begin
+
+    def committed(self, rows: int, seconds: float) -> None:
+        """Take note of a commit, and of the rows that are behind the job now."""
+        self._commit_times.add(seconds)
+        self._timeline.append([round(self._seconds_before + self.seconds, 3), rows])
+        if len(self._timeline) > _MOST_POINTS:
+            self._timeline = self._timeline[1::2]
+
+    def plain(self) -> dict[str, Any]:
+        """Return all numbers as JSON has them."""
+        members = self._pipeline.members
+        adapters = Counter(self._earlier.get("adapter_rows", {}))
+        for member in members:
+            adapters.update({" + ".join(names) or "none": rows for names, rows in member.rows.adapter_rows.items()})
+        peaks = [peak for peak in (self._earlier.get("peak_memory_bytes"), peak_memory()) if peak is not None]
+        return {
+            "seconds": round(self._seconds_before + self.seconds, 6),
+            "session_seconds": round(float(self._earlier.get("session_seconds", 0.0)) + self.seconds * len(members), 6),
+            "stages": {name: histogram.plain() for name, histogram in self._stages().items()},
+            "adapter_rows": dict(sorted(adapters.items())),
+            "retries": int(self._earlier.get("retries", 0)) + sum(member.rows.retried for member in members),
+            "peak_memory_bytes": max(peaks) if peaks else None,
+            "timeline": self._timeline,
+        }
+
+    def _stages(self) -> dict[str, Histogram]:
+        rows = [member.rows for member in self._pipeline.members]
+        now = {
+            "read": [self._pipeline.read_times],
+            "prepare": [self._pipeline.prepare_times],
+            "run": [one.run_times for one in rows],
+            "postprocess": [one.postprocess_times for one in rows],
+            "write": [self._writer.write_times],
+            "commit": [self._writer.sync_times, self._commit_times],
+        }
+        return {name: sum_of([*now[name], self._stages_before.get(name, Histogram())]) for name in STAGES}
+
+
+def run_share(statistics: Mapping[str, Any]) -> float | None:
+    """Return the share of their time in which the sessions ran: 1 where nothing else was ever waited for."""
+    seconds = statistics.get("session_seconds")
+    return min(statistics["stages"]["run"]["total"] / seconds, 1.0) if seconds else None

@@ -1,0 +1,87 @@
+"""Writes one part: blocks of results into a file that appears under its name whole, or not at all."""
+
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.ledger import Part
+from ortdeploy.part_files import open_whole
+from ortdeploy.pipeline import Finished
+from ortdeploy.plan import RunJob
+from ortdeploy.sinks.catalogue import SINKS
+from ortdeploy.sinks.protocol import Column, Sink
+from ortdeploy.timing import Histogram, timed
+
+
+class PartWriter:
+    """Writes the parts of one job into its folder."""
+
+    def __init__(self, job: RunJob, folder: Path, origin: Mapping[str, Any]) -> None:
+        """Take the folder; `origin` goes into every part whose format has a place for it."""
+        self._job = job
+        self._folder = folder
+        self._origin = json.dumps(origin, sort_keys=True)
+        self._module = SINKS[job.output_format]
+        self.write_times, self.sync_times = Histogram(), Histogram()
+
+    def write(self, number: int, blocks: Iterable[Finished]) -> Part | None:
+        """Write a part of what comes, and return it once it has its name; None where nothing came.
+
+        A part none of whose rows gave a result has no file. Raises OSError, OrtdeployError.
+        """
+        path = self._folder / f"part-{number:05d}{self._module.SUFFIX}"
+        totals = _Totals()
+        with ExitStack() as stack:
+            sink: Sink | None = None
+            for finished in blocks:
+                totals.add(finished)
+                if finished.outcome.committed:
+                    if sink is None:
+                        file = stack.enter_context(open_whole(path))
+                        sink = self._module.open_sink(file, (*self._job.key, *self._job.columns), self._origin)
+                    self._write(sink, finished.outcome.columns, path.name)
+            with timed(self.sync_times):
+                if sink is not None:
+                    sink.close()
+                stack.close()  # the file is synced, and gets its name
+        return totals.part(number, path if sink is not None else None) if totals.rows else None
+
+    def _write(self, sink: Sink, columns: dict[str, Column], name: str) -> None:
+        try:
+            with timed(self.write_times):
+                sink.write(columns)
+        except ValueError as error:
+            raise OrtdeployError(f"{name}: {error}") from error
+
+
+class _Totals:
+    """What a part holds, added up block by block."""
+
+    def __init__(self) -> None:
+        self._start = 0
+        self.rows = self._committed = self._failed = 0
+        self._skipped: list[int] = []
+
+    def add(self, finished: Finished) -> None:
+        if not self.rows:
+            self._start = finished.block.start
+        self.rows += finished.block.count
+        self._committed += finished.outcome.committed
+        self._failed += len(finished.outcome.failed)
+        self._skipped += finished.outcome.skipped
+
+    def part(self, number: int, path: Path | None) -> Part:
+        return Part(
+            number=number,
+            start=self._start,
+            rows=self.rows,
+            committed=self._committed,
+            failed=self._failed,
+            skipped=len(self._skipped),
+            skipped_rows=tuple(self._skipped),
+            file=path.name if path else None,
+            bytes=path.stat().st_size if path else 0,
+        )

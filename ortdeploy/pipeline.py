@@ -1,0 +1,294 @@
+"""Reading, running and writing at the same time: one thread reads and prepares, one a session runs, the caller writes.
+
+Blocks go from thread to thread through bounded queues and come out in the input's order. Only as many are on their way
+as keep every session busy, so memory does not grow with the input.
+"""
+
+import contextvars
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+
+import structlog
+
+from ortdeploy.block_sizes import BlockSizes
+from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
+from ortdeploy.feeds import Feeder
+from ortdeploy.opening import OpenedSession
+from ortdeploy.plan import RunJob
+from ortdeploy.rows import Outcome, Prepared, RowRunner
+from ortdeploy.sources.protocol import Block, Source
+from ortdeploy.timing import Histogram
+
+log = structlog.get_logger()
+
+_AHEAD = 2  # blocks for each session: one that runs, one that waits for it
+PATIENCE = 1.0
+"""Seconds in which threads that are no longer needed may end before they are left behind."""
+
+OpenSource = Callable[[], AbstractContextManager[Source]]
+
+
+class StalledError(OrtdeployError):
+    """No batch was completed for longer than the job allows."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """A session of the job with what it has done; `failure` says why it takes no more blocks."""
+
+    opened: OpenedSession
+    rows: RowRunner
+    blocks: int = 0
+    done: int = 0
+    failure: str | None = None
+    current: "_Ticket | None" = None
+
+    @property
+    def name(self) -> str:
+        """The session's name in the plan, with its number where there are several instances."""
+        name = self.opened.candidate.name
+        return f"{name} #{self.opened.instance}" if self.opened.candidate.count > 1 else name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A block that went through all stages, and how long its runs took."""
+
+    block: Block
+    outcome: Outcome
+    seconds: float
+
+
+class _Ticket:
+    """A block on its way through a session."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self.prepared = prepared
+        self.finished: Future[Finished] = Future()
+
+
+class Pipeline:
+    """The threads of one job."""
+
+    def __init__(
+        self,
+        job: RunJob,
+        sessions: Sequence[OpenedSession],
+        *,
+        dispensable: bool,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Take the job's sessions; `dispensable` ones may fail while another is left. `stop` ends the reading."""
+        self._job = job
+        self.members = [Member(opened=opened, rows=RowRunner(job, opened.session, opened.probe)) for opened in sessions]
+        self._dispensable = dispensable
+        self._stop = stop
+        self._feeder = Feeder(job)
+        self._waiting: SimpleQueue[_Ticket | None] = SimpleQueue()
+        self._in_order: SimpleQueue[_Ticket | BaseException | None] = SimpleQueue()
+        self._places = threading.Semaphore(_AHEAD * len(sessions) + 1)
+        self._ending = threading.Lock()
+        self._error: BaseException | None = None
+        self._closed = False
+        self._progressed = time.perf_counter()
+        self._reading: float | None = None
+        self.read_times, self.prepare_times = Histogram(), Histogram()
+        self.stopped = False
+
+    def run(self, open_source: OpenSource, start: int) -> Iterator[Finished]:
+        """Yield every block of the source from row `start` on, in order.
+
+        Raises what the source raises, ProviderFailedError when no session is left, StalledError.
+        """
+        sizes = BlockSizes(self._job, start)
+        threads = [self._thread("reader", self._read, open_source, sizes, start)]
+        threads += [self._thread("session", self._serve, member, sizes) for member in self.members]
+        try:
+            while True:
+                ticket = self._next_ticket()
+                if ticket is None:
+                    return
+                yield self._result(ticket)
+                self._places.release()
+        finally:
+            self._close(threads)
+
+    def _thread(self, name: str, target: Callable[..., None], *arguments: object) -> threading.Thread:
+        """Start a thread that logs as this one does, and does not keep the process from ending."""
+        context = contextvars.copy_context()
+        thread = threading.Thread(target=context.run, args=(target, *arguments), name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def _close(self, threads: Sequence[threading.Thread]) -> None:
+        """Let the threads end; one that hangs in native code or on a file is left behind."""
+        self._closed = True
+        self._places.release()
+        for _ in self.members:
+            self._waiting.put(None)
+        patient_until = time.perf_counter() + PATIENCE
+        for thread in threads:
+            thread.join(max(patient_until - time.perf_counter(), 0))
+
+    def _read(self, open_source: OpenSource, sizes: BlockSizes, start: int) -> None:
+        """Be the reader: read blocks, make tensors of them, hand them on."""
+        try:
+            with open_source() as source:
+                blocks = source.blocks(start, sizes)
+                while self._may_read():
+                    begin = self._reading = time.perf_counter()
+                    block = next(blocks, None)
+                    if block is None:
+                        break
+                    prepared = self._prepare(block, begin)
+                    self._reading = None
+                    ticket = _Ticket(prepared)
+                    self._in_order.put(ticket)
+                    self._submit(ticket)
+            self._in_order.put(None)
+        except BaseException as error:  # noqa: BLE001  the caller raises it
+            self._in_order.put(error)
+
+    def _may_read(self) -> bool:
+        """Wait for a place; return whether another block is wanted."""
+        if self._stop():
+            self.stopped = True
+            return False
+        self._places.acquire()
+        return not self._closed
+
+    def _prepare(self, block: Block, begin: float) -> Prepared:
+        read = time.perf_counter()
+        prepared = Prepared(block=block, feeds=self._feeder.whole(block))
+        self.read_times.add(read - begin)
+        self.prepare_times.add(time.perf_counter() - read)
+        return prepared
+
+    def _serve(self, member: Member, sizes: BlockSizes) -> None:
+        """Be a session: run the blocks that wait, until there are no more or the provider fails."""
+        while (ticket := self._waiting.get()) is not None:
+            if self._closed:
+                return
+            member.current = ticket
+            try:
+                finished = self._run_on(member, ticket.prepared, sizes)
+            except ProviderFailedError as error:
+                member.failure = str(error)
+                self._give_back(member, ticket, error)
+                return
+            except BaseException as error:  # noqa: BLE001  the caller raises it
+                self._give_up(ticket, error)
+                return
+            if member.failure is not None:  # it was given up as hung, and another session has the block
+                return
+            member.current = None
+            ticket.finished.set_result(finished)
+
+    def _run_on(self, member: Member, prepared: Prepared, sizes: BlockSizes) -> Finished:
+        begin = time.perf_counter()
+        outcome = member.rows.run(prepared)
+        seconds = time.perf_counter() - begin
+        member.blocks += 1
+        member.done += prepared.block.count
+        sizes.learn(prepared.block.count, seconds, prepared.size_bytes + outcome.size_bytes)
+        self._progressed = time.perf_counter()
+        return Finished(block=prepared.block, outcome=outcome, seconds=seconds)
+
+    def _give_back(self, member: Member, ticket: _Ticket, error: OrtdeployError) -> None:
+        """Let another session run the block of one that failed; the job fails where none is left or may fail."""
+        left = any(other.failure is None for other in self.members)
+        if not (self._dispensable and left):
+            self._give_up(ticket, error)
+            return
+        opened = member.opened
+        log.warning("session.failed", session=opened.candidate.name, instance=opened.instance, reason=str(error))
+        self._submit(ticket)
+
+    def _submit(self, ticket: _Ticket) -> None:
+        """Let a session take a block; where none will any more, the block ends as the one that ended the job."""
+        with self._ending:
+            if self._error is None:
+                self._waiting.put(ticket)
+            else:
+                ticket.finished.set_exception(self._error)
+
+    def _give_up(self, ticket: _Ticket, error: BaseException) -> None:
+        """End a block and all that wait for a session with an error."""
+        with self._ending:
+            self._error = error
+            ticket.finished.set_exception(error)
+            while not self._waiting.empty():
+                waiting = self._waiting.get()
+                if waiting is not None:
+                    waiting.finished.set_exception(error)
+
+    def _next_ticket(self) -> _Ticket | None:
+        """Return the next block on its way, None at the end. Raises what ended the reading, StalledError."""
+        while True:
+            try:
+                ticket = self._in_order.get(timeout=self._patience())
+            except Empty:
+                self._raise_if_stalled()
+                continue
+            if isinstance(ticket, BaseException):
+                raise ticket
+            return ticket
+
+    def _result(self, ticket: _Ticket) -> Finished:
+        """Wait for a block. Raises what running it raised, StalledError."""
+        while True:
+            try:
+                return ticket.finished.result(timeout=self._patience())
+            except TimeoutError:
+                if ticket.finished.done():
+                    raise
+                self._replace_hung(ticket)
+
+    def _patience(self) -> float | None:
+        """Return for how many seconds to wait until it is worth looking whether anything hangs."""
+        limit = self._job.progress_timeout
+        return None if limit is None else max(self._last_sign() + limit - time.perf_counter(), 0.01)
+
+    def _last_sign(self) -> float:
+        return max(self._progressed, *(member.rows.progressed for member in self.members))
+
+    def _replace_hung(self, ticket: _Ticket) -> None:
+        """Give the block of a session that hangs to another one. Raises StalledError where there is none."""
+        if not self._is_stalled():
+            return
+        hung = next((member for member in self.members if member.current is ticket and member.failure is None), None)
+        if hung is None:
+            self._raise_if_stalled()
+            return
+        others = [other for other in self.members if other is not hung and other.failure is None]
+        if not (self._dispensable and others):
+            self._raise_if_stalled()
+        hung.failure = self._describe()
+        self._progressed = time.perf_counter()
+        self._give_back(hung, ticket, StalledError(hung.failure))
+
+    def _is_stalled(self) -> bool:
+        limit = self._job.progress_timeout
+        return limit is not None and time.perf_counter() - self._last_sign() >= limit
+
+    def _raise_if_stalled(self) -> None:
+        if self._is_stalled():
+            raise StalledError(f"no batch was completed for {self._job.progress_timeout:g} s: {self._describe()}")
+
+    def _describe(self) -> str:
+        """Say what every thread that is at work does."""
+        now = time.perf_counter()
+        doing = [
+            f"session {member.name} runs rows {block.start} to {block.start + block.count - 1}"
+            for member in self.members
+            if member.failure is None and member.current is not None
+            for block in [member.current.prepared.block]
+        ]
+        if self._reading is not None:
+            doing.append(f"the input is read for {now - self._reading:.0f} s")
+        return "; ".join(doing) or "nothing is on its way"

@@ -1,0 +1,48 @@
+"""How jobs end, and who watches them on the way: values that the executor returns and views print."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from ortdeploy.opening import OpenedSession
+
+
+class Status(StrEnum):
+    """How a job ended."""
+
+    DONE = "done"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+    NOTHING_TO_DO = "nothing-to-do"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobResult:
+    """How a job ended, with the rows that are committed, failed and skipped over all its runs.
+
+    `dropped` are the sessions whose provider failed while others went on.
+    """
+
+    job: str
+    status: Status
+    output: str
+    committed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+    reason: str | None = None
+    provider_failed: bool = False
+    dropped: tuple[OpenedSession, ...] = ()
+
+
+class Observer(Protocol):
+    """Sees a job advance; a progress bar or periodic log lines."""
+
+    def job_started(self, job: str, done: int, total: int | None) -> None:
+        """Take note of a job that begins with `done` rows behind it."""
+
+    def rows_done(self, done: int, failed: int) -> None:
+        """Take note of how many rows of the running job are behind it, and how many of them failed."""
+
+    def job_ended(self) -> None:
+        """Take note that the running job ended, in whatever way."""
