@@ -17,6 +17,15 @@ TEXT_FORMATS = ("csv", "jsonl")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Package:
+    """A Python package that only some deployments need: what is imported, what is installed, and the extra with it."""
+
+    module: str
+    name: str
+    extra: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """Why a file cannot be used: a kind that rules know, and a sentence for people."""
 
@@ -231,7 +240,7 @@ class InputFacts:
     digest: str = ""
     columns: Mapping[str, TensorType] = field(default_factory=dict)
     rows: int | None = None
-    missing_package: str | None = None
+    missing_package: Package | None = None
     problem: Problem | None = None
 
 
@@ -246,6 +255,7 @@ class OutputFacts:
     run: str | None = None
     identity: Mapping[str, str] = field(default_factory=dict)
     rows: int = 0
+    missing_package: Package | None = None
     problem: Problem | None = None
 
 

@@ -23,6 +23,8 @@ class PartWriter:
         """Take the folder; `origin` goes into every part whose format has a place for it."""
         self._job = job
         self._folder = folder
+        shapes = dict(zip(job.columns, job.row_shapes, strict=True))
+        self._columns = {**dict.fromkeys(job.key), **shapes}
         self._origin = json.dumps(origin, sort_keys=True)
         self._module = SINKS[job.output_format]
         self.write_times, self.sync_times = Histogram(), Histogram()
@@ -41,7 +43,7 @@ class PartWriter:
                 if finished.outcome.committed:
                     if sink is None:
                         file = stack.enter_context(open_whole(path))
-                        sink = self._module.open_sink(file, (*self._job.key, *self._job.columns), self._origin)
+                        sink = self._module.open_sink(file, self._columns, self._origin)
                     self._write(sink, finished.outcome.columns, path.name)
             with timed(self.sync_times):
                 if sink is not None:

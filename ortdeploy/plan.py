@@ -131,7 +131,8 @@ class RunJob:
     `batch_size` 0: each row is one run; `pad_to` fills short batches; `max_failed` is a number of rows or a share;
     `missing` says by column what an empty value stands for; `read_size` rows are read at once, several batches where
     rows are sorted by adapter. `files` are those to read; `first_row` rows came from others, in runs that are finished.
-    `replaces` is the run whose result makes room for this one's. `progress_timeout` is in seconds.
+    `row_shapes` are those of `columns`. `replaces` is the run whose result makes room for this one's.
+    `progress_timeout` is in seconds.
     """
 
     job: str
@@ -157,6 +158,7 @@ class RunJob:
     output: str
     output_format: str
     columns: tuple[str, ...]
+    row_shapes: tuple[tuple[int | None, ...] | None, ...]
     rows_per_part: int
     max_failed: int | str
     max_consecutive: int | None
@@ -459,6 +461,7 @@ def planned_job(job: ResolvedJob) -> RunJob:
         output=spec.output.path,
         output_format=spec.output.format,
         columns=job.columns,
+        row_shapes=tuple(_row_shape(job.results.get(name), job.batch_size) for name in job.columns),
         rows_per_part=-(-spec.output.rows_per_part // read_size) * read_size,
         max_failed=spec.max_failed,
         max_consecutive=spec.max_consecutive,
@@ -468,6 +471,13 @@ def planned_job(job: ResolvedJob) -> RunJob:
         committed_rows=job.output.rows,
         replaces=job.output.run if job.output.state == "stale" else None,
     )
+
+
+def _row_shape(tensor: TensorType | None, batch_size: int) -> tuple[int | None, ...] | None:
+    """Return the sizes of a result's rows as far as the graph fixes them."""
+    if tensor is None or tensor.shape is None or batch_size == 0:
+        return None
+    return tuple(size if isinstance(size, int) else None for size in tensor.shape[1:])
 
 
 def _can_be_nan(job: ResolvedJob, fetch: Sequence[str]) -> Iterator[str]:

@@ -18,6 +18,7 @@ from ortdeploy.facts import (
     KnownFile,
     ModelFacts,
     OutputFacts,
+    Package,
     Problem,
     RuntimeFacts,
     unreadable,
@@ -29,6 +30,7 @@ from ortdeploy.manifest.option_paths import OptionPath, find_option_paths
 from ortdeploy.manifest.spec import AdapterSpec, JobSpec, ModelSpec, Spec
 from ortdeploy.rules.catalogue import load_rule
 from ortdeploy.rules.protocol import Finding, diagnose
+from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.catalogue import probe_input
 from ortdeploy.sources.files import outside
 
@@ -113,14 +115,22 @@ def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] =
             for job in spec.jobs
         },
         outputs={
-            job.name: _stale(before[job.name])
-            if job.name in stale
-            else _probe_output(spec, job, state_dir, before[job.name], roots)
+            job.name: replace(
+                _stale(before[job.name])
+                if job.name in stale
+                else _probe_output(spec, job, state_dir, before[job.name], roots),
+                missing_package=_missing_package(job, host.runtime),
+            )
             for job in spec.jobs
         },
         labels={path: _probe_labels(_full(spec, path), path, roots) for path in label_paths},
         path_problems=_probe_option_paths(spec, roots),
     )
+
+
+def _missing_package(job: JobSpec, runtime: RuntimeFacts) -> Package | None:
+    package = SINKS[job.output.format].PACKAGE
+    return package if package and package.module not in runtime.packages else None
 
 
 def _look_back(folder: Path, state_dir: Path) -> _Before:

@@ -62,6 +62,7 @@ DEPLOYMENT_RULES: tuple[str, ...] = (
     "overridable-initializer",
     "predicted-cpu-nodes",
     "saturating-int8",
+    "several-npy-columns",
     "several-runtimes",
     "shape-mismatch",
     "shape-option-mismatch",

@@ -15,17 +15,20 @@ from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
     from ortdeploy.deployment import Deployment
+    from ortdeploy.facts import Package
 
 RULE = Rule(id="missing-package", summary="A package is not installed", certainty=Certainty.MACHINE)
 
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
+        if job.output.missing_package:
+            needs = _needs(job.output.missing_package)
+            detail = f'Job "{job.spec.name}" writes {job.spec.output.format} files, which needs {needs}'
+            yield Finding(at=(*job.spec.output.at, "format"), detail=detail, job=job.spec.name)
         if job.input.missing_package:
-            detail = (
-                f'Job "{job.spec.name}" reads {job.input.format} files, which needs {job.input.missing_package}. '
-                f"Install it: pip install 'ortdeploy[images]'."
-            )
+            needs = _needs(job.input.missing_package)
+            detail = f'Job "{job.spec.name}" reads {job.input.format} files, which needs {needs}'
             yield Finding(at=(*job.spec.input.at, "path"), detail=detail, job=job.spec.name)
             continue
         for name, steps in job.spec.prepare.items():
@@ -33,3 +36,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
                 if step.name == "resize" and "PIL" not in deployment.facts.runtime.packages:
                     detail = f"resize of input \"{name}\" needs Pillow. Install it: pip install 'ortdeploy[images]'."
                     yield Finding(at=step.at, detail=detail, job=job.spec.name)
+
+
+def _needs(package: "Package") -> str:
+    return f"{package.name}. Install it: pip install 'ortdeploy[{package.extra}]'."

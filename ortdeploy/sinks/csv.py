@@ -10,9 +10,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ortdeploy.sinks.protocol import Column
+from ortdeploy.sinks.protocol import Column, RowShape
 
 SUFFIX = ".csv"
+PACKAGE = None
 
 
 class _CsvSink:
@@ -49,6 +50,6 @@ def _flatten(name: str, column: Column) -> Iterator[tuple[str, list[Any]]]:
         yield ".".join([name, *map(str, index)]), array[(slice(None), *index)].tolist()
 
 
-def open_sink(file: BinaryIO, columns: Sequence[str], _origin: str) -> _CsvSink:
+def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], _origin: str) -> _CsvSink:
     """Begin a part; the format has no place for its origin, which stands in the report."""
-    return _CsvSink(file, columns)
+    return _CsvSink(file, tuple(columns))

@@ -10,9 +10,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ortdeploy.sinks.protocol import Column
+from ortdeploy.sinks.protocol import Column, RowShape
 
 SUFFIX = ".jsonl"
+PACKAGE = None
 
 
 class _JsonlSink:
@@ -59,6 +60,6 @@ def _without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def open_sink(file: BinaryIO, columns: Sequence[str], _origin: str) -> _JsonlSink:
+def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], _origin: str) -> _JsonlSink:
     """Begin a part; the format has no place for its origin, which stands in the report."""
-    return _JsonlSink(file, columns)
+    return _JsonlSink(file, tuple(columns))

@@ -6,9 +6,10 @@ from typing import BinaryIO
 
 import numpy as np
 
-from ortdeploy.sinks.protocol import Column
+from ortdeploy.sinks.protocol import Column, RowShape
 
 SUFFIX = ".npz"
+PACKAGE = None
 
 
 class _NpzSink:
@@ -40,6 +41,6 @@ def _joined(parts: list[Column]) -> np.ndarray:
     return array.astype(str) if array.dtype == object else array
 
 
-def open_sink(file: BinaryIO, columns: Sequence[str], origin: str) -> _NpzSink:
+def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], origin: str) -> _NpzSink:
     """Begin a part; the archive's comment says where it comes from."""
-    return _NpzSink(file, columns, origin)
+    return _NpzSink(file, tuple(columns), origin)

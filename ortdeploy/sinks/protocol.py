@@ -1,11 +1,15 @@
 """What a sink is: it turns batches of result columns into the bytes of one part. It never opens or names a file."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, BinaryIO, Protocol
 
 import numpy.typing as npt
 
+from ortdeploy.facts import Package
+
 Column = npt.NDArray[Any] | list[Any]
+RowShape = tuple[int | None, ...] | None
+"""The sizes of a column's rows, None where they may differ from row to row; None: nothing is known of them."""
 
 
 class Sink(Protocol):
@@ -23,5 +27,12 @@ class SinkModule(Protocol):
 
     SUFFIX: str
 
-    def open_sink(self, file: BinaryIO, columns: Sequence[str], origin: str, /) -> Sink:
-        """Begin a part with these columns, in this order; `origin` is JSON for the format's own metadata."""
+    @property
+    def PACKAGE(self) -> Package | None:  # noqa: N802  a module constant
+        """The package that the format needs, beside the base install."""
+
+    def open_sink(self, file: BinaryIO, columns: Mapping[str, RowShape], origin: str, /) -> Sink:
+        """Begin a part with these columns, in this order, and their rows' shapes.
+
+        `origin` is JSON for the format's own metadata.
+        """

@@ -6,16 +6,18 @@ from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError, did_you_mean
 from ortdeploy.facts import InputFacts, KnownFile, Problem
-from ortdeploy.sources import csv, image, jsonl, npy, npz
+from ortdeploy.sources import arrow, csv, image, jsonl, npy, npz, parquet
 from ortdeploy.sources.files import file_states, list_files, not_accounted_for, outside, shown, states_digest
 from ortdeploy.sources.protocol import SourceModule
 
 SOURCES: dict[str, SourceModule] = {
+    "arrow": arrow,
     "csv": csv,
     "image": image,
     "jsonl": jsonl,
     "npy": npy,
     "npz": npz,
+    "parquet": parquet,
 }
 
 _BY_SUFFIX = {suffix: name for name, module in SOURCES.items() for suffix in module.SUFFIXES}
@@ -52,8 +54,8 @@ def probe_input(
         left, changed = not_accounted_for(states, known)
         read = tuple(os.path.join(folder, state.path) for state in left) if known and left else files  # noqa: PTH118
         facts = InputFacts(format=name, files=read, states=left, changed=changed, digest=states_digest(states))
-        if module.PACKAGE and module.PACKAGE[0] not in packages:
-            return InputFacts(format=name, files=files, missing_package=module.PACKAGE[1])
+        if module.PACKAGE and module.PACKAGE.module not in packages:
+            return InputFacts(format=name, files=files, missing_package=module.PACKAGE)
         return module.probe(files, facts)
     except OrtdeployError as error:
         return InputFacts(format=name, files=files, problem=Problem(kind="unreadable", detail=f"{error}."))

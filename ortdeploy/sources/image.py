@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ortdeploy.facts import InputFacts
+from ortdeploy.facts import InputFacts, Package
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.protocol import Array, Block, Wanted
 from ortdeploy.sources.rows import RawRow, RowError, block_rows
@@ -20,7 +20,7 @@ from ortdeploy.tensors import ROWS, TensorType
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 FIRST_ROWS = 4
-PACKAGE = ("PIL", "Pillow")
+PACKAGE = Package(module="PIL", name="Pillow", extra="images")
 
 _GREY_16 = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from ortdeploy.facts import InputFacts
+from ortdeploy.facts import InputFacts, Package
 
 Array = npt.NDArray[Any]
 Column = Array | list[Any]
@@ -91,8 +91,8 @@ class SourceModule(Protocol):
         """How many rows a plan looks at: many where reading costs nothing, few where each is decoded."""
 
     @property
-    def PACKAGE(self) -> tuple[str, str] | None:  # noqa: N802  a module constant
-        """The import name and the name of a package that the format needs."""
+    def PACKAGE(self) -> Package | None:  # noqa: N802  a module constant
+        """The package that the format needs, beside the base install."""
 
     def probe(self, files: Sequence[str], facts: InputFacts) -> InputFacts:
         """Return the facts completed with columns and rows, or with a problem, from the first file's beginning."""

@@ -24,7 +24,7 @@ FIRST: dict[str, Column] = {
 
 def write(kind: str, batches: Sequence[dict[str, Column]], columns: Sequence[str] = tuple(FIRST)) -> bytes:
     file = io.BytesIO()
-    sink = SINKS[kind].open_sink(file, columns, "{}")
+    sink = SINKS[kind].open_sink(file, dict.fromkeys(columns), "{}")
     for batch in batches:
         sink.write(batch)
     sink.close()

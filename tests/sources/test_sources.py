@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from ortdeploy.facts import InputFacts
+from ortdeploy.facts import InputFacts, Package
 from ortdeploy.sources.catalogue import SOURCES, probe_input
 from ortdeploy.sources.files import file_states, list_files, states_digest
 from ortdeploy.sources.protocol import Block, Wanted
@@ -354,7 +354,7 @@ def test_a_file_that_is_no_image_fails_alone(tmp_path: Path) -> None:
 def test_images_without_pillow_are_named(tmp_path: Path) -> None:
     (tmp_path / "a.png").touch()
     facts = probe_input(str(tmp_path), ["a.png"], None, (), frozenset())
-    assert facts.missing_package == "Pillow"
+    assert facts.missing_package == Package(module="PIL", name="Pillow", extra="images")
 
 
 def test_a_file_name_may_be_any_bytes(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from ortdeploy.facts import (
     ModelFacts,
     NodeFacts,
     OutputFacts,
+    Package,
     ParameterFacts,
     Problem,
     RefusedRow,
@@ -95,6 +96,10 @@ def model_facts(data: Mapping[str, Any]) -> ModelFacts:
     )
 
 
+def package(name: str | None) -> Package | None:
+    return Package(module=name, name=name, extra="extra") if name else None
+
+
 def input_facts(data: Mapping[str, Any]) -> InputFacts:
     problem = Problem(kind=data["problem"], detail="It cannot be read.") if "problem" in data else None
     return InputFacts(
@@ -103,7 +108,7 @@ def input_facts(data: Mapping[str, Any]) -> InputFacts:
         columns={name: tensor(text) for name, text in data.get("columns", {}).items()},
         rows=data.get("rows"),
         changed=tuple(data.get("changed", ())),
-        missing_package=data.get("missing_package"),
+        missing_package=package(data.get("missing_package")),
         problem=problem,
     )
 
@@ -119,7 +124,12 @@ def first_rows(data: Mapping[str, Any]) -> FirstRows:
 
 def output_facts(data: Mapping[str, Any]) -> OutputFacts:
     problem = Problem(kind=data["problem"], detail="It cannot be written.") if "problem" in data else None
-    return OutputFacts(state=data.get("state", "absent"), identity=data.get("identity", {}), problem=problem)
+    return OutputFacts(
+        state=data.get("state", "absent"),
+        identity=data.get("identity", {}),
+        problem=problem,
+        missing_package=package(data.get("missing_package")),
+    )
 
 
 def file_facts(data: Mapping[str, Any]) -> FileFacts:

@@ -1,0 +1,63 @@
+"""One NumPy array a part, for jobs that write one column. Written as it comes; the header gets its rows last."""
+
+from collections.abc import Mapping
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from ortdeploy.sinks.protocol import Column, RowShape
+
+SUFFIX = ".npy"
+PACKAGE = None
+
+
+class _NpySink:
+    def __init__(self, file: BinaryIO, column: str) -> None:
+        self._file = file
+        self._column = column
+        self._first: np.ndarray[Any, Any] | None = None
+        self._rows = 0
+        self._held: list[np.ndarray[Any, Any]] = []
+
+    def write(self, columns: Mapping[str, Column]) -> None:
+        try:
+            array = np.asarray(columns[self._column])
+        except ValueError as error:
+            raise ValueError(
+                f"rows of {self._column} differ in shape, which an array cannot hold; use jsonl"
+            ) from error
+        if self._first is None:
+            self._first = array[:0]
+            self._write_header(array, rows=0)
+        if (array.shape[1:], array.dtype) != (self._first.shape[1:], self._first.dtype):
+            raise ValueError(f"rows of {self._column} differ in shape, which an array cannot hold; use jsonl")
+        self._rows += len(array)
+        if array.dtype == object:
+            self._held.append(array)  # the width of text is that of the longest
+        else:
+            self._file.write(np.ascontiguousarray(array).data)
+
+    def close(self) -> None:
+        if self._first is None:
+            return
+        self._file.seek(0)
+        if self._held:
+            text = np.concatenate(self._held).astype(str)
+            np.lib.format.write_array(self._file, text, version=(1, 0), allow_pickle=False)
+        else:
+            self._write_header(self._first, self._rows)
+            self._file.seek(0, 2)
+
+    def _write_header(self, like: "np.ndarray[Any, Any]", rows: int) -> None:
+        """Write a header; numpy leaves room in it for a number of rows that grows."""
+        header = {
+            "descr": np.lib.format.dtype_to_descr(like.dtype),
+            "fortran_order": False,
+            "shape": (rows, *like.shape[1:]),
+        }
+        np.lib.format.write_array_header_1_0(self._file, header)
+
+
+def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], _origin: str) -> _NpySink:
+    """Begin a part; the format has no place for its origin, which stands in the report."""
+    return _NpySink(file, next(iter(columns)))

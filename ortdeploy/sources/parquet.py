@@ -1,0 +1,65 @@
+"""Parquet: columns of numbers, text and lists. Read in small batches of rows, so that row groups can be of any size."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ortdeploy.facts import InputFacts
+from ortdeploy.sources import tables
+from ortdeploy.sources.protocol import Wanted
+from ortdeploy.sources.tables import Table, TableError, TableSource, probe_tables
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SUFFIXES = (".parquet", ".pq")
+FIRST_ROWS = tables.FIRST_ROWS
+PACKAGE = tables.PACKAGE
+
+BATCH_ROWS = 16384
+"""Rows that are decoded at once."""
+
+_BUFFER_BYTES = 1024 * 1024  # row groups are streamed through a buffer, not read whole
+
+
+def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
+    """Read the footers."""
+    return probe_tables(_open, files, facts)
+
+
+def _open(path: str) -> Table:
+    import pyarrow as pa  # noqa: PLC0415  an extra: only who reads tables needs it
+    from pyarrow import parquet  # noqa: PLC0415
+
+    try:
+        file = parquet.ParquetFile(path, buffer_size=_BUFFER_BYTES)
+    except (OSError, pa.ArrowException) as error:
+        raise TableError(f"{path} cannot be read as Parquet: {error}") from error
+
+    def batches(start: int, names: Sequence[str]) -> "Iterator[tuple[int, pa.RecordBatch]]":
+        groups, first = [], 0
+        number = 0
+        for group in range(file.num_row_groups):
+            rows = file.metadata.row_group(group).num_rows
+            if number + rows <= start:
+                first = number + rows
+            else:
+                groups.append(group)
+            number += rows
+        if not names:  # only the rows' numbers are wanted
+            yield first, pa.RecordBatch.from_struct_array(pa.array([{}] * (number - first), pa.struct([])))
+            return
+        try:
+            for batch in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=list(names), use_threads=False):
+                yield first, batch
+                first += batch.num_rows
+        except (OSError, pa.ArrowException) as error:
+            raise TableError(f"{path} cannot be read: {error}") from error
+
+    return Table(rows=file.metadata.num_rows, schema=file.schema_arrow, batches=batches)
+
+
+@contextmanager
+def open_source(files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[TableSource]:
+    """Open Parquet files as one table, one after the other."""
+    yield TableSource(files, folder, wanted, _open)

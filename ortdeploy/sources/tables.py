@@ -1,0 +1,316 @@
+"""Rows of Arrow tables over several files; shared by Parquet and Arrow. Numbers and fixed-size lists are not copied."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.facts import InputFacts, Package, Problem
+from ortdeploy.sources.files import shown
+from ortdeploy.sources.protocol import Array, Block, Column, FailedRow, Wanted
+from ortdeploy.tensors import ELEMENT_TYPES, ROWS, TensorType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PACKAGE = Package(module="pyarrow", name="pyarrow", extra="tables")
+FIRST_ROWS = 64
+
+
+class TableError(OrtdeployError):
+    """A file is not a table that can be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """An open file: how many rows it has, its columns, and its record batches from a row on.
+
+    `batches` yields record batches that begin at or before that row, with the number of their first row in the file.
+    """
+
+    rows: int
+    schema: "pa.Schema"
+    batches: Callable[[int, Sequence[str]], Iterator[tuple[int, "pa.RecordBatch"]]]
+
+
+OpenTable = Callable[[str], Table]
+"""Opens a file. Raises TableError."""
+
+
+def probe_tables(open_table: OpenTable, files: Sequence[str], facts: InputFacts) -> InputFacts:
+    """Read the schema of every file; all must agree."""
+    first: pa.Schema | None = None
+    rows = 0
+    for path in files:
+        try:
+            table = open_table(path)
+        except TableError as error:
+            return replace(facts, problem=Problem(kind="unreadable", detail=f"{error}."))
+        first = table.schema if first is None else first
+        if not table.schema.equals(first):
+            detail = f"{path} does not have the same columns as {files[0]}."
+            return replace(facts, problem=Problem(kind="unreadable", detail=detail))
+        rows += table.rows
+    columns = {name: tensor_type(first.field(name).type) for name in first.names} if first is not None else {}
+    return replace(facts, columns=columns, rows=rows)
+
+
+def tensor_type(kind: "pa.DataType") -> TensorType:
+    """Return the type of a column's rows; one that no model input takes has neither type nor shape."""
+    import pyarrow as pa  # noqa: PLC0415  an extra: only who reads tables needs it
+
+    shape: list[int | str | None] = [ROWS]
+    while True:
+        if isinstance(kind, pa.FixedShapeTensorType):
+            shape += kind.shape
+            kind = kind.value_type
+        elif pa.types.is_fixed_size_list(kind):
+            shape.append(kind.list_size)
+            kind = kind.value_type
+        elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            shape.append(None)
+            kind = kind.value_type
+        elif pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        else:
+            break
+    name = _element_type(kind)
+    return TensorType(name, tuple(shape)) if name else TensorType()
+
+
+def _element_type(kind: "pa.DataType") -> str | None:
+    import pyarrow as pa  # noqa: PLC0415
+
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return "string"
+    names = {"halffloat": "float16", "float": "float32", "double": "float64"}
+    name = names.get(str(kind), str(kind))
+    return name if name in ELEMENT_TYPES else None
+
+
+@dataclass(frozen=True, slots=True)
+class TableSource:
+    """Blocks over files that `open_table` opens."""
+
+    files: Sequence[str]
+    folder: str
+    wanted: Wanted
+    open_table: OpenTable
+
+    def blocks(self, start: int, sizes: Iterable[int]) -> Iterator[Block]:
+        """Yield blocks that run across record batches and files."""
+        pieces = self._pieces(start)
+        left: _Piece | None = None
+        for size in sizes:
+            taken: list[_Piece] = []
+            wanted = size
+            while wanted and (left := left or next(pieces, None)) is not None:
+                piece, left = left.cut(wanted)
+                taken.append(piece)
+                wanted -= piece.batch.num_rows
+            if not taken:
+                return
+            block = self._block(taken, start)
+            yield block
+            start += block.count
+
+    def _pieces(self, start: int) -> Iterator["_Piece"]:
+        """Yield the record batches from a row on."""
+        first = self.wanted.first_row
+        for path in self.files:
+            table = self.open_table(path)
+            if first + table.rows > start:
+                names = [name for name in (*self.wanted.dtypes, *self.wanted.keys) if name in table.schema.names]
+                for number, batch in table.batches(max(start - first, 0), list(dict.fromkeys(names))):
+                    before = max(start - first - number, 0)
+                    if before < batch.num_rows:
+                        yield _Piece(path=path, first=first + number + before, batch=batch.slice(before))
+            first += table.rows
+
+    def _block(self, pieces: Sequence["_Piece"], start: int) -> Block:
+        count = sum(piece.batch.num_rows for piece in pieces)
+        table = _Columns(pieces, self.wanted.missing)
+        columns = {name: table.read(name) for name in self.wanted.dtypes}
+        keys = {name: self._key(name, pieces, table) for name in self.wanted.keys if name not in columns}
+        if not table.without:
+            columns |= keys
+            return Block(start=start, count=count, rows=range(start, start + count), columns=columns, failed=[])
+        kept = [place for place in range(count) if place not in table.without]
+        paths = [shown(piece.path, self.folder) for piece in pieces for _ in range(piece.batch.num_rows)]
+        failed = [
+            FailedRow(row=start + place, source=paths[place], stage="read", code="missing-value", message=message)
+            for place, message in sorted(table.without.items())
+        ]
+        chosen = {name: _pick(column, kept) for name, column in {**columns, **keys}.items()}
+        rows = [start + place for place in kept]
+        return Block(start=start, count=count, rows=rows, columns=chosen, failed=failed)
+
+    def _key(self, name: str, pieces: Sequence["_Piece"], table: "_Columns") -> Column:
+        if name in table.names:
+            return table.values(name)
+        if name == "path":
+            return [path for piece in pieces for path in [shown(piece.path, self.folder)] * piece.batch.num_rows]
+        return [row for piece in pieces for row in range(piece.first, piece.first + piece.batch.num_rows)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Piece:
+    """Some rows of a file, whose first has the number `first` in the job."""
+
+    path: str
+    first: int
+    batch: "pa.RecordBatch"
+
+    def cut(self, rows: int) -> tuple["_Piece", "_Piece | None"]:
+        """Return at most so many rows, and what is left."""
+        if self.batch.num_rows <= rows:
+            return self, None
+        return replace(self, batch=self.batch.slice(0, rows)), replace(
+            self, first=self.first + rows, batch=self.batch.slice(rows)
+        )
+
+
+@dataclass(slots=True)
+class _Columns:
+    """The columns of some pieces as arrays; `without` says which rows lack a value, and which."""
+
+    pieces: Sequence[_Piece]
+    missing: Mapping[str, Any]
+    without: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> Sequence[str]:
+        return self.pieces[0].batch.schema.names  # type: ignore[no-any-return]  # pyarrow is loosely typed
+
+    def values(self, name: str) -> Column:
+        """Return a column as keys are carried: as Python's values where it is no array of numbers."""
+        column = self._column(name)
+        if column.null_count or tensor_type(column.type).shape != (ROWS,) or _element_type(column.type) is None:
+            return column.to_pylist()  # type: ignore[no-any-return]
+        return _flat(column)
+
+    def read(self, name: str) -> Column:
+        """Return a column as an array of its rows, or as a list of arrays where they differ in shape."""
+        column = self._column(name)
+        if _has_gaps(column):
+            column = self._filled(name, column)
+        return _rows(column)
+
+    def _column(self, name: str) -> "pa.Array":
+        import pyarrow as pa  # noqa: PLC0415
+
+        parts = [piece.batch.column(name) for piece in self.pieces]
+        column = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+        return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+
+    def _filled(self, name: str, column: "pa.Array") -> "pa.Array":
+        """Return the column with what its gaps stand for; rows whose gaps stand for nothing are noted."""
+        import pyarrow as pa  # noqa: PLC0415
+
+        filler, is_list = self.missing.get(name), tensor_type(column.type).shape != (ROWS,)
+        values = column.to_pylist()
+        for place, value in enumerate(values):
+            if value is None:
+                if filler is None or is_list:
+                    self.without.setdefault(place, f'"{name}" is empty')
+            elif filler is None and _contains_none(value):
+                self.without.setdefault(place, f'"{name}" has an empty element')
+        first = next((value for place, value in enumerate(values) if place not in self.without), None)
+        filled = [
+            (first if first is not None else _nothing(column.type)) if place in self.without else _fill(value, filler)
+            for place, value in enumerate(values)
+        ]
+        try:
+            return pa.array(filled, column.type)
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise TableError(
+                f'what missing: gives for "{name}" does not fit its type {column.type}: {error}'
+            ) from error
+
+
+def _has_gaps(column: "pa.Array") -> bool:
+    """Tell whether a value is null, at any depth."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    if column.null_count:
+        return True
+    if isinstance(column, pa.ExtensionArray):
+        return _has_gaps(column.storage)
+    return _is_list(column.type) and _has_gaps(column.flatten())
+
+
+def _contains_none(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and any(map(_contains_none, value)))
+
+
+def _fill(value: Any, filler: Any) -> Any:
+    if isinstance(value, list):
+        return [_fill(item, filler) for item in value]
+    return filler if value is None else value
+
+
+def _nothing(kind: "pa.DataType") -> Any:
+    """Return a value of a type for a row that is left out anyway."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    if pa.types.is_fixed_size_list(kind):
+        return [_nothing(kind.value_type)] * kind.list_size
+    if _is_list(kind):
+        return []
+    return "" if _element_type(kind) == "string" else 0
+
+
+def _is_list(kind: "pa.DataType") -> bool:
+    import pyarrow as pa  # noqa: PLC0415
+
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _rows(column: "pa.Array") -> Column:
+    """Return a column without gaps as one array; nested lists add dimensions."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    if isinstance(column, pa.FixedShapeTensorArray):
+        return np.asarray(column.to_numpy_ndarray())
+    if pa.types.is_fixed_size_list(column.type):
+        inner = _rows(column.flatten())
+        size = column.type.list_size
+        if isinstance(inner, list):
+            return [_stacked(inner[begin : begin + size]) for begin in range(0, len(inner), size)]
+        return inner.reshape(len(column), size, *inner.shape[1:])
+    if _is_list(column.type):
+        return _lists(column)
+    return _flat(column)
+
+
+def _lists(column: "pa.Array") -> Column:
+    """Return lists of one length as one array, others one by one."""
+    lengths = column.value_lengths().to_numpy(zero_copy_only=False)
+    inner = _rows(column.flatten())
+    if len(lengths) and (lengths == lengths[0]).all() and isinstance(inner, np.ndarray):
+        return inner.reshape(len(column), int(lengths[0]), *inner.shape[1:])
+    ends = np.cumsum(lengths)
+    return [_stacked(inner[int(end - length) : int(end)]) for end, length in zip(ends, lengths, strict=True)]
+
+
+def _stacked(values: Column) -> Array:
+    if isinstance(values, np.ndarray):
+        return values
+    if len({value.shape for value in values}) > 1:
+        raise TableError("a list holds lists of different lengths, which no tensor can hold")
+    return np.stack(values)
+
+
+def _flat(column: "pa.Array") -> Array:
+    import pyarrow as pa  # noqa: PLC0415
+
+    if _element_type(column.type) == "string":
+        return np.array(column.to_pylist(), dtype=object)
+    zero_copy = not pa.types.is_boolean(column.type)
+    return np.asarray(column.to_numpy(zero_copy_only=zero_copy))
+
+
+def _pick(column: Column, places: Sequence[int]) -> Column:
+    return column[list(places)] if isinstance(column, np.ndarray) else [column[place] for place in places]

@@ -1,0 +1,204 @@
+"""Parquet and Arrow: every kind of column comes in as it went out, in any blocks; gaps fail their rows alone."""
+
+import json
+from collections.abc import Callable, Sequence
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from ortdeploy.facts import InputFacts
+from ortdeploy.sinks.catalogue import SINKS
+from ortdeploy.sinks.tables import ORIGIN
+from ortdeploy.sources.catalogue import SOURCES
+from ortdeploy.sources.protocol import Block, Column, Wanted
+from ortdeploy.tensors import ROWS, TensorType
+
+KINDS = ("arrow", "parquet")
+ROW_COUNT = 23
+
+
+def save(path: Path, table: pa.Table, rows_a_group: int = 5) -> None:
+    if path.suffix == ".parquet":
+        parquet.write_table(table, path, row_group_size=rows_a_group)
+    else:
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table, max_chunksize=rows_a_group)
+
+
+def read(
+    folder: Path, names: Sequence[str], wanted: Wanted, *, start: int = 0, size: int = 4
+) -> list[Block]:
+    kind = "parquet" if names[0].endswith("parquet") else "arrow"
+    with SOURCES[kind].open_source([str(folder / name) for name in names], str(folder), wanted) as source:
+        return list(source.blocks(start, repeat(size)))
+
+
+def table() -> pa.Table:
+    numbers = np.arange(ROW_COUNT * 6, dtype=np.float32)
+    flat = pa.array(numbers)
+    return pa.table(
+        {
+            "number": pa.array(range(ROW_COUNT), pa.int64()),
+            "half": pa.array(np.arange(ROW_COUNT, dtype=np.float16)),
+            "flag": pa.array([row % 3 == 0 for row in range(ROW_COUNT)]),
+            "text": pa.array([f"tëxt {row}" for row in range(ROW_COUNT)]),
+            "word": pa.array([f"w{row % 2}" for row in range(ROW_COUNT)]).dictionary_encode(),
+            "vector": pa.FixedSizeListArray.from_arrays(flat, 6),
+            "matrix": pa.FixedSizeListArray.from_arrays(pa.FixedSizeListArray.from_arrays(flat, 3), 2),
+            "list": pa.ListArray.from_arrays(pa.array(range(0, ROW_COUNT * 6 + 1, 6), pa.int32()), flat),
+            "ragged": pa.array([[1.0] * (row % 3) for row in range(ROW_COUNT)], pa.list_(pa.float32())),
+            "tensor": pa.FixedShapeTensorArray.from_numpy_ndarray(numbers.reshape(ROW_COUNT, 3, 2)),
+        }
+    )
+
+
+EXPECTED: dict[str, Callable[[int], Any]] = {
+    "number": lambda row: row,
+    "half": float,
+    "flag": lambda row: row % 3 == 0,
+    "text": lambda row: f"tëxt {row}",
+    "word": lambda row: f"w{row % 2}",
+    "vector": lambda row: list(range(row * 6, row * 6 + 6)),
+    "matrix": lambda row: [list(range(row * 6, row * 6 + 3)), list(range(row * 6 + 3, row * 6 + 6))],
+    "list": lambda row: list(range(row * 6, row * 6 + 6)),
+    "ragged": lambda row: [1.0] * (row % 3),
+    "tensor": lambda row: np.arange(row * 6, row * 6 + 6).reshape(3, 2).tolist(),
+}
+
+
+def plain(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_probing_tells_types_and_rows(tmp_path: Path, kind: str) -> None:
+    save(tmp_path / f"a.{kind}", table())
+    found = SOURCES[kind].probe([str(tmp_path / f"a.{kind}")], InputFacts(format=kind))
+    assert found.rows == ROW_COUNT
+    assert found.columns["number"] == TensorType("int64", (ROWS,))
+    assert found.columns["half"] == TensorType("float16", (ROWS,))
+    assert found.columns["word"] == TensorType("string", (ROWS,))
+    assert found.columns["matrix"] == TensorType("float32", (ROWS, 2, 3))
+    assert found.columns["ragged"] == TensorType("float32", (ROWS, None))
+    assert found.columns["tensor"] == TensorType("float32", (ROWS, 3, 2))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
+@given(st.integers(1, 30), st.integers(1, 30), st.integers(0, 40), st.integers(1, 2))
+def test_every_kind_of_column_is_read_in_any_blocks(
+    tmp_path: Path, kind: str, rows_a_group: int, size: int, start: int, files: int
+) -> None:
+    names = [f"{number}.{kind}" for number in range(files)]
+    for name in names:
+        save(tmp_path / name, table(), rows_a_group)
+    wanted = Wanted(dtypes=dict.fromkeys(EXPECTED), keys=("path", "row"))
+    blocks = read(tmp_path, names, wanted, start=start, size=size)
+    rows = [number for block in blocks for number in block.rows]
+    assert rows == list(range(start, files * ROW_COUNT))
+    assert [plain(row) for block in blocks for row in block.columns["row"]] == rows
+    assert [path for block in blocks for path in block.columns["path"]] == [names[row // ROW_COUNT] for row in rows]
+    for name, value in EXPECTED.items():
+        assert [plain(one) for block in blocks for one in block.columns[name]] == [value(r % ROW_COUNT) for r in rows]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_fixed_size_lists_are_not_copied(tmp_path: Path, kind: str) -> None:
+    save(tmp_path / f"a.{kind}", table(), ROW_COUNT)
+    (block,) = read(tmp_path, [f"a.{kind}"], Wanted(dtypes={"matrix": None}), size=100)
+    matrix = block.columns["matrix"]
+    assert isinstance(matrix, np.ndarray)
+    assert matrix.base is not None
+    assert not matrix.flags.owndata
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gaps_fail_their_rows_or_become_what_they_stand_for(tmp_path: Path, kind: str) -> None:
+    gaps = pa.table({"x": pa.array([1.0, None, 3.0]), "v": pa.array([[1.0, 2.0], [3.0, 4.0], [5.0, None]])})
+    save(tmp_path / f"a.{kind}", gaps)
+    (block,) = read(tmp_path, [f"a.{kind}"], Wanted(dtypes={"x": None, "v": None}, keys=("row",)))
+    assert list(block.rows) == [0]
+    assert [(row.row, row.code, row.message) for row in block.failed] == [
+        (1, "missing-value", '"x" is empty'),
+        (2, "missing-value", '"v" has an empty element'),
+    ]
+    assert list(block.columns["row"]) == [0]
+    wanted = Wanted(dtypes={"x": None, "v": None}, missing={"x": 9.0, "v": -1.0})
+    (block,) = read(tmp_path, [f"a.{kind}"], wanted)
+    assert not block.failed
+    assert [list(map(float, block.columns["x"])), np.asarray(block.columns["v"])[2].tolist()] == [[1, 9, 3], [5, -1]]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_that_are_no_tables_or_differ_are_problems(tmp_path: Path, kind: str) -> None:
+    (tmp_path / f"bad.{kind}").write_bytes(b"PAR1 or something else" * 9)
+    save(tmp_path / f"a.{kind}", table())
+    save(tmp_path / f"b.{kind}", table().drop(["flag"]))
+    cut = (tmp_path / f"a.{kind}").read_bytes()
+    (tmp_path / f"cut.{kind}").write_bytes(cut[: len(cut) // 2])
+    for names in ([f"bad.{kind}"], [f"a.{kind}", f"b.{kind}"], [f"cut.{kind}"]):
+        found = SOURCES[kind].probe([str(tmp_path / name) for name in names], InputFacts(format=kind))
+        assert found.problem is not None, names
+        assert found.problem.kind == "unreadable"
+
+
+def write(kind: str, blocks: Sequence[dict[str, Column]], shapes: dict[str, Any], path: Path) -> None:
+    with path.open("wb") as file:
+        sink = SINKS[kind].open_sink(file, shapes, json.dumps({"plan": "abc"}))
+        for block in blocks:
+            sink.write(block)
+        sink.close()
+
+
+COLUMNS: dict[str, Column] = {
+    "key": ["a", "b", "c"],
+    "scores": np.arange(12, dtype=np.float32).reshape(3, 4),
+    "cube": np.arange(12, dtype=np.int16).reshape(3, 2, 2),
+    "name": np.array(["x", "ü", ""], dtype=object),
+    "flag": np.array([True, False, True]),
+    "free": [np.zeros(0, np.float32), np.ones(2, np.float32), np.ones(1, np.float32)],
+    "map": [{"a": 1.0}, {"b": 2.0}, {}],
+}
+SHAPES = {"key": None, "scores": (4,), "cube": (2, None), "name": (), "flag": (), "free": (None,), "map": None}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_written_is_read_back_with_its_types_and_origin(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"part.{kind}"
+    write(kind, [COLUMNS, COLUMNS], SHAPES, path)
+    found = parquet.read_table(path) if kind == "parquet" else pa.ipc.open_file(path).read_all()
+    assert json.loads(found.schema.metadata[ORIGIN]) == {"plan": "abc"}
+    assert found.schema.field("scores").type == pa.list_(pa.float32(), 4)
+    assert pa.types.is_list(found.schema.field("cube").type.value_type)
+    assert found.column("cube").to_pylist() == COLUMNS["cube"].tolist() * 2  # type: ignore[union-attr]  # an array
+    assert found.column("free").to_pylist() == [[], [1, 1], [1]] * 2
+    assert found.column("map").to_pylist() == [[("a", 1.0)], [("b", 2.0)], []] * 2
+    assert found.column("name").to_pylist() == ["x", "ü", ""] * 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_equal_rows_give_equal_bytes_however_they_come(tmp_path: Path, kind: str) -> None:
+    rows = np.random.default_rng(0).normal(size=(20_000, 64)).astype(np.float32)
+    for name, size in (("a", 20_000), ("b", 777), ("c", 1)):
+        blocks: list[dict[str, Column]] = [{"y": rows[i : i + size]} for i in range(0, 20_000 if size > 1 else 0, size)]
+        write(kind, blocks or [{"y": rows}], {"y": (64,)}, tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes() == (tmp_path / "c").read_bytes()
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "npy"])
+def test_rows_of_another_shape_than_the_first_are_an_error(tmp_path: Path, kind: str) -> None:
+    with pytest.raises(ValueError, match="do not fit|differ in shape"):
+        write(kind, [{"y": np.zeros((2, 3))}, {"y": np.zeros((2, 4))}], {"y": (3,)}, tmp_path / "x")
+
+
+@pytest.mark.parametrize("values", [np.arange(12, dtype=np.int8).reshape(3, 4), np.array(["a", "longer"], object)])
+def test_npy_is_written_as_it_comes(tmp_path: Path, values: np.ndarray) -> None:
+    write("npy", [{"y": values[:1]}, {"y": values[1:]}], {"y": None}, tmp_path / "x.npy")
+    assert np.load(tmp_path / "x.npy").tolist() == values.tolist()
