@@ -15,6 +15,9 @@ DEFAULT_LOCALE = "en_US.UTF-8"
 TEXT_FORMATS = ("csv", "jsonl")
 """Formats whose numbers have no element type; they are read as what the model input takes."""
 
+FORMATS_WITH_GAPS = ("arrow", "csv", "jsonl", "parquet")
+"""Formats in which a value may be missing."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
@@ -228,13 +231,15 @@ class KnownFile:
 class InputFacts:
     """A job's input. `columns` are those that files name; `rows` is None when only reading would tell.
 
-    `files` are those to read, and `states` how they are; `first_row` rows came from others before. `changed` names
-    files that an earlier run has taken up and that are not what they were.
+    `row_type` is what the manifest says of files that do not. `files` are those to read, and `states` how they are;
+    `first_row` rows came from others before. `changed` names files that an earlier run has taken up and that are not
+    what they were.
     """
 
     format: str | None = None
     files: tuple[str, ...] = ()
     states: tuple[FileState, ...] = ()
+    row_type: TensorType | None = None
     first_row: int = 0
     changed: tuple[str, ...] = ()
     digest: str = ""

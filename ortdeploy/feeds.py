@@ -41,6 +41,7 @@ def wanted_columns(job: RunJob) -> Wanted:
         missing=job.missing,
         first_row=job.first_row,
         retries=job.retries,
+        row_type=job.row_type,
     )
 
 

@@ -143,6 +143,7 @@ class RunJob:
     patterns: tuple[str, ...]
     files: tuple[FileState, ...]
     first_row: int
+    row_type: TensorType | None
     inputs: tuple[PlannedInput, ...]
     missing: Mapping[str, Any]
     key: tuple[str, ...]
@@ -446,6 +447,7 @@ def planned_job(job: ResolvedJob) -> RunJob:
         patterns=spec.input.paths,
         files=job.input.states,
         first_row=job.input.first_row,
+        row_type=job.input.row_type,
         inputs=tuple(_planned_input(binding, job) for binding in job.bindings),
         missing=spec.input.missing,
         key=spec.input.key,

@@ -185,7 +185,15 @@ def _option_path_problem(path: Path, option: OptionPath) -> Problem | None:
 
 
 def _probe_input(spec: Spec, job: JobSpec, runtime: RuntimeFacts, before: _Before) -> InputFacts:
-    facts = probe_input(spec.folder, job.input.paths, job.input.format, spec.roots, runtime.packages, before.inputs)
+    facts = probe_input(
+        spec.folder,
+        job.input.paths,
+        job.input.format,
+        spec.roots,
+        runtime.packages,
+        known=before.inputs,
+        row_type=job.input.row_type,
+    )
     return replace(facts, first_row=before.record.first_row if before.record else 0)
 
 

@@ -7,8 +7,12 @@ import math
 import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import Any
 
+import numpy.typing as npt
 import onnx
+from google.protobuf.message import DecodeError
+from onnx import numpy_helper
 
 _BITS: dict[int, int] = {
     onnx.TensorProto.BOOL: 8, onnx.TensorProto.FLOAT16: 16, onnx.TensorProto.BFLOAT16: 16, onnx.TensorProto.FLOAT: 32,
@@ -20,6 +24,14 @@ _BITS: dict[int, int] = {
 
 class TensorProblemError(Exception):
     """A constant whose bytes are not where a model may have them, or not as many as it claims."""
+
+
+def read_tensor(path: str) -> npt.NDArray[Any]:
+    """Return the tensor of a TensorProto file. Raises ValueError, OSError."""
+    try:
+        return numpy_helper.to_array(onnx.TensorProto.FromString(Path(path).read_bytes()))
+    except (DecodeError, TypeError) as error:
+        raise ValueError(str(error)) from error
 
 
 def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:

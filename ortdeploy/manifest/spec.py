@@ -164,11 +164,12 @@ class StepSpec:
 class InputSpec:
     """Where a job's rows come from; `columns` maps model inputs to one or several column names.
 
-    `missing` says by column what an empty value stands for; None: its row fails.
+    `row_type` is that of raw tensors. `missing` says by column what an empty value stands for; None: its row fails.
     """
 
     paths: tuple[str, ...]
     format: str | None
+    row_type: TensorType | None
     columns: Mapping[str, tuple[str, ...]]
     missing: Mapping[str, Any]
     key: tuple[str, ...]
@@ -434,6 +435,7 @@ def _input(data: Mapping[str, Any], at: Path) -> InputSpec:
         paths=(paths,) if isinstance(paths, str) else tuple(paths),
         missing=data.get("missing", {}),
         format=data.get("format"),
+        row_type=TensorType(data["dtype"], tuple(data["shape"])) if "dtype" in data else None,
         columns=columns,
         key=tuple(data.get("key", ())),
         at=at,

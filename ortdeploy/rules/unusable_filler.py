@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ortdeploy.diagnostics import did_you_mean
-from ortdeploy.facts import TEXT_FORMATS
+from ortdeploy.facts import FORMATS_WITH_GAPS
 from ortdeploy.rules.protocol import Finding, Rule
 from ortdeploy.tensors import FLOATING
 
@@ -33,7 +33,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
 
 
 def _problem(job: "ResolvedJob", column: str, filler: Any) -> str | None:
-    if job.input.format not in TEXT_FORMATS:
+    if job.input.format not in FORMATS_WITH_GAPS:
         return f"Files in the format {job.input.format} have no empty values. Take missing: away."
     takers = [binding for binding in job.bindings if column in binding.columns]
     if not takers:

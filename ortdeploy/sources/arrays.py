@@ -1,15 +1,19 @@
-"""Rows of arrays over several files; shared by .npy and .npz. Slices of mapped arrays are handed on without a copy."""
+"""Rows of arrays over several files; shared by .npy, .npz, .pb and raw tensors. Slices of arrays are not copied."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.facts import InputFacts, Problem
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.protocol import Array, Block, Column, Wanted
 from ortdeploy.tensors import ELEMENT_TYPES, ROWS, TensorType
+
+COLUMN = "array"
+"""The name of the one column of files that hold one array."""
 
 _KINDS_OF_TEXT = "US"
 
@@ -33,6 +37,23 @@ def tensor_type(array: Array) -> TensorType:
     """Return the type of rows, the first dimension being the rows."""
     dtype = "string" if array.dtype == object else array.dtype.newbyteorder("=").name
     return TensorType(dtype, (ROWS, *array.shape[1:]))
+
+
+def probe_arrays(files: Sequence[str], facts: InputFacts, load: Callable[[str], Array]) -> InputFacts:
+    """Look at the one array of each file; all must hold rows of one shape and type."""
+    rows = 0
+    first: Array | None = None
+    for path in files:
+        try:
+            array = load(path)
+        except ArraysError as error:
+            return replace(facts, problem=Problem(kind="unreadable", detail=f"{error}."))
+        first = array if first is None else first
+        if array.shape[1:] != first.shape[1:] or array.dtype != first.dtype:
+            detail = f"{path} holds {tensor_type(array)}, and {files[0]} {tensor_type(first)}."
+            return replace(facts, problem=Problem(kind="unreadable", detail=detail))
+        rows += len(array)
+    return replace(facts, columns={COLUMN: tensor_type(first)} if first is not None else {}, rows=rows)
 
 
 class Rows(Protocol):

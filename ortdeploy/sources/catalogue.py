@@ -2,13 +2,15 @@
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
 
 from ortdeploy.diagnostics import OrtdeployError, did_you_mean
 from ortdeploy.facts import InputFacts, KnownFile, Problem
-from ortdeploy.sources import arrow, csv, image, jsonl, npy, npz, parquet
+from ortdeploy.sources import arrow, csv, image, jsonl, npy, npz, parquet, pb, raw, text, wav
 from ortdeploy.sources.files import file_states, list_files, not_accounted_for, outside, shown, states_digest
+from ortdeploy.sources.opened import format_suffix, is_compressed
 from ortdeploy.sources.protocol import SourceModule
+from ortdeploy.tensors import TensorType
 
 SOURCES: dict[str, SourceModule] = {
     "arrow": arrow,
@@ -18,7 +20,14 @@ SOURCES: dict[str, SourceModule] = {
     "npy": npy,
     "npz": npz,
     "parquet": parquet,
+    "pb": pb,
+    "raw": raw,
+    "text": text,
+    "wav": wav,
 }
+
+STREAMED = ("csv", "jsonl", "text")
+"""Formats that are read from the beginning to the end, and so may be compressed."""
 
 _BY_SUFFIX = {suffix: name for name, module in SOURCES.items() for suffix in module.SUFFIXES}
 
@@ -29,7 +38,9 @@ def probe_input(
     declared: str | None,
     roots: Sequence[str],
     packages: frozenset[str],
+    *,
     known: Sequence[KnownFile] = (),
+    row_type: TensorType | None = None,
 ) -> InputFacts:
     """Find a job's files, settle their format and look at the beginning of the data.
 
@@ -53,19 +64,34 @@ def probe_input(
         states = file_states(files, folder)
         left, changed = not_accounted_for(states, known)
         read = tuple(os.path.join(folder, state.path) for state in left) if known and left else files  # noqa: PTH118
-        facts = InputFacts(format=name, files=read, states=left, changed=changed, digest=states_digest(states))
+        facts = InputFacts(
+            format=name, files=read, states=left, row_type=row_type, changed=changed, digest=states_digest(states)
+        )
         if module.PACKAGE and module.PACKAGE.module not in packages:
             return InputFacts(format=name, files=files, missing_package=module.PACKAGE)
-        return module.probe(files, facts)
+        problem = _unfit(name, files, folder, row_type)
+        return replace(facts, problem=problem) if problem else module.probe(facts.files, facts)
     except OrtdeployError as error:
         return InputFacts(format=name, files=files, problem=Problem(kind="unreadable", detail=f"{error}."))
+
+
+def _unfit(name: str, files: Sequence[str], folder: str, row_type: TensorType | None) -> Problem | None:
+    """Say what of the input does not go with its format."""
+    if row_type is not None and name != "raw":
+        detail = f"dtype: and shape: are for raw tensors; {name} files say themselves what they hold. Remove both."
+        return Problem(kind="typed", detail=detail)
+    packed = next((path for path in files if is_compressed(path)), None)
+    if packed is not None and name not in STREAMED:
+        detail = f"{shown(packed, folder)} is compressed, which only {', '.join(STREAMED)} files may be. Unpack it."
+        return Problem(kind="compressed", detail=detail)
+    return None
 
 
 def _format(files: Sequence[str], folder: str) -> tuple[str | None, Problem | None]:
     """Settle the format from the suffixes, which must all say the same."""
     found: dict[str | None, str] = {}
     for path in files:
-        found.setdefault(_BY_SUFFIX.get(Path(path).suffix.lower()), path)
+        found.setdefault(_BY_SUFFIX.get(format_suffix(path)), path)
     if None in found:
         detail = (
             f"The format of {shown(found[None], folder)} cannot be told from its suffix. Add format: to the input. "

@@ -1,16 +1,17 @@
 """CSV with a header line. Cells are read as the element type of the model input that they feed."""
 
 import csv
+import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts import InputFacts, Problem
 from ortdeploy.sources.files import shown
+from ortdeploy.sources.opened import open_binary
 from ortdeploy.sources.protocol import Block, Wanted
 from ortdeploy.sources.rows import RawRow, RowError, block_rows
 from ortdeploy.tensors import ROWS, TensorType
@@ -35,11 +36,20 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
     return replace(facts, columns={name: TensorType(None, (ROWS,)) for name in header or ()})
 
 
+@contextmanager
+def _open(path: str, name: str) -> Iterator[TextIO]:
+    """Open a file as text, in which bytes that are not UTF-8 can be told."""
+    with open_binary(path, name) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="", errors="surrogateescape")
+        yield text
+        text.detach()
+
+
 def _header(path: str) -> list[str]:
     try:
-        with Path(path).open(encoding="utf-8-sig", newline="", errors="surrogateescape") as file:
+        with _open(path, path) as file:
             names = next(csv.reader(file), [])
-    except (OSError, csv.Error) as error:
+    except csv.Error as error:
         raise OrtdeployError(f"{path} cannot be read: {error}") from error
     if not names:
         raise OrtdeployError(f"{path} is empty; its first line must name the columns")
@@ -73,10 +83,10 @@ class _CsvSource:
         for path in self.files:
             names = _header(path)
             name = shown(path, self.folder)
-            with Path(path).open(encoding="utf-8-sig", newline="", errors="surrogateescape") as file:
+            with _open(path, name) as file:
                 reader = csv.reader(file, strict=True)
                 next(reader)
-                for cells in _guarded(reader, name):
+                for cells in _guarded(reader):
                     if cells or len(names) > 1:
                         yield RawRow(name, f":{reader.line_num}", (names, cells))
 
@@ -91,8 +101,8 @@ class _CsvSource:
         return dict(zip(names, cells, strict=True))
 
 
-def _guarded(reader: Any, name: str) -> Iterator[list[str] | RowError]:
-    """Yield the reader's lines; one that is not CSV is a failed row, and what cannot be read at all ends the job."""
+def _guarded(reader: Any) -> Iterator[list[str] | RowError]:
+    """Yield the reader's lines; one that is not CSV is a failed row."""
     while True:
         try:
             yield next(reader)
@@ -100,8 +110,6 @@ def _guarded(reader: Any, name: str) -> Iterator[list[str] | RowError]:
             return
         except csv.Error as error:
             yield RowError(f"the line is not CSV: {error}", "not-csv")
-        except OSError as error:
-            raise OrtdeployError(f"{name} cannot be read: {error.strerror}") from error
 
 
 @contextmanager

@@ -52,6 +52,10 @@ def _decode(raw: RawRow) -> dict[str, Any]:
             return {"pixels": _pixels(image)}
     except FileNotFoundError as error:
         raise RowError("the file is gone", "vanished-file") from error
+    except OSError as error:
+        if error.errno is None:  # Pillow's own complaint about the content
+            raise RowError(f"not an image that can be decoded: {error}", "not-an-image") from error
+        raise RowError(f"the file cannot be read: {error.strerror}", "unreadable-file", transient=True) from error
     except Exception as error:  # Pillow's decoders raise whatever the broken file makes them trip over
         raise RowError(f"not an image that can be decoded: {error}", "not-an-image") from error
 

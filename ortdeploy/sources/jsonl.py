@@ -5,14 +5,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts import InputFacts, Problem
 from ortdeploy.sources.files import shown
+from ortdeploy.sources.opened import open_binary
 from ortdeploy.sources.protocol import Block, Wanted
 from ortdeploy.sources.rows import RawRow, RowError, block_rows
 from ortdeploy.tensors import ROWS, TensorType
@@ -54,13 +53,10 @@ def _parse(line: bytes) -> dict[str, Any]:
 def _raw_lines(files: Sequence[str], facts_folder: str | None) -> Iterator[RawRow]:
     for path in files:
         name = shown(path, facts_folder) if facts_folder else path
-        try:
-            with Path(path).open("rb") as file:
-                for number, line in enumerate(file, 1):
-                    if line.strip():
-                        yield RawRow(name, f":{number}", line)
-        except OSError as error:
-            raise OrtdeployError(f"{name} cannot be read: {error.strerror}") from error
+        with open_binary(path, name) as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield RawRow(name, f":{number}", line)
 
 
 @dataclass(frozen=True, slots=True)

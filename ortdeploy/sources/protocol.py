@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy.typing as npt
 
 from ortdeploy.facts import InputFacts, Package
+from ortdeploy.tensors import TensorType
 
 Array = npt.NDArray[Any]
 Column = Array | list[Any]
@@ -59,6 +60,7 @@ class Wanted:
     `missing` says by column what an empty value of a text format stands for; None: its row fails. `first_row` is the
     number of the files' first row: other files had the rows before it. `retries`: so often is a row tried again whose
     file cannot be read for a passing reason. `only`: the numbers of the rows to read, where not all are wanted.
+    `row_type` is what the manifest says of files that do not.
     """
 
     dtypes: Mapping[str, str | None]
@@ -67,6 +69,7 @@ class Wanted:
     first_row: int = 0
     retries: int = 0
     only: Sequence[int] | None = None
+    row_type: TensorType | None = None
 
 
 class Source(Protocol):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ortdeploy.retries import try_again
 from ortdeploy.sources.protocol import Array, Block, Column, FailedRow, Wanted
 from ortdeploy.tensors import FLOATING, INTEGERS
 
@@ -14,10 +15,11 @@ from ortdeploy.tensors import FLOATING, INTEGERS
 class RowError(Exception):
     """One row cannot be read; the text says why. Its code goes into _failed.jsonl."""
 
-    def __init__(self, message: str, code: str = "unreadable-row") -> None:
-        """Take the sentence and the code."""
+    def __init__(self, message: str, code: str = "unreadable-row", *, transient: bool = False) -> None:
+        """Take the sentence and the code; `transient`: it may pass when it is tried again."""
         super().__init__(message)
         self.code = code
+        self.transient = transient
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +57,25 @@ def _decode_block(pending: list[RawRow], decode: Decode, wanted: Wanted, start: 
     table: list[Mapping[str, Any]] = []
     failed: list[FailedRow] = []
 
-    def refuse(number: int, error: RowError) -> None:
-        source = pending[number - start].source
-        failed.append(FailedRow(row=number, source=source, stage="read", code=error.code, message=str(error)))
+    def refuse(number: int, error: RowError, attempts: int = 1) -> None:
+        failed.append(
+            FailedRow(
+                row=number,
+                source=pending[number - start].source,
+                stage="read",
+                code=error.code,
+                message=str(error),
+                attempts=attempts,
+            )
+        )
 
     for number, raw in enumerate(pending, start):
-        try:
-            table.append({"path": raw.path, "row": number, **_without_gaps(decode(raw), wanted)})
+        decoded, attempts = _decode_row(raw, decode, wanted)
+        if isinstance(decoded, RowError):
+            refuse(number, decoded, attempts)
+        else:
+            table.append({"path": raw.path, "row": number, **decoded})
             rows.append(number)
-        except RowError as error:
-            refuse(number, error)
     try:
         columns = {name: read_column([row[name] for row in table], dtype) for name, dtype in wanted.dtypes.items()}
     except (RowError, ValueError, TypeError, OverflowError):
@@ -75,6 +86,21 @@ def _decode_block(pending: list[RawRow], decode: Decode, wanted: Wanted, start: 
             columns[key] = [row[key] for row in table]
     places = [pending[number - start].source for number in rows]
     return Block(start=start, count=len(pending), rows=rows, columns=columns, failed=failed, places=places)
+
+
+def _decode_row(raw: RawRow, decode: Decode, wanted: Wanted) -> tuple[Mapping[str, Any] | RowError, int]:
+    """Return a row's values or why there are none, and how often it was tried."""
+
+    def attempt() -> Mapping[str, Any] | RowError:
+        try:
+            return _without_gaps(decode(raw), wanted)
+        except RowError as error:
+            return error
+
+    found = attempt()
+    if isinstance(found, RowError) and found.transient and wanted.retries:
+        return try_again(found, attempt, lambda one: isinstance(one, RowError) and one.transient, wanted.retries)
+    return found, 1
 
 
 def _without_gaps(row: Mapping[str, Any], wanted: Wanted) -> Mapping[str, Any]:

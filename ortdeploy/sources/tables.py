@@ -1,5 +1,6 @@
 """Rows of Arrow tables over several files; shared by Parquet and Arrow. Numbers and fixed-size lists are not copied."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -210,6 +211,8 @@ class _Columns:
         import pyarrow as pa  # noqa: PLC0415
 
         filler, is_list = self.missing.get(name), tensor_type(column.type).shape != (ROWS,)
+        if filler == "nan" and _element_type(column.type) != "string":
+            filler = math.nan
         values = column.to_pylist()
         for place, value in enumerate(values):
             if value is None:

@@ -32,9 +32,7 @@ def save(path: Path, table: pa.Table, rows_a_group: int = 5) -> None:
             writer.write_table(table, max_chunksize=rows_a_group)
 
 
-def read(
-    folder: Path, names: Sequence[str], wanted: Wanted, *, start: int = 0, size: int = 4
-) -> list[Block]:
+def read(folder: Path, names: Sequence[str], wanted: Wanted, *, start: int = 0, size: int = 4) -> list[Block]:
     kind = "parquet" if names[0].endswith("parquet") else "arrow"
     with SOURCES[kind].open_source([str(folder / name) for name in names], str(folder), wanted) as source:
         return list(source.blocks(start, repeat(size)))
@@ -194,7 +192,7 @@ def test_equal_rows_give_equal_bytes_however_they_come(tmp_path: Path, kind: str
 
 @pytest.mark.parametrize("kind", [*KINDS, "npy"])
 def test_rows_of_another_shape_than_the_first_are_an_error(tmp_path: Path, kind: str) -> None:
-    with pytest.raises(ValueError, match="do not fit|differ in shape"):
+    with pytest.raises(ValueError, match=r"do not fit|differ in shape"):
         write(kind, [{"y": np.zeros((2, 3))}, {"y": np.zeros((2, 4))}], {"y": (3,)}, tmp_path / "x")
 
 

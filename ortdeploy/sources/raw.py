@@ -1,0 +1,54 @@
+"""Raw tensors: the numbers of rows one after the other, little-endian, with nothing around them; column `array`.
+
+The files say nothing of their type: the input's dtype: and shape: do, the shape being that of one row.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from ortdeploy.element_types import numpy_dtype
+from ortdeploy.facts import InputFacts, Problem
+from ortdeploy.sources.arrays import ArraysError, ArraySource, probe_arrays
+from ortdeploy.sources.mapped import open_mapped
+from ortdeploy.sources.protocol import Array, Wanted
+from ortdeploy.tensors import TensorType
+
+SUFFIXES = (".raw", ".bin")
+FIRST_ROWS = 64
+PACKAGE = None
+
+
+def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
+    """Hold the files' sizes against the type that the manifest gives."""
+    if facts.row_type is None:
+        detail = "Raw tensors say nothing of their type. Add dtype: and shape: (of one row) to the input."
+        return replace(facts, problem=Problem(kind="untyped", detail=detail))
+    return probe_arrays(files, facts, partial(_map, row_type=facts.row_type))
+
+
+def _map(path: str, row_type: TensorType) -> Array:
+    """Map a file. Raises ArraysError where it is not a whole number of rows."""
+    dtype = numpy_dtype(row_type.dtype or "").newbyteorder("<")
+    shape = tuple(size for size in row_type.shape or () if isinstance(size, int))
+    row_bytes = math.prod(shape) * dtype.itemsize
+    try:
+        size = Path(path).stat().st_size
+        if size % row_bytes:
+            raise ArraysError(f"{path} has {size} bytes, which are not whole rows of {row_bytes} bytes ({row_type})")
+        rows = size // row_bytes
+        return np.memmap(path, dtype, "r", shape=(rows, *shape)) if rows else np.empty((0, *shape), dtype)
+    except OSError as error:
+        raise ArraysError(f"{path} cannot be read: {error.strerror}") from error
+
+
+@contextmanager
+def open_source(files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[ArraySource]:
+    """Open the files as one run of rows; one file is open at a time."""
+    with open_mapped(files, folder, wanted, partial(_map, row_type=wanted.row_type or TensorType())) as source:
+        yield source

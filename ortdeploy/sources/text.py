@@ -1,0 +1,57 @@
+"""Text: one row a line, column `text`, UTF-8 without the line's end. Empty lines are rows too."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from ortdeploy.facts import InputFacts
+from ortdeploy.sources.files import shown
+from ortdeploy.sources.opened import open_binary
+from ortdeploy.sources.protocol import Block, Wanted
+from ortdeploy.sources.rows import RawRow, RowError, block_rows
+from ortdeploy.tensors import ROWS, TensorType
+
+SUFFIXES = (".txt",)
+FIRST_ROWS = 64
+PACKAGE = None
+
+COLUMN = "text"
+"""The name of the one column that a text file has."""
+
+
+def probe(_files: Sequence[str], facts: InputFacts) -> InputFacts:
+    """Name the column; how many lines there are only reading would tell."""
+    return replace(facts, columns={COLUMN: TensorType("string", (ROWS,))})
+
+
+@dataclass(frozen=True, slots=True)
+class _TextSource:
+    files: Sequence[str]
+    folder: str
+    wanted: Wanted
+
+    def blocks(self, start: int, sizes: Iterable[int]) -> Iterator[Block]:
+        lines = islice(self._lines(), start - self.wanted.first_row, None)
+        return block_rows(lines, _decode, self.wanted, start, sizes)
+
+    def _lines(self) -> Iterator[RawRow]:
+        for path in self.files:
+            name = shown(path, self.folder)
+            with open_binary(path, name) as file:
+                for number, line in enumerate(file, 1):
+                    yield RawRow(name, f":{number}", line)
+
+
+def _decode(raw: RawRow) -> dict[str, Any]:
+    try:
+        return {COLUMN: raw.value.removesuffix(b"\n").removesuffix(b"\r").decode()}
+    except UnicodeDecodeError as error:
+        raise RowError("the line is not UTF-8 text", "not-utf8") from error
+
+
+@contextmanager
+def open_source(files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[_TextSource]:
+    """Open text files as one run of lines."""
+    yield _TextSource(files, folder, wanted)
