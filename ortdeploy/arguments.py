@@ -27,6 +27,7 @@ COMMANDS = {
     "init": "write a manifest for a model",
     "lock": "write the digests of models and adapters into a manifest, or verify them",
     "plan": "say what would run, and refuse what cannot",
+    "retry": "run the failed rows of a job once more",
     "schema": "print a JSON Schema",
     "status": "show jobs, what is committed, and the last run",
     "validate": "check manifests without a device",
@@ -109,6 +110,12 @@ def _add_apply(parser: argparse.ArgumentParser) -> None:
     _add_manifests(parser, _DIAGNOSTICS, "manifests, folders of them, or one saved plan")
     parser.add_argument("--job", metavar="NAME", help="this job only")
     _add_new_run(parser)
+
+
+def _add_retry(parser: argparse.ArgumentParser) -> None:
+    _add_manifests(parser, _DIAGNOSTICS, "a manifest, or a folder of them")
+    parser.add_argument("--job", metavar="NAME", required=True, help="the job whose failed rows are run")
+    parser.set_defaults(new_run=False)
 
 
 def _add_new_run(parser: argparse.ArgumentParser) -> None:
@@ -200,6 +207,7 @@ _ADD = {
     "init": _add_init,
     "lock": _add_lock,
     "plan": _add_plan,
+    "retry": _add_retry,
     "schema": _add_schema,
     "status": _add_status,
     "validate": _add_validate,

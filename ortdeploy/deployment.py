@@ -157,7 +157,7 @@ class ResolvedJob:
                 [*([b.value.name, b.columns, b.stacked] for b in self.bindings), *sorted(spec.input.missing.items())]
             ),
             "prepare": _digest([[b.value.name, [dict(step.options) for step in b.steps]] for b in self.bindings]),
-            "batch": _digest([self.batch_size, spec.last]),
+            "batch": _digest(["auto" if spec.auto_batch else self.batch_size, spec.last]),
             "postprocess": _digest([dict(step.options) for step in self.postprocess]),
             "output": _digest(output),
         }

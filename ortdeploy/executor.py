@@ -5,15 +5,18 @@ It knows no format, no provider and no YAML. One job failing does not lose the o
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import structlog
 
+from ortdeploy.batch_choice import BatchMemory, choose_batch
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.job_run import JobRun
 from ortdeploy.ledger import Ledger
 from ortdeploy.opening import Announce, ModelOpener, OpenedModel, TriedSession
 from ortdeploy.plan import LoadAdapter, OpenSession, Plan, PlannedSession, RunJob
 from ortdeploy.results import JobResult, Observer, Status
+from ortdeploy.retry_run import RetryRun
 from ortdeploy.runtime.protocol import Runtime
 
 log = structlog.get_logger()
@@ -27,7 +30,8 @@ class Execution:
     """One run of one plan: what it needs of the world. `stop` tells when to end early.
 
     `announce` is told before native code is entered, `printed` gives what native libraries printed since the last
-    call, and `tried` are the sessions of a model that were passed over before.
+    call, and `tried` are the sessions of a model that were passed over before, `batch_sizes` those that were found
+    before.
     """
 
     plan: Plan
@@ -39,6 +43,7 @@ class Execution:
     announce: Announce = lambda _doing: None
     printed: Callable[[], str] = lambda: ""
     tried: Mapping[str, tuple[TriedSession, ...]] = field(default_factory=dict)
+    batch_sizes: BatchMemory = field(default_factory=lambda: BatchMemory(None))
 
     def run(self) -> tuple[JobResult, ...]:
         """Do every step; each job ends in a result."""
@@ -103,9 +108,11 @@ class Execution:
 
     def _run_on(self, step: RunJob, opened: OpenedModel) -> JobResult:
         self.announce({"model": step.model, "job": step.job})
+        if step.auto_batch:
+            step = self._with_found_batch(step, opened)
         providers = list(dict.fromkeys(p.name for one in opened.sessions for p in one.candidate.providers))
         with structlog.contextvars.bound_contextvars(job=step.job, model=step.model, providers=providers):
-            run = JobRun(
+            run = (RetryRun if step.retry else JobRun)(
                 plan=self.plan,
                 step=step,
                 opened=opened,
@@ -116,6 +123,16 @@ class Execution:
                 printed=self.printed,
             )
             return run.run()
+
+    def _with_found_batch(self, step: RunJob, opened: OpenedModel) -> RunJob:
+        """Return a job with the batch size that it began with, or that is found on its first rows."""
+        record = self.ledger.output(self.ledger.key(Path(self.plan.folder) / step.output))
+        begun_with = None if record is None or record.run == step.replaces else record.batch_size
+        with structlog.contextvars.bound_contextvars(job=step.job, model=step.model):
+            try:
+                return choose_batch(self.plan, step, opened, begun_with, self.batch_sizes)
+            except OrtdeployError:  # the job itself says what is wrong with its input
+                return step
 
     def _open_next(self, job: RunJob, failed: OpenedModel, reason: str) -> _Opened:
         """Open the next candidate after one whose provider failed, with the adapters that the job needs."""

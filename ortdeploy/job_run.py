@@ -18,6 +18,7 @@ from ortdeploy.error_budget import BudgetError, ErrorBudget
 from ortdeploy.feeds import wanted_columns
 from ortdeploy.job_statistics import JobStatistics
 from ortdeploy.ledger import Ledger, OutputRecord, Part
+from ortdeploy.merges import complete_merges
 from ortdeploy.native_output import because
 from ortdeploy.opening import OpenedModel
 from ortdeploy.part_files import remove_temporaries, sync_folder
@@ -34,7 +35,7 @@ from ortdeploy.sources.protocol import FailedRow, Source
 log = structlog.get_logger()
 
 
-class _StoppedError(Exception):
+class StoppedError(Exception):
     """Somebody asked the run to stop."""
 
 
@@ -61,6 +62,7 @@ class JobRun:
         self._run_id = run_id
         self._ledger = ledger
         self._observer = observer
+        self._stop = stop
         self._folder = Path(plan.folder) / step.output
         self._output = ledger.key(self._folder)
         self._pipeline = Pipeline(step, opened.sessions, dispensable=opened.dispensable, stop=stop)
@@ -83,13 +85,11 @@ class JobRun:
         """Run what is not committed yet. Whatever ends the job early leaves it so that it can go on."""
         status, reason = Status.FAILED, None
         try:
-            if self._resume():
-                return self._result(Status.NOTHING_TO_DO, None)
-            self._stream()
-            self._check_sum()
-            status = Status.DONE
-        except (_StoppedError, KeyboardInterrupt) as error:
-            how = "asked to stop" if isinstance(error, _StoppedError) else "stopped at once"
+            status = self._work()
+            if status is Status.NOTHING_TO_DO:
+                return self._result(status, None)
+        except (StoppedError, KeyboardInterrupt) as error:
+            how = "asked to stop" if isinstance(error, StoppedError) else "stopped at once"
             status, reason = Status.INTERRUPTED, f"the run was {how}"
         except OSError as error:
             reason = f"{error.filename or self._folder}: {error.strerror}"
@@ -103,6 +103,13 @@ class JobRun:
             self._observer.job_ended()
         return self._close(status, reason)
 
+    def _work(self) -> Status:
+        if self._resume():
+            return Status.NOTHING_TO_DO
+        self._stream()
+        self._check_sum()
+        return Status.DONE
+
     def _resume(self) -> bool:
         """Take up where the ledger says that an earlier run stopped; return whether nothing is left to do."""
         step = self._step
@@ -112,6 +119,7 @@ class JobRun:
                 raise OrtdeployError(f"{step.output} holds parts of another plan")
             if self._is_finished(known):
                 return True
+            complete_merges(self._ledger, self._output, self._folder)
             self._take_up(known)
         self._check_files()
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -125,6 +133,8 @@ class JobRun:
             files=step.files,
         )
         self._begun = True
+        if step.auto_batch:
+            self._ledger.remember_batch_size(self._output, step.batch_size)
         self._log.info("job.started", rows=step.rows, done=self._done, output=step.output)
         self._observer.job_started(step.job, self._done, step.rows)
         return False
@@ -175,7 +185,7 @@ class JobRun:
         if self._ended is not None:
             raise self._ended
         if self._pipeline.stopped:
-            raise _StoppedError
+            raise StoppedError
         self._check_files()
 
     def _until_it_ends(self, finished: Iterator[Finished]) -> Iterator[Finished]:

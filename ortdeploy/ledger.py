@@ -84,6 +84,17 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Merge:
+    """A file that takes a part's place, with the rows that it holds and the part did not."""
+
+    part: int
+    temporary: str
+    file: str
+    bytes: int
+    rows: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OutputRecord:
     """What the ledger knows of one output folder. `status` is running, done, failed or interrupted.
 
@@ -189,14 +200,23 @@ class Ledger:
             )
             db.executemany(
                 "INSERT INTO inputs VALUES (?, ?, ?, ?, ?, 0) ON CONFLICT (output, path) DO UPDATE SET "
-                "number = excluded.number, size = excluded.size, mtime_ns = excluded.mtime_ns, done = 0",
-                [(output, os.fsencode(one.path), number, one.size, one.mtime_ns) for number, one in enumerate(files)],
+                "size = excluded.size, mtime_ns = excluded.mtime_ns, done = 0",
+                [
+                    (output, os.fsencode(one.path), number, one.size, one.mtime_ns)
+                    for number, one in enumerate(files, self._next_number(db, output))
+                ],
             )
+
+    @staticmethod
+    def _next_number(db: sqlite3.Connection, output: str) -> int:
+        query = "SELECT COALESCE(MAX(number) + 1, 0) FROM inputs WHERE output = ?"
+        number: int = db.execute(query, (output,)).fetchone()[0]
+        return number
 
     def inputs(self, output: str) -> tuple[KnownFile, ...]:
         """Return the input files of an output that runs have taken up, in the order in which their rows count."""
         with _translated():
-            query = "SELECT path, size, mtime_ns, done FROM inputs WHERE output = ? ORDER BY done DESC, number"
+            query = "SELECT path, size, mtime_ns, done FROM inputs WHERE output = ? ORDER BY number"
             rows = self._connection.execute(query, (output,)).fetchall()
         return tuple(
             KnownFile(state=FileState(path=os.fsdecode(path), size=size, mtime_ns=time), done=bool(done))
@@ -287,6 +307,46 @@ class Ledger:
         with _translated():
             query = "SELECT entry FROM failures WHERE output = ? ORDER BY row"
             yield from (entry for (entry,) in self._connection.execute(query, (output,)))
+
+    def failed_rows(self, output: str) -> dict[int, dict[int, int]]:
+        """Return the failed rows of committed parts: by part, and by row how often it was tried."""
+        query = (
+            "SELECT part, row, entry FROM failures WHERE output = ? "
+            "AND part IN (SELECT number FROM parts WHERE output = ?) ORDER BY row"
+        )
+        found: dict[int, dict[int, int]] = {}
+        with _translated():
+            for part, row, entry in self._connection.execute(query, (output, output)):
+                found.setdefault(part, {})[row] = json.loads(entry)["attempts"]
+        return found
+
+    def begin_merge(self, output: str, merge: Merge) -> None:
+        """Note that a merged file takes the place of a part from now on."""
+        with self._transaction() as db:
+            values = (output, merge.part, merge.temporary, merge.file, merge.bytes, json.dumps(merge.rows))
+            db.execute("INSERT OR REPLACE INTO merges VALUES (?, ?, ?, ?, ?, ?)", values)
+
+    def merges(self, output: str) -> tuple[Merge, ...]:
+        """Return the merges that were begun and not ended."""
+        with _translated():
+            query = "SELECT part, temporary, file, bytes, rows FROM merges WHERE output = ?"
+            found = self._connection.execute(query, (output,)).fetchall()
+        return tuple(
+            Merge(part=part, temporary=temporary, file=file, bytes=size, rows=tuple(json.loads(rows)))
+            for part, temporary, file, size, rows in found
+        )
+
+    def end_merge(self, output: str, merge: Merge) -> None:
+        """Note that a merged file has its place: its rows are committed, and no longer failed."""
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE parts SET committed = committed + ?, failed = failed - ?, file = ?, bytes = ? "
+                "WHERE output = ? AND number = ?",
+                (len(merge.rows), len(merge.rows), merge.file, merge.bytes, output, merge.part),
+            )
+            rows = [(output, row) for row in merge.rows]
+            db.executemany("DELETE FROM failures WHERE output = ? AND row = ?", rows)
+            db.execute("DELETE FROM merges WHERE output = ? AND part = ?", (output, merge.part))
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

@@ -32,6 +32,19 @@ def open_whole(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
+def open_synced(path: Path) -> Iterator[BinaryIO]:
+    """Open a file under its own name, whose bytes are durable when the block ends; leave nothing when it fails."""
+    try:
+        with path.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
 def whole_path(path: Path) -> Iterator[Path]:
     """Like `open_whole`, for what writes a file by its name: give the name to write."""
     with _named_at_the_end(path) as temporary:

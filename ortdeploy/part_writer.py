@@ -35,7 +35,12 @@ class PartWriter:
         A part none of whose rows gave a result has no file. Raises OSError, OrtdeployError.
         """
         path = self._folder / f"part-{number:05d}{self._module.SUFFIX}"
-        totals = _Totals()
+        totals = self.write_file(path, blocks)
+        return totals.part(number, path if totals.committed else None) if totals.rows else None
+
+    def write_file(self, path: Path, blocks: Iterable[Finished]) -> "Totals":
+        """Write what comes into a file, if any row of it gave a result; return the sums. Raises OSError."""
+        totals = Totals()
         with ExitStack() as stack:
             sink: Sink | None = None
             for finished in blocks:
@@ -49,7 +54,7 @@ class PartWriter:
                 if sink is not None:
                     sink.close()
                 stack.close()  # the file is synced, and gets its name
-        return totals.part(number, path if sink is not None else None) if totals.rows else None
+        return totals
 
     def _write(self, sink: Sink, columns: dict[str, Column], name: str) -> None:
         try:
@@ -59,28 +64,31 @@ class PartWriter:
             raise OrtdeployError(f"{name}: {error}") from error
 
 
-class _Totals:
+class Totals:
     """What a part holds, added up block by block."""
 
     def __init__(self) -> None:
+        """Begin with nothing."""
         self._start = 0
-        self.rows = self._committed = self._failed = 0
+        self.rows = self.committed = self._failed = 0
         self._skipped: list[int] = []
 
     def add(self, finished: Finished) -> None:
+        """Add a block."""
         if not self.rows:
             self._start = finished.block.start
         self.rows += finished.block.count
-        self._committed += finished.outcome.committed
+        self.committed += finished.outcome.committed
         self._failed += len(finished.outcome.failed)
         self._skipped += finished.outcome.skipped
 
     def part(self, number: int, path: Path | None) -> Part:
+        """Return the part that lies there."""
         return Part(
             number=number,
             start=self._start,
             rows=self.rows,
-            committed=self._committed,
+            committed=self.committed,
             failed=self._failed,
             skipped=len(self._skipped),
             skipped_rows=tuple(self._skipped),

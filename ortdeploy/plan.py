@@ -128,11 +128,12 @@ class PlannedInput:
 class RunJob:
     """Run one job.
 
-    `batch_size` 0: each row is one run; `pad_to` fills short batches; `max_failed` is a number of rows or a share;
-    `missing` says by column what an empty value stands for; `read_size` rows are read at once, several batches where
-    rows are sorted by adapter. `files` are those to read; `first_row` rows came from others, in runs that are finished.
-    `row_shapes` are those of `columns`. `replaces` is the run whose result makes room for this one's.
-    `progress_timeout` is in seconds.
+    `batch_size` 0: each row is one run; `auto_batch`: it is where the search for a better one begins; `pad_to` fills
+    short batches; `max_failed` is a number of rows or a share; `missing` says by column what an empty value stands for;
+    `read_size` rows are read at once, several batches where rows are sorted by adapter. `files` are those to read;
+    `first_row` rows came from others, in runs that are finished. `row_shapes` are those of `columns`. `replaces` is the
+    run whose result makes room for this one's. `retry`: its failed rows are run, and nothing else. `progress_timeout`
+    is in seconds.
     """
 
     job: str
@@ -149,6 +150,7 @@ class RunJob:
     key: tuple[str, ...]
     rows: int | None
     batch_size: int
+    auto_batch: bool
     read_size: int
     last: str
     pad_to: int | None
@@ -168,6 +170,7 @@ class RunJob:
     identity: Mapping[str, str]
     committed_rows: int
     replaces: str | None
+    retry: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,12 +231,12 @@ class Plan:
     finished: tuple[FinishedJob, ...]
 
 
-def make_plan(deployment: Deployment, only_job: str | None = None) -> Plan:
-    """Write down the steps for a deployment to which no rule objects."""
+def make_plan(deployment: Deployment, only_job: str | None = None, *, retry: bool = False) -> Plan:
+    """Write down the steps for a deployment to which no rule objects; to `retry` is to run failed rows alone."""
     spec = deployment.spec
     jobs = [job for job in deployment.jobs if only_job in {None, job.spec.name}]
-    finished = tuple(_finished(job) for job in jobs if job.is_finished)
-    to_run = [job for job in jobs if not job.is_finished]
+    finished = tuple(_finished(job) for job in jobs if job.is_finished and not retry)
+    to_run = [job for job in jobs if retry or not job.is_finished]
     return Plan(
         deployment=spec.name,
         manifest=spec.path,
@@ -243,7 +246,7 @@ def make_plan(deployment: Deployment, only_job: str | None = None) -> Plan:
         roots=spec.roots,
         facts=plan_facts(deployment),
         gates=make_checks(deployment, {job.model.spec.name for job in to_run if job.model.spec.gate}),
-        steps=tuple(_steps(to_run, spec.folder)),
+        steps=tuple(_steps(to_run, spec.folder, retry=retry)),
         finished=finished,
     )
 
@@ -373,7 +376,7 @@ def _finished(job: ResolvedJob) -> FinishedJob:
     return FinishedJob(job=job.spec.name, output=job.spec.output.path, rows=job.output.rows)
 
 
-def _steps(jobs: Sequence[ResolvedJob], folder: str) -> Iterator[Step]:
+def _steps(jobs: Sequence[ResolvedJob], folder: str, *, retry: bool) -> Iterator[Step]:
     opened: set[str] = set()
     for job in jobs:
         name = job.model.spec.name
@@ -383,7 +386,7 @@ def _steps(jobs: Sequence[ResolvedJob], folder: str) -> Iterator[Step]:
         for adapter in (adapter for adapter in job.adapters if adapter.name not in opened):
             yield _load_adapter(adapter, job.adapter_facts[adapter.name])
             opened.add(adapter.name)
-        yield planned_job(job)
+        yield replace(planned_job(job), retry=retry)
 
 
 def _load_adapter(adapter: AdapterSpec, facts: AdapterFacts) -> LoadAdapter:
@@ -453,6 +456,7 @@ def planned_job(job: ResolvedJob) -> RunJob:
         key=spec.input.key,
         rows=None if job.input.rows is None else job.input.first_row + job.input.rows,
         batch_size=job.batch_size,
+        auto_batch=spec.auto_batch and job.fixed_batch is None and job.batch_size > 0,
         read_size=read_size,
         last=spec.last,
         pad_to=job.fixed_batch if job.fixed_batch is not None else (job.batch_size if spec.last == "pad" else None),
@@ -472,6 +476,18 @@ def planned_job(job: ResolvedJob) -> RunJob:
         identity=job.identity,
         committed_rows=job.output.rows,
         replaces=job.output.run if job.output.state == "stale" else None,
+    )
+
+
+def with_batch_size(step: RunJob, size: int) -> RunJob:
+    """Return a job with another number of rows in a run, and what follows from it."""
+    read_size = step.read_size // max(step.batch_size, 1) * size
+    return replace(
+        step,
+        batch_size=size,
+        read_size=read_size,
+        rows_per_part=-(-step.rows_per_part // read_size) * read_size,
+        pad_to=None if step.pad_to is None else size,
     )
 
 

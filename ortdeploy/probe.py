@@ -1,7 +1,7 @@
 """Gathers the facts that planning one manifest needs: runtime, models, adapters, labels, inputs, outputs."""
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from ortdeploy.facts import (
     unreadable,
 )
 from ortdeploy.graph.model import read_model
-from ortdeploy.ledger import OutputRecord, output_key, read_ledger
+from ortdeploy.ledger import Merge, OutputRecord, output_key, read_ledger
 from ortdeploy.manifest.document import Path as DocumentPath
 from ortdeploy.manifest.option_paths import OptionPath, find_option_paths
 from ortdeploy.manifest.spec import AdapterSpec, JobSpec, ModelSpec, Spec
@@ -91,6 +91,7 @@ class _Before:
 
     record: OutputRecord | None = None
     inputs: tuple[KnownFile, ...] = ()
+    merges: tuple[Merge, ...] = ()
 
 
 def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] = ()) -> Facts:
@@ -139,7 +140,7 @@ def _look_back(folder: Path, state_dir: Path) -> _Before:
         if ledger is None or not folder.exists():
             return _Before()
         key = output_key(folder, state_dir)
-        return _Before(record=ledger.output(key), inputs=ledger.inputs(key))
+        return _Before(record=ledger.output(key), inputs=ledger.inputs(key), merges=ledger.merges(key))
 
 
 def _stale(before: _Before) -> OutputFacts:
@@ -240,7 +241,7 @@ def _probe_output(spec: Spec, job: JobSpec, state_dir: Path, before: _Before, ro
         record = _look_back(folder, state_dir).record
     if record is None:
         return OutputFacts(state="foreign")
-    damage = _damage(folder, shown, record)
+    damage = _damage(folder, shown, record, {merge.file: merge.bytes for merge in before.merges})
     state = "finished" if record.status == "done" else "part"
     return OutputFacts(state=state, run=record.run, identity=record.identity, rows=record.rows, problem=damage)
 
@@ -260,14 +261,14 @@ def _unwritable(folder: Path, shown: str, roots: tuple[str, ...]) -> Problem | N
     return None
 
 
-def _damage(folder: Path, shown: str, record: OutputRecord) -> Problem | None:
-    """Compare the committed parts with the files that are there."""
+def _damage(folder: Path, shown: str, record: OutputRecord, merged: Mapping[str, int]) -> Problem | None:
+    """Compare the committed parts with the files that are there; a retry may have been about to replace some."""
     for part in record.parts:
         if part.file is None:
             continue
         path = folder / part.file
         size = path.stat().st_size if path.is_file() else None
-        if size != part.bytes:
+        if size not in {part.bytes, merged.get(part.file)}:
             what = "is gone" if size is None else f"has {size} bytes instead of {part.bytes}"
             detail = (
                 f"{shown}/{part.file} was committed and {what}. Bring it back, or take the whole folder {shown} away "

@@ -16,7 +16,9 @@ from ortdeploy.version import versions
 def plan_digest(plan: Plan, job: str) -> str:
     """Return the SHA-256 of what a plan says of one job; how far the job is does not change it."""
     steps = [
-        replace(step, files=(), committed_rows=0, replaces=None) if isinstance(step, RunJob) else step
+        replace(step, files=(), rows=None, first_row=0, committed_rows=0, replaces=None, retry=False)
+        if isinstance(step, RunJob)
+        else step
         for step in keep_jobs(plan, [job]).steps
     ]
     return hashlib.sha256(json.dumps([encode(step) for step in steps], sort_keys=True).encode()).hexdigest()

@@ -79,10 +79,12 @@ def plan_manifests(
     only_job: str | None = None,
     device: str | None = None,
     new_run: bool = False,
+    retry: bool = False,
 ) -> Planned:
     """Validate, look at the world, object, and write down the steps; `device` is a file to take for this machine.
 
     `new_run`: jobs whose result is unfinished, or made from something else, start over.
+    `retry`: failed rows of jobs are run, nothing else.
     """
     validated = validate(paths, options)
     plans: list[Plan] = []
@@ -94,7 +96,7 @@ def plan_manifests(
     for spec in validated.specs:
         if host is None:
             break
-        plan, found = _plan_one(spec, host, state_dir, only_job, new_run=new_run)
+        plan, found = _plan_one(spec, host, state_dir, only_job, new_run=new_run, retry=retry)
         diagnostics += _assumed(found) if device else found
         if plan is not None:
             plans.append(plan)
@@ -173,13 +175,13 @@ def _probe_host(specs: Sequence[Spec]) -> "HostFacts":
 
 
 def _plan_one(
-    spec: Spec, host: "HostFacts", state_dir: str | None, only_job: str | None, *, new_run: bool
+    spec: Spec, host: "HostFacts", state_dir: str | None, only_job: str | None, *, new_run: bool, retry: bool
 ) -> "tuple[Plan | None, tuple[Diagnostic, ...]]":
     from ortdeploy.plan import make_plan  # noqa: PLC0415
 
     stale = _stale_jobs(spec, host, state_dir, only_job) if new_run else frozenset()
     deployment, diagnostics = _resolve(spec, host, state_dir, stale)
-    return (None if has_errors(diagnostics) else make_plan(deployment, only_job)), diagnostics
+    return (None if has_errors(diagnostics) else make_plan(deployment, only_job, retry=retry)), diagnostics
 
 
 def _stale_jobs(spec: Spec, host: "HostFacts", state_dir: str | None, only_job: str | None) -> frozenset[str]:

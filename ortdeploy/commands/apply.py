@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _load_or_plan(arguments: argparse.Namespace) -> Planned:
-    saved = _saved_plan(arguments.paths)
+    saved = _saved_plan(arguments.paths) if arguments.command == "apply" else None
     if saved is None:
         return plan_manifests(
             arguments.paths,
@@ -64,6 +64,7 @@ def _load_or_plan(arguments: argparse.Namespace) -> Planned:
             state_dir=arguments.state_dir,
             only_job=arguments.job,
             new_run=arguments.new_run,
+            retry=arguments.command == "retry",
         )
     if saved.diagnostics:
         return saved

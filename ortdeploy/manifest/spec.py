@@ -189,7 +189,10 @@ class OutputSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """A batch job. `batch_size` None: decided from the model; 0: the model has no dimension for rows."""
+    """A batch job. `batch_size` None: decided from the model; 0: the model has no dimension for rows.
+
+    `auto_batch`: the size is found when the job runs.
+    """
 
     name: str
     model: str
@@ -197,6 +200,7 @@ class JobSpec:
     input: InputSpec
     prepare: Mapping[str, tuple[StepSpec, ...]]
     batch_size: int | None
+    auto_batch: bool
     last: str
     postprocess: tuple[StepSpec, ...]
     output: OutputSpec
@@ -404,7 +408,8 @@ def _job(name: str, data: Mapping[str, Any]) -> JobSpec:
         adapters=_adapter_choice(data.get("adapter")),
         input=_input(data["input"], (*at, "input")),
         prepare={key: _steps(steps, (*at, "prepare", key)) for key, steps in data.get("prepare", {}).items()},
-        batch_size=0 if size == "none" else size,
+        batch_size=0 if size == "none" else None if size == "auto" else size,
+        auto_batch=size == "auto",
         last=batch.get("last", "short"),
         postprocess=_steps(data.get("postprocess", []), (*at, "postprocess")),
         output=_output(data["output"], (*at, "output")),

@@ -1,11 +1,12 @@
 """Arrow IPC files, which readers map into memory; the origin of a part stands in the schema's metadata."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from ortdeploy.facts import Package
-from ortdeploy.sinks.protocol import RowShape
-from ortdeploy.sinks.tables import TableSink
+from ortdeploy.sinks.protocol import Order, RowShape
+from ortdeploy.sinks.tables import TableSink, Writing, merge_tables
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -16,10 +17,20 @@ PACKAGE = Package(module="pyarrow", name="pyarrow", extra="tables")
 
 def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], origin: str) -> TableSink:
     """Begin a part."""
+    return TableSink(columns, origin, _begin(file))
 
+
+def _begin(file: BinaryIO) -> Writing:
     def begin(schema: "pa.Schema") -> "pa.ipc.RecordBatchFileWriter":
         import pyarrow as pa  # noqa: PLC0415  an extra: only who writes tables needs it
 
         return pa.ipc.new_file(file, schema)
 
-    return TableSink(columns, origin, begin)
+    return begin
+
+
+def merge(old: Path | None, new: Path, order: Order, file: BinaryIO) -> None:
+    """Write the rows of two parts of one job as one, in another order."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    merge_tables([pa.ipc.open_file(path).read_all() for path in (old, new) if path], order, _begin(file))

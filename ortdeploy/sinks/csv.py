@@ -6,11 +6,12 @@ A column whose rows are vectors becomes one column per element: scores.0, scores
 import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from ortdeploy.sinks.protocol import Column, RowShape
+from ortdeploy.sinks.protocol import Column, Order, RowShape
 
 SUFFIX = ".csv"
 PACKAGE = None
@@ -53,3 +54,17 @@ def _flatten(name: str, column: Column) -> Iterator[tuple[str, list[Any]]]:
 def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], _origin: str) -> _CsvSink:
     """Begin a part; the format has no place for its origin, which stands in the report."""
     return _CsvSink(file, tuple(columns))
+
+
+def merge(old: Path | None, new: Path, order: Order, file: BinaryIO) -> None:
+    """Write the rows of two parts of one job as one, in another order."""
+    rows: list[list[str]] = []
+    for path in (old, new) if old else (new,):
+        with path.open(encoding="utf-8", newline="") as part:
+            header, *lines = csv.reader(part)
+        if rows and header != rows[0]:
+            raise ValueError("rows of different shapes cannot share a CSV; use jsonl")
+        rows = [*(rows or [header]), *lines]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([rows[0], *(rows[place + 1] for place in order)])
+    file.write(text.getvalue().encode())

@@ -6,11 +6,12 @@ Numbers keep every bit; NaN and infinities, which JSON does not have, become nul
 import json
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from ortdeploy.sinks.protocol import Column, RowShape
+from ortdeploy.sinks.protocol import Column, Order, RowShape
 
 SUFFIX = ".jsonl"
 PACKAGE = None
@@ -63,3 +64,9 @@ def _without_nan(value: Any) -> Any:
 def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], _origin: str) -> _JsonlSink:
     """Begin a part; the format has no place for its origin, which stands in the report."""
     return _JsonlSink(file, tuple(columns))
+
+
+def merge(old: Path | None, new: Path, order: Order, file: BinaryIO) -> None:
+    """Write the rows of two parts of one job as one, in another order."""
+    lines = [line for path in (old, new) if path for line in path.read_bytes().splitlines(keepends=True)]
+    file.writelines(lines[place] for place in order)

@@ -1,11 +1,12 @@
 """One NumPy array a part, for jobs that write one column. Written as it comes; the header gets its rows last."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from ortdeploy.sinks.protocol import Column, RowShape
+from ortdeploy.sinks.protocol import Column, Order, RowShape
 
 SUFFIX = ".npy"
 PACKAGE = None
@@ -61,3 +62,9 @@ class _NpySink:
 def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], _origin: str) -> _NpySink:
     """Begin a part; the format has no place for its origin, which stands in the report."""
     return _NpySink(file, next(iter(columns)))
+
+
+def merge(old: Path | None, new: Path, order: Order, file: BinaryIO) -> None:
+    """Write the rows of two parts of one job as one, in another order."""
+    arrays = [np.load(path, allow_pickle=False) for path in (old, new) if path]
+    np.lib.format.write_array(file, np.concatenate(arrays)[list(order)], version=(1, 0), allow_pickle=False)

@@ -2,11 +2,12 @@
 
 import zipfile
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
-from ortdeploy.sinks.protocol import Column, RowShape
+from ortdeploy.sinks.protocol import Column, Order, RowShape
 
 SUFFIX = ".npz"
 PACKAGE = None
@@ -44,3 +45,19 @@ def _joined(parts: list[Column]) -> np.ndarray:
 def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], origin: str) -> _NpzSink:
     """Begin a part; the archive's comment says where it comes from."""
     return _NpzSink(file, tuple(columns), origin)
+
+
+def merge(old: Path | None, new: Path, order: Order, file: BinaryIO) -> None:
+    """Write the rows of two parts of one job as one, in another order."""
+    found: dict[str, list[Column]] = {}
+    for path in (old, new) if old else (new,):
+        with zipfile.ZipFile(path) as archive:
+            origin = archive.comment.decode()
+        with np.load(path, allow_pickle=False) as arrays:
+            for name in arrays.files:
+                found.setdefault(name, []).append(arrays[name])
+    sink = _NpzSink(file, tuple(found), origin)
+    sink.write(
+        {name: np.concatenate([np.asarray(part) for part in parts])[list(order)] for name, parts in found.items()}
+    )
+    sink.close()

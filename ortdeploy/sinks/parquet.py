@@ -1,11 +1,12 @@
 """Parquet, compressed with Snappy; the origin of a part stands in the schema's metadata."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from ortdeploy.facts import Package
-from ortdeploy.sinks.protocol import RowShape
-from ortdeploy.sinks.tables import TableSink
+from ortdeploy.sinks.protocol import Order, RowShape
+from ortdeploy.sinks.tables import TableSink, Writing, merge_tables
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,7 +18,10 @@ PACKAGE = Package(module="pyarrow", name="pyarrow", extra="tables")
 
 def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], origin: str) -> TableSink:
     """Begin a part."""
+    return TableSink(columns, origin, _begin(file))
 
+
+def _begin(file: BinaryIO) -> Writing:
     def begin(schema: "pa.Schema") -> "ParquetWriter":
         from pyarrow.parquet import ParquetWriter  # noqa: PLC0415  an extra: only who writes tables needs it
 
@@ -27,4 +31,11 @@ def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], origin: str) -> T
 
         return Writer(file, schema, compression="snappy")
 
-    return TableSink(columns, origin, begin)
+    return begin
+
+
+def merge(old: Path | None, new: Path, order: Order, file: BinaryIO) -> None:
+    """Write the rows of two parts of one job as one, in another order."""
+    from pyarrow import parquet  # noqa: PLC0415
+
+    merge_tables([parquet.read_table(path) for path in (old, new) if path], order, _begin(file))

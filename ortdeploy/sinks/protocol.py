@@ -1,6 +1,7 @@
 """What a sink is: it turns batches of result columns into the bytes of one part. It never opens or names a file."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
 import numpy.typing as npt
@@ -22,6 +23,10 @@ class Sink(Protocol):
         """Write what is still held back. The file itself is flushed and closed by who opened it."""
 
 
+Order = Sequence[int]
+"""Which rows a merged part has, in order: numbers below the old part's count are its rows, the others the new one's."""
+
+
 class SinkModule(Protocol):
     """The names that a format's module has."""
 
@@ -36,3 +41,6 @@ class SinkModule(Protocol):
 
         `origin` is JSON for the format's own metadata.
         """
+
+    def merge(self, old: Path | None, new: Path, order: Order, file: BinaryIO) -> None:
+        """Write the rows of two parts of one job as one, in another order. Raises ValueError, OSError."""

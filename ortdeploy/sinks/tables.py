@@ -3,7 +3,7 @@
 Where a part is cut into record batches depends on its rows alone, so that equal rows give equal bytes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -147,3 +147,17 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     return [_plain(item) for item in value] if isinstance(value, list) else value
+
+
+def merge_tables(parts: "list[pa.Table]", order: Sequence[int], begin: Writing) -> None:
+    """Write the rows of several tables as one, in another order; the last one's metadata hold."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    schema = parts[-1].schema
+    table = pa.concat_tables([part.replace_schema_metadata(schema.metadata) for part in parts]).take(pa.array(order))
+    rows = _rows_of_a_group([column.combine_chunks() for column in table.columns])
+    writer = begin(schema)
+    for first in range(0, len(table), rows):
+        (batch,) = table.slice(first, rows).combine_chunks().to_batches()
+        writer.write_batch(batch)
+    writer.close()

@@ -9,7 +9,7 @@ import numpy as np
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts import InputFacts, Problem
 from ortdeploy.sources.files import shown
-from ortdeploy.sources.protocol import Array, Block, Column, Wanted
+from ortdeploy.sources.protocol import Array, Block, Column, Wanted, wanted_blocks
 from ortdeploy.tensors import ELEMENT_TYPES, ROWS, TensorType
 
 COLUMN = "array"
@@ -77,6 +77,11 @@ class ArraySource:
 
     def blocks(self, start: int, sizes: Iterable[int]) -> Iterator[Block]:
         """Yield blocks that run across file borders."""
+        if self.wanted.only is None:
+            return self._blocks(start, sizes)
+        return wanted_blocks(self._blocks, self.wanted.only, sizes)
+
+    def _blocks(self, start: int, sizes: Iterable[int]) -> Iterator[Block]:
         row = start
         pieces = _Pieces(self, start - self.wanted.first_row)
         for size in sizes:

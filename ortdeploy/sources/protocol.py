@@ -4,7 +4,7 @@ A block is what is read together: one or several batches. It holds the rows that
 row for each that could not. Memory is flat: a source holds one block, and files are mapped or streamed.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -70,6 +70,36 @@ class Wanted:
     retries: int = 0
     only: Sequence[int] | None = None
     row_type: TensorType | None = None
+
+
+def pieces_of(only: Sequence[int], sizes: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield runs of consecutive wanted rows, as first row and number of rows, none longer than is asked for."""
+    asked, place = iter(sizes), 0
+    while place < len(only):
+        most, first = next(asked), only[place]
+        count = 1
+        while count < most and place + count < len(only) and only[place + count] == first + count:
+            count += 1
+        yield first, count
+        place += count
+
+
+def wanted_blocks(
+    blocks: Callable[[int, Iterable[int]], Iterator[Block]], only: Sequence[int], sizes: Iterable[int]
+) -> Iterator[Block]:
+    """Yield blocks of wanted rows, of a source that cannot but read what lies between them."""
+    firsts = set()
+
+    def steps() -> Iterator[int]:
+        row = only[0]
+        for first, count in pieces_of(only, sizes):
+            if first > row:
+                yield first - row
+            firsts.add(first)
+            yield count
+            row = first + count
+
+    return (block for block in blocks(only[0], steps()) if block.start in firsts) if only else iter(())
 
 
 class Source(Protocol):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ortdeploy.retries import try_again
-from ortdeploy.sources.protocol import Array, Block, Column, FailedRow, Wanted
+from ortdeploy.sources.protocol import Array, Block, Column, FailedRow, Wanted, pieces_of
 from ortdeploy.tensors import FLOATING, INTEGERS
 
 
@@ -44,6 +44,12 @@ def block_rows(
     raw_rows: Iterator[RawRow], decode: Decode, wanted: Wanted, start: int, sizes: Iterable[int]
 ) -> Iterator[Block]:
     """Group rows into blocks; rows that cannot be decoded or converted become failed rows of their block."""
+    if wanted.only is not None:
+        for first, count in pieces_of(wanted.only, sizes):
+            pending = list(islice(raw_rows, first - start, first - start + count))
+            yield _decode_block(pending, decode, wanted, first)
+            start = first + count
+        return
     for size in sizes:
         pending = list(islice(raw_rows, size))
         if not pending:

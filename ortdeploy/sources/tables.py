@@ -10,7 +10,7 @@ import numpy as np
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts import InputFacts, Package, Problem
 from ortdeploy.sources.files import shown
-from ortdeploy.sources.protocol import Array, Block, Column, FailedRow, Wanted
+from ortdeploy.sources.protocol import Array, Block, Column, FailedRow, Wanted, wanted_blocks
 from ortdeploy.tensors import ELEMENT_TYPES, ROWS, TensorType
 
 if TYPE_CHECKING:
@@ -102,6 +102,11 @@ class TableSource:
 
     def blocks(self, start: int, sizes: Iterable[int]) -> Iterator[Block]:
         """Yield blocks that run across record batches and files."""
+        if self.wanted.only is None:
+            return self._blocks(start, sizes)
+        return wanted_blocks(self._blocks, self.wanted.only, sizes)
+
+    def _blocks(self, start: int, sizes: Iterable[int]) -> Iterator[Block]:
         pieces = self._pieces(start)
         left: _Piece | None = None
         for size in sizes:

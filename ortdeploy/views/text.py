@@ -150,6 +150,12 @@ def _render_adapter(step: "LoadAdapter", paint: Paint) -> Iterator[str]:
 def _render_job(step: "RunJob", paint: Paint) -> Iterator[str]:
     rows = "an unknown number of" if step.rows is None else f"{step.rows:,}"
     size = "one row a run" if step.batch_size == 0 else f"batches of {step.batch_size}"
+    if step.auto_batch:
+        size = "batches of a size that its first rows decide"
+    if step.retry:
+        yield f"{paint('+', _GREEN)} run the failed rows of job {step.job} once more, in {size}"
+        yield f"    writes {step.output}/part-*.{step.output_format}, where they were missing"
+        return
     verb = (
         f"go on with job {step.job} after {step.committed_rows:,} rows"
         if step.committed_rows

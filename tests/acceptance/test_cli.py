@@ -543,3 +543,59 @@ def test_two_applies_at_once_do_not_mix(deployment: Path) -> None:
     assert codes[0] == 0
     assert set(codes) <= {0, 4}
     assert len(read_rows(deployment / "outbox/run")) == 30_000
+
+
+def test_retry_runs_the_failed_rows_of_a_finished_job(cli: Cli, deployment: Path) -> None:
+    values = np.ones((20, 4), np.float32)
+    values[[3, 12]] = np.nan
+    np.save(deployment / "data.npy", values)
+    lenient = MANIFEST.replace("jobs:\n  run:\n", "jobs:\n  run:\n    errors: {on_nan: fail, max_failed: 5}\n")
+    (deployment / "m.yaml").write_text(lenient)
+    assert "18 rows committed, 2 failed" in cli("apply", deployment / "m.yaml").out
+    again = cli("retry", deployment / "m.yaml", "--job", "run")
+    assert again.code == 0
+    assert "run the failed rows of job run once more" in again.out
+    failed = [json.loads(line) for line in (deployment / "outbox/run/_failed.jsonl").read_text().splitlines()]
+    assert [(row["row"], row["attempts"]) for row in failed] == [(3, 2), (12, 2)]
+    assert cli("retry", deployment / "m.yaml").code == 64
+    assert "nothing to do" in cli("apply", deployment / "m.yaml").out
+
+
+def test_new_files_of_a_finished_job_are_run_and_only_they(cli: Cli, deployment: Path) -> None:
+    (deployment / "in").mkdir()
+    np.save(deployment / "in/b.npy", np.full((5, 4), 2, np.float32))
+    (deployment / "m.yaml").write_text(MANIFEST.replace("data.npy", "in/*.npy"))
+    assert cli("apply", deployment / "m.yaml").code == 0
+    first = (deployment / "outbox/run/part-00000.jsonl").read_bytes()
+    np.save(deployment / "in/a.npy", np.full((3, 4), 1, np.float32))
+    (deployment / "in/b.npy").rename(deployment / "done.npy")
+    assert "after 5 rows: 8 rows" in cli("plan", deployment / "m.yaml").out
+    assert "8 rows committed" in cli("apply", deployment / "m.yaml").out
+    assert (deployment / "outbox/run/part-00000.jsonl").read_bytes() == first
+    assert [row["row"] for row in read_rows(deployment / "outbox/run")] == list(range(8))
+    assert "nothing to do" in cli("apply", deployment / "m.yaml").out
+    np.save(deployment / "in/a.npy", np.full((4, 4), 1, np.float32))
+    refused = cli("apply", deployment / "m.yaml")
+    assert refused.code == 1
+    assert "input file in/a.npy" in " ".join(refused.out.split())
+
+
+def test_a_new_run_starts_over_what_changed_and_keeps_the_old(cli: Cli, deployment: Path) -> None:
+    second = "  other:\n    model: double\n    input: {path: data.npy, key: [row]}\n    output: {path: outbox/other}\n"
+    (deployment / "m.yaml").write_text(MANIFEST + second)
+    assert cli("apply", deployment / "m.yaml").code == 0
+    before = {path.name: path.read_bytes() for path in (deployment / "outbox/run").iterdir()}
+    changed = (MANIFEST + second).replace("size: 8", "size: 4")
+    (deployment / "m.yaml").write_text(changed)
+    refused = cli("apply", deployment / "m.yaml")
+    assert refused.code == 1
+    assert "--new-run" in refused.out
+    result = cli("apply", deployment / "m.yaml", "--new-run")
+    assert result.code == 0
+    assert "job run: done" in result.out
+    assert "job other: nothing to do" in result.out
+    (kept,) = (deployment / "outbox").glob("run.*")
+    assert {path.name: path.read_bytes() for path in kept.iterdir()} == before
+    assert [row["row"] for row in read_rows(deployment / "outbox/run")] == list(range(20))
+    assert "nothing to do" in cli("apply", deployment / "m.yaml", "--new-run").out
+    assert len(list((deployment / "outbox").glob("run*"))) == 2

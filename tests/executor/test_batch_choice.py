@@ -1,0 +1,116 @@
+"""`batch: {size: auto}`: the size is found on the first rows, remembered, and kept by a job that goes on."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from structlog.testing import capture_logs
+from support.fakes import Counter, FakeRuntime, double
+
+from ortdeploy.batch_choice import SIZES, BatchMemory
+from ortdeploy.diagnostics import OutOfMemoryError
+from ortdeploy.executor import Execution
+from ortdeploy.ledger import open_ledger, read_outputs
+from ortdeploy.plan import Plan, RunJob
+from ortdeploy.results import JobResult, Status
+
+from .test_executor import plan_for, rows, save
+
+FIXED = 0.002  # seconds that every run takes, however many rows it has
+
+
+def slow_up_to(most: int) -> FakeRuntime:
+    """A runtime whose runs take as long for one row as for `most`, and twice as long for each further one."""
+
+    def run(feeds: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        end = time.perf_counter() + FIXED * max(len(feeds["x"]) / most, 1) ** 2
+        while time.perf_counter() < end:
+            pass
+        return double(feeds)
+
+    return FakeRuntime(run)
+
+
+def auto(plan: Plan) -> Plan:
+    steps = tuple(replace(step, auto_batch=True) if isinstance(step, RunJob) else step for step in plan.steps)
+    return replace(plan, steps=steps)
+
+
+def execute(folder: Path, plan: Plan, runtime: FakeRuntime, stop_after: int | None = None) -> JobResult:
+    observer = Counter()
+    with open_ledger(folder / ".ortdeploy") as ledger:
+        execution = Execution(
+            plan=plan,
+            run_id="r1",
+            runtime=runtime,
+            ledger=ledger,
+            observer=observer,
+            stop=lambda: stop_after is not None and len(observer.seen) >= stop_after,
+            batch_sizes=BatchMemory(folder / ".ortdeploy"),
+        )
+        (result,) = execution.run()
+    return result
+
+
+def sizes(runtime: FakeRuntime) -> set[int]:
+    return {len(batch["x"]) for batch in runtime.sessions[0].batches}
+
+
+def test_the_fastest_size_is_found_used_and_remembered(tmp_path: Path) -> None:
+    save(tmp_path, range(300))
+    plan = auto(plan_for(tmp_path, 300, rows_per_part=100))
+    with capture_logs() as events:
+        assert execute(tmp_path, plan, slow_up_to(64)).status is Status.DONE
+    (chosen,) = [event for event in events if event["event"] == "batch.chosen"]
+    assert chosen["rows"] == 64
+    assert rows(tmp_path) == [(row, row * 2.0) for row in range(300)]
+    (record,) = read_outputs(tmp_path / ".ortdeploy")
+    assert record.batch_size == 64
+    (tmp_path / "out").rename(tmp_path / "old")
+    again = FakeRuntime(double)
+    assert execute(tmp_path, plan, again).status is Status.DONE
+    assert sizes(again) == {64, 300 % 128 % 64}
+
+
+def test_a_job_that_goes_on_keeps_its_size(tmp_path: Path) -> None:
+    save(tmp_path, range(4000))
+    plan = auto(plan_for(tmp_path, 4000, rows_per_part=1000))
+    assert execute(tmp_path, plan, slow_up_to(16), stop_after=2).status is Status.INTERRUPTED
+    (tmp_path / ".ortdeploy/batch-sizes.json").unlink()
+    runtime = FakeRuntime(double)
+    assert execute(tmp_path, plan, runtime).status is Status.DONE
+    assert max(sizes(runtime)) == 16
+    assert [row for row, _ in rows(tmp_path)] == list(range(4000))
+
+
+def test_sizes_that_memory_is_too_small_for_are_not_chosen(tmp_path: Path) -> None:
+    save(tmp_path, range(300))
+
+    def run(feeds: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        if len(feeds["x"]) > 8:
+            raise OutOfMemoryError("Failed to allocate memory")
+        time.sleep(FIXED)
+        return double(feeds)
+
+    runtime = FakeRuntime(run)
+    assert execute(tmp_path, auto(plan_for(tmp_path, 300)), runtime).status is Status.DONE
+    (record,) = read_outputs(tmp_path / ".ortdeploy")
+    assert record.batch_size == 8
+
+
+def test_few_rows_and_rows_that_cannot_be_fed_leave_a_size(tmp_path: Path) -> None:
+    save(tmp_path, range(3))
+    assert execute(tmp_path, auto(plan_for(tmp_path, 3)), FakeRuntime(double)).committed == 3
+    (record,) = read_outputs(tmp_path / ".ortdeploy")
+    assert record.batch_size in SIZES
+
+
+def test_a_memory_that_cannot_be_read_is_no_memory(tmp_path: Path) -> None:
+    for content in (b"", b"[]", b'{"sizes": []}', b'{"sizes": {"k": 3}}', b"\xff"):
+        (tmp_path / "batch-sizes.json").write_bytes(content)
+        assert BatchMemory(tmp_path).find("k") is None
+    BatchMemory(tmp_path).keep("k", 8)
+    assert BatchMemory(tmp_path).find("k") == 8
+    assert BatchMemory(None).find("k") is None

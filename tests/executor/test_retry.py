@@ -1,0 +1,187 @@
+"""Failed rows run once more and go into their parts, at their places, in every format and through every interruption."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+from support.fakes import FakeRuntime, double, refuse_negative
+
+from ortdeploy import retry_run
+from ortdeploy.ledger import Ledger, read_outputs
+from ortdeploy.plan import Plan, RunJob
+from ortdeploy.results import Status
+from ortdeploy.sinks.catalogue import SINKS
+
+from .test_executor import execute, failed, plan_for, report, rows, save
+
+
+def retrying(plan: Plan, **changes: Any) -> Plan:
+    steps = tuple(replace(step, retry=True, **changes) if isinstance(step, RunJob) else step for step in plan.steps)
+    return replace(plan, steps=steps)
+
+
+def written_as(plan: Plan, kind: str) -> Plan:
+    steps = tuple(replace(step, output_format=kind) if isinstance(step, RunJob) else step for step in plan.steps)
+    return replace(plan, steps=steps)
+
+
+READ: Mapping[str, Callable[[Path], list[Any]]] = {
+    "arrow": lambda path: pa.ipc.open_file(path).read_all().column("row").to_pylist(),
+    "csv": lambda path: [int(line.split(",")[0]) for line in path.read_text().splitlines()[1:]],
+    "jsonl": lambda path: [json.loads(line)["row"] for line in path.read_text().splitlines()],
+    "npz": lambda path: np.load(path)["row"].tolist(),
+    "parquet": lambda path: parquet.read_table(path).column("row").to_pylist(),
+}
+
+
+def parts(folder: Path, kind: str) -> list[Any]:
+    return [row for path in sorted((folder / "out").glob("part-*")) for row in READ[kind](path)]
+
+
+def test_every_format_can_be_merged() -> None:
+    assert set(READ) | {"npy"} == set(SINKS)
+
+
+@pytest.mark.parametrize("kind", READ)
+def test_rows_that_pass_now_are_put_at_their_places(tmp_path: Path, kind: str) -> None:
+    save(tmp_path, [0, -1, -2, 3, 4, 5, 6, 7, -8, -9, -10, -11, -12, -13, -14, -15, 16, -17, 18])
+    plan = written_as(plan_for(tmp_path, 19, max_failed=20), kind)
+    assert execute(tmp_path, plan, FakeRuntime(refuse_negative)).failed == 11
+    assert parts(tmp_path, kind) == [0, 3, 4, 5, 6, 7, 16, 18]
+    result = execute(tmp_path, retrying(plan), FakeRuntime(double))
+    assert (result.status, result.committed, result.failed) == (Status.DONE, 19, 0)
+    assert parts(tmp_path, kind) == list(range(19))
+    assert failed(tmp_path) == []
+    assert report(tmp_path)["rows"] == {"input": 19, "committed": 19, "failed": 0, "skipped": 0}
+    assert [path.name for path in (tmp_path / "out").glob(".*")] == []
+    assert execute(tmp_path, retrying(plan), FakeRuntime(double)).status is Status.NOTHING_TO_DO
+    assert execute(tmp_path, plan, FakeRuntime(double)).status is Status.NOTHING_TO_DO
+
+
+def test_a_merged_part_is_what_the_whole_would_have_been(tmp_path: Path) -> None:
+    for name, first in (("a", refuse_negative), ("b", double)):
+        (tmp_path / name).mkdir()
+        save(tmp_path / name, [0, -1, 2, 3, 4, -5, 6, 7, 8])
+        plan = written_as(plan_for(tmp_path / name, 9, max_failed=9), "jsonl")
+        execute(tmp_path / name, plan, FakeRuntime(first))
+        execute(tmp_path / name, retrying(plan), FakeRuntime(double))
+    assert [path.read_bytes() for path in sorted((tmp_path / "a/out").glob("part*"))] == [
+        path.read_bytes() for path in sorted((tmp_path / "b/out").glob("part*"))
+    ]
+
+
+def test_rows_that_fail_again_stay_with_their_attempts(tmp_path: Path) -> None:
+    save(tmp_path, [0, -1, 2, -3])
+    plan = plan_for(tmp_path, 4, max_failed=9)
+    execute(tmp_path, plan, FakeRuntime(refuse_negative))
+
+    def only_one(feeds: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        return double(feeds) if (feeds["x"] == -3).all() else refuse_negative(feeds)
+
+    result = execute(tmp_path, retrying(plan), FakeRuntime(only_one))
+    assert (result.status, result.committed, result.failed) == (Status.DONE, 3, 1)
+    assert [(row["row"], row["attempts"]) for row in failed(tmp_path)] == [(1, 2)]
+    assert [row for row, _ in rows(tmp_path)] == [0, 2, 3]
+
+
+def test_skipped_rows_keep_their_places_free(tmp_path: Path) -> None:
+    save(tmp_path, [0, float("nan"), -2, 3])
+    plan = plan_for(tmp_path, 4, max_failed=9, on_nan="skip")
+    first = execute(tmp_path, plan, FakeRuntime(refuse_negative))
+    assert (first.committed, first.failed, first.skipped) == (2, 1, 1)
+    second = execute(tmp_path, retrying(plan), FakeRuntime(double))
+    assert (second.committed, second.failed, second.skipped) == (3, 0, 1)
+    assert [row for row, _ in rows(tmp_path)] == [0, 2, 3]
+
+
+def test_nothing_to_retry_without_a_result_or_of_another_plan(tmp_path: Path) -> None:
+    save(tmp_path, [0, -1])
+    plan = plan_for(tmp_path, 2, max_failed=9)
+    result = execute(tmp_path, retrying(plan), FakeRuntime(double))
+    assert result.status is Status.FAILED
+    assert "apply it first" in (result.reason or "")
+    execute(tmp_path, plan, FakeRuntime(refuse_negative))
+    other = execute(tmp_path, retrying(plan_for(tmp_path, 2, max_failed=9, size=2)), FakeRuntime(double))
+    assert "apply it first" in (other.reason or "")
+    save(tmp_path, [0, -1, 2])
+    changed = execute(tmp_path, retrying(plan), FakeRuntime(double))
+    assert "data.npy" in (changed.reason or "")
+    assert [row for row, _ in rows(tmp_path)] == [0]
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing after it is done."""
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """Let the next merge end at a step of its protocol."""
+
+    def die(*_: object) -> None:
+        raise Killed
+
+    if where == "before the ledger":
+        monkeypatch.setattr(Ledger, "begin_merge", die)
+    elif where == "before the rename":
+        monkeypatch.setattr(retry_run, "complete", die)
+    else:
+        monkeypatch.setattr(Ledger, "end_merge", die)
+
+
+@pytest.mark.parametrize("where", ["before the ledger", "before the rename", "before the end"])
+@pytest.mark.parametrize("next_run", ["retry", "apply"])
+def test_a_merge_is_completed_whenever_it_was_interrupted(
+    tmp_path: Path, where: str, next_run: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, [0, -1, 2, 3, *[-4] * 8, 12, 13])
+    plan = plan_for(tmp_path, 14, max_failed=20)
+    execute(tmp_path, plan, FakeRuntime(refuse_negative))
+    with monkeypatch.context() as patched:
+        interrupt(patched, where)
+        with pytest.raises(Killed):
+            execute(tmp_path, retrying(plan), FakeRuntime(double))
+    if next_run == "apply":
+        execute(tmp_path, plan, FakeRuntime(double))
+    assert execute(tmp_path, retrying(plan), FakeRuntime(double)).committed == 14
+    assert [row for row, _ in rows(tmp_path)] == list(range(14))
+    assert [path.name for path in (tmp_path / "out").glob(".*")] == []
+    (record,) = read_outputs(tmp_path / ".ortdeploy")
+    assert sum(part.committed for part in record.parts) == 14
+    assert all((tmp_path / "out" / (part.file or "")).stat().st_size == part.bytes for part in record.parts)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@given(
+    bad=st.lists(st.booleans(), min_size=1, max_size=60),
+    still_bad=st.sets(st.integers(0, 59), max_size=8),
+    size=st.integers(1, 7),
+    rows_per_part=st.integers(1, 20),
+    kind=st.sampled_from(sorted(READ)),
+)
+def test_the_invariant_holds_over_any_retries(
+    tmp_path_factory: pytest.TempPathFactory,
+    bad: Sequence[bool],
+    still_bad: set[int],
+    size: int,
+    rows_per_part: int,
+    kind: str,
+) -> None:
+    folder = tmp_path_factory.mktemp("retry")
+    save(folder, [-1.0 - row if wrong else float(row) for row, wrong in enumerate(bad)])
+    plan = written_as(plan_for(folder, len(bad), max_failed=99, size=size, rows_per_part=rows_per_part), kind)
+    execute(folder, plan, FakeRuntime(refuse_negative))
+
+    def refuse_some(feeds: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        return refuse_negative({"x": np.where(np.isin(-1 - feeds["x"], list(still_bad)), feeds["x"], 1)})
+
+    execute(folder, retrying(plan), FakeRuntime(refuse_some))
+    left = [row for row, wrong in enumerate(bad) if wrong and row in still_bad]
+    assert [entry["row"] for entry in failed(folder)] == left
+    assert parts(folder, kind) == [row for row in range(len(bad)) if row not in left]
