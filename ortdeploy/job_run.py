@@ -18,6 +18,7 @@ from ortdeploy.error_budget import BudgetError, ErrorBudget
 from ortdeploy.feeds import wanted_columns
 from ortdeploy.job_statistics import JobStatistics
 from ortdeploy.ledger import Ledger, OutputRecord, Part
+from ortdeploy.live import Live
 from ortdeploy.merges import complete_merges
 from ortdeploy.native_output import because
 from ortdeploy.opening import OpenedModel
@@ -33,6 +34,10 @@ from ortdeploy.sources.files import file_states
 from ortdeploy.sources.protocol import FailedRow, Source
 
 log = structlog.get_logger()
+
+
+SECONDS_BETWEEN_REPORTS = 5.0
+"""While a job runs its report is written this often at most, after a commit."""
 
 
 class StoppedError(Exception):
@@ -76,6 +81,8 @@ class JobRun:
         self._refused: list[FailedRow] = []
         self._ended: BaseException | None = None
         self._begun = False
+        self._live: Live | None = None
+        self._reported = time.monotonic()
         self._provider_failed = False
         loaded = (one for one in plan.steps if isinstance(one, LoadAdapter) and one.session == step.session)
         self._adapters = {one.path: _stat(one.path) for one in loaded}
@@ -101,6 +108,8 @@ class JobRun:
             reason = str(error)
         finally:
             self._observer.job_ended()
+            if self._live is not None:
+                self._live.end()
         return self._close(status, reason)
 
     def _work(self) -> Status:
@@ -137,6 +146,7 @@ class JobRun:
             self._ledger.remember_batch_size(self._output, step.batch_size)
         self._log.info("job.started", rows=step.rows, done=self._done, output=step.output)
         self._observer.job_started(step.job, self._done, step.rows)
+        self._live = Live(self._ledger.state_dir, self._output, step.rows, self._done)
         return False
 
     def _known_output(self) -> OutputRecord | None:
@@ -200,6 +210,8 @@ class JobRun:
                 self._done += one.block.count
                 self._pending += one.outcome.failed
                 self._observer.rows_done(self._done, self._budget.failed)
+                if self._live is not None:
+                    self._live.rows_done(self._done, self._budget.failed)
                 yield one
         except BudgetError as error:
             self._ended, self._refused = error, one.outcome.failed
@@ -255,6 +267,9 @@ class JobRun:
         text = self._printed()
         if text:
             self._log.debug("session.printed", model=self._step.model, text=text)
+        if time.monotonic() - self._reported > SECONDS_BETWEEN_REPORTS:
+            self._report()
+            self._reported = time.monotonic()
         self._log.info("part.committed", part=part.number, rows=part.rows, failed=part.failed, file=part.file)
 
     def _check_files(self) -> None:

@@ -138,6 +138,11 @@ class Ledger:
         self._connection = connection
         self._state_dir = state_dir
 
+    @property
+    def state_dir(self) -> Path:
+        """Where the ledger lies."""
+        return self._state_dir
+
     def key(self, folder: Path) -> str:
         """Return an output folder's name in the ledger: its way from the state directory, so that both can move."""
         return output_key(folder, self._state_dir)

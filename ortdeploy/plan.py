@@ -170,6 +170,7 @@ class RunJob:
     identity: Mapping[str, str]
     committed_rows: int
     replaces: str | None
+    reports: tuple[str, ...] = ()
     retry: bool = False
 
 
@@ -475,6 +476,7 @@ def planned_job(job: ResolvedJob) -> RunJob:
         progress_timeout=spec.progress_timeout,
         identity=job.identity,
         committed_rows=job.output.rows,
+        reports=spec.reports,
         replaces=job.output.run if job.output.state == "stale" else None,
     )
 

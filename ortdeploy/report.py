@@ -1,6 +1,7 @@
-"""What a run leaves beside its parts: `_run.json` and `_failed.jsonl`, both derived from the ledger."""
+"""What a run leaves beside its parts, derived from the ledger: `_run.json`, `_failed.jsonl` and further forms."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +13,7 @@ from ortdeploy.part_files import open_whole
 from ortdeploy.pipeline import Member
 from ortdeploy.plan import OpenSession, Plan, RunJob
 from ortdeploy.provenance import plan_digest
+from ortdeploy.reports.catalogue import REPORTS
 from ortdeploy.timing import Histogram
 from ortdeploy.version import versions
 
@@ -32,9 +34,13 @@ def write_report(
     tried: Mapping[str, str],
     seconds: float,
 ) -> None:
-    """Write both files, whole or not at all. Raises OSError."""
+    """Write the files, each whole or not at all. Raises OSError."""
+    counts: dict[str, Counter[str]] = {}
     with open_whole(folder / FAILED) as file:
-        file.writelines(f"{line}\n".encode() for line in failures)
+        for line in failures:
+            file.write(f"{line}\n".encode())
+            entry = json.loads(line)
+            counts.setdefault(entry["stage"], Counter())[entry["code"]] += 1
     session = next(s for s in plan.steps if isinstance(s, OpenSession) and s.session == step.session)
     report = {
         "format_version": FORMAT_VERSION,
@@ -47,6 +53,7 @@ def write_report(
         "ended": record.ended,
         "seconds": round(seconds, 6),
         "rows": _row_counts(record),
+        "failures": {stage: dict(codes) for stage, codes in counts.items()},
         "plan": plan_digest(plan, step.job),
         "manifest": next(fact.value for fact in plan.facts if fact.kind == "manifest"),
         "identity": dict(record.identity),
@@ -64,6 +71,10 @@ def write_report(
     }
     with open_whole(folder / REPORT) as file:
         file.write((json.dumps(report, indent=2) + "\n").encode())
+    for name in step.reports:
+        file_name, render = REPORTS[name]
+        with open_whole(folder / file_name) as file:
+            file.write(render(report).encode())
 
 
 def _measured(statistics: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,7 +82,7 @@ def _measured(statistics: Mapping[str, Any]) -> dict[str, Any]:
     stages = {name: Histogram.from_plain(stage) for name, stage in statistics["stages"].items()}
     return {
         "seconds_of_all_runs": statistics["seconds"],
-        "session_run": _durations(stages["run"]),
+        "session_run": {**_durations(stages["run"]), "buckets": stages["run"].upper_edges()},
         "session_run_share": run_share(statistics),
         "stages": {name: _durations(histogram) for name, histogram in stages.items()},
         "adapter_rows": statistics["adapter_rows"],

@@ -38,6 +38,10 @@ class Histogram:
         buckets = {str(bucket): number for bucket, number in sorted(self.buckets.items())}
         return {"count": self.count, "total": round(self.total, 6), "buckets": buckets}
 
+    def upper_edges(self) -> list[tuple[float, int]]:
+        """Return the upper edge of each bucket, in seconds, with what it counts."""
+        return [(float(2 ** (bucket / _STEPS_PER_OCTAVE)), count) for bucket, count in sorted(self.buckets.items())]
+
     def include(self, other: "Histogram") -> None:
         """Count what another histogram has counted."""
         self.buckets.update(other.buckets)

@@ -8,10 +8,12 @@ from pathlib import Path
 from ortdeploy.commands.shared import load_options, log_outcome, use_color
 from ortdeploy.diagnostics import has_errors
 from ortdeploy.exit_codes import EXIT_OK, EXIT_REJECTED
-from ortdeploy.ledger import OutputRecord, output_key, read_outputs
+from ortdeploy.ledger import output_key, read_outputs
+from ortdeploy.live import read_live
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.output_lock import is_live
 from ortdeploy.views import json, text
+from ortdeploy.views.job_status import JobStatus
 from ortdeploy.workflow import state_folder, validate
 
 
@@ -30,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _records(spec: Spec, state_dir: str | None) -> list[tuple[str, str, OutputRecord | None]]:
+def _records(spec: Spec, state_dir: str | None) -> list[JobStatus]:
     folder = state_folder(spec.folder, state_dir)
     known = {
         record.output: record
@@ -42,5 +44,6 @@ def _records(spec: Spec, state_dir: str | None) -> list[tuple[str, str, OutputRe
     for job in spec.jobs:
         record = known.get(output_key(Path(spec.folder) / job.output.path, folder))
         ours = record is not None and (record.deployment, record.job) == (spec.name, job.name)
-        found.append((job.name, job.output.path, record if ours else None))
+        live = read_live(folder, record.output) if ours and record and record.status == "running" else None
+        found.append(JobStatus(job=job.name, output=job.output.path, record=record if ours else None, live=live))
     return found

@@ -209,6 +209,7 @@ class JobSpec:
     retries: int
     progress_timeout: float | None
     on_nan: str | None
+    reports: tuple[str, ...]
     at: Path
 
     @property
@@ -401,7 +402,7 @@ def _adapter(name: str, data: Mapping[str, Any]) -> AdapterSpec:
 def _job(name: str, data: Mapping[str, Any]) -> JobSpec:
     at: Path = ("jobs", name)
     batch, errors = data.get("batch", {}), data.get("errors", {})
-    size = batch.get("size")
+    size, report = batch.get("size"), data.get("report", ())
     return JobSpec(
         name=name,
         model=data["model"],
@@ -418,6 +419,7 @@ def _job(name: str, data: Mapping[str, Any]) -> JobSpec:
         retries=errors.get("retries", 0),
         progress_timeout=_seconds(errors["progress_timeout"]) if "progress_timeout" in errors else None,
         on_nan=errors.get("on_nan"),
+        reports=(report,) if isinstance(report, str) else tuple(report),
         at=at,
     )
 

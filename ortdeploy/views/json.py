@@ -9,10 +9,10 @@ from ortdeploy.diagnostics import Diagnostic
 if TYPE_CHECKING:
     from ortdeploy.check_run import CheckResult
     from ortdeploy.facts import AdapterFacts
-    from ortdeploy.ledger import OutputRecord
     from ortdeploy.plan import Plan
     from ortdeploy.probe import Digested
     from ortdeploy.results import JobResult
+    from ortdeploy.views.job_status import JobStatus
 
 FORMAT_VERSION = 1
 
@@ -40,13 +40,14 @@ def render_apply(diagnostics: Sequence[Diagnostic], plans: "Sequence[Plan]", res
     return _dump({"diagnostics": _diagnostics(diagnostics), "steps": _steps(plans), "jobs": jobs})
 
 
-def render_status(records: "Sequence[tuple[str, str, OutputRecord | None]]") -> str:
+def render_status(jobs: "Sequence[JobStatus]") -> str:
     """Return what `status` prints."""
-    return _dump({"jobs": [_status(*record) for record in records]})
+    return _dump({"jobs": [_status(one) for one in jobs]})
 
 
-def _status(job: str, output: str, record: "OutputRecord | None") -> dict[str, Any]:
-    known: dict[str, Any] = {"job": job, "output": output, "status": "never-run"}
+def _status(one: "JobStatus") -> dict[str, Any]:
+    known: dict[str, Any] = {"job": one.job, "output": one.output, "status": "never-run"}
+    record = one.record
     if record is None:
         return known
     counts = {name: sum(getattr(part, name) for part in record.parts) for name in ("committed", "failed", "skipped")}
@@ -58,6 +59,7 @@ def _status(job: str, output: str, record: "OutputRecord | None") -> dict[str, A
         "ended": record.ended,
         "reason": record.reason,
         "parts": len(record.parts),
+        "live": dict(one.live) if one.live else None,
         **counts,
     }
 

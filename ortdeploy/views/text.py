@@ -1,9 +1,9 @@
 """Diagnostics, plans and results for the person at the terminal."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ortdeploy.diagnostics import Certainty, Diagnostic, Severity
 from ortdeploy.masking import masked
@@ -12,10 +12,10 @@ from ortdeploy.tensors import format_shape
 if TYPE_CHECKING:
     from ortdeploy.check_run import CheckResult
     from ortdeploy.facts import AdapterFacts
-    from ortdeploy.ledger import OutputRecord
     from ortdeploy.plan import FinishedJob, LoadAdapter, OpenSession, Plan, PlannedInput, PlannedProvider, RunJob
     from ortdeploy.probe import Digested
     from ortdeploy.results import JobResult
+    from ortdeploy.views.job_status import JobStatus
 
 _BOLD, _RED, _YELLOW, _GREEN, _RESET = "\x1b[1m", "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[0m"
 _WIDTH = 100
@@ -231,22 +231,32 @@ def render_lock(files: "Sequence[Digested]") -> str:
     return _safe("".join(f"{file.sha256}  {file.path}  {file.state}\n" for file in files))
 
 
-def render_status(records: "Sequence[tuple[str, str, OutputRecord | None]]", *, verbose: bool = False) -> str:
-    """Return one line for each job: name, state, rows, when; verbose, also its parts."""
+def render_status(jobs: "Sequence[JobStatus]", *, verbose: bool = False) -> str:
+    """Return one line for each job: name, state, rows, when; how far it is while it runs; verbose, also its parts."""
     rows: list[tuple[str, ...]] = [("JOB", "STATE", "COMMITTED", "FAILED", "SKIPPED", "OUTPUT", "LAST RUN")]
-    for job, output, record in records:
-        if record is None:
-            rows.append((job, "never run", "0", "0", "0", output, "-"))
+    for one in jobs:
+        if one.record is None:
+            rows.append((one.job, "never run", "0", "0", "0", one.output, "-"))
             continue
-        counts = [str(sum(getattr(part, name) for part in record.parts)) for name in ("committed", "failed", "skipped")]
-        rows.append((job, record.status, *counts, output, record.ended or record.started))
+        parts = one.record.parts
+        counts = [str(sum(getattr(part, name) for part in parts)) for name in ("committed", "failed", "skipped")]
+        rows.append((one.job, one.record.status, *counts, one.output, one.record.ended or one.record.started))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    parts = [
-        f"{output}/{part.file}: {part.rows} rows from {part.start}"
-        for _, output, record in records
-        if record
-        for part in record.parts
+    live = [_render_live(one.job, one.live) for one in jobs if one.live]
+    files = [
+        f"{one.output}/{part.file}: {part.rows} rows from {part.start}"
+        for one in jobs
+        if one.record
+        for part in one.record.parts
         if verbose
     ]
-    return _safe("".join(f"{line}\n" for line in (*table, *parts)))
+    return _safe("".join(f"{line}\n" for line in (*table, *live, *files)))
+
+
+def _render_live(job: str, live: Mapping[str, Any]) -> str:
+    total = "" if live["total"] is None else f" of {live['total']:,}"
+    left = "" if live["seconds_left"] is None else f", {live['seconds_left']:,} s left"
+    return (
+        f"{job}: {live['done']:,}{total} rows, {live['failed']:,} failed, {live['rows_per_second']:,.0f} rows/s{left}"
+    )

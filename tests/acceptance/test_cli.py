@@ -4,12 +4,14 @@ import fcntl
 import json
 import os
 import pty
+import re
 import signal
 import struct
 import subprocess
 import sys
 import termios
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -599,3 +601,27 @@ def test_a_new_run_starts_over_what_changed_and_keeps_the_old(cli: Cli, deployme
     assert [row["row"] for row in read_rows(deployment / "outbox/run")] == list(range(20))
     assert "nothing to do" in cli("apply", deployment / "m.yaml", "--new-run").out
     assert len(list((deployment / "outbox").glob("run*"))) == 2
+
+
+def test_status_tells_how_far_a_live_run_is(cli: Cli, deployment: Path) -> None:
+    state = deployment / ".ortdeploy"
+    live = Live(state, "../outbox/run", total=100, done=20)
+    with open_ledger(state) as ledger, hold_output(state, "../outbox/run"):
+        ledger.begin("../outbox/run", deployment="demo", job="run", identity={}, run="r")
+        live._last = live._begin = time.monotonic() - 2  # noqa: SLF001  instead of waiting
+        live.rows_done(60, 3)
+        shown = cli("status", deployment / "m.yaml")
+        assert re.search(r"run: 60 of 100 rows, 3 failed, (19|20) rows/s, 2 s left", shown.out), shown.out
+        (job,) = json.loads(cli("status", deployment / "m.yaml", "--format", "json").out)["jobs"]
+        assert (job["status"], job["live"]["done"], job["live"]["seconds_left"]) == ("running", 60, 2)
+    stopped = cli("status", deployment / "m.yaml")
+    assert "stopped" in stopped.out
+    assert "rows/s" not in stopped.out
+    live.end()
+
+
+def test_the_further_reports_are_written_beside_the_first(cli: Cli, deployment: Path) -> None:
+    (deployment / "m.yaml").write_text(MANIFEST + "    report: [html, prometheus]\n")
+    assert cli("apply", deployment / "m.yaml").code == 0
+    assert "demo / run" in (deployment / "outbox/run/_run.html").read_text(encoding="utf-8")
+    assert 'state="committed"} 20' in (deployment / "outbox/run/_run.prom").read_text(encoding="utf-8")

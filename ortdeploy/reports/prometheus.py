@@ -1,0 +1,59 @@
+"""The report as a Prometheus text file, for node_exporter's textfile collector."""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+_HELP = {
+    "ortdeploy_job_rows": "gauge Rows of the job over all its runs, by what became of them.",
+    "ortdeploy_job_up": "gauge 1 when the job's last run is done or running, 0 when it failed or was interrupted.",
+    "ortdeploy_job_started_timestamp_seconds": "gauge When the last run began.",
+    "ortdeploy_job_ended_timestamp_seconds": "gauge When the last run ended.",
+    "ortdeploy_job_duration_seconds": "gauge Duration of the last run.",
+    "ortdeploy_job_retries": "gauge How often single rows were tried again.",
+    "ortdeploy_job_peak_memory_bytes": "gauge Largest resident set of the process.",
+    "ortdeploy_job_session_run_ratio": "gauge Share of the job's time in which its sessions ran.",
+    "ortdeploy_session_run_seconds": "summary Durations of session.run.",
+}
+_QUANTILES = {"p50": "0.5", "p90": "0.9", "p99": "0.99", "p99.9": "0.999"}
+
+
+def render(report: Mapping[str, Any]) -> str:
+    """Return the metrics of one job, in the text format 0.0.4."""
+    lines: list[str] = []
+    for name, value in _metrics(report):
+        family = name.partition("{")[0].removesuffix("_sum").removesuffix("_count")
+        kind, _, text = _HELP[family].partition(" ")
+        if f"# TYPE {family} {kind}" not in lines:
+            lines += [f"# HELP {family} {text}", f"# TYPE {family} {kind}"]
+        lines.append(f"{name} {value}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _metrics(report: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    labels = f'deployment="{_escaped(report["deployment"])}",job="{_escaped(report["job"])}"'
+    for state in ("committed", "failed", "skipped"):
+        yield f'ortdeploy_job_rows{{{labels},state="{state}"}}', report["rows"][state]
+    yield f"ortdeploy_job_up{{{labels}}}", int(report["status"] in {"done", "running"})
+    for name in ("started", "ended"):
+        if report[name]:
+            when = datetime.fromisoformat(report[name]).timestamp()
+            yield f"ortdeploy_job_{name}_timestamp_seconds{{{labels}}}", when
+    yield f"ortdeploy_job_duration_seconds{{{labels}}}", report["seconds"]
+    yield f"ortdeploy_job_retries{{{labels}}}", report["retries"]
+    for name, value in (
+        ("peak_memory_bytes", report["peak_memory_bytes"]),
+        ("session_run_ratio", report["session_run_share"]),
+    ):
+        if value is not None:
+            yield f"ortdeploy_job_{name}{{{labels}}}", value
+    runs = report["session_run"]
+    for name, quantile in _QUANTILES.items():
+        if runs[name] is not None:
+            yield f'ortdeploy_session_run_seconds{{{labels},quantile="{quantile}"}}', runs[name]
+    yield f"ortdeploy_session_run_seconds_sum{{{labels}}}", runs["seconds"]
+    yield f"ortdeploy_session_run_seconds_count{{{labels}}}", runs["count"]
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

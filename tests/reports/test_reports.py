@@ -1,0 +1,135 @@
+"""The page and the metrics of a report: complete, escaped, and looked at by who reads them."""
+
+import copy
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.fakes import FakeRuntime, refuse_negative
+
+from ortdeploy.plan import RunJob
+from ortdeploy.reports.catalogue import REPORTS
+from ortdeploy.schemas import schema_text
+
+SCRIPT = """JSON.stringify({
+  titles: [...document.querySelectorAll("h2")].map(one => one.textContent),
+  drawn: [...document.querySelectorAll("svg")].map(one => one.getBoundingClientRect().height > 20),
+  bars: [...document.querySelectorAll("rect")].filter(one => one.getBoundingClientRect().width > 0).length,
+  line: document.querySelector("polyline").getTotalLength() > 0,
+  outside: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+  text: document.body.innerText,
+})"""
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The report of a real run with failed rows, and a name that tries to be markup."""
+    folder = tmp_path_factory.mktemp("report")
+    spec = importlib.util.spec_from_file_location("runs", Path(__file__).parents[1] / "executor/test_executor.py")
+    assert spec is not None
+    assert spec.loader is not None
+    runs = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(runs)
+    runs.save(folder, [-1.0 if row % 10 == 3 else float(row) for row in range(200)])
+    plan = runs.plan_for(folder, 200, max_failed=100, rows_per_part=20)
+    assert isinstance(plan.steps[-1], RunJob)
+    runs.execute(folder, plan, FakeRuntime(refuse_negative))
+    found: dict[str, Any] = runs.report(folder)
+    found["deployment"] = 'a "quoted" <b>name</b>'
+    return found
+
+
+def test_every_form_is_in_the_schema() -> None:
+    choices = json.loads(schema_text("deployment"))["$defs"]["job"]["properties"]["report"]["anyOf"]
+    assert choices[0]["enum"] == choices[1]["items"]["enum"] == list(REPORTS) == sorted(REPORTS)
+
+
+class Tags(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag != "meta":
+            self.open.append(tag)
+        self.addresses += [value or "" for name, value in attrs if name in {"src", "href"}]
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.addresses += [value or "" for name, value in attrs if name in {"src", "href"}]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_and_needs_nothing_else(report: dict[str, Any]) -> None:
+    page = REPORTS["html"][1](report)
+    tags = Tags()
+    tags.feed(page)
+    assert tags.open == []
+    assert tags.addresses == []
+    assert "<script" not in page
+    assert "url(" not in page
+    assert "<b>name</b>" not in page
+
+
+def test_a_page_of_a_run_that_has_measured_nothing_is_whole(report: dict[str, Any]) -> None:
+    empty = copy.deepcopy(report)
+    empty |= {"timeline": [], "failures": {}, "ended": None, "reason": "the <disk> is full", "peak_memory_bytes": None}
+    empty |= {"session_run_share": None, "seconds_of_all_runs": 0, "status": "failed"}
+    empty["session_run"] |= {"buckets": [], "p50": None, "p90": None, "p99": None, "p99.9": None}
+    page = REPORTS["html"][1](empty)
+    assert "the &lt;disk&gt; is full" in page
+    Tags().feed(page)
+    assert "quantile" not in REPORTS["prometheus"][1](empty)
+
+
+@pytest.mark.skipif(
+    not (importlib.util.find_spec("PyQt6") and importlib.util.find_spec("PyQt6.QtWebEngineWidgets")),
+    reason="PyQt6-WebEngine is not installed",
+)
+def test_a_browser_shows_the_plots_and_asks_for_nothing(report: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "_run.html").write_text(REPORTS["html"][1](report), encoding="utf-8")
+    browser = Path(__file__).parents[1] / "support/browser.py"
+    command = [sys.executable, str(browser), str(tmp_path / "_run.html"), SCRIPT]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True).stdout
+    requests, _, shown = answer.partition(" ")
+    found = json.loads(shown)
+    assert requests == "1"  # the page itself
+    assert found["titles"] == [
+        "Throughput over time, rows per second", "Durations of session.run", "Seconds by stage; stages overlap",
+        "Failed rows by stage", "Sessions", "Made from",
+    ]  # fmt: skip
+    assert found["drawn"] == [True] * 4
+    assert found["line"]
+    assert found["bars"] > 5
+    assert found["outside"] <= 0
+    assert 'a "quoted" <b>name</b> / run' in found["text"]
+    assert "run: run-refused" in found["text"]
+    assert "180\ncommitted" in found["text"]
+
+
+SAMPLE = re.compile(r'[a-z_]+\{([a-z_]+="(\\.|[^"\\\n])*",?)+\} -?[0-9.e+-]+\Z')
+
+
+def test_the_metrics_are_prometheus_text(report: dict[str, Any]) -> None:
+    text = REPORTS["prometheus"][1](report)
+    assert text.endswith("\n")
+    families: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            families.append(line.split()[2])
+        elif not line.startswith("# HELP "):
+            assert SAMPLE.match(line), line
+            assert line.startswith(families[-1])
+    assert len(families) == len(set(families))
+    assert 'state="failed"} 20' in text
+    assert '\\"quoted\\"' in text
+    assert np.isfinite([float(line.rpartition(" ")[2]) for line in text.splitlines() if line[0] != "#"]).all()
