@@ -22,6 +22,8 @@ from support.models import lora_model, make_adapter, save_model, scale_model
 
 from ortdeploy import probe
 from ortdeploy.arguments import COMMANDS
+from ortdeploy.ledger import open_ledger
+from ortdeploy.live import Live
 from ortdeploy.output_lock import hold_output
 
 

@@ -18,7 +18,7 @@ from PyQt6.QtWidgets import QApplication
 asked: list[str] = []
 
 
-class Listener(QWebEngineUrlRequestInterceptor):  # type: ignore[misc]  # Qt is untyped here
+class Listener(QWebEngineUrlRequestInterceptor):
     """Takes note of everything that the page asks for."""
 
     def interceptRequest(self, info: Any) -> None:  # noqa: N802  Qt's name
