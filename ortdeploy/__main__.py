@@ -1,8 +1,6 @@
 """`python -m ortdeploy`."""
 
-import sys
-
-from ortdeploy.cli import main
+from ortdeploy.cli import run
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run()

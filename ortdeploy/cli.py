@@ -4,6 +4,7 @@ import importlib
 import io
 import os
 import sys
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_OK
     except Exception as error:  # noqa: BLE001  the front door: anything else is our bug
         return _report_bug(error)
+
+
+def run() -> None:
+    """Be the program. Threads that hang in native code or on a file are left behind, and the exit does not wait."""
+    code = main()
+    if any(thread.name.startswith("ortdeploy-") for thread in threading.enumerate()):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _parse(argv: list[str]) -> "argparse.Namespace":

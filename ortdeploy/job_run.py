@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.error_budget import BudgetError, ErrorBudget
 from ortdeploy.feeds import wanted_columns
 from ortdeploy.job_statistics import JobStatistics
-from ortdeploy.ledger import Ledger, OutputRecord, Part
+from ortdeploy.ledger import Ledger, OutputRecord, Part, now
 from ortdeploy.live import Live
 from ortdeploy.merges import complete_merges
 from ortdeploy.native_output import because
@@ -93,7 +94,7 @@ class JobRun:
         status, reason = Status.FAILED, None
         try:
             status = self._work()
-            if status is Status.NOTHING_TO_DO:
+            if status is Status.NOTHING_TO_DO and not self._begun:
                 return self._result(status, None)
         except (StoppedError, KeyboardInterrupt) as error:
             how = "asked to stop" if isinstance(error, StoppedError) else "stopped at once"
@@ -276,8 +277,8 @@ class JobRun:
         """Raise OrtdeployError when an input file is gone, or not what it was when the plan was made."""
         folder = self._plan.folder
         states = file_states([str(Path(folder) / before.path) for before in self._step.files], folder)
-        for before, now in zip(self._step.files, states, strict=True):
-            if now != before:
+        for before, after in zip(self._step.files, states, strict=True):
+            if after != before:
                 raise OrtdeployError(
                     f"{before.path} is not what it was when the plan was made: it changed while it was read. Apply "
                     "with --new-run to start over from what it is now"
@@ -300,25 +301,32 @@ class JobRun:
 
     def _close(self, status: Status, reason: str | None) -> JobResult:
         """Write down how the job ended: ledger, report, log. Counts are the ledger's."""
-        try:
-            lost = [*self._pending, *self._refused]
-            if lost:
-                self._ledger.note_failures(self._output, self._part, lost)
-            if self._begun:  # else the output may be another plan's, which is not touched
+        if self._begun:  # else the output may be another plan's, which is not touched
+            try:
+                lost = [*self._pending, *self._refused]
+                if lost:
+                    self._ledger.note_failures(self._output, self._part, lost)
                 self._ledger.keep_statistics(self._output, self._statistics.plain())
-                self._ledger.end(self._output, status, reason)
-                self._report()
-        except OSError as error:
-            status, reason = Status.FAILED, reason or f"{error.filename or self._folder}: {error.strerror}"
-        except OrtdeployError as error:
-            status, reason = Status.FAILED, reason or str(error)
+                status, reason = self._end(status, reason)
+            except OrtdeployError as error:
+                status, reason = Status.FAILED, reason or str(error)
         result = self._result(status, reason)
         self._log_end(result)
         return result
 
+    def _end(self, status: Status, reason: str | None) -> tuple[Status, str | None]:
+        """Write the report, then the end into the ledger: killed in between, the next run finds the job unfinished."""
+        ended = now()
+        try:
+            self._report(status, reason, ended)
+        except OSError as error:
+            status, reason = Status.FAILED, reason or f"{error.filename or self._folder}: {error.strerror}"
+        self._ledger.end(self._output, status, reason, ended)
+        return status, reason
+
     def _log_end(self, result: JobResult) -> None:
-        event = {Status.DONE: "job.finished", Status.INTERRUPTED: "job.interrupted"}.get(result.status, "job.failed")
-        level = self._log.info if result.status is Status.DONE else self._log.error
+        event = {Status.FAILED: "job.failed", Status.INTERRUPTED: "job.interrupted"}.get(result.status, "job.finished")
+        level = self._log.info if event == "job.finished" else self._log.error
         level(
             event,
             committed=result.committed,
@@ -328,8 +336,11 @@ class JobRun:
             reason=result.reason,
         )
 
-    def _report(self) -> None:
+    def _report(self, status: Status | None = None, reason: str | None = None, ended: str | None = None) -> None:
+        """Write the report, of a job that goes on or that ends so."""
         record = self._ledger.output(self._output)
+        if record is not None and status is not None:
+            record = replace(record, status=status, reason=reason, ended=ended)
         if record is not None and self._folder.is_dir():
             write_report(
                 folder=self._folder,

@@ -294,11 +294,11 @@ class Ledger:
         rows = [(output, failure.row, part, json.dumps(_entry(failure))) for failure in failures]
         db.executemany("INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?)", rows)
 
-    def end(self, output: str, status: str, reason: str | None) -> None:
+    def end(self, output: str, status: str, reason: str | None, ended: str | None = None) -> None:
         """Note how the run on an output ended; when it is done, so are its input files."""
         with self._transaction() as db:
             query = "UPDATE outputs SET status = ?, ended = ?, reason = ? WHERE output = ?"
-            db.execute(query, (status, now(), reason, output))
+            db.execute(query, (status, ended or now(), reason, output))
             if status == "done":
                 db.execute("UPDATE inputs SET done = 1 WHERE output = ?", (output,))
                 db.execute(

@@ -121,7 +121,7 @@ class Pipeline:
     def _thread(self, name: str, target: Callable[..., None], *arguments: object) -> threading.Thread:
         """Start a thread that logs as this one does, and does not keep the process from ending."""
         context = contextvars.copy_context()
-        thread = threading.Thread(target=context.run, args=(target, *arguments), name=name, daemon=True)
+        thread = threading.Thread(target=context.run, args=(target, *arguments), name=f"ortdeploy-{name}", daemon=True)
         thread.start()
         return thread
 

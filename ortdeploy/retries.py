@@ -15,7 +15,8 @@ def try_again(failed: T, attempt: Callable[[], T], may_pass: Callable[[T], bool]
         Retrying,
         retry_if_result,
         stop_after_attempt,
-        wait_exponential_jitter,
+        wait_exponential,
+        wait_random,
     )
 
     known = iter([failed])
@@ -25,7 +26,7 @@ def try_again(failed: T, attempt: Callable[[], T], may_pass: Callable[[T], bool]
 
     retrying = Retrying(
         stop=stop_after_attempt(retries + 1),
-        wait=wait_exponential_jitter(initial=FIRST_WAIT, max=LONGEST_WAIT, jitter=FIRST_WAIT),
+        wait=wait_exponential(multiplier=FIRST_WAIT, max=LONGEST_WAIT) + wait_random(0, FIRST_WAIT),
         retry=retry_if_result(may_pass),
         retry_error_callback=lambda state: state.outcome.result() if state.outcome else failed,
     )

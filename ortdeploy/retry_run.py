@@ -44,12 +44,12 @@ class RetryRun(JobRun):
         remove_temporaries(self._folder)
         attempts = self._ledger.failed_rows(self._output)
         parts = [part for part in known.parts if part.number in attempts]
+        self._begun = True  # a retry that was killed may have left a report from before
         if not parts:
             return Status.NOTHING_TO_DO
         inputs = self._ledger.inputs(self._output)
         self._step = replace(self._step, files=tuple(one.state for one in inputs), first_row=0)
         self._check_files()
-        self._begun = True
         self._log.info("job.started", rows=sum(map(len, attempts.values())), done=0, output=self._step.output)
         self._observer.job_started(self._step.job, 0, sum(map(len, attempts.values())))
         for part in parts:

@@ -31,15 +31,17 @@ from ortdeploy.views import progress
 
 log = structlog.get_logger()
 
+_SIGNALS_OF_PATIENCE = 2
 _LOGGING = ("quiet", "verbose", "log_file", "log_format", "no_color")
 
 
 class StopFlag:
-    """Set by the first SIGINT or SIGTERM, and handed on; a second one interrupts at once."""
+    """Set by the first SIGINT or SIGTERM, and handed on; a second one gives up what runs, a third one exits at once."""
 
     def __init__(self, forward: Callable[[int], None] = lambda _number: None) -> None:
         """Begin unset."""
         self._signal: int | None = None
+        self._signals = 0
         self.forward = forward
 
     def __call__(self) -> bool:
@@ -63,6 +65,9 @@ class StopFlag:
 
     def _set(self, number: int, _frame: FrameType | None) -> None:
         self.forward(number)
+        self._signals += 1
+        if self._signals > _SIGNALS_OF_PATIENCE:
+            os._exit(128 + number)
         if self._signal is not None:
             raise KeyboardInterrupt
         self._signal = number

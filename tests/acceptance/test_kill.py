@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import MANIFEST, run_process
+from executor.test_retry import READ
 from support.models import scale_model
 
 ROWS, KILLS = 6_000, 20
@@ -70,3 +71,23 @@ def check_whole_parts(folder: Path) -> None:
     status = run_process(["status", "m.yaml", "--format", "json"], cwd=folder)
     assert status.code == 0, status.err
     assert status.json["jobs"][0]["status"] in {"never-run", "stopped", "done"}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_kills_within_a_run_and_a_retry_leave_what_an_undisturbed_one_does(tmp_path: Path, kind: str) -> None:
+    assert killed_runs(tmp_path, kind, kills=20) >= 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", sorted(READ))
+def test_three_hundred_kills(tmp_path: Path, kind: str) -> None:
+    assert killed_runs(tmp_path, kind, kills=300) >= 300
+
+
+def killed_runs(folder: Path, kind: str, kills: int) -> int:
+    """Run `support.killed_runs`; return how many processes it has killed."""
+    tests = Path(__file__).parents[1]
+    command = [sys.executable, "-m", "support.killed_runs", str(folder), kind, str(kills), "7"]
+    done = subprocess.run(command, cwd=tests, capture_output=True, encoding="utf-8", check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return int(done.stdout.splitlines()[-1].split()[0])

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from executor.test_executor import plan_for, rows, save
 from structlog.testing import capture_logs
 from support.fakes import Counter, FakeRuntime, double
 
@@ -15,8 +16,6 @@ from ortdeploy.executor import Execution
 from ortdeploy.ledger import open_ledger, read_outputs
 from ortdeploy.plan import Plan, RunJob
 from ortdeploy.results import JobResult, Status
-
-from .test_executor import plan_for, rows, save
 
 FIXED = 0.002  # seconds that every run takes, however many rows it has
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from executor.test_executor import execute, failed, plan_for, report, rows, save
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
@@ -19,8 +20,6 @@ from ortdeploy.ledger import Ledger, read_outputs
 from ortdeploy.plan import Plan, RunJob
 from ortdeploy.results import Status
 from ortdeploy.sinks.catalogue import SINKS
-
-from .test_executor import execute, failed, plan_for, report, rows, save
 
 
 def retrying(plan: Plan, **changes: Any) -> Plan:

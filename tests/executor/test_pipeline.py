@@ -1,0 +1,246 @@
+"""What a run does when memory is too small, when something hangs, and when signals say how urgent an end is."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from executor.test_executor import execute, failed, plan_for, plan_with_all, report, rows, save
+from structlog.testing import capture_logs
+from support.fakes import FakeRuntime, double
+
+from ortdeploy.diagnostics import OutOfMemoryError, TransientError
+from ortdeploy.plan import Plan, RunJob
+from ortdeploy.results import Status
+from ortdeploy.sources.arrays import ArraySource
+
+Feeds = Mapping[str, np.ndarray]
+
+
+def changed(plan: Plan, **changes: object) -> Plan:
+    steps = tuple(replace(step, **changes) if isinstance(step, RunJob) else step for step in plan.steps)  # type: ignore[arg-type]  # fields
+    return replace(plan, steps=steps)
+
+
+def test_a_batch_that_memory_is_too_small_for_is_halved_for_the_rest_of_the_job(tmp_path: Path) -> None:
+    save(tmp_path, range(64))
+
+    def at_most_five(feeds: Feeds) -> Feeds:
+        if len(feeds["x"]) > 5:
+            raise OutOfMemoryError("Failed to allocate memory for requested buffer of size 99")
+        return double(feeds)
+
+    runtime = FakeRuntime(at_most_five)
+    with capture_logs() as events:
+        result = execute(tmp_path, plan_for(tmp_path, 64, size=16, rows_per_part=64), runtime)
+    assert (result.status, result.committed, result.failed) == (Status.DONE, 64, 0)
+    assert rows(tmp_path) == [(row, row * 2.0) for row in range(64)]
+    assert [(e["rows"], e["before"]) for e in events if e["event"] == "batch.halved"] == [(8, 16), (4, 8)]
+    sizes = [len(batch["x"]) for batch in runtime.sessions[0].batches]
+    assert set(sizes) == {4, 8, 16}
+    assert sizes[-8:] == [4] * 8
+    assert report(tmp_path)["sessions"][0]["batch_size"] == 4
+
+
+def test_padded_batches_are_padded_to_the_smaller_size(tmp_path: Path) -> None:
+    save(tmp_path, range(21))
+
+    def at_most_two(feeds: Feeds) -> Feeds:
+        if len(feeds["x"]) > 2:
+            raise MemoryError
+        return double(feeds)
+
+    runtime = FakeRuntime(at_most_two)
+    result = execute(tmp_path, plan_for(tmp_path, 21, size=4, last="pad"), runtime)
+    assert (result.status, result.committed) == (Status.DONE, 21)
+    assert {len(batch["x"]) for batch in runtime.sessions[0].batches[-4:]} == {2}
+
+
+def test_one_row_that_memory_is_too_small_for_fails_alone(tmp_path: Path) -> None:
+    save(tmp_path, range(8))
+
+    def not_the_third(feeds: Feeds) -> Feeds:
+        if (feeds["x"] == 3).any():
+            raise OutOfMemoryError("Failed to allocate memory")
+        return double(feeds)
+
+    result = execute(tmp_path, plan_for(tmp_path, 8, max_failed=1), FakeRuntime(not_the_third))
+    assert (result.status, result.committed) == (Status.DONE, 7)
+    assert [(row["row"], row["stage"], row["code"]) for row in failed(tmp_path)] == [(3, "run", "out-of-memory")]
+
+
+def test_what_may_pass_is_tried_again_and_what_may_not_is_not(tmp_path: Path) -> None:
+    save(tmp_path, range(8))
+    calls = dict.fromkeys((2, 5), 0)
+
+    def busy(feeds: Feeds) -> Feeds:
+        for row in calls:
+            if (feeds["x"] == row).any():
+                calls[row] += len(feeds["x"]) == 1
+                if row == 5 or calls[row] < 3:
+                    raise TransientError("the device is busy")
+        return double(feeds)
+
+    result = execute(tmp_path, changed(plan_for(tmp_path, 8, max_failed=1), retries=2), FakeRuntime(busy))
+    assert (result.status, result.committed) == (Status.DONE, 7)
+    assert [(row["row"], row["attempts"]) for row in failed(tmp_path)] == [(5, 3)]
+    assert report(tmp_path)["retries"] == 4
+
+
+def test_so_many_failures_one_after_the_other_end_the_job(tmp_path: Path) -> None:
+    def refuse(feeds: Feeds) -> Feeds:
+        if (feeds["x"] < 0).any():
+            raise TransientError("no")
+        return double(feeds)
+
+    scattered = [-1.0 if row % 2 else float(row) for row in range(20)]
+    (tmp_path / "a").mkdir()
+    save(tmp_path / "a", scattered)
+    plan = changed(plan_for(tmp_path / "a", 20, max_failed=20), max_consecutive=3)
+    assert execute(tmp_path / "a", plan, FakeRuntime(refuse)).status is Status.DONE
+    (tmp_path / "b").mkdir()
+    save(tmp_path / "b", [*range(6), *[-1.0] * 4, *range(10)])
+    plan = changed(plan_for(tmp_path / "b", 20, max_failed=20), max_consecutive=3)
+    result = execute(tmp_path / "b", plan, FakeRuntime(refuse))
+    assert result.status is Status.FAILED
+    assert "4 rows failed one after the other and errors: {max_consecutive: 3}" in (result.reason or "")
+
+
+@pytest.fixture(name="hang")
+def hanging() -> "threading.Event":
+    """An event on which things hang until the test is over."""
+    return threading.Event()
+
+
+def test_a_session_that_hangs_is_named_and_what_is_through_is_committed(tmp_path: Path, hang: threading.Event) -> None:
+    save(tmp_path, range(40))
+
+    def hang_on_20(feeds: Feeds) -> Feeds:
+        if (feeds["x"] == 20).any():
+            hang.wait(20)
+        return double(feeds)
+
+    result = execute(tmp_path, changed(plan_for(tmp_path, 40), progress_timeout=0.3), FakeRuntime(hang_on_20))
+    hang.set()
+    assert result.status is Status.FAILED
+    assert "no batch was completed for 0.3 s: session m runs rows 16 to 23" in (result.reason or "").replace(
+        "20 to 23", "16 to 23"
+    )
+    assert [row for row, _ in rows(tmp_path)] in (list(range(16)), list(range(20)))
+    assert execute(tmp_path, plan_for(tmp_path, 40), FakeRuntime(double)).status is Status.DONE
+    assert rows(tmp_path) == [(row, row * 2.0) for row in range(40)]
+
+
+def test_the_rows_of_a_session_that_hangs_go_to_another(tmp_path: Path, hang: threading.Event) -> None:
+    save(tmp_path, range(40))
+    first = iter([True])
+
+    def hang_once(feeds: Feeds) -> Feeds:
+        if (feeds["x"] == 20).any() and next(first, False):
+            hang.wait(20)
+        return double(feeds)
+
+    plan = changed(plan_with_all(tmp_path, 40, on_unavailable="next"), progress_timeout=0.3)
+    result = execute(tmp_path, plan, FakeRuntime(hang_once))
+    hang.set()
+    assert (result.status, result.committed) == (Status.DONE, 40)
+    assert rows(tmp_path) == [(row, row * 2.0) for row in range(40)]
+    failures = [one["failure"] for one in report(tmp_path)["sessions"] if one["failure"]]
+    assert len(failures) == 1
+    assert "runs rows 20 to 23" in failures[0]
+
+
+def test_an_input_that_hangs_is_named(tmp_path: Path, hang: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path, range(40))
+    monkeypatch.setattr(ArraySource, "blocks", lambda *_: iter(lambda: hang.wait(20), None))
+    result = execute(tmp_path, changed(plan_for(tmp_path, 40), progress_timeout=0.2), FakeRuntime(double))
+    hang.set()
+    assert result.status is Status.FAILED
+    assert "the input is read for" in (result.reason or "")
+
+
+def test_slow_is_not_hanging(tmp_path: Path) -> None:
+    save(tmp_path, range(12))
+
+    def slow(feeds: Feeds) -> Feeds:
+        end = time.perf_counter() + 0.1
+        while time.perf_counter() < end:
+            pass
+        return double(feeds)
+
+    plan = changed(plan_for(tmp_path, 12, rows_per_part=12), progress_timeout=0.25)
+    assert execute(tmp_path, plan, FakeRuntime(slow)).status is Status.DONE
+
+
+SIGNALLED = """\
+import sys, threading, time
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from executor.test_executor import execute, plan_for
+from support.fakes import FakeRuntime, double
+from ortdeploy.commands.run_plan import StopFlag
+from ortdeploy.ledger import Ledger
+folder = Path({folder!r})
+def slow(feeds):
+    if (feeds["x"] == 20).any():
+        print("hangs", flush=True)
+        time.sleep({seconds})
+    return double(feeds)
+if {stuck}:
+    Ledger.keep_statistics = lambda *_: (print("stuck", flush=True), time.sleep(60))
+stop = StopFlag()
+with stop.installed():
+    result = execute(folder, plan_for(folder, 4000, rows_per_part=4000), FakeRuntime(slow), stop=stop)
+print(result.status, result.committed, flush=True)
+import os
+os._exit(stop.exit_code)
+"""
+
+
+def run_signalled(folder: Path, seconds: float, signals: int, *, stuck: bool = False) -> tuple[int, str]:
+    """Run a job whose sixth batch takes so long; send SIGINT when it is there; return exit code and last line."""
+    save(folder, range(4000))
+    script = SIGNALLED.format(tests=str(Path(__file__).parents[1]), folder=str(folder), seconds=seconds, stuck=stuck)
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, encoding="utf-8")
+    assert process.stdout is not None
+    lines = []
+    with process.stdout as output:
+        for line in output:
+            lines.append(line)
+            if "hangs" in line or "stuck" in line:
+                for _ in range(signals if "hangs" in line else 1):
+                    process.send_signal(signal.SIGINT)
+                    time.sleep(0.2)
+    return process.wait(timeout=60), lines[-1].strip()
+
+
+def test_the_first_signal_finishes_what_runs_and_commits_it(tmp_path: Path) -> None:
+    code, last = run_signalled(tmp_path, seconds=1, signals=1)
+    assert code == 130
+    status, committed = last.split()
+    assert status == "interrupted"
+    assert 24 <= int(committed) < 4000
+    assert [row for row, _ in rows(tmp_path)] == list(range(int(committed)))
+
+
+def test_the_second_signal_gives_up_what_runs(tmp_path: Path) -> None:
+    begin = time.monotonic()
+    assert run_signalled(tmp_path, seconds=50, signals=2) == (130, "interrupted 0")
+    assert time.monotonic() - begin < 40
+    assert not list((tmp_path / "out").glob("part-*"))
+    assert execute(tmp_path, plan_for(tmp_path, 4000, rows_per_part=4000), FakeRuntime(double)).status is Status.DONE
+
+
+def test_the_third_signal_exits_at_once(tmp_path: Path) -> None:
+    begin = time.monotonic()
+    code, last = run_signalled(tmp_path, seconds=50, signals=2, stuck=True)
+    assert (code, last) == (130, "stuck")
+    assert time.monotonic() - begin < 40
+    assert os.path.exists(tmp_path / ".ortdeploy/state.db")  # noqa: PTH110
