@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
 
 import structlog
@@ -164,7 +164,8 @@ class JobRun:
     def _put_aside(self, known: OutputRecord) -> None:
         """Give an old output another name, which says when it was begun; nothing of it is overwritten."""
         stamp = known.started.partition("+")[0].replace(":", "-")
-        aside = self._folder.with_name(f"{self._folder.name}.{stamp}")
+        names = (f"{self._folder.name}.{stamp}{suffix}" for suffix in chain([""], (f".{n}" for n in count(2))))
+        aside = next(path for path in map(self._folder.with_name, names) if not path.exists())
         self._folder.rename(aside)
         sync_folder(self._folder.parent)
         self._ledger.rename(self._output, self._ledger.key(aside))
