@@ -268,7 +268,7 @@ def _damage(folder: Path, shown: str, record: OutputRecord, merged: Mapping[str,
             continue
         path = folder / part.file
         size = path.stat().st_size if path.is_file() else None
-        if size not in {part.bytes, merged.get(part.file)}:
+        if size not in {part.bytes, merged.get(part.file, part.bytes)}:
             what = "is gone" if size is None else f"has {size} bytes instead of {part.bytes}"
             detail = (
                 f"{shown}/{part.file} was committed and {what}. Bring it back, or take the whole folder {shown} away "
