@@ -83,7 +83,9 @@ def _is_type_error_here(children: list[Any]) -> bool:
 
 
 def _is_step(error: Any) -> bool:
-    return isinstance(error.instance, dict) and len(error.validator_value) > 2  # noqa: PLR2004  step catalogues
+    """Tell whether the alternatives are a step catalogue's."""
+    named = all("$ref" in branch for branch in error.validator_value)
+    return isinstance(error.instance, dict) and named and len(error.validator_value) > 2  # noqa: PLR2004  a catalogue
 
 
 def _distance(error: Any, index: int, children: list[Any]) -> tuple[bool, bool, int]:
