@@ -47,7 +47,9 @@ class JobStatistics:
         members = self._pipeline.members
         adapters = Counter(self._earlier.get("adapter_rows", {}))
         for member in members:
-            adapters.update({" + ".join(names) or "none": rows for names, rows in member.rows.adapter_rows.items()})
+            adapters.update(
+                {" + ".join(names) or "none": rows for names, rows in dict(member.rows.adapter_rows).items()}
+            )
         peaks = [peak for peak in (self._earlier.get("peak_memory_bytes"), peak_memory()) if peak is not None]
         return {
             "seconds": round(self._seconds_before + self.seconds, 6),

@@ -23,10 +23,10 @@ from ortdeploy.plan import RunJob
 from ortdeploy.rows import Outcome, Prepared, RowRunner
 from ortdeploy.sources.protocol import Block, Source
 from ortdeploy.timing import Histogram
+from ortdeploy.window import Window
 
 log = structlog.get_logger()
 
-_AHEAD = 2  # blocks for each session: one that runs, one that waits for it
 PATIENCE = 1.0
 """Seconds in which threads that are no longer needed may end before they are left behind."""
 
@@ -69,6 +69,7 @@ class _Ticket:
 
     def __init__(self, prepared: Prepared) -> None:
         self.prepared = prepared
+        self.size_bytes = prepared.size_bytes
         self.finished: Future[Finished] = Future()
 
 
@@ -91,7 +92,7 @@ class Pipeline:
         self._feeder = Feeder(job)
         self._waiting: SimpleQueue[_Ticket | None] = SimpleQueue()
         self._in_order: SimpleQueue[_Ticket | BaseException | None] = SimpleQueue()
-        self._places = threading.Semaphore(_AHEAD * len(sessions) + 1)
+        self._window = Window(len(sessions))
         self._ending = threading.Lock()
         self._error: BaseException | None = None
         self._closed = False
@@ -114,7 +115,7 @@ class Pipeline:
                 if ticket is None:
                     return
                 yield self._result(ticket)
-                self._places.release()
+                self._window.leave(ticket.size_bytes)
         finally:
             self._close(threads)
 
@@ -128,7 +129,7 @@ class Pipeline:
     def _close(self, threads: Sequence[threading.Thread]) -> None:
         """Let the threads end; one that hangs in native code or on a file is left behind."""
         self._closed = True
-        self._places.release()
+        self._window.close()
         for _ in self.members:
             self._waiting.put(None)
         patient_until = time.perf_counter() + PATIENCE
@@ -148,6 +149,7 @@ class Pipeline:
                     prepared = self._prepare(block, begin)
                     self._reading = None
                     ticket = _Ticket(prepared)
+                    self._window.enter(ticket.size_bytes)
                     self._in_order.put(ticket)
                     self._submit(ticket)
             self._in_order.put(None)
@@ -159,8 +161,7 @@ class Pipeline:
         if self._stop():
             self.stopped = True
             return False
-        self._places.acquire()
-        return not self._closed
+        return self._window.wait()
 
     def _prepare(self, block: Block, begin: float) -> Prepared:
         read = time.perf_counter()

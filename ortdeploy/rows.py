@@ -104,10 +104,12 @@ class RowRunner:
         """Run the rows of a block; rows that fail are named, the others give results."""
         block, failed = prepared.block, list(prepared.block.failed)
         runs = [self._run_batch(prepared, rows, adapters) for adapters, rows in self._batches(block, failed)]
+        self._runs.settle()
         begin = time.perf_counter()
         pieces = self._finish_together(runs)
         if pieces is None:
             pieces = [piece for run in runs for piece in self._finish(block, run, failed)]
+        self._runs.settle()
         self.postprocess_times.add(time.perf_counter() - begin)
         if len(block.rows) < block.count or failed:
             failed.sort(key=lambda row: row.row)

@@ -14,7 +14,7 @@ import numpy as np
 import structlog
 
 from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError, ProviderFailedError, TransientError
-from ortdeploy.element_types import widened
+from ortdeploy.element_types import is_narrow, widened
 from ortdeploy.feeds import StageError
 from ortdeploy.plan import RunJob
 from ortdeploy.probe_run import ProbeRun
@@ -39,6 +39,10 @@ class SessionRuns:
         self._effective: set[tuple[str, ...]] = set()
         self.run_times = Histogram()
         self.progressed = 0.0
+        self._durations: list[float] = []
+        self._fetch = job.fetch
+        self._one_by_one = job.batch_size == 0
+        self._pads = job.pad_to is not None
 
     def run(self, feeds: Mapping[str, Array], rows: int, adapters: tuple[str, ...]) -> dict[str, Column]:
         """Run once and return each output's rows. Raises StageError, ProviderFailedError."""
@@ -51,15 +55,18 @@ class SessionRuns:
             raise StageError("run", "out-of-memory", f"memory ran out: {error}", no_memory=True) from error
         except OrtdeployError as error:
             raise StageError("run", "run-refused", str(error), transient=isinstance(error, TransientError)) from error
-        end = time.perf_counter()
-        self.run_times.add(end - begin)
-        self.progressed = end
+        self.progressed = time.perf_counter()
+        self._durations.append(self.progressed - begin)
         if adapters and adapters not in self._effective:
             self._prove_effect(feeds, adapters)
-        if self._job.batch_size == 0:
-            return {name: _as_row(value) for name, value in zip(self._job.fetch, values, strict=True)}
-        expected = len(next(iter(feeds.values()))) if self._job.pad_to else rows
-        for name, value in zip(self._job.fetch, values, strict=True):
+        if self._one_by_one:
+            return {name: _as_row(value) for name, value in zip(self._fetch, values, strict=True)}
+        return self._rows_of(values, rows, len(next(iter(feeds.values()))) if self._pads else rows)
+
+    def _rows_of(self, values: Sequence[Any], rows: int, expected: int) -> dict[str, Column]:
+        """Return the outputs of a run without what filled it up. Raises StageError where they are not rows."""
+        results: dict[str, Column] = {}
+        for name, value in zip(self._fetch, values, strict=True):
             if np.ndim(value) == 0 or len(value) != expected:
                 shape = format_shape(np.shape(value))
                 message = (
@@ -67,13 +74,21 @@ class SessionRuns:
                     "it out with columns:, or use batch: {size: none}"
                 )
                 raise StageError("contract", "output-rows", message)
-        return {name: value[:rows] for name, value in zip(self._job.fetch, values, strict=True)}
+            results[name] = value if expected == rows else value[:rows]
+        return results
+
+    def settle(self) -> None:
+        """Count the durations of the runs since the last time; the histogram may be read from another thread."""
+        self.run_times.add_all(self._durations)
+        self._durations.clear()
 
     def _run(
         self, feeds: Mapping[str, Array], adapters: tuple[str, ...], session: Session | None = None
     ) -> Sequence[Any]:
-        values = (session or self._session).run(self._job.fetch, feeds, adapters)
-        return [widened(value) if isinstance(value, np.ndarray) else value for value in values]
+        values = (session or self._session).run(self._fetch, feeds, adapters)
+        if any(is_narrow(value) for value in values if isinstance(value, np.ndarray)):
+            return [widened(value) if isinstance(value, np.ndarray) else value for value in values]
+        return values
 
     def _run_both(self, probe: ProbeRun, feeds: Mapping[str, Array], adapters: tuple[str, ...]) -> Sequence[Any]:
         """Run a batch on the CPU session too, at the same time, and compare. Raises ProviderFailedError.

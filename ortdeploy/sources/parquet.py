@@ -19,7 +19,7 @@ PACKAGE = tables.PACKAGE
 BATCH_ROWS = 16384
 """Rows that are decoded at once."""
 
-_BUFFER_BYTES = 1024 * 1024  # row groups are streamed through a buffer, not read whole
+_BUFFER_BYTES = 1024 * 1024  # row groups are streamed through a buffer; pre-buffered ones stay until the file is closed
 
 
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
@@ -32,7 +32,7 @@ def _open(path: str) -> Table:
     from pyarrow import parquet  # noqa: PLC0415
 
     try:
-        file = parquet.ParquetFile(path, buffer_size=_BUFFER_BYTES)
+        file = parquet.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
     except (OSError, pa.ArrowException) as error:
         raise TableError(f"{path} cannot be read as Parquet: {error}") from error
 
