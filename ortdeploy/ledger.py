@@ -394,18 +394,20 @@ def open_ledger(state_dir: Path) -> Iterator[Ledger]:
         try:
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA foreign_keys = ON")
-            _check_version(connection)
-            connection.execute(f"PRAGMA user_version = {LEDGER_VERSION}")
-            connection.executescript(_SCHEMA)
+            if _version(connection) == 0:
+                script = f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {LEDGER_VERSION}; COMMIT;"
+                connection.executescript(script)  # all of it or nothing: a kill leaves no ledger without tables
             yield Ledger(connection, state_dir)
         finally:
             connection.close()
 
 
-def _check_version(connection: sqlite3.Connection) -> None:
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
+def _version(connection: sqlite3.Connection) -> int:
+    """Return the version of a ledger; 0: it has not been made yet. Raises OrtdeployError for one of another version."""
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if version not in {0, LEDGER_VERSION}:
         raise OrtdeployError(f"the ledger {FILE} has format version {version}; this ortdeploy writes {LEDGER_VERSION}")
+    return version
 
 
 @contextmanager
@@ -419,8 +421,7 @@ def read_ledger(state_dir: Path) -> Iterator[Ledger | None]:
         # mode=rw and not ro: after a kill, SQLite must be able to roll the journal back before anybody can read.
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)
         try:
-            _check_version(connection)
-            yield Ledger(connection, state_dir)
+            yield Ledger(connection, state_dir) if _version(connection) else None
         finally:
             connection.close()
 

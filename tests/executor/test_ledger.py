@@ -132,3 +132,10 @@ def test_percentiles_are_within_a_bucket() -> None:
         assert found is not None
         assert share <= found <= share * 1.03
     assert Histogram().percentile(0.5) is None
+
+
+def test_a_ledger_that_was_only_begun_is_none(tmp_path: Path) -> None:
+    (tmp_path / FILE).touch()
+    assert read_outputs(tmp_path) == ()
+    with open_ledger(tmp_path) as ledger:
+        assert ledger.outputs() == ()
