@@ -30,7 +30,7 @@ def _look(job: ResolvedJob, folder: str) -> FirstRows:
     size = min(step.batch_size or 1, module.FIRST_ROWS)
     try:
         with module.open_source(job.input.files, folder, wanted_columns(step)) as source:
-            for block in islice(source.blocks(0, repeat(size)), -(-module.FIRST_ROWS // size)):
+            for block in islice(source.blocks(step.first_row, repeat(size)), -(-module.FIRST_ROWS // size)):
                 looker.take(block)
     except OrtdeployError as error:
         looker.stop(str(error))

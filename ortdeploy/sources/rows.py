@@ -1,5 +1,6 @@
 """Turns rows that are read one by one into blocks; shared by the formats that have no arrays of their own."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
@@ -153,8 +154,9 @@ def read_column(values: list[Any], dtype: str | None) -> Column:
         return stack(values)
     wanted = dtype or "float32"
     if wanted in FLOATING:
-        array = np.array(values, dtype=wanted)
-        if not np.isnan(array).any():  # numpy makes NaN of null, which must not pass for a number
+        with np.errstate(over="ignore"):
+            array = np.array(values, dtype=wanted)
+        if np.isfinite(array).all():  # numpy makes NaN of null and an infinity of 1e39, which must not pass for numbers
             return array
     elif wanted in INTEGERS:
         array = np.array(values)
@@ -197,7 +199,12 @@ def _numbers(array: Array, dtype: np.dtype[Any]) -> Array:
         return whole.astype(dtype)
     if dtype.kind == "b":
         return np.array([_boolean(item) for item in array.flat], dtype=bool).reshape(array.shape)
-    return array.astype(dtype)
+    with np.errstate(over="ignore"):
+        numbers = array.astype(dtype)
+    for item in array[np.isinf(numbers)].flat:
+        if math.isfinite(float(item)):
+            raise ValueError(f"{item} is more than {dtype} holds")
+    return numbers
 
 
 def _whole(item: Any) -> int:

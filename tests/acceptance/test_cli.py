@@ -15,9 +15,11 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from conftest import MANIFEST, REPOSITORY, Cli, read_rows, run_process
 from jsonschema import Draft202012Validator
+from pyarrow import parquet
 from support.models import lora_model, make_adapter, save_model, scale_model
 
 from ortdeploy import probe
@@ -627,3 +629,39 @@ def test_the_further_reports_are_written_beside_the_first(cli: Cli, deployment: 
     assert cli("apply", deployment / "m.yaml").code == 0
     assert "demo / run" in (deployment / "outbox/run/_run.html").read_text(encoding="utf-8")
     assert 'state="committed"} 20' in (deployment / "outbox/run/_run.prom").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "npy", "parquet"])
+def test_a_job_that_stopped_goes_on_with_its_files_and_then_takes_new_ones(
+    cli: Cli, deployment: Path, kind: str
+) -> None:
+    def write(name: str, values: list[float]) -> None:
+        table = np.array([[min(value, 1e6)] * 4 for value in values], np.float32)
+        path = deployment / f"in/{name}.{kind}"
+        if kind == "npy":
+            np.save(path, table)
+        elif kind == "parquet":
+            parquet.write_table(pa.table({"x": list(table)}), path)
+        elif kind == "jsonl":
+            path.write_text("".join(json.dumps({"x": [value] * 4}) + "\n" for value in values))
+        else:
+            lines = [",".join(map(str, row)) for row in table.tolist()]
+            path.write_text("\n".join(["a,b,c,d", *lines]) + "\n")
+
+    (deployment / "in").mkdir()
+    columns = {"npy": "array", "csv": "[a, b, c, d]"}.get(kind, "x")
+    text = MANIFEST.replace("path: data.npy", f"path: in/*.{kind}, columns: {{x: {columns}}}")
+    text = text.replace("size: 8", "size: 2").replace("format: jsonl", "format: jsonl, rows_per_part: 4")
+    (deployment / "m.yaml").write_text(text + "    errors: {on_nan: fail, max_failed: 0}\n")
+    write("b", [*range(10), 1e39 if kind == "jsonl" else float("nan"), 11])
+    first = cli("apply", deployment / "m.yaml")
+    assert first.code == 1
+    assert "1 rows failed" in first.out, first.out
+    write("a", [20, 21, 22])
+    again = cli("apply", deployment / "m.yaml", "--set", "jobs.run.errors.max_failed=1")
+    assert "14 rows committed, 1 failed" in again.out, again.out
+    rows = {row["row"]: row["y"][0] for row in read_rows(deployment / "outbox/run")}
+    assert rows == {**{row: row * 2.0 for row in range(12) if row != 10}, 12: 40.0, 13: 42.0, 14: 44.0}
+    write("c", [30])
+    assert "15 rows committed" in cli("apply", deployment / "m.yaml", "--set", "jobs.run.errors.max_failed=1").out
+    assert {row["row"]: row["y"][0] for row in read_rows(deployment / "outbox/run")} == {**rows, 15: 60.0}
