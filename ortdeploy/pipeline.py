@@ -71,6 +71,13 @@ class _Ticket:
         self.prepared = prepared
         self.size_bytes = prepared.size_bytes
         self.finished: Future[Finished] = Future()
+        self._begun = False
+
+    def begin(self) -> bool:
+        """Take note that a session, perhaps not the first, runs the block; return False where it is not wanted."""
+        if not self._begun:
+            self._begun = self.finished.set_running_or_notify_cancel()
+        return self._begun
 
 
 class Pipeline:
@@ -113,6 +120,9 @@ class Pipeline:
             while True:
                 ticket = self._next_ticket()
                 if ticket is None:
+                    return
+                if self._stop() and ticket.finished.cancel():  # what has not begun is left to the next run
+                    self.stopped = True
                     return
                 yield self._result(ticket)
                 self._window.leave(ticket.size_bytes)
@@ -174,6 +184,8 @@ class Pipeline:
         """Be a session: run the blocks that wait, until there are no more or the provider fails."""
         while (ticket := self._waiting.get()) is not None:
             if self._closed:
+                return
+            if not ticket.begin():
                 return
             member.current = ticket
             try:

@@ -4,7 +4,6 @@ All batches of a block are run, then postprocessed at once: what is done around 
 A failing batch is split until the bad row is alone; the rest is kept.
 """
 
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from ortdeploy.runtime.protocol import Array, Session
 from ortdeploy.session_runs import SessionRuns
 from ortdeploy.sources.protocol import Block, Column, FailedRow
 from ortdeploy.tensors import TensorType
-from ortdeploy.timing import Histogram
+from ortdeploy.timing import Histogram, timed
 from ortdeploy.transforms.catalogue import POSTPROCESS
 from ortdeploy.transforms.protocol import Apply
 
@@ -84,6 +83,7 @@ class RowRunner:
         self.adapter_rows: Counter[tuple[str, ...]] = Counter()
         self.postprocess_times = Histogram()
         self.retried = 0
+        self._smooth = True
 
     @property
     def run_times(self) -> Histogram:
@@ -103,20 +103,37 @@ class RowRunner:
     def run(self, prepared: Prepared) -> Outcome:
         """Run the rows of a block; rows that fail are named, the others give results."""
         block, failed = prepared.block, list(prepared.block.failed)
-        runs = [self._run_batch(prepared, rows, adapters) for adapters, rows in self._batches(block, failed)]
-        self._runs.settle()
-        begin = time.perf_counter()
-        pieces = self._finish_together(runs)
+        pieces = self._run_smoothly(prepared) if self._smooth else None
+        self._smooth = pieces is not None or prepared.feeds is None
         if pieces is None:
-            pieces = [piece for run in runs for piece in self._finish(block, run, failed)]
+            runs = [self._run_batch(prepared, rows, adapters) for adapters, rows in self._batches(block, failed)]
+            pieces = self._finish_together(runs)
+            if pieces is None:
+                pieces = [piece for run in runs for piece in self._finish(block, run, failed)]
+            else:
+                self._smooth = True
         self._runs.settle()
-        self.postprocess_times.add(time.perf_counter() - begin)
         if len(block.rows) < block.count or failed:
             failed.sort(key=lambda row: row.row)
         committed = sum(len(rows) for rows, _ in pieces)
         columns = self._collect(block, pieces)
         skipped = self._skipped(block, pieces, failed)
         return Outcome(columns=columns, committed=committed, failed=failed, skipped=skipped)
+
+    def _run_smoothly(self, prepared: Prepared) -> list[Piece] | None:
+        """Run a block of which nothing fails and no adapter is chosen by row; None where it is another one."""
+        chosen = self._job.adapters
+        if prepared.feeds is None or chosen.column is not None or self._job.last != "short":
+            return None
+        batches = cut(prepared.block, self._size)
+        results = self._runs.run_each(prepared.feeds, batches, chosen.always)
+        if results is None:
+            return None
+        rows = range(len(prepared.block.rows))
+        pieces = self._finish_rows(rows, results)
+        if pieces is not None:
+            self.adapter_rows[chosen.always] += len(rows)
+        return pieces
 
     def _batches(self, block: Block, failed: list[FailedRow]) -> Iterator[tuple[tuple[str, ...], Sequence[int]]]:
         """Yield the rows of each run with their adapters; rows that no adapter is meant for fail."""
@@ -158,17 +175,21 @@ class RowRunner:
             rows: Sequence[int] = range(runs[0].rows[0], runs[-1].rows[-1] + 1)
         else:
             rows = [row for run in runs for row in run.rows]
-        results = _joined([run.results for run in runs])
-        try:
-            results = self._apply_postprocess(results)
-        except StageError:
-            return None
-        finite = self._finite(results, len(rows))
-        if finite is not None and not finite.all():
-            return None
-        for run in runs:
-            self.adapter_rows[run.adapters] += len(run.rows)
-        return [(rows, results)]
+        pieces = self._finish_rows(rows, _joined([run.results for run in runs]))
+        if pieces is not None:
+            for run in runs:
+                self.adapter_rows[run.adapters] += len(run.rows)
+        return pieces
+
+    def _finish_rows(self, rows: Sequence[int], results: dict[str, Column]) -> list[Piece] | None:
+        """Postprocess rows together; None where a step fails, or on_nan refuses one of them."""
+        with timed(self.postprocess_times):
+            try:
+                results = self._apply_postprocess(results)
+            except StageError:
+                return None
+            finite = self._finite(results, len(rows))
+            return [(rows, results)] if finite is None or finite.all() else None
 
     def _finish(self, block: Block, run: _Run, failed: list[FailedRow]) -> list[Piece]:
         """Postprocess what a run gave; where it failed, each half of its rows on its own."""

@@ -63,6 +63,33 @@ class SessionRuns:
             return {name: _as_row(value) for name, value in zip(self._fetch, values, strict=True)}
         return self._rows_of(values, rows, len(next(iter(feeds.values()))) if self._pads else rows)
 
+    def run_each(
+        self, feeds: Mapping[str, Array], batches: Sequence[range], adapters: tuple[str, ...]
+    ) -> dict[str, Column] | None:
+        """Run batch after batch of a block and return the rows of each output; None where anything is not as it should.
+
+        Short runs are worth a loop of their own: whatever is looked at is looked at once, for all batches. What went
+        wrong, and with which row, `run` tells.
+        """
+        if self._probe is not None or self._one_by_one or self._pads or (adapters and adapters not in self._effective):
+            return None
+        items, run, clock = list(feeds.items()), self._session.run, time.perf_counter
+        outputs: list[Sequence[Any]] = []
+        try:
+            for rows in batches:
+                begin = clock()
+                cut = {name: array[rows.start : rows.stop] for name, array in items}
+                outputs.append(run(self._fetch, cut, adapters))
+                self.progressed = clock()
+                self._durations.append(self.progressed - begin)
+        except ProviderFailedError:
+            raise
+        except (OrtdeployError, MemoryError):
+            return None
+        found = zip(self._fetch, zip(*outputs, strict=True), strict=True)
+        columns = {name: _join_rows(values, batches) for name, values in found}
+        return None if any(column is None for column in columns.values()) else columns  # type: ignore[return-value]  # none is None
+
     def _rows_of(self, values: Sequence[Any], rows: int, expected: int) -> dict[str, Column]:
         """Return the outputs of a run without what filled it up. Raises StageError where they are not rows."""
         results: dict[str, Column] = {}
@@ -114,6 +141,16 @@ class SessionRuns:
             values, base = self._run(feeds, adapters), self._run(feeds, ())
             if all(_equal(*pair) for pair in zip(values, base, strict=True)):
                 log.warning("adapter.without_effect", adapters=list(adapters), outputs=list(self._job.fetch))
+
+
+def _join_rows(values: Sequence[Any], batches: Sequence[range]) -> Array | None:
+    """Return an output of several runs as one array; None where it is not one row for each that was fed."""
+    for value, rows in zip(values, batches, strict=True):
+        if not isinstance(value, np.ndarray) or not value.ndim or len(value) != len(rows):
+            return None
+    if len({value.shape[1:] for value in values}) > 1:
+        return None
+    return widened(np.concatenate(values) if len(values) > 1 else values[0])
 
 
 def _equal(value: Any, other: Any) -> bool:

@@ -78,8 +78,10 @@ class Histogram:
 def timed(histogram: Histogram) -> Iterator[None]:
     """Count how long the block takes."""
     begin = time.perf_counter()
-    yield
-    histogram.add(time.perf_counter() - begin)
+    try:
+        yield
+    finally:
+        histogram.add(time.perf_counter() - begin)
 
 
 def sum_of(histograms: Iterable[Histogram]) -> Histogram:

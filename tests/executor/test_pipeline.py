@@ -192,6 +192,7 @@ def slow(feeds):
     if (feeds["x"] == 20).any():
         print("hangs", flush=True)
         time.sleep({seconds})
+    time.sleep(0.005)
     return double(feeds)
 if {stuck}:
     Ledger.keep_statistics = lambda *_: (print("stuck", flush=True), time.sleep(60))

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import zipfile
 from collections.abc import Sequence
 
 import numpy as np
@@ -80,3 +81,20 @@ def test_npz_refuses_rows_of_another_shape() -> None:
 @pytest.mark.parametrize("kind", SINKS)
 def test_a_part_has_the_same_bytes_every_time(kind: str) -> None:
     assert write(kind, [FIRST]) == write(kind, [FIRST])
+
+
+def test_an_archive_says_where_it_comes_from_and_equal_rows_are_equal_bytes() -> None:
+    columns: dict[str, Column] = {"y": np.arange(6, dtype=np.float32).reshape(3, 2)}
+    written = []
+    for cuts in ([3], [1, 2]):
+        file, start = io.BytesIO(), 0
+        sink = SINKS["npz"].open_sink(file, {"y": (2,)}, '{"plan": "abc"}')
+        for rows in cuts:
+            sink.write({"y": np.asarray(columns["y"])[start : start + rows]})
+            start += rows
+        sink.close()
+        written.append(file.getvalue())
+    assert written[0] == written[1]
+    with zipfile.ZipFile(io.BytesIO(written[0])) as archive:
+        assert archive.comment == b'{"plan": "abc"}'
+    assert np.load(io.BytesIO(written[0]))["y"].tolist() == np.asarray(columns["y"]).tolist()
