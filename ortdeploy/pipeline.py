@@ -125,6 +125,7 @@ class Pipeline:
                     self.stopped = True
                     return
                 yield self._result(ticket)
+                self._progressed = time.perf_counter()  # a slow disk is no session that hangs
                 self._window.leave(ticket.size_bytes)
         finally:
             self._close(threads)
@@ -155,6 +156,7 @@ class Pipeline:
                     begin = self._reading = time.perf_counter()
                     block = next(blocks, None)
                     if block is None:
+                        self._reading = None
                         break
                     prepared = self._prepare(block, begin)
                     self._reading = None
@@ -227,7 +229,7 @@ class Pipeline:
         with self._ending:
             if self._error is None:
                 self._waiting.put(ticket)
-            else:
+            elif ticket.begin():
                 ticket.finished.set_exception(self._error)
 
     def _give_up(self, ticket: _Ticket, error: BaseException) -> None:
@@ -237,7 +239,7 @@ class Pipeline:
             ticket.finished.set_exception(error)
             while not self._waiting.empty():
                 waiting = self._waiting.get()
-                if waiting is not None:
+                if waiting is not None and waiting.begin():
                     waiting.finished.set_exception(error)
 
     def _next_ticket(self) -> _Ticket | None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from structlog.testing import capture_logs
 from support.fakes import FakeRuntime, double
 
 from ortdeploy.diagnostics import OutOfMemoryError, TransientError
+from ortdeploy.ledger import Ledger
 from ortdeploy.plan import Plan, RunJob
 from ortdeploy.results import Status
 from ortdeploy.sources.arrays import ArraySource
@@ -182,6 +184,7 @@ def test_slow_is_not_hanging(tmp_path: Path) -> None:
 SIGNALLED = """\
 import sys, threading, time
 from pathlib import Path
+from typing import Any
 sys.path.insert(0, {tests!r})
 from executor.test_executor import execute, plan_for
 from support.fakes import FakeRuntime, double
@@ -245,3 +248,20 @@ def test_the_third_signal_exits_at_once(tmp_path: Path) -> None:
     assert (code, last) == (130, "stuck")
     assert time.monotonic() - begin < 40
     assert os.path.exists(tmp_path / ".ortdeploy/state.db")  # noqa: PTH110
+
+
+def test_a_slow_disk_is_no_session_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path, range(400))
+    real = Ledger.commit_part
+
+    def slowly(self: Ledger, *arguments: Any, **options: Any) -> None:
+        time.sleep(1.2)
+        real(self, *arguments, **options)
+
+    def run(feeds: Feeds) -> Feeds:
+        time.sleep(0.03)
+        return double(feeds)
+
+    monkeypatch.setattr(Ledger, "commit_part", slowly)
+    plan = changed(plan_for(tmp_path, 400, rows_per_part=200), progress_timeout=0.4)
+    assert execute(tmp_path, plan, FakeRuntime(run)).status is Status.DONE
