@@ -17,7 +17,7 @@ import numpy as np
 import structlog
 
 from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError
-from ortdeploy.feeds import Feeder, wanted_columns
+from ortdeploy.feeds import Feeder, open_rows
 from ortdeploy.memory import available_memory, resident_memory
 from ortdeploy.opening import OpenedModel
 from ortdeploy.part_files import open_whole
@@ -25,7 +25,6 @@ from ortdeploy.plan import OpenSession, Plan, RunJob, with_batch_size
 from ortdeploy.provenance import plan_digest
 from ortdeploy.rows import size_bytes
 from ortdeploy.runtime.protocol import Array, Session
-from ortdeploy.sources.catalogue import SOURCES
 
 log = structlog.get_logger()
 
@@ -125,10 +124,9 @@ def _seconds_of_a_run(session: Session, step: RunJob, feeds: Mapping[str, Array]
 
 def _first_rows(plan: Plan, step: RunJob) -> dict[str, Array]:
     """Return tensors of the job's first rows; nothing where they cannot be fed together."""
-    files = [str(Path(plan.folder) / state.path) for state in step.files]
     feeder = Feeder(step)
     taken: list[dict[str, Array]] = []
-    with SOURCES[step.format].open_source(files, plan.folder, wanted_columns(step)) as source:
+    with open_rows(step, plan.folder) as source:
         for block in source.blocks(step.first_row, repeat(step.batch_size)):
             feeds = feeder.whole(block)
             if feeds is None:

@@ -5,13 +5,17 @@ No native code sees a buffer that does not fit. The plan looks at a job's first 
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 
 from ortdeploy.element_types import numpy_dtype, widened
 from ortdeploy.plan import PlannedInput, PlannedStep, RunJob
-from ortdeploy.sources.protocol import Array, Block, Column, Wanted
+from ortdeploy.sources.catalogue import SOURCES
+from ortdeploy.sources.protocol import Array, Block, Column, Source, Wanted, pick
 from ortdeploy.tensors import TensorType, format_shape
 from ortdeploy.transforms.catalogue import PREPARE
 
@@ -43,6 +47,12 @@ def wanted_columns(job: RunJob) -> Wanted:
         retries=job.retries,
         row_type=job.row_type,
     )
+
+
+def open_rows(job: RunJob, folder: str, only: Sequence[int] | None = None) -> AbstractContextManager[Source]:
+    """Open a job's files, below the manifest's folder, for all of their rows or only some."""
+    files = [str(Path(folder) / state.path) for state in job.files]
+    return SOURCES[job.format].open_source(files, folder, replace(wanted_columns(job), only=only))
 
 
 class Feeder:
@@ -239,4 +249,4 @@ def _pick(column: Column, rows: Sequence[int], available: int) -> Column:
         return column
     if isinstance(rows, range):
         return column[rows.start : rows.stop]
-    return column[list(rows)] if isinstance(column, np.ndarray) else [column[row] for row in rows]
+    return pick(column, rows)

@@ -7,16 +7,17 @@ committed first, unless the disk itself refuses, or somebody wants to end at onc
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from itertools import chain, count
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.error_budget import BudgetError, ErrorBudget
-from ortdeploy.feeds import wanted_columns
+from ortdeploy.feeds import open_rows
 from ortdeploy.job_statistics import JobStatistics
 from ortdeploy.ledger import Ledger, OutputRecord, Part, now
 from ortdeploy.live import Live
@@ -30,9 +31,10 @@ from ortdeploy.plan import LoadAdapter, Plan, RunJob
 from ortdeploy.provenance import provenance
 from ortdeploy.report import write_report
 from ortdeploy.results import JobResult, Observer, Status
-from ortdeploy.sources.catalogue import SOURCES
 from ortdeploy.sources.files import file_states
-from ortdeploy.sources.protocol import FailedRow, Source
+
+if TYPE_CHECKING:
+    from ortdeploy.sources.protocol import FailedRow
 
 log = structlog.get_logger()
 
@@ -184,14 +186,9 @@ class JobRun:
         self._budget = ErrorBudget(self._step, sum(part.failed for part in known.parts))
         self._statistics = JobStatistics(known.statistics, self._pipeline, self._writer)
 
-    def _open_source(self) -> AbstractContextManager[Source]:
-        step = self._step
-        files = [str(Path(self._plan.folder) / state.path) for state in step.files]
-        return SOURCES[step.format].open_source(files, self._plan.folder, wanted_columns(step))
-
     def _stream(self) -> None:
         """Read blocks and write parts until the input ends, or what ends the job early."""
-        blocks = self._until_it_ends(self._pipeline.run(self._open_source, self._done))
+        blocks = self._until_it_ends(self._pipeline.run(partial(open_rows, self._step, self._plan.folder), self._done))
         for first in blocks:
             self._write_part(chain([first], self._rest_of_part(first, blocks)))
         if self._ended is not None:

@@ -6,8 +6,8 @@ Commit protocol, as measured against power cuts (a part is in exactly one of the
 2. it is renamed to its final name, and its folder is fsynced;
 3. the ledger commits the part and its failed rows in one transaction, with synchronous=FULL.
 
-Recovery: a temporary file is deleted; a final file that the ledger does not know is written again over itself, which
-gives the same bytes, for parts are deterministic.
+Recovery: a temporary file is deleted; a final file that the ledger does not know is written again, for parts are
+numbered as they are committed. After a kill that gives the same bytes, for what a part holds is deterministic.
 """
 
 import hashlib
@@ -61,6 +61,11 @@ CREATE TABLE IF NOT EXISTS failures (
 def output_key(folder: Path, state_dir: Path) -> str:
     """Return an output folder's way from the state directory, with forward slashes."""
     return os.path.relpath(folder.absolute(), state_dir.absolute()).replace(os.sep, "/")
+
+
+def output_file(state_dir: Path, folder: str, output: str, suffix: str) -> Path:
+    """Return a file of one output's own in a folder of the state directory, whatever characters its name has."""
+    return state_dir / folder / f"{hashlib.sha256(output.encode()).hexdigest()[:16]}{suffix}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,12 +1,13 @@
 """How far a running job is, for who looks from another terminal: a small file, replaced about once a second."""
 
-import hashlib
 import json
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from ortdeploy.ledger import output_file
+from ortdeploy.timing import Pace
 
 FOLDER = "live"
 SECONDS_BETWEEN = 1.0
@@ -17,22 +18,18 @@ class Live:
 
     def __init__(self, state_dir: Path, output: str, total: int | None, done: int) -> None:
         """Take the job's number of rows, and those that are behind it already."""
-        self._path = _live_file(state_dir, output)
-        self._total = total
-        self._first = done
-        self._begin = self._last = time.monotonic()
+        self._path = output_file(state_dir, FOLDER, output, ".json")
+        self._pace = Pace(total, done, SECONDS_BETWEEN)
 
     def rows_done(self, done: int, failed: int) -> None:
         """Write how far the job is, when the time has come."""
-        now = time.monotonic()
-        if now - self._last < SECONDS_BETWEEN:
+        told = self._pace.told(done)
+        if told is None:
             return
-        self._last = now
-        rate = (done - self._first) / (now - self._begin)
-        left = round((self._total - done) / rate) if self._total is not None and rate else None
+        rate, left = told
         known = {
             "done": done,
-            "total": self._total,
+            "total": self._pace.total,
             "failed": failed,
             "rows_per_second": round(rate, 1),
             "seconds_left": left,
@@ -52,11 +49,7 @@ class Live:
 def read_live(state_dir: Path, output: str) -> Mapping[str, Any] | None:
     """Return how far a running job is; None where nobody says."""
     try:
-        known = json.loads(_live_file(state_dir, output).read_text(encoding="utf-8"))
+        known = json.loads(output_file(state_dir, FOLDER, output, ".json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return known if isinstance(known, dict) else None
-
-
-def _live_file(state_dir: Path, output: str) -> Path:
-    return state_dir / FOLDER / f"{hashlib.sha256(output.encode()).hexdigest()[:16]}.json"

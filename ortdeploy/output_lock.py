@@ -3,7 +3,6 @@
 SQLite's file lock ends with its process, however that ends, so a lock that was left behind never keeps anybody out.
 """
 
-import hashlib
 import json
 import os
 import platform
@@ -17,7 +16,7 @@ import structlog
 
 from ortdeploy.boot import boot_id
 from ortdeploy.diagnostics import LockedError, OrtdeployError
-from ortdeploy.ledger import make_folder, now
+from ortdeploy.ledger import make_folder, now, output_file
 
 log = structlog.get_logger()
 
@@ -38,7 +37,7 @@ def hold_outputs(state_dir: Path, outputs: Iterable[str]) -> Iterator[None]:
 @contextmanager
 def hold_output(state_dir: Path, output: str) -> Iterator[None]:
     """Hold an output alone. Raises LockedError, OrtdeployError."""
-    lock = _lock_file(state_dir, output)
+    lock = output_file(state_dir, FOLDER, output, ".db")
     make_folder(lock.parent)
     try:
         connection = sqlite3.connect(lock, timeout=PATIENCE, isolation_level=None)
@@ -67,7 +66,7 @@ def _take(connection: sqlite3.Connection, lock: Path, refusal: str) -> None:
 
 def is_live(state_dir: Path, output: str) -> bool:
     """Tell whether a run holds an output at this moment; nothing is made or held for it."""
-    lock = _lock_file(state_dir, output)
+    lock = output_file(state_dir, FOLDER, output, ".db")
     if not lock.exists():
         return False
     try:
@@ -81,10 +80,6 @@ def is_live(state_dir: Path, output: str) -> bool:
     except sqlite3.Error as error:
         raise OrtdeployError(f"{lock} cannot be used: {error}") from error
     return False
-
-
-def _lock_file(state_dir: Path, output: str) -> Path:
-    return state_dir / FOLDER / f"{hashlib.sha256(output.encode()).hexdigest()[:16]}.db"
 
 
 def _write_holder(path: Path, output: str) -> None:

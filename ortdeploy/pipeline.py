@@ -185,9 +185,7 @@ class Pipeline:
     def _serve(self, member: Member, sizes: BlockSizes) -> None:
         """Be a session: run the blocks that wait, until there are no more or the provider fails."""
         while (ticket := self._waiting.get()) is not None:
-            if self._closed:
-                return
-            if not ticket.begin():
+            if self._closed or not ticket.begin():
                 return
             member.current = ticket
             try:

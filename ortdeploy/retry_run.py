@@ -6,12 +6,12 @@ begun, so that a row is in its part exactly when the ledger says so.
 """
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.feeds import wanted_columns
+from ortdeploy.feeds import open_rows
 from ortdeploy.job_run import JobRun, StoppedError
 from ortdeploy.ledger import Merge, Part
 from ortdeploy.merges import complete, complete_merges
@@ -20,8 +20,7 @@ from ortdeploy.part_writer import PartWriter
 from ortdeploy.pipeline import Finished, Pipeline
 from ortdeploy.results import JobResult, Status
 from ortdeploy.sinks.catalogue import SINKS
-from ortdeploy.sources.catalogue import SOURCES
-from ortdeploy.sources.protocol import FailedRow, Source
+from ortdeploy.sources.protocol import FailedRow
 
 
 @dataclass(slots=True)
@@ -58,11 +57,6 @@ class RetryRun(JobRun):
             self._retry_part(part, attempts[part.number])
         return Status.DONE
 
-    def _open_rows(self, rows: Mapping[int, int]) -> AbstractContextManager[Source]:
-        files = [str(Path(self._plan.folder) / state.path) for state in self._step.files]
-        wanted = replace(wanted_columns(self._step), only=sorted(rows))
-        return SOURCES[self._step.format].open_source(files, self._plan.folder, wanted)
-
     def _retry_part(self, part: Part, attempts: Mapping[int, int]) -> None:
         """Run a part's failed rows, and put those that give a result now into the part."""
         self._pipeline = Pipeline(self._step, self._opened.sessions, dispensable=False, stop=self._stop)
@@ -77,7 +71,7 @@ class RetryRun(JobRun):
             self._observer.rows_done(self._done, len(again.failed))
             return finished
 
-        blocks = self._pipeline.run(lambda: self._open_rows(attempts), min(attempts))
+        blocks = self._pipeline.run(partial(open_rows, self._step, self._plan.folder, sorted(attempts)), min(attempts))
         new = self._folder / f".retry-{part.number:05d}{SINKS[self._step.output_format].SUFFIX}{TEMPORARY}"
         writer.write_file(new, map(noted, blocks))
         if self._pipeline.stopped:

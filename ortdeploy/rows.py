@@ -19,7 +19,7 @@ from ortdeploy.probe_run import ProbeRun
 from ortdeploy.retries import try_again
 from ortdeploy.runtime.protocol import Array, Session
 from ortdeploy.session_runs import SessionRuns
-from ortdeploy.sources.protocol import Block, Column, FailedRow
+from ortdeploy.sources.protocol import Block, Column, FailedRow, pick
 from ortdeploy.tensors import TensorType
 from ortdeploy.timing import Histogram, timed
 from ortdeploy.transforms.catalogue import POSTPROCESS
@@ -308,7 +308,7 @@ class RowRunner:
         columns: dict[str, Column] = {name: [block.columns[name][row] for row in chosen] for name in self._job.key}
         for name in self._job.columns:
             column = _concatenate([results[name] for _, results in pieces])
-            columns[name] = column if order is None else _ordered(column, order)
+            columns[name] = column if order is None else pick(column, order)
         return columns
 
 
@@ -361,10 +361,6 @@ def _is_finite(value: Any) -> bool:
 
 def _json_value(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-
-
-def _ordered(column: Column, order: Sequence[int]) -> Column:
-    return column[list(order)] if isinstance(column, np.ndarray) else [column[place] for place in order]
 
 
 def _concatenate(parts: list[Column]) -> Column:

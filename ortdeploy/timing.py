@@ -12,6 +12,26 @@ import numpy as np
 _STEPS_PER_OCTAVE = 32  # a bucket is 2.2 % wide
 
 
+class Pace:
+    """How fast a job goes, told every so many seconds; `first` rows were behind it when it began."""
+
+    def __init__(self, total: int | None, first: int, seconds_between: float) -> None:
+        """Begin now."""
+        self.total = total
+        self._first = first
+        self._between = seconds_between
+        self._begin = self._last = time.monotonic()
+
+    def told(self, done: int) -> tuple[float, int | None] | None:
+        """Return rows per second and the seconds left, where those can be told; None while it is not yet time."""
+        now = time.monotonic()
+        if now - self._last < self._between:
+            return None
+        self._last = now
+        rate = (done - self._first) / (now - self._begin)
+        return rate, round((self.total - done) / rate) if self.total is not None and rate else None
+
+
 class Histogram:
     """Counts durations in logarithmic buckets, so that ten million of them take as little room as ten."""
 

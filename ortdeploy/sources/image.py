@@ -4,18 +4,16 @@ Decoded by Pillow. Palettes, transparency and CMYK become RGB; the orientation i
 """
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ortdeploy.facts import InputFacts, Package
-from ortdeploy.sources.files import shown
-from ortdeploy.sources.protocol import Array, Block, Wanted
-from ortdeploy.sources.rows import RawRow, RowError, block_rows
+from ortdeploy.sources.protocol import Array, Wanted
+from ortdeploy.sources.rows import FilePerRow, RawRow, RowError
 from ortdeploy.tensors import ROWS, TensorType
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
@@ -29,18 +27,6 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
     """One row a file; sizes and channels differ from file to file."""
     pixels = TensorType("uint8", (ROWS, None, None, None), "NHWC")
     return replace(facts, columns={"pixels": pixels}, rows=len(files))
-
-
-@dataclass(frozen=True, slots=True)
-class _ImageSource:
-    files: Sequence[str]
-    folder: str
-    wanted: Wanted
-
-    def blocks(self, start: int, sizes: Iterable[int]) -> Iterator[Block]:
-        files = islice(self.files, start - self.wanted.first_row, None)
-        raw_rows = (RawRow(shown(path, self.folder), "", path) for path in files)
-        return block_rows(raw_rows, _decode, self.wanted, start, sizes)
 
 
 def _decode(raw: RawRow) -> dict[str, Any]:
@@ -69,6 +55,6 @@ def _pixels(image: Any) -> Array:
 
 
 @contextmanager
-def open_source(files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[_ImageSource]:
+def open_source(files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[FilePerRow]:
     """Open image files, one row each."""
-    yield _ImageSource(files, folder, wanted)
+    yield FilePerRow(files, folder, wanted, _decode)

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
 from ortdeploy.facts import InputFacts, Package
@@ -17,6 +18,11 @@ from ortdeploy.tensors import TensorType
 Array = npt.NDArray[Any]
 Column = Array | list[Any]
 """An array with the rows first; or a list with one array or value per row, where rows differ in shape."""
+
+
+def pick(column: Column, places: Sequence[int]) -> Column:
+    """Return some rows of a column, in the order of their places."""
+    return column[list(places)] if isinstance(column, np.ndarray) else [column[place] for place in places]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Turns rows that are read one by one into blocks; shared by the formats that have no arrays of their own."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ortdeploy.retries import try_again
+from ortdeploy.sources.files import shown
 from ortdeploy.sources.protocol import Array, Block, Column, FailedRow, Wanted, pieces_of
 from ortdeploy.tensors import FLOATING, INTEGERS
 
@@ -39,6 +40,22 @@ class RawRow:
 
 Decode = Callable[[RawRow], Mapping[str, Any]]
 """Turns a raw row into values by column name: arrays, numbers, text, nested lists. Raises RowError."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilePerRow:
+    """A source of files that are one row each; `decode` gets a file's path as the raw row's value."""
+
+    files: Sequence[str]
+    folder: str
+    wanted: Wanted
+    decode: Decode
+
+    def blocks(self, start: int, sizes: Iterable[int]) -> Iterator[Block]:
+        """Yield blocks; files before the first row are not opened."""
+        files = islice(self.files, start - self.wanted.first_row, None)
+        raw_rows = (RawRow(shown(path, self.folder), "", path) for path in files)
+        return block_rows(raw_rows, self.decode, self.wanted, start, sizes)
 
 
 def block_rows(

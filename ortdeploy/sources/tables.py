@@ -10,7 +10,7 @@ import numpy as np
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts import InputFacts, Package, Problem
 from ortdeploy.sources.files import shown
-from ortdeploy.sources.protocol import Array, Block, Column, FailedRow, Wanted, wanted_blocks
+from ortdeploy.sources.protocol import Array, Block, Column, FailedRow, Wanted, pick, wanted_blocks
 from ortdeploy.tensors import ELEMENT_TYPES, ROWS, TensorType
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class TableSource:
             FailedRow(row=start + place, source=paths[place], stage="read", code="missing-value", message=message)
             for place, message in sorted(table.without.items())
         ]
-        chosen = {name: _pick(column, kept) for name, column in {**columns, **keys}.items()}
+        chosen = {name: pick(column, kept) for name, column in {**columns, **keys}.items()}
         rows = [start + place for place in kept]
         return Block(start=start, count=count, rows=rows, columns=chosen, failed=failed)
 
@@ -318,7 +318,3 @@ def _flat(column: "pa.Array") -> Array:
         return np.array(column.to_pylist(), dtype=object)
     zero_copy = not pa.types.is_boolean(column.type)
     return np.asarray(column.to_numpy(zero_copy_only=zero_copy))
-
-
-def _pick(column: Column, places: Sequence[int]) -> Column:
-    return column[list(places)] if isinstance(column, np.ndarray) else [column[place] for place in places]

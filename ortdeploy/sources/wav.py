@@ -4,18 +4,16 @@ Samples are [frames] of one channel, or [channels, frames]. Files of different l
 """
 
 import wave
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ortdeploy.facts import InputFacts, Problem
-from ortdeploy.sources.files import shown
-from ortdeploy.sources.protocol import Array, Block, Wanted
-from ortdeploy.sources.rows import RawRow, RowError, block_rows
+from ortdeploy.sources.protocol import Array, Wanted
+from ortdeploy.sources.rows import FilePerRow, RowError
 from ortdeploy.tensors import ROWS, TensorType
 
 SUFFIXES = (".wav",)
@@ -32,18 +30,6 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
     lengths = (None,) if row["samples"].ndim == 1 else (row["samples"].shape[0], None)
     columns = {"samples": TensorType("float32", (ROWS, *lengths)), "rate": TensorType("int64", (ROWS,))}
     return replace(facts, columns=columns, rows=len(files))
-
-
-@dataclass(frozen=True, slots=True)
-class _WavSource:
-    files: Sequence[str]
-    folder: str
-    wanted: Wanted
-
-    def blocks(self, start: int, sizes: Iterable[int]) -> Iterator[Block]:
-        files = islice(self.files, start - self.wanted.first_row, None)
-        raw_rows = (RawRow(shown(path, self.folder), "", path) for path in files)
-        return block_rows(raw_rows, lambda raw: _read(raw.value), self.wanted, start, sizes)
 
 
 def _read(path: str) -> dict[str, Any]:
@@ -76,6 +62,6 @@ def _samples(data: bytes, width: int) -> Array:
 
 
 @contextmanager
-def open_source(files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[_WavSource]:
+def open_source(files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[FilePerRow]:
     """Open WAV files, one row each."""
-    yield _WavSource(files, folder, wanted)
+    yield FilePerRow(files, folder, wanted, lambda raw: _read(raw.value))

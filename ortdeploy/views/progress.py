@@ -1,10 +1,11 @@
 """How a running job is shown: a bar on a terminal, a log line now and then elsewhere."""
 
 import sys
-import time
 from typing import Any, TextIO
 
 import structlog
+
+from ortdeploy.timing import Pace
 
 log = structlog.get_logger()
 
@@ -29,27 +30,22 @@ class LogLines:
 
     def __init__(self) -> None:
         """Begin with no job."""
-        self._total: int | None = None
-        self._last = self._begin = 0.0
-        self._first = 0
+        self._pace = Pace(None, 0, SECONDS_BETWEEN_LINES)
 
     def job_started(self, job: str, done: int, total: int | None) -> None:  # noqa: ARG002  the log has it bound
         """Note where the job begins."""
-        self._total, self._first = total, done
-        self._last = self._begin = time.monotonic()
+        self._pace = Pace(total, done, SECONDS_BETWEEN_LINES)
 
     def rows_done(self, done: int, failed: int) -> None:
         """Log when the time has come."""
-        now = time.monotonic()
-        if now - self._last < SECONDS_BETWEEN_LINES:
+        told = self._pace.told(done)
+        if told is None:
             return
-        self._last = now
-        rate = (done - self._first) / (now - self._begin)
-        left = round((self._total - done) / rate) if self._total is not None and rate else None
+        rate, left = told
         log.info(
             "job.progressed",
             done=done,
-            total=self._total,
+            total=self._pace.total,
             failed=failed,
             rows_per_second=round(rate),
             seconds_left=left,

@@ -612,7 +612,7 @@ def test_status_tells_how_far_a_live_run_is(cli: Cli, deployment: Path) -> None:
     live = Live(state, "../outbox/run", total=100, done=20)
     with open_ledger(state) as ledger, hold_output(state, "../outbox/run"):
         ledger.begin("../outbox/run", deployment="demo", job="run", identity={}, run="r")
-        live._last = live._begin = time.monotonic() - 2  # noqa: SLF001  instead of waiting
+        live._pace._last = live._pace._begin = time.monotonic() - 2  # noqa: SLF001  instead of waiting
         live.rows_done(60, 3)
         shown = cli("status", deployment / "m.yaml")
         assert re.search(r"run: 60 of 100 rows, 3 failed, (19|20) rows/s, 2 s left", shown.out), shown.out
