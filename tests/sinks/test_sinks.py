@@ -5,6 +5,7 @@ import io
 import json
 import zipfile
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -98,3 +99,20 @@ def test_an_archive_says_where_it_comes_from_and_equal_rows_are_equal_bytes() ->
     with zipfile.ZipFile(io.BytesIO(written[0])) as archive:
         assert archive.comment == b'{"plan": "abc"}'
     assert np.load(io.BytesIO(written[0]))["y"].tolist() == np.asarray(columns["y"]).tolist()
+
+
+@pytest.mark.parametrize(
+    "values", [np.arange(8, dtype=np.int16).reshape(4, 2), np.array(["a", "bb", "ccc", "d"], object)]
+)
+def test_two_npy_parts_are_merged_in_the_order_of_their_rows(tmp_path: Path, values: np.ndarray) -> None:
+    for name, places in (("old.npy", [0, 3]), ("new.npy", [1, 2])):
+        with (tmp_path / name).open("wb") as file:
+            sink = SINKS["npy"].open_sink(file, {"y": None}, "{}")
+            sink.write({"y": values[places]})
+            sink.close()
+    with (tmp_path / "merged.npy").open("wb") as file:
+        SINKS["npy"].merge(tmp_path / "old.npy", tmp_path / "new.npy", [0, 2, 3, 1], file)
+    assert np.load(tmp_path / "merged.npy").tolist() == values.tolist()
+    with (tmp_path / "alone.npy").open("wb") as file:
+        SINKS["npy"].merge(None, tmp_path / "new.npy", [1, 0], file)
+    assert np.load(tmp_path / "alone.npy").tolist() == [values.tolist()[2], values.tolist()[1]]
