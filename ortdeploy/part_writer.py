@@ -36,6 +36,8 @@ class PartWriter:
         """
         path = self._folder / f"part-{number:05d}{self._module.SUFFIX}"
         totals = self.write_file(path, blocks)
+        if not totals.committed:
+            path.unlink(missing_ok=True)  # a run that was killed may have left one that it did not commit
         return totals.part(number, path if totals.committed else None) if totals.rows else None
 
     def write_file(self, path: Path, blocks: Iterable[Finished]) -> "Totals":

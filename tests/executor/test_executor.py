@@ -500,3 +500,18 @@ def test_every_row_is_committed_failed_or_skipped_once_whatever_happens(
     }  # fmt: skip
     job = next(step for step in plan.steps if isinstance(step, RunJob))
     assert job.rows_per_part % size == 0
+
+
+def test_a_part_that_was_not_committed_goes_when_its_rows_fail_now(tmp_path: Path) -> None:
+    """Killed between the rename and the ledger, and then no row of the part gives a result any more."""
+    save(tmp_path, [-1.0] * 8)
+    plan = plan_for(tmp_path, 8, max_failed=8)
+    step = plan.steps[-1]
+    assert isinstance(step, RunJob)
+    with open_ledger(tmp_path / ".ortdeploy") as ledger:
+        ledger.begin("../out", deployment="d", job="run", identity=step.identity, run="r0", files=step.files)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/part-00000.jsonl").write_text('{"row": 0, "y": [1, 1]}\n')
+    result = execute(tmp_path, plan, FakeRuntime(refuse_negative))
+    assert (result.status, result.failed) == (Status.DONE, 8)
+    assert rows(tmp_path) == []
