@@ -49,15 +49,15 @@ print(json.dumps([time.perf_counter() - begin, peak()]))
 """
 
 
-def save_mlp(path: Path) -> None:
-    """Make a small multilayer perceptron, 32-256-256-8, with random weights."""
+def save_mlp(path: Path, width: int = WIDTH, hidden: int = HIDDEN) -> None:
+    """Make a multilayer perceptron of three layers, 32-256-256-8 if nothing else is said, with random weights."""
     random = np.random.default_rng(0)
     weights = {
-        "w1": random.normal(size=(WIDTH, HIDDEN)),
-        "b1": random.normal(size=HIDDEN),
-        "w2": random.normal(size=(HIDDEN, HIDDEN)) / HIDDEN,
-        "b2": random.normal(size=HIDDEN),
-        "w3": random.normal(size=(HIDDEN, CLASSES)),
+        "w1": random.normal(size=(width, hidden)),
+        "b1": random.normal(size=hidden),
+        "w2": random.normal(size=(hidden, hidden)) / hidden,
+        "b2": random.normal(size=hidden),
+        "w3": random.normal(size=(hidden, CLASSES)),
         "b3": random.normal(size=CLASSES),
     }
     nodes = [
@@ -70,7 +70,7 @@ def save_mlp(path: Path) -> None:
     graph = helper.make_graph(
         nodes,
         "mlp",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", WIDTH])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", width])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", CLASSES])],
         [numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items()],
     )

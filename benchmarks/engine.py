@@ -147,7 +147,7 @@ def save_cnn(path: Path, size: int = 32) -> None:
     _graph(nodes, ["batch", 3, size, size], ["batch", 10], weights, path)
 
 
-def save_transformer(path: Path, tokens: int = 64, width: int = 256) -> None:
+def save_transformer(path: Path, tokens: int | str = 64, width: int = 256) -> None:
     """One attention head and a feed-forward layer over embeddings."""
     random = np.random.default_rng(0)
     shapes = {

@@ -35,7 +35,7 @@ PATIENCE_SECONDS = 3.0
 _RUN_SECONDS = 0.05  # for each size at least, and three runs
 _RUNS = 3
 _WORTH = 1.05  # a larger size must be so much faster
-_SHARE_OF_MEMORY = 0.25
+_SHARE_OF_MEMORY, _SHARE_OF_LIMIT = 0.25, 0.8
 _MOST_BYTES = 64 * 1024 * 1024  # of rows that are read to try with
 _FILE = "batch-sizes.json"
 
@@ -106,6 +106,8 @@ def _measure(plan: Plan, step: RunJob, session: Session) -> Iterator[tuple[int, 
         best = max(best, rate)
         grown = (resident_memory() or 0) - before
         too_large = room is not None and grown > room * _SHARE_OF_MEMORY
+        if step.memory_limit is not None:
+            too_large = (resident_memory() or 0) > step.memory_limit * _SHARE_OF_LIMIT
         if worse > 1 or too_large or time.perf_counter() - begin > PATIENCE_SECONDS:
             return
 

@@ -197,6 +197,11 @@ class ResolvedJob:
         return frozenset({*self.columns, *(step.reads for step in self.postprocess)})
 
     @property
+    def has_varying_shapes(self) -> bool:
+        """Whether the graph leaves a size open beside the number of rows, so that runs may differ in shape."""
+        return any(not all(isinstance(size, int) for size in (b.target.shape or (None,))[1:]) for b in self.bindings)
+
+    @property
     def readable(self) -> bool:
         """Whether the model and the input are there, so that what is between them can be judged."""
         return self.model.facts.problem is None and self.input.problem is None and not self.input.missing_package

@@ -3,6 +3,7 @@
 It knows no format, no provider and no YAML. One job failing does not lose the others' results.
 """
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,8 @@ from ortdeploy.batch_choice import BatchMemory, choose_batch
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.job_run import JobRun
 from ortdeploy.ledger import Ledger
+from ortdeploy.memory import memory_of_the_group, trim_memory
+from ortdeploy.memory_watch import MemoryBound
 from ortdeploy.opening import Announce, ModelOpener, OpenedModel, TriedSession
 from ortdeploy.plan import LoadAdapter, OpenSession, Plan, PlannedSession, RunJob
 from ortdeploy.results import JobResult, Observer, Status
@@ -74,11 +77,21 @@ class Execution:
         self, step: OpenSession, candidates: Sequence[PlannedSession], tried: tuple[TriedSession, ...]
     ) -> _Opened:
         """Open a model's sessions, or return why there is none."""
+        opener = ModelOpener(runtime=self.runtime, announce=self.announce, printed=self.printed)
         try:
-            opener = ModelOpener(runtime=self.runtime, announce=self.announce, printed=self.printed)
-            return opener.open_model(step, candidates, tried)
+            with MemoryBound(self._memory_limit(step), os.cpu_count() or 1):
+                return opener.open_model(step, candidates, tried)
         except OrtdeployError as error:
             return error
+        finally:
+            if step.trim:
+                trim_memory()
+
+    def _memory_limit(self, opening: OpenSession) -> int | None:
+        """Return the least that a job of these sessions may take, or the control group of this process."""
+        steps = (step for step in self.plan.steps if isinstance(step, RunJob) and step.session == opening.session)
+        limits = [*(step.memory_limit for step in steps), memory_of_the_group()]
+        return min((limit for limit in limits if limit is not None), default=None)
 
     def _load_adapter(self, step: LoadAdapter, opened: _Opened) -> _Opened:
         if isinstance(opened, OrtdeployError):

@@ -157,6 +157,15 @@ class ValueFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WeightFacts:
+    """How many bytes a model's weights take, those of convolutions among them, and whether they lie in other files."""
+
+    size: int = 0
+    of_convolutions: int = 0
+    external: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
     """A model file as its bytes tell it; without `inputs` and `outputs` where `problem` says why.
 
@@ -176,6 +185,7 @@ class ModelFacts:
     unranked: tuple[str, ...] = ()
     skeleton: bytes = field(default=b"", repr=False, compare=False)
     compiled_by: tuple[str, ...] = ()
+    weights: WeightFacts = WeightFacts()
     problem: Problem | None = None
 
 
@@ -253,13 +263,14 @@ class InputFacts:
 class OutputFacts:
     """A job's output place: absent, empty, part (some parts are committed), finished, stale or foreign (not ours).
 
-    `stale`: it makes room for a new run; `run` is the last one's.
+    `stale`: it makes room for a new run; `run` is the last one's. `free_bytes` are left on its file system.
     """
 
     state: str = "absent"
     run: str | None = None
     identity: Mapping[str, str] = field(default_factory=dict)
     rows: int = 0
+    free_bytes: int | None = None
     missing_package: Package | None = None
     problem: Problem | None = None
 
@@ -271,6 +282,34 @@ class BatchTrial:
     rows: int
     problem: str
     fitting: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPart:
+    """One part of what a job takes: process, weights, activations, or rows and results; its size in bytes."""
+
+    what: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryForecast:
+    """What a job is predicted to take at most, in bytes, and what of it is not known from the graph.
+
+    `fitting` is the largest batch that its limits have room for, where its own does not fit. `disk` is what its output
+    takes, where that does not depend on values.
+    """
+
+    parts: tuple[MemoryPart, ...]
+    unknown: str | None = None
+    limit: int | None = None
+    fitting: int | None = None
+    disk: int | None = None
+
+    @property
+    def total(self) -> int:
+        """The sum of what is known."""
+        return sum(part.size for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,8 +350,8 @@ class FirstRows:
 class Facts:
     """Everything that planning one manifest needs to know; the keys are the manifest's names.
 
-    `path_problems` are those of files that options name, by kind and path as written. `first_rows` and
-    `batch_trials` are of jobs that nothing else speaks against.
+    `path_problems` are those of files that options name, by kind and path as written. `first_rows`, `batch_trials` and
+    `memory` are of jobs that nothing else speaks against.
     """
 
     runtime: RuntimeFacts
@@ -325,3 +364,4 @@ class Facts:
     path_problems: Mapping[tuple[str, str], Problem] = field(default_factory=dict)
     first_rows: Mapping[str, FirstRows] = field(default_factory=dict)
     batch_trials: Mapping[str, BatchTrial] = field(default_factory=dict)
+    memory: Mapping[str, MemoryForecast] = field(default_factory=dict)

@@ -21,6 +21,7 @@ from ortdeploy.feeds import open_rows
 from ortdeploy.job_statistics import JobStatistics
 from ortdeploy.ledger import Ledger, OutputRecord, Part, now
 from ortdeploy.live import Live
+from ortdeploy.memory_watch import MemoryWatch
 from ortdeploy.merges import complete_merges
 from ortdeploy.native_output import because
 from ortdeploy.opening import OpenedModel
@@ -31,6 +32,7 @@ from ortdeploy.plan import LoadAdapter, Plan, RunJob
 from ortdeploy.provenance import provenance
 from ortdeploy.report import write_report
 from ortdeploy.results import JobResult, Observer, Status
+from ortdeploy.sizes import format_size
 from ortdeploy.sources.files import file_states
 
 if TYPE_CHECKING:
@@ -78,6 +80,7 @@ class JobRun:
         self._writer = PartWriter(step, self._folder, self._origin)
         self._statistics = JobStatistics({}, self._pipeline, self._writer)
         self._budget = ErrorBudget(step, 0)
+        self._memory = MemoryWatch(step.memory_limit, len(opened.sessions) + 1, trim=step.trim)
         self._done = 0
         self._part = 0
         self._pending: list[FailedRow] = []
@@ -95,7 +98,8 @@ class JobRun:
         """Run what is not committed yet. Whatever ends the job early leaves it so that it can go on."""
         status, reason = Status.FAILED, None
         try:
-            status = self._work()
+            with self._memory.bound:
+                status = self._work()
             if status is Status.NOTHING_TO_DO and not self._begun:
                 return self._result(status, None)
         except (StoppedError, KeyboardInterrupt) as error:
@@ -104,7 +108,8 @@ class JobRun:
         except OSError as error:
             reason = f"{error.filename or self._folder}: {error.strerror}"
         except MemoryError as error:
-            reason = f"memory ran out; a smaller batch or rows_per_part needs less ({error})"
+            within = f" within {format_size(self._memory.limit)}" if self._memory.limit else ""
+            reason = f"memory ran out{within}; a smaller batch or rows_per_part needs less ({error})"
         except ProviderFailedError as error:
             reason, self._provider_failed = f"{error}{because(self._printed())}", True
         except OrtdeployError as error:
@@ -212,12 +217,25 @@ class JobRun:
                 if self._live is not None:
                     self._live.rows_done(self._done, self._budget.failed)
                 yield one
+                if self._memory.is_near():
+                    self._keep_to_memory()
         except BudgetError as error:
             self._ended, self._refused = error, one.outcome.failed
         except (OSError, MemoryError, OrtdeployError) as error:
             self._ended = error
         finally:
             finished.close()  # type: ignore[attr-defined]  # it is a generator
+
+    def _keep_to_memory(self) -> None:
+        """Run smaller batches, near the limit. Raises OrtdeployError beyond it, where nothing else helps."""
+        smaller = [member.rows.run_smaller() for member in self._pipeline.members]
+        taken, limit = format_size(self._memory.resident), format_size(self._memory.limit or 0)
+        self._log.warning("job.near_limit", resident=taken, limit=limit)
+        if self._memory.is_over and not any(smaller):
+            raise OrtdeployError(
+                f"the process takes {taken} of memory and may take {limit}, with batches that cannot be smaller. Raise "
+                "limits: {memory: …}, or write memory: lean for the model"
+            )
 
     def _rest_of_part(self, first: Finished, blocks: Iterator[Finished]) -> Iterator[Finished]:
         """Yield the further blocks of the part that begins with `first`."""
@@ -233,7 +251,21 @@ class JobRun:
         """Write one part under a temporary name, rename it, commit it."""
         part = self._writer.write(self._part, blocks)
         if part is not None:
+            self._check_disk(part)
             self._commit(part)
+
+    def _check_disk(self, part: Part) -> None:
+        """Raise OrtdeployError when a part is one too many for the disk that the job may use; it is not committed."""
+        limit = self._step.disk_limit
+        if limit is None or part.file is None:
+            return
+        taken = part.bytes + sum(one.bytes for one in self._parts())
+        if taken > limit:
+            (self._folder / part.file).unlink()
+            raise OrtdeployError(
+                f"the output would take {format_size(taken)} and may take {format_size(limit)}; its last part is not "
+                "committed. Raise limits: {disk: …}, or write fewer columns"
+            )
 
     def _log_block(self, finished: Finished) -> None:
         block = finished.block

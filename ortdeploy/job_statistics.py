@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from ortdeploy.memory import peak_memory
+from ortdeploy.memory import peak_memory, process_usage
 from ortdeploy.part_writer import PartWriter
 from ortdeploy.pipeline import Pipeline
 from ortdeploy.timing import Histogram, sum_of
@@ -22,6 +22,7 @@ class JobStatistics:
     def __init__(self, earlier: Mapping[str, Any], pipeline: Pipeline, writer: PartWriter) -> None:
         """Take the numbers of the earlier runs, and who measures in this one."""
         self._begin = time.perf_counter()
+        self._usage = process_usage()
         self._earlier = earlier
         self._seconds_before = float(earlier.get("seconds", 0.0))
         self._pipeline = pipeline
@@ -58,7 +59,15 @@ class JobStatistics:
             "adapter_rows": dict(sorted(adapters.items())),
             "retries": int(self._earlier.get("retries", 0)) + sum(member.rows.retried for member in members),
             "peak_memory_bytes": max(peaks) if peaks else None,
+            "process": self._process(),
             "timeline": self._timeline,
+        }
+
+    def _process(self) -> dict[str, float]:
+        """Return what the process has used for the job, in this run and those before."""
+        before = self._earlier.get("process", {})
+        return {
+            name: round(before.get(name, 0) + value - self._usage[name], 3) for name, value in process_usage().items()
         }
 
     def _stages(self) -> dict[str, Histogram]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ortdeploy.ledger import output_file
+from ortdeploy.memory import resident_memory
 from ortdeploy.timing import Pace
 
 FOLDER = "live"
@@ -33,6 +34,7 @@ class Live:
             "failed": failed,
             "rows_per_second": round(rate, 1),
             "seconds_left": left,
+            "resident_bytes": resident_memory(),
         }
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,14 +1,70 @@
-"""How much memory this process takes."""
+"""How much memory this process takes, may take, and can give back."""
 
+import ctypes
 import sys
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 _KIB = 1024
+_CGROUP = Path("/sys/fs/cgroup")
+_LIMIT_FILES = ("memory.max", "memory.limit_in_bytes")
+"""Of control groups of version 2 and 1."""
 
 
 def resident_memory() -> int | None:
     """Return the resident set of this process in bytes; None where the system does not tell."""
     return _kib_of("/proc/self/status", "VmRSS:")
+
+
+def allocated_memory() -> int | None:
+    """Return this process's private writable memory in bytes, resident or not: what RLIMIT_DATA bounds."""
+    return _kib_of("/proc/self/status", "VmData:")
+
+
+def memory_of_the_group() -> int | None:
+    """Return the smallest memory limit of this process's control group and those above it, in bytes; None without one.
+
+    Version 1 gives a huge number where there is no limit.
+    """
+    limits = [limit for limit in map(_limit_in, _group_folders()) if limit is not None and limit < 1 << 60]
+    return min(limits, default=None)
+
+
+def _limit_in(folder: Path) -> int | None:
+    for name in _LIMIT_FILES:
+        with suppress(OSError):
+            text = (folder / name).read_text(encoding="ascii").strip()
+            return int(text) if text.isdecimal() else None
+    return None
+
+
+@cache
+def _group_folders() -> tuple[Path, ...]:
+    """Return the folders of this process's control groups, up to the root: `0::/a/b`, or `5:memory:/a` in version 1."""
+    folders = [_CGROUP, _CGROUP / "memory"]
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+            _, controllers, path = (*line.split(":", 2), "", "")[:3]
+            root = _CGROUP if not controllers else _CGROUP / "memory" if "memory" in controllers.split(",") else None
+            if root is not None:
+                own = root / path.lstrip("/")
+                folders += [own, *(parent for parent in own.parents if parent.is_relative_to(root))]
+    return tuple(dict.fromkeys(folders))
+
+
+def trim_memory() -> None:
+    """Give freed memory back to the system where the C library is glibc; elsewhere nothing happens."""
+    trim = _malloc_trim()
+    if trim is not None:
+        trim(0)
+
+
+@cache
+def _malloc_trim() -> "ctypes._NamedFuncPointer | None":
+    with suppress(OSError, AttributeError, TypeError):
+        return ctypes.CDLL(None).malloc_trim
+    return None
 
 
 def available_memory() -> int | None:
@@ -23,6 +79,28 @@ def _kib_of(path: str, name: str) -> int | None:
         return int(text.partition(name)[2].split()[0]) * _KIB
     except (OSError, ValueError, IndexError):
         return None
+
+
+def proportional_memory() -> int | None:
+    """Return this process's memory with pages that it shares counted in parts (PSS), in bytes; Linux tells it."""
+    return _kib_of("/proc/self/smaps_rollup", "\nPss:")
+
+
+def process_usage() -> dict[str, float]:
+    """Return what this process has used so far: seconds of processors, page faults, switches; nothing on Windows."""
+    try:
+        import resource  # noqa: PLC0415  not on Windows
+    except ImportError:
+        return {}
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return {
+        "cpu_seconds_user": usage.ru_utime,
+        "cpu_seconds_system": usage.ru_stime,
+        "minor_faults": usage.ru_minflt,
+        "major_faults": usage.ru_majflt,
+        "voluntary_switches": usage.ru_nvcsw,
+        "involuntary_switches": usage.ru_nivcsw,
+    }
 
 
 def peak_memory() -> int | None:

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from ortdeploy.deployment import Binding, Deployment, ResolvedJob, ResolvedModel, ResolvedProvider
-from ortdeploy.facts import AdapterFacts, FileState, ValueFacts
+from ortdeploy.facts import AdapterFacts, FileState, MemoryForecast, ValueFacts
 from ortdeploy.manifest.option_paths import with_full_paths, with_full_provider_paths
 from ortdeploy.manifest.spec import AdapterChoice, AdapterSpec, CheckSpec, StepSpec
 from ortdeploy.providers.catalogue import CPU, find_provider
 from ortdeploy.providers.options import serialise
 from ortdeploy.tensors import FLOATING, Shape, TensorType
+from ortdeploy.thread_budget import provider_with_threads, threads_of_session, with_threads
 
 FORMAT_VERSION = 3
 
@@ -68,7 +69,11 @@ class PlannedSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenSession:
-    """Open the sessions of a model: the first of `candidates` that can be opened as the plan says, or all of them."""
+    """Open the sessions of a model: the first of `candidates` that can be opened as the plan says, or all of them.
+
+    `shared_arena` are the settings of the process's arena where they use it; `trim`: freed memory goes back to the
+    system.
+    """
 
     session: str
     model: str
@@ -82,6 +87,8 @@ class OpenSession:
     options: Mapping[str, Any]
     run_options: Mapping[str, Any]
     cache: bool
+    shared_arena: Mapping[str, int] | None = None
+    trim: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +140,7 @@ class RunJob:
     `read_size` rows are read at once, several batches where rows are sorted by adapter. `files` are those to read;
     `first_row` rows came from others, in runs that are finished. `row_shapes` are those of `columns`. `replaces` is the
     run whose result makes room for this one's. `retry`: its failed rows are run, and nothing else. `progress_timeout`
-    is in seconds.
+    is in seconds, limits are in bytes. `memory` is what the job is predicted to take; `trim` as of its model.
     """
 
     job: str
@@ -172,6 +179,10 @@ class RunJob:
     replaces: str | None
     reports: tuple[str, ...] = ()
     retry: bool = False
+    memory_limit: int | None = None
+    disk_limit: int | None = None
+    memory: MemoryForecast | None = None
+    trim: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +258,7 @@ def make_plan(deployment: Deployment, only_job: str | None = None, *, retry: boo
         roots=spec.roots,
         facts=plan_facts(deployment),
         gates=make_checks(deployment, {job.model.spec.name for job in to_run if job.model.spec.gate}),
-        steps=tuple(_steps(to_run, spec.folder, retry=retry)),
+        steps=tuple(_steps(to_run, deployment, retry=retry)),
         finished=finished,
     )
 
@@ -377,17 +388,22 @@ def _finished(job: ResolvedJob) -> FinishedJob:
     return FinishedJob(job=job.spec.name, output=job.spec.output.path, rows=job.output.rows)
 
 
-def _steps(jobs: Sequence[ResolvedJob], folder: str, *, retry: bool) -> Iterator[Step]:
+def _steps(jobs: Sequence[ResolvedJob], deployment: Deployment, *, retry: bool) -> Iterator[Step]:
     opened: set[str] = set()
+    spec = deployment.spec
     for job in jobs:
         name = job.model.spec.name
         if name not in opened:
-            yield _open_session(job.model, folder)
+            threads = threads_of_session(job.model.spec, [one.spec for one in jobs])
+            varying = any(one.has_varying_shapes for one in jobs if one.model is job.model)
+            opening = _open_session(job.model, spec.folder, threads, varying=varying)
+            shared_arena = (spec.shared_arena or {}) if job.model.spec.memory.shared_arena else None
+            yield replace(opening, shared_arena=shared_arena)
             opened.add(name)
         for adapter in (adapter for adapter in job.adapters if adapter.name not in opened):
             yield _load_adapter(adapter, job.adapter_facts[adapter.name])
             opened.add(adapter.name)
-        yield replace(planned_job(job), retry=retry)
+        yield replace(planned_job(job), retry=retry, memory=deployment.facts.memory.get(job.spec.name))
 
 
 def _load_adapter(adapter: AdapterSpec, facts: AdapterFacts) -> LoadAdapter:
@@ -400,7 +416,13 @@ def _load_adapter(adapter: AdapterSpec, facts: AdapterFacts) -> LoadAdapter:
     )
 
 
-def _open_session(model: ResolvedModel, folder: str) -> OpenSession:
+def _open_session(
+    model: ResolvedModel, folder: str, threads: int | None = None, *, varying: bool = False
+) -> OpenSession:
+    """Write down a model's sessions, each with so many threads; `varying`: its runs may differ in shape."""
+    session = with_threads(model.spec.session, threads)
+    if varying and model.spec.memory.pattern_by_shape:
+        session = {"enable_mem_pattern": False, **session}
     return OpenSession(
         session=model.spec.name,
         model=model.spec.name,
@@ -409,7 +431,7 @@ def _open_session(model: ResolvedModel, folder: str) -> OpenSession:
         candidates=tuple(
             PlannedSession(
                 name=session.spec.name,
-                providers=tuple(_planned_provider(provider, folder) for provider in session.chain),
+                providers=tuple(_planned_provider(provider, folder, threads) for provider in session.chain),
                 count=session.spec.count,
                 predicted=session.prediction.nodes if session.prediction else None,
             )
@@ -419,15 +441,17 @@ def _open_session(model: ResolvedModel, folder: str) -> OpenSession:
         on_unavailable=model.spec.on_unavailable,
         cpu_fallback=model.spec.cpu_fallback,
         probe=model.spec.probe,
-        options=with_full_paths("session", model.spec.session, folder),
+        options=with_full_paths("session", session, folder),
         run_options=with_full_paths("run", model.spec.run, folder),
         cache=model.spec.cache,
+        trim=model.spec.memory.trim,
     )
 
 
-def _planned_provider(provider: ResolvedProvider, folder: str) -> PlannedProvider:
+def _planned_provider(provider: ResolvedProvider, folder: str, threads: int | None) -> PlannedProvider:
     device, known = provider.device, find_provider(provider.name)
-    options = serialise(known, with_full_provider_paths(known, provider.options, folder))
+    written = provider_with_threads(provider.name, provider.options, device.kind if device else "", threads)
+    options = serialise(known, with_full_provider_paths(known, written, folder))
     if device is None:
         return PlannedProvider(name=provider.name, options=options)
     planned = PlannedDevice(
@@ -477,6 +501,9 @@ def planned_job(job: ResolvedJob) -> RunJob:
         identity=job.identity,
         committed_rows=job.output.rows,
         reports=spec.reports,
+        memory_limit=spec.limits.memory,
+        disk_limit=spec.limits.disk,
+        trim=job.model.spec.memory.trim,
         replaces=job.output.run if job.output.state == "stale" else None,
     )
 

@@ -1,6 +1,7 @@
 """Gathers the facts that planning one manifest needs: runtime, models, adapters, labels, inputs, outputs."""
 
 import os
+import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -121,6 +122,7 @@ def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] =
                 if job.name in stale
                 else _probe_output(spec, job, state_dir, before[job.name], roots),
                 missing_package=_missing_package(job, host.runtime),
+                free_bytes=_free_bytes(_full(spec, job.output.path)),
             )
             for job in spec.jobs
         },
@@ -244,6 +246,16 @@ def _probe_output(spec: Spec, job: JobSpec, state_dir: Path, before: _Before, ro
     damage = _damage(folder, shown, record, {merge.file: merge.bytes for merge in before.merges})
     state = "finished" if record.status == "done" else "part"
     return OutputFacts(state=state, run=record.run, identity=record.identity, rows=record.rows, problem=damage)
+
+
+def _free_bytes(folder: Path) -> int | None:
+    """Return what is free on the file system of a folder that may not be there yet."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return None
 
 
 def _unwritable(folder: Path, shown: str, roots: tuple[str, ...]) -> Problem | None:

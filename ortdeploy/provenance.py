@@ -16,7 +16,7 @@ from ortdeploy.version import versions
 def plan_digest(plan: Plan, job: str) -> str:
     """Return the SHA-256 of what a plan says of one job; how far the job is does not change it."""
     steps = [
-        replace(step, files=(), rows=None, first_row=0, committed_rows=0, replaces=None, retry=False)
+        replace(step, files=(), rows=None, first_row=0, committed_rows=0, replaces=None, retry=False, memory=None)
         if isinstance(step, RunJob)
         else step
         for step in keep_jobs(plan, [job]).steps

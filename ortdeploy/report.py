@@ -9,6 +9,7 @@ from typing import Any
 
 from ortdeploy.job_statistics import run_share
 from ortdeploy.ledger import OutputRecord
+from ortdeploy.memory import proportional_memory, resident_memory
 from ortdeploy.part_files import open_whole
 from ortdeploy.pipeline import Member
 from ortdeploy.plan import OpenSession, Plan, RunJob
@@ -65,6 +66,12 @@ def write_report(
         "placement": dict(members[0].opened.session.placement),
         "sessions": [_session(member) for member in members],
         **_measured(record.statistics),
+        "memory": {
+            "limit_bytes": step.memory_limit,
+            "predicted_bytes": step.memory.total if step.memory else None,
+            "resident_bytes": resident_memory(),
+            "proportional_bytes": proportional_memory(),
+        },
         "parts": [asdict(part) for part in record.parts],
         "provenance": dict(origins),
         "versions": versions(),
@@ -89,6 +96,7 @@ def _measured(statistics: Mapping[str, Any]) -> dict[str, Any]:
         "retries": statistics["retries"],
         "timeline": statistics["timeline"],
         "peak_memory_bytes": statistics["peak_memory_bytes"],
+        "process": statistics.get("process", {}),
     }
 
 

@@ -84,6 +84,14 @@ class RowRunner:
         self.postprocess_times = Histogram()
         self.retried = 0
         self._smooth = True
+        self._wanted: int | None = None
+
+    def run_smaller(self) -> bool:
+        """Run half as many rows at once, from the next block on; return whether that can be. Any thread may ask."""
+        if self._feeder.fixed or self._size <= 1:
+            return False
+        self._wanted = -(-self._size // 2)
+        return True
 
     @property
     def run_times(self) -> Histogram:
@@ -102,6 +110,9 @@ class RowRunner:
 
     def run(self, prepared: Prepared) -> Outcome:
         """Run the rows of a block; rows that fail are named, the others give results."""
+        if self._wanted is not None:
+            self._run_at_most(self._wanted)
+            self._wanted = None
         block, failed = prepared.block, list(prepared.block.failed)
         pieces = self._run_smoothly(prepared) if self._smooth else None
         self._smooth = pieces is not None or prepared.feeds is None
@@ -245,11 +256,13 @@ class RowRunner:
         """Run fewer rows at once from now on: memory ran out with so many. Raises MemoryError where that can't be."""
         if self._feeder.fixed:
             raise MemoryError(str(error))
-        smaller = -(-rows // 2)
-        if smaller < self._size:
-            log.warning("batch.halved", rows=smaller, before=self._size)
-            self._size = smaller
-            self._feeder.run_less(smaller)
+        self._run_at_most(-(-rows // 2))
+
+    def _run_at_most(self, rows: int) -> None:
+        if rows < self._size:
+            log.warning("batch.halved", rows=rows, before=self._size)
+            self._size = rows
+            self._feeder.run_less(rows)
 
     def _skipped(self, block: Block, pieces: list[Piece], failed: list[FailedRow]) -> tuple[int, ...]:
         """Return the rows that are neither committed nor failed."""

@@ -34,7 +34,10 @@ class ChildBugError(Exception):
 
 
 def needs_supervision(plan: Plan) -> bool:
-    """Tell whether a plan runs anything but ONNX Runtime's own CPU provider, where a child can be given pipes."""
+    """Tell whether a plan runs anything but ONNX Runtime's own CPU provider, where a child can be given pipes.
+
+    An arena that sessions share stays as long as its process, so a plan that has one gets a process of its own too.
+    """
     providers = {
         provider.name
         for step in plan.steps
@@ -42,7 +45,8 @@ def needs_supervision(plan: Plan) -> bool:
         for candidate in step.candidates
         for provider in candidate.providers
     }
-    return sys.platform != "win32" and bool(providers - {CPU})
+    shares = any(isinstance(step, OpenSession) and step.shared_arena is not None for step in plan.steps)
+    return sys.platform != "win32" and (shares or bool(providers - {CPU}))
 
 
 @dataclass(slots=True, kw_only=True)

@@ -212,8 +212,9 @@ def _resolve(
     if deployment.jobs and not has_errors(diagnostics):
         from ortdeploy.batch_trial import try_batches  # noqa: PLC0415  only what has jobs
         from ortdeploy.first_rows import look_at_rows  # noqa: PLC0415  only what has jobs
+        from ortdeploy.memory_trial import forecast_memory  # noqa: PLC0415  only what has jobs
 
-        deployment = try_batches(look_at_rows(deployment))
+        deployment = forecast_memory(try_batches(look_at_rows(deployment)))
         diagnostics += check_rules(load_rules(TRIAL_RULES), deployment, spec)
     return deployment, diagnostics
 

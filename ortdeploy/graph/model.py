@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 
 from ortdeploy.digest import file_digest
 from ortdeploy.facts import ModelFacts, Problem, ValueFacts, unreadable
+from ortdeploy.graph.activations import weigh
 from ortdeploy.graph.layouts import image_uses
 from ortdeploy.graph.nodes import drop_weights, is_sound, read_nodes
 from ortdeploy.graph.ort_format import MAGIC as ORT_MAGIC
@@ -112,6 +113,7 @@ def _facts(path: Path, model: onnx.ModelProto, digest: str) -> ModelFacts:
     shapes = [value.tensor.shape for value in inputs]
     inputs = tuple(_told_by_nodes(inputs, model.graph))
     compiled_by = _look_at_compiled(path, model)
+    weights = weigh(model.graph)
     drop_weights(model.graph)
     sound = is_sound(model)
     nodes, unranked = read_nodes(model, infer=sound)
@@ -127,6 +129,7 @@ def _facts(path: Path, model: onnx.ModelProto, digest: str) -> ModelFacts:
         unranked=unranked,
         skeleton=model.SerializeToString() if sound else b"",
         compiled_by=compiled_by,
+        weights=weights,
     )
 
 

@@ -36,14 +36,8 @@ class Inferred:
 
 def infer_shapes(skeleton: bytes, inputs: Mapping[str, Sequence[int | None]]) -> Inferred:
     """Infer with the given shapes of some inputs; a graph that is not consistent as it stands is not judged."""
-    if not skeleton:
-        return Inferred()
-    model = onnx.ModelProto.FromString(skeleton)
-    _forget_shapes(model.graph)
-    try:
-        onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
-        model = onnx.inliner.inline_local_functions(model) if model.functions else model
-    except Exception:  # noqa: BLE001  onnx raises what it likes
+    model = _prepared(skeleton)
+    if model is None:
         return Inferred()
     inference = _Inference(model, inputs)
     problems = inference.run()
@@ -53,6 +47,31 @@ def infer_shapes(skeleton: bytes, inputs: Mapping[str, Sequence[int | None]]) ->
         if problem is not None:
             return Inferred(problem=problem)
     return Inferred(outputs={value.name: inference.shape(value.name) for value in model.graph.output})
+
+
+def infer_values(
+    skeleton: bytes, inputs: Mapping[str, Sequence[int | None]]
+) -> tuple[onnx.GraphProto, Mapping[str, onnx.TypeProto]] | None:
+    """Return the graph, the model's own functions inlined, with the type of each value as far as it can be inferred."""
+    model = _prepared(skeleton)
+    if model is None:
+        return None
+    inference = _Inference(model, inputs)
+    inference.run()
+    return model.graph, inference.types
+
+
+def _prepared(skeleton: bytes) -> onnx.ModelProto | None:
+    """Return a model to infer with; None where it is not consistent as it stands."""
+    if not skeleton:
+        return None
+    model = onnx.ModelProto.FromString(skeleton)
+    _forget_shapes(model.graph)
+    try:
+        onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+        return onnx.inliner.inline_local_functions(model) if model.functions else model
+    except Exception:  # noqa: BLE001  onnx raises what it likes
+        return None
 
 
 def _forget_shapes(graph: onnx.GraphProto) -> None:
@@ -87,13 +106,13 @@ class _Inference:
         self._opsets = list(model.opset_import)
         self._versions = {opset.domain: opset.version for opset in model.opset_import}
         self._ir_version = model.ir_version
-        self._types = {
+        self.types = {
             value.name: _with_shape(value.type, inputs[value.name]) if value.name in inputs else value.type
             for value in model.graph.input
         }
         self._data = {tensor.name: tensor for tensor in model.graph.initializer}
         for tensor in model.graph.initializer:
-            self._types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
+            self.types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
 
     def run(self) -> dict[int, str]:
         """Infer node by node; return those that cannot be, by their places, and why."""
@@ -103,14 +122,14 @@ class _Inference:
     def _infer(self, node: onnx.NodeProto) -> str | None:
         """Take note of a node's outputs; return why its inputs do not fit."""
         names = [name for name in node.input if name]
-        if any(name not in self._types for name in names):
+        if any(name not in self.types for name in names):
             return None
         try:
             schema = onnx.defs.get_schema(node.op_type, self._versions.get(node.domain, 1), node.domain)
             found = onnx.shape_inference.infer_node_outputs(
                 schema,
                 node,
-                {name: self._types[name] for name in names},
+                {name: self.types[name] for name in names},
                 {name: self._data[name] for name in names if name in self._data},
                 opset_imports=self._opsets,
                 ir_version=self._ir_version,
@@ -121,7 +140,7 @@ class _Inference:
             return str(error).rpartition("]")[2].strip().rstrip(".")
         except Exception:  # noqa: BLE001  onnx raises what it likes: no schema, a graph in the node
             return None
-        self._types.update(found)
+        self.types.update(found)
         self._compute(node, names)
         return self._wrong_count(node)
 
@@ -151,7 +170,7 @@ class _Inference:
             )
         if values is not None and values.size <= _SMALL:
             self._data[node.output[0]] = numpy_helper.from_array(values, node.output[0])
-            self._types[node.output[0]] = onnx.helper.make_tensor_type_proto(
+            self.types[node.output[0]] = onnx.helper.make_tensor_type_proto(
                 self._data[node.output[0]].data_type, list(values.shape)
             )
 
@@ -164,7 +183,7 @@ class _Inference:
         return f"it makes {_shown(after)} of {_shown(before)}"
 
     def shape(self, name: str) -> Shape | None:
-        kind = self._types.get(name)
+        kind = self.types.get(name)
         if kind is None or not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
             return None
         return tuple(dim.dim_value if dim.HasField("dim_value") else None for dim in kind.tensor_type.shape.dim)

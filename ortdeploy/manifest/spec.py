@@ -10,6 +10,8 @@ from typing import Any
 
 from ortdeploy.diagnostics import Span
 from ortdeploy.manifest.document import Document, Path
+from ortdeploy.manifest.memory import MemorySpec, arena_config, read_memory
+from ortdeploy.sizes import parse_size
 from ortdeploy.tensors import TensorType
 
 DEFAULT_ROWS_PER_PART = 100_000
@@ -88,6 +90,7 @@ class ModelSpec:
     probe: tuple[float, float] | None
     session: Mapping[str, Any]
     run: Mapping[str, Any]
+    memory: MemorySpec
     cache: bool
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -188,6 +191,19 @@ class OutputSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LimitsSpec:
+    """What a job may use: memory of its process and disk of its output in bytes, and threads; None: no limit.
+
+    `at` is where limits are written: the job's own, or the deployment's.
+    """
+
+    memory: int | None = None
+    threads: int | None = None
+    disk: int | None = None
+    at: Mapping[str, Path] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """A batch job. `batch_size` None: decided from the model; 0: the model has no dimension for rows.
 
@@ -209,6 +225,7 @@ class JobSpec:
     retries: int
     progress_timeout: float | None
     on_nan: str | None
+    limits: LimitsSpec
     reports: tuple[str, ...]
     at: Path
 
@@ -233,6 +250,7 @@ class Spec:
     models: tuple[ModelSpec, ...]
     adapters: tuple[AdapterSpec, ...]
     jobs: tuple[JobSpec, ...]
+    shared_arena: Mapping[str, int] | None
     document: Document = field(repr=False, compare=False)
 
     def model(self, name: str) -> ModelSpec | None:
@@ -284,7 +302,8 @@ def build_spec(
         chains={key: _chain(value, ("providers", key)) for key, value in data.get("providers", {}).items()},
         models=tuple(_model(key, value) for key, value in data["models"].items()),
         adapters=tuple(_adapter(key, value) for key, value in data.get("adapters", {}).items()),
-        jobs=tuple(_job(key, value) for key, value in data.get("jobs", {}).items()),
+        jobs=tuple(_job(key, value, data.get("limits", {})) for key, value in data.get("jobs", {}).items()),
+        shared_arena=arena_config(data["shared_arena"]) if "shared_arena" in data else None,
         document=document,
     )
 
@@ -307,6 +326,7 @@ def _provider(entry: Any, at: Path) -> ProviderSpec:
 
 def _model(name: str, data: Mapping[str, Any]) -> ModelSpec:
     at: Path = ("models", name)
+    memory = read_memory(data.get("memory", {}))
     return ModelSpec(
         name=name,
         path=data["path"],
@@ -317,8 +337,9 @@ def _model(name: str, data: Mapping[str, Any]) -> ModelSpec:
         on_unavailable=data.get("on_unavailable", "fail"),
         cpu_fallback=_cpu_fallback(data.get("cpu_fallback", "warn")),
         probe=_probe(data.get("probe", {})),
-        session=data.get("session", {}),
-        run=data.get("run", {}),
+        session=memory.session_options(data.get("session", {})),
+        run=memory.run_options(data.get("run", {})),
+        memory=memory,
         cache=data.get("cache", False),
         inputs=_tensors(data.get("inputs", {}), (*at, "inputs")),
         outputs=_tensors(data.get("outputs", {}), (*at, "outputs")),
@@ -399,7 +420,7 @@ def _adapter(name: str, data: Mapping[str, Any]) -> AdapterSpec:
     )
 
 
-def _job(name: str, data: Mapping[str, Any]) -> JobSpec:
+def _job(name: str, data: Mapping[str, Any], limits: Mapping[str, Any]) -> JobSpec:
     at: Path = ("jobs", name)
     batch, errors = data.get("batch", {}), data.get("errors", {})
     size, report = batch.get("size"), data.get("report", ())
@@ -419,6 +440,7 @@ def _job(name: str, data: Mapping[str, Any]) -> JobSpec:
         retries=errors.get("retries", 0),
         progress_timeout=_seconds(errors["progress_timeout"]) if "progress_timeout" in errors else None,
         on_nan=errors.get("on_nan"),
+        limits=_limits(limits, data.get("limits", {}), at),
         reports=(report,) if isinstance(report, str) else tuple(report),
         at=at,
     )
@@ -458,6 +480,14 @@ def _seconds(value: float | str) -> float:
         return float(value)
     number = value.rstrip("himns")
     return float(number) * _SECONDS[value[len(number) :]]
+
+
+def _limits(of_deployment: Mapping[str, Any], own: Mapping[str, Any], at: Path) -> LimitsSpec:
+    """Read limits, those of the deployment where the job has none of its own."""
+    data = {**of_deployment, **own}
+    memory, disk = (parse_size(data[key]) if key in data else None for key in ("memory", "disk"))
+    places = {key: (*at, "limits", key) if key in own else ("limits", key) for key in data}
+    return LimitsSpec(memory=memory, threads=data.get("threads"), disk=disk, at=places)
 
 
 def _output(data: Mapping[str, Any], at: Path) -> OutputSpec:

@@ -1,15 +1,13 @@
 """Provider options as their schemas describe them: how values become the text that each provider parses."""
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from ortdeploy.providers.catalogue import Provider
 from ortdeploy.schemas import load_schema
+from ortdeploy.sizes import parse_size
 
-_UNITS = {"B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([KMG]i?B|B)\Z")
 _BOOLEANS = {"1/0": ("1", "0"), "true/false": ("true", "false"), "True/False": ("True", "False")}
 
 
@@ -38,8 +36,8 @@ def _text(value: Any, facts: Mapping[str, Any], yes: str, no: str) -> str:
         return yes if value else no
     if isinstance(value, dict | list):
         return json.dumps(value)
-    size = _SIZE.match(value) if isinstance(value, str) and "anyOf" in facts else None
-    return str(int(float(size[1]) * _UNITS[size[2]])) if size else str(value)
+    size = parse_size(value) if isinstance(value, str) and "anyOf" in facts else None
+    return str(value if size is None else size)
 
 
 def path_options(provider: Provider | None, options: Mapping[str, Any]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from ortdeploy.rules.protocol import RuleModule
 SPEC_RULES: tuple[str, ...] = (
     "adapter-for-another-model",
     "adapter-placement",
+    "contradictory-memory",
     "contradictory-option",
     "crowded-device",
     "deprecated-provider-option",
@@ -29,6 +30,7 @@ SPEC_RULES: tuple[str, ...] = (
     "repeated-provider",
     "shared-output-path",
     "spinning-sessions",
+    "threads-over-limit",
     "undefined-adapter",
     "undefined-model",
     "undefined-provider-chain",
@@ -92,6 +94,8 @@ TRIAL_RULES = (
     "empty-input",
     "failing-rows",
     "not-finite-rows",
+    "over-disk-limit",
+    "over-memory-limit",
     "unusable-batch",
     "unusable-rows",
 )

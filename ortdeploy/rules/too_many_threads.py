@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import Certainty, Severity
 from ortdeploy.rules.protocol import Finding, Rule
+from ortdeploy.thread_budget import threads_of_session, with_threads
 
 if TYPE_CHECKING:
     from ortdeploy.deployment import Deployment
@@ -33,7 +34,8 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
         return
     usable = _usable_cores(machine)
     for model in deployment.models:
-        written = model.spec.session.get("intra_op_num_threads", 0)
+        limited = threads_of_session(model.spec, deployment.spec.jobs)
+        written = with_threads(model.spec.session, limited).get("intra_op_num_threads", 0)
         sessions = model.spec.sessions_at_once
         if sessions * (written or machine.cores) <= usable:
             continue

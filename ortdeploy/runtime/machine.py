@@ -5,6 +5,7 @@ import platform
 from pathlib import Path
 
 from ortdeploy.facts import MachineFacts
+from ortdeploy.memory import memory_of_the_group
 
 _FLAGS = (
     "amx_bf16", "amx_int8", "asimddp", "asimdhp", "avx", "avx2", "avx512_bf16", "avx512_fp16", "avx512_vnni", "avx512f",
@@ -52,10 +53,8 @@ def _memory() -> int | None:
     """Return the smaller of the machine's memory and the control group's limit, in bytes."""
     total = _read(_MEMINFO).partition("MemTotal:")[2].split()
     limits = [int(total[0]) * _KIB] if total and total[0].isdecimal() else []
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        text = _read(_CGROUP / name).strip()
-        limits += [int(text)] if text.isdecimal() else []
-    return min(limits, default=None)
+    group = memory_of_the_group()
+    return min([*limits, *([] if group is None else [group])], default=None)
 
 
 def _cpu_flags() -> tuple[str, ...]:

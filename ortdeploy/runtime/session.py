@@ -6,6 +6,7 @@ ONNX Runtime's Python wrapper retries on the CPU when a session cannot be create
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,13 @@ class OrtRuntime:
         session.add_adapter(step.adapter, adapter, step.parameters)
 
 
+@cache
+def _make_shared_arena(settings: tuple[tuple[str, int], ...]) -> None:
+    """Register the arena that sessions of this process share; one plan has one, and runs in a process of its own."""
+    memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
+    ort.create_and_register_allocator(memory, ort.OrtArenaCfg(dict(settings)) if settings else None)
+
+
 def _open(
     step: OpenSession, candidate: PlannedSession, path: Path | None = None, more: Mapping[str, Any] | None = None
 ) -> "OrtSession":
@@ -141,6 +149,8 @@ def _open(
     file = str(path or step.path)
     config = {**step.options.get("config", {}), **(more or {}).get("config", {})}
     options = _session_options({**step.options, **(more or {}), "config": config})
+    if step.shared_arena is not None:
+        _make_shared_arena(tuple(sorted(step.shared_arena.items())))
     if any(provider.device is None and provider.name != CPU for provider in candidate.providers):
         preload()  # ONNX Runtime looks for CUDA where the system has it, not where pip has put it
     if CPU not in {provider.name for provider in candidate.providers}:
@@ -155,7 +165,8 @@ def _open(
     except OrtdeployError:
         raise
     except Exception as error:
-        raise OrtdeployError(f'Model "{step.model}" cannot be opened: {_first_line(error)}') from error
+        why = f"memory ran out ({_first_line(error)})" if _NO_MEMORY.search(str(error)) else _first_line(error)
+        raise OrtdeployError(f'Model "{step.model}" cannot be opened: {why}') from error
     return OrtSession(session, step.run_options)
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SUFFIX = ".arrow"
+BLOCK_COPIES, PART_COPIES = 1, 0
 PACKAGE = Package(module="pyarrow", name="pyarrow", extra="tables")
 
 

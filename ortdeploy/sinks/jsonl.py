@@ -14,6 +14,7 @@ import numpy as np
 from ortdeploy.sinks.protocol import Column, Order, RowShape
 
 SUFFIX = ".jsonl"
+BLOCK_COPIES, PART_COPIES = 20, 0
 PACKAGE = None
 
 

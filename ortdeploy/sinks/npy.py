@@ -9,6 +9,7 @@ import numpy as np
 from ortdeploy.sinks.protocol import Column, Order, RowShape
 
 SUFFIX = ".npy"
+BLOCK_COPIES, PART_COPIES = 0, 0
 PACKAGE = None
 
 

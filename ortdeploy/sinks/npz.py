@@ -10,6 +10,7 @@ import numpy as np
 from ortdeploy.sinks.protocol import Column, Order, RowShape
 
 SUFFIX = ".npz"
+BLOCK_COPIES, PART_COPIES = 0, 2
 PACKAGE = None
 
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pyarrow.parquet import ParquetWriter
 
 SUFFIX = ".parquet"
+BLOCK_COPIES, PART_COPIES = 2, 0
 PACKAGE = Package(module="pyarrow", name="pyarrow", extra="tables")
 
 

@@ -31,6 +31,10 @@ class SinkModule(Protocol):
     """The names that a format's module has."""
 
     SUFFIX: str
+    BLOCK_COPIES: int
+    """What writing a block of results takes beside it, in units of its size."""
+    PART_COPIES: int
+    """What a part takes in memory until it is whole, in units of its size."""
 
     @property
     def PACKAGE(self) -> Package | None:  # noqa: N802  a module constant

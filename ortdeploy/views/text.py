@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from ortdeploy.diagnostics import Certainty, Diagnostic, Severity
 from ortdeploy.masking import masked
+from ortdeploy.sizes import format_size
 from ortdeploy.tensors import format_shape
 
 if TYPE_CHECKING:
     from ortdeploy.check_run import CheckResult
-    from ortdeploy.facts import AdapterFacts
+    from ortdeploy.facts import AdapterFacts, MemoryForecast
     from ortdeploy.plan import FinishedJob, LoadAdapter, OpenSession, Plan, PlannedInput, PlannedProvider, RunJob
     from ortdeploy.probe import Digested
     from ortdeploy.results import JobResult
@@ -165,8 +166,18 @@ def _render_job(step: "RunJob", paint: Paint) -> Iterator[str]:
     yield f"{paint('+', _GREEN)} {verb}: {rows} rows of {', '.join(step.patterns)} ({step.format}), {size}{adapter}"
     for planned in step.inputs:
         yield f"    {_render_input(planned)}"
+    if step.memory is not None:
+        yield f"    {_render_memory(step.memory)}"
     columns = ", ".join((*step.key, *step.columns))
     yield f"    writes {step.output}/part-*.{step.output_format}: {columns}"
+
+
+def _render_memory(forecast: "MemoryForecast") -> str:
+    """`memory 143 MiB of 512 MiB predicted: process 98 MiB, weights 13 MiB, …`."""
+    parts = ", ".join(f"{part.what} {format_size(part.size)}" for part in forecast.parts)
+    limit = f" of {format_size(forecast.limit)}" if forecast.limit else ""
+    unknown = f"; only a run tells its {forecast.unknown}" if forecast.unknown else ""
+    return f"memory {format_size(forecast.total)}{limit} predicted: {parts}{unknown}"
 
 
 def _render_input(planned: "PlannedInput") -> str:
@@ -257,6 +268,6 @@ def render_status(jobs: "Sequence[JobStatus]", *, verbose: bool = False) -> str:
 def _render_live(job: str, live: Mapping[str, Any]) -> str:
     total = "" if live["total"] is None else f" of {live['total']:,}"
     left = "" if live["seconds_left"] is None else f", {live['seconds_left']:,} s left"
-    return (
-        f"{job}: {live['done']:,}{total} rows, {live['failed']:,} failed, {live['rows_per_second']:,.0f} rows/s{left}"
-    )
+    memory = f", {format_size(live['resident_bytes'])} of memory" if live.get("resident_bytes") else ""
+    rate = f"{live['rows_per_second']:,.0f} rows/s"
+    return f"{job}: {live['done']:,}{total} rows, {live['failed']:,} failed, {rate}{left}{memory}"

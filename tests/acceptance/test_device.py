@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from conftest import MANIFEST, REPOSITORY, Cli
 
+from ortdeploy import memory
 from ortdeploy.device_file import dump_device, load_device
 from ortdeploy.facts import MachineFacts
 from ortdeploy.manifest.document import parse_document
@@ -108,6 +109,7 @@ def test_a_wrong_device_file_is_a_diagnostic(cli: Cli, deployment: Path, text: s
 
 def test_quota_and_memory_of_a_control_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_CGROUP", tmp_path)
+    monkeypatch.setattr(memory, "_group_folders", lambda: (tmp_path,))
     assert probe_machine().cpu_quota is None
     (tmp_path / "cpu.max").write_text("150000 100000\n")
     (tmp_path / "memory.max").write_text("268435456\n")

@@ -13,6 +13,8 @@ from ortdeploy.facts import (
     FirstRows,
     InputFacts,
     MachineFacts,
+    MemoryForecast,
+    MemoryPart,
     ModelFacts,
     NodeFacts,
     OutputFacts,
@@ -129,7 +131,14 @@ def output_facts(data: Mapping[str, Any]) -> OutputFacts:
         identity=data.get("identity", {}),
         problem=problem,
         missing_package=package(data.get("missing_package")),
+        free_bytes=data.get("free_bytes"),
     )
+
+
+def memory_forecast(data: Mapping[str, Any], limit: int | None) -> MemoryForecast:
+    """`{activations: 100, disk: 5, fitting: 4}`: parts by name, in bytes."""
+    parts = tuple(MemoryPart(what=key, size=size) for key, size in data.items() if key not in {"disk", "fitting"})
+    return MemoryForecast(parts=parts, limit=limit, fitting=data.get("fitting"), disk=data.get("disk"))
 
 
 def file_facts(data: Mapping[str, Any]) -> FileFacts:
@@ -180,7 +189,7 @@ def machine(data: Mapping[str, Any]) -> MachineFacts:
         python="3.11",
         cores=data["cores"],
         cpu_quota=data.get("cpu_quota"),
-        memory_bytes=None,
+        memory_bytes=data.get("memory_bytes"),
         cpu_flags=tuple(data.get("cpu_flags", ())),
     )
 
@@ -225,6 +234,11 @@ def make_facts(spec: Spec, data: Mapping[str, Any] | None = None) -> Facts:
         batch_trials={
             name: BatchTrial(rows=found["rows"], problem="it does not fit", fitting=tuple(found.get("fitting", [])))
             for name, found in data.get("batch_trials", {}).items()
+        },
+        memory={
+            job.name: memory_forecast(data["memory"][job.name], job.limits.memory)
+            for job in spec.jobs
+            if job.name in data.get("memory", {})
         },
         labels={path: file_facts(data.get("labels", {}).get(path, {})) for path in labels},
     )

@@ -1,0 +1,118 @@
+"""What `plan` predicts of a job's memory against what the job takes; limits that hold; memory over varying shapes."""
+
+import json
+import shutil
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from apply import save_mlp
+from engine import save_cnn, save_transformer
+from measure import describe_machine, ortdeploy
+
+MIB = 1024 * 1024
+BATCHES = 6
+FILES, LONGEST, ROUNDS = 600, 384, 3
+
+CASES = [
+    *(("mlp", (512,), size) for size in (32, 256, 1024, 4096, 16384)),
+    *(("cnn", (3, 96, 96), size) for size in (1, 8, 32, 64, 128)),
+    *(("transformer", (192, 384), size) for size in (1, 4, 16, 32, 64)),
+]
+
+MANIFEST = """\
+version: 1
+models:
+  m: {{path: {model}.onnx{more}}}
+jobs:
+  run:
+    model: m
+    input: {{path: {data}}}
+    batch: {{size: {size}}}
+    output: {{path: out, format: npy}}
+    limits: {limits}
+"""
+
+
+def prepare(folder: Path) -> None:
+    """Make the three models, and files of varying shapes for the transformer."""
+    save_mlp(folder / "mlp.onnx", 512, 2048)
+    save_cnn(folder / "cnn.onnx", 96)
+    save_transformer(folder / "transformer.onnx", 192, 384)
+    save_transformer(folder / "tokens.onnx", "tokens", 256)
+    (folder / "varying").mkdir()
+    random = np.random.default_rng(0)
+    for number in range(FILES):
+        tokens = int(random.integers(1, LONGEST))
+        array = random.normal(size=(1, tokens, 256)).astype(np.float32)
+        onnx.save_tensor(onnx.numpy_helper.from_array(array), str(folder / f"varying/{number:04}.pb"))
+
+
+def apply(folder: Path, **manifest: Any) -> tuple[int, str, Mapping[str, Any]]:
+    """Apply a job; return its exit code, what it said, and its report."""
+    for place in (folder / "out", folder / ".ortdeploy"):
+        shutil.rmtree(place, ignore_errors=True)
+    (folder / "m.yaml").write_text(MANIFEST.format(**({"more": "", "limits": "{}"} | manifest)))
+    done = subprocess.run(ortdeploy("apply", "-q", "m.yaml"), cwd=folder, capture_output=True, text=True, check=False)
+    report = folder / "out/_run.json"
+    return done.returncode, done.stdout + done.stderr, json.loads(report.read_text()) if report.is_file() else {}
+
+
+def predictions(folder: Path) -> None:
+    """Print predicted over measured for every case, and what becomes of jobs with limits around the prediction."""
+    good = 0
+    for model, shape, size in CASES:
+        np.save(folder / "data.npy", np.zeros((size * BATCHES, *shape), dtype=np.float32))
+        _, _, report = apply(folder, model=model, data="data.npy", size=size)
+        predicted, measured = report["memory"]["predicted_bytes"], report["peak_memory_bytes"]
+        ratio = predicted / measured
+        good += 0.95 <= ratio <= 1.10
+        ends = []
+        for share in (1.2, 0.8):
+            code, said, limited = apply(
+                folder, model=model, data="data.npy", size=size, limits=f"{{memory: {int(predicted * share)}}}"
+            )
+            refused = "over-memory-limit" in said
+            ends.append("refused" if refused else f"exit {code}, batch {limited['sessions'][0]['batch_size']}")
+        print(
+            f"{model} of {size} rows: predicted {predicted / MIB:.0f} MiB, measured {measured / MIB:.0f}, ratio "
+            f"{ratio:.2f}; with 1.2 times that {ends[0]}, with 0.8 {ends[1]}"
+        )
+    print(f"{good} of {len(CASES)} within -5 % and +10 %")
+
+
+def varying(folder: Path) -> None:
+    """Print what memory a job over varying shapes has gained at its end, and its seconds, by profile."""
+    settings = {"defaults": "", "lean": ", memory: lean", "fast": ", memory: fast"}
+    seconds: dict[str, list[float]] = {name: [] for name in settings}
+    gained: dict[str, list[float]] = {name: [] for name in settings}
+    for _ in range(ROUNDS):
+        for name, more in settings.items():
+            _, _, one = apply(folder, model="tokens", data="varying/0000.pb", size=1, more=more)
+            _, _, all_ = apply(folder, model="tokens", data="varying/*.pb", size=1, more=more)
+            gained[name].append((all_["memory"]["resident_bytes"] - one["memory"]["resident_bytes"]) / MIB)
+            seconds[name].append(all_["session_run"]["seconds"])
+    fastest = min(map(statistics.median, seconds.values()))
+    for name in settings:
+        print(
+            f"{FILES} files of varying shapes, {name}: {statistics.median(gained[name]):.0f} MiB gained, "
+            f"{statistics.median(seconds[name]) / fastest:.2f} of the fastest's seconds in session.run"
+        )
+
+
+def main() -> None:
+    """Measure and print."""
+    print(describe_machine())
+    with tempfile.TemporaryDirectory() as name:
+        prepare(Path(name))
+        predictions(Path(name))
+        varying(Path(name))
+
+
+if __name__ == "__main__":
+    main()

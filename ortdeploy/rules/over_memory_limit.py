@@ -1,0 +1,61 @@
+"""What it catches: a job that is predicted to take more memory than its limits allow, or than the machine has.
+
+Why: ONNX Runtime allocates while it runs. A job that needs more than there is ends in the kernel's out-of-memory
+killer, or slows the whole device down. The prediction counts the process, the weights of every session (those that are
+packed for the kernels twice while a session is opened), the activations at the batch's shapes with ONNX Runtime's
+arena and memory pattern, and the rows on their way.
+
+Example:
+
+    limits: {memory: 256MiB}
+    batch: {size: 512}              # whose activations take 800 MiB
+
+How to fix: the message names the largest batch that fits, where there is one. Otherwise open fewer sessions, write
+memory: lean, or raise the limit.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.diagnostics import Certainty
+from ortdeploy.rules.protocol import Finding, Rule
+from ortdeploy.sizes import format_size
+
+if TYPE_CHECKING:
+    from ortdeploy.deployment import Deployment, ResolvedJob
+    from ortdeploy.facts import MemoryForecast
+
+RULE = Rule(id="over-memory-limit", summary="More memory than there may be", certainty=Certainty.MACHINE)
+
+
+def check(deployment: "Deployment") -> Iterator[Finding]:
+    machine = deployment.facts.machine
+    for job in deployment.jobs:
+        forecast = deployment.facts.memory.get(job.spec.name)
+        if forecast is None:
+            continue
+        limit = forecast.limit
+        if limit is not None and forecast.total > limit:
+            bound = f"its limit is {format_size(limit)}"
+            at = job.spec.limits.at["memory"]
+        elif machine is not None and machine.memory_bytes is not None and forecast.total > machine.memory_bytes:
+            bound = f"the machine, or the control group of this process, has {format_size(machine.memory_bytes)}"
+            at = (*job.spec.at, "model")
+        else:
+            continue
+        parts = ", ".join(f"{part.what} {format_size(part.size)}" for part in forecast.parts)
+        detail = (
+            f'Job "{job.spec.name}" is predicted to take {format_size(forecast.total)} ({parts}), and {bound}. '
+            f"{_advice(job, forecast)}"
+        )
+        yield Finding(at=at, detail=detail, key=True, model=job.model.spec.name, job=job.spec.name)
+
+
+def _advice(job: "ResolvedJob", forecast: "MemoryForecast") -> str:
+    if forecast.fitting is not None:
+        return f"batch: {{size: {forecast.fitting}}} fits."
+    if job.model.spec.sessions_at_once > 1:
+        return "Open fewer sessions at once, or raise the limit."
+    if job.model.spec.memory.profile != "lean":
+        return "No smaller batch fits. Write memory: lean for the model, or raise the limit."
+    return "No smaller batch fits. Take a smaller model, or raise the limit."

@@ -1,0 +1,41 @@
+"""What it catches: sessions that are given more threads than the limits of a job allow.
+
+Why: limits: {threads: 2} divides two threads over the sessions of a job's model. A number written under session: wins
+over that, so the job would take what its limits forbid. Each session has at least one thread.
+
+Example:
+
+    session: {intra_op_num_threads: 4}
+    …
+    limits: {threads: 2}
+
+How to fix: leave intra_op_num_threads out, raise the limit, or open fewer sessions at once.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.manifest.spec import Spec
+
+RULE = Rule(id="threads-over-limit", summary="More threads than the limit")
+
+
+def check(spec: "Spec") -> Iterator[Finding]:
+    for job in spec.jobs:
+        model = spec.model(job.model)
+        if model is None or job.limits.threads is None:
+            continue
+        written = model.session.get("intra_op_num_threads", 0)
+        threads = model.sessions_at_once * (written or 1)
+        if threads > job.limits.threads:
+            each = f"{written} threads each" if written else "a thread each"
+            detail = (
+                f'Job "{job.name}" may use {job.limits.threads} threads, and the {model.sessions_at_once} sessions of '
+                f'model "{model.name}" have {each}. Leave intra_op_num_threads out, raise limits: {{threads: …}}, or '
+                "open fewer sessions at once."
+            )
+            at = (*model.at, "session", "intra_op_num_threads") if written else model.at
+            yield Finding(at=at, detail=detail, key=True, model=model.name, job=job.name)

@@ -1,0 +1,197 @@
+"""What jobs are predicted to take, on real graphs; and jobs that are held to limits, on real sessions."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Cli, run_process
+from onnx import TensorProto, helper
+from support.models import save_model
+
+from ortdeploy.graph.activations import activation_bytes
+from ortdeploy.graph.model import read_model
+from ortdeploy.plan import OpenSession
+from ortdeploy.plan_file import load_plans
+
+MIB = 1024 * 1024
+FLOAT = TensorProto.FLOAT
+Values = dict[str, tuple[int, Sequence[int | str | None]]]
+
+
+def chain_of(path: Path, *operators: str, width: int = 256) -> Path:
+    """x -> operator -> ... -> y, element by element or a product with a square matrix."""
+    nodes, at = [], "x"
+    for index, operator in enumerate(operators):
+        to = "y" if index == len(operators) - 1 else f"v{index}"
+        nodes.append(helper.make_node(operator, [at, "w"] if operator == "MatMul" else [at], [to]))
+        at = to
+    weights = {"w": np.eye(width, dtype=np.float32)}
+    return save_model(path, nodes, {"x": (FLOAT, ["batch", width])}, {"y": (FLOAT, ["batch", width])}, weights)
+
+
+ROW = 256 * 4
+
+
+@pytest.mark.parametrize(
+    ("operators", "buffers"),
+    [
+        (["Relu"], 1),
+        (["MatMul"], 1),
+        (["Relu", "Relu", "Relu"], 1),
+        (["MatMul", "MatMul"], 2),
+        (["MatMul"] * 6, 2),
+        (["MatMul", "Relu", "MatMul", "Relu"], 2),
+        (["MatMul", "Erf"], 2),
+    ],
+)
+def test_activations_are_what_is_in_use_at_once(tmp_path: Path, operators: list[str], buffers: int) -> None:
+    facts = read_model(chain_of(tmp_path / "m.onnx", *operators), "m.onnx")
+    assert activation_bytes(facts.skeleton, {"x": (10, 256)}) == buffers * 10 * ROW
+    assert facts.weights.size == 256 * ROW
+
+
+def test_an_input_that_is_needed_later_keeps_its_buffer(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Relu", ["b"], ["c"]),
+        helper.make_node("Concat", ["a", "b", "c"], ["y"], axis=1),
+    ]
+    path = save_model(tmp_path / "m.onnx", nodes, {"x": (FLOAT, ["n", 8])}, {"y": (FLOAT, ["n", 24])})
+    assert activation_bytes(read_model(path, "m").skeleton, {"x": (2, 8)}) == (3 * 8 + 24) * 2 * 4
+
+
+def test_channels_of_convolutions_are_counted_in_whole_blocks(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], kernel_shape=[1, 1])]
+    weights = {"w": np.zeros((24, 3, 1, 1), dtype=np.float32)}
+    takes: Values
+    gives: Values
+    takes, gives = {"x": (FLOAT, ["n", 3, "h", "v"])}, {"y": (FLOAT, ["n", 24, "h", "v"])}
+    path = save_model(tmp_path / "m.onnx", nodes, takes, gives, weights)
+    facts = read_model(path, "m")
+    assert activation_bytes(facts.skeleton, {"x": (1, 3, 16, 16)}) == 32 * 16 * 16 * 4
+    assert facts.weights.of_convolutions == facts.weights.size == 24 * 3 * 4
+
+
+def test_open_sizes_are_not_guessed(tmp_path: Path) -> None:
+    nodes = [helper.make_node("NonZero", ["x"], ["y"])]
+    path = save_model(tmp_path / "m.onnx", nodes, {"x": (FLOAT, ["n", 4])}, {"y": (TensorProto.INT64, [2, "k"])})
+    assert activation_bytes(read_model(path, "m").skeleton, {"x": (2, 4)}) is None
+    assert activation_bytes(b"", {"x": (2, 4)}) is None
+
+
+MANIFEST = """\
+version: 1
+{top}
+models:
+  wide: {{path: wide.onnx{model}}}
+jobs:
+  run:
+    model: wide
+    input: {{path: data.npy}}
+    batch: {{size: {size}}}
+    output: {{path: out, format: npy}}
+"""
+
+
+@pytest.fixture
+def wide(tmp_path: Path) -> Path:
+    """A model that makes 2 KiB rows 64 times as wide, twice, and sums them: 256 rows take 64 MiB at once."""
+    nodes = [
+        helper.make_node("Tile", ["x", "times"], ["a"]),
+        helper.make_node("Sin", ["a"], ["b"]),
+        helper.make_node("Cos", ["b"], ["c"]),
+        helper.make_node("ReduceSum", ["c"], ["y"], axes=[1], keepdims=1),
+    ]
+    weights = {"times": np.array([1, 64], dtype=np.int64)}
+    save_model(tmp_path / "wide.onnx", nodes, {"x": (FLOAT, ["n", 512])}, {"y": (FLOAT, ["n", 1])}, weights, opset=12)
+    np.save(tmp_path / "data.npy", np.ones((1024, 512), dtype=np.float32))
+    return tmp_path
+
+
+def write(folder: Path, *, top: str = "", model: str = "", size: int = 256) -> Path:
+    (folder / "m.yaml").write_text(MANIFEST.format(top=top, model=model, size=size))
+    return folder / "m.yaml"
+
+
+def test_a_plan_over_its_limit_is_refused_with_the_batch_that_fits(wide: Path, cli: Cli) -> None:
+    refused = cli("plan", write(wide, top="limits: {memory: 200MiB}"))
+    assert refused.code == 1
+    assert "[over-memory-limit]" in refused.out + refused.err
+    assert "batch: {size: 128} fits" in " ".join((refused.out + refused.err).split())
+    planned = cli("plan", write(wide, top="limits: {memory: 200MiB}", size=128))
+    assert planned.code == 0, planned.err
+    assert "MiB of 200 MiB predicted" in planned.out
+
+
+@pytest.mark.parametrize("limit", ["200MiB", "180MiB"])
+def test_a_job_keeps_to_its_limit(wide: Path, limit: str) -> None:
+    write(wide, top=f"limits: {{memory: {limit}}}", size=64)
+    done = run_process(["apply", "m.yaml"], cwd=wide)
+    assert done.code == 0, done.out + done.err
+    report = json.loads((wide / "out/_run.json").read_text())
+    assert report["peak_memory_bytes"] < int(limit[:3]) * MIB
+    assert report["memory"]["limit_bytes"] == int(limit[:3]) * MIB
+    assert report["rows"]["committed"] == 1024
+
+
+def test_a_job_that_was_let_through_is_still_held(wide: Path, cli: Cli) -> None:
+    """The plan is made without a limit, and then run with one that is too small for it."""
+    plan = wide / "plan.json"
+    assert cli("plan", write(wide, size=512), "--out", plan).code == 0
+    plan.write_text(plan.read_text().replace('"memory_limit": null', f'"memory_limit": {170 * MIB}'))
+    ended = run_process(["apply", "plan.json"], cwd=wide)
+    report = json.loads((wide / "out/_run.json").read_text())
+    assert "Traceback" not in ended.out + ended.err
+    assert report["peak_memory_bytes"] < 180 * MIB
+    if ended.code:
+        assert "memory" in report["reason"]
+    else:
+        assert report["sessions"][0]["batch_size"] < 512
+
+
+def test_threads_are_divided_over_the_sessions(wide: Path, cli: Cli) -> None:
+    quiet = "session: {config: {session.intra_op.allow_spinning: false}}"
+    model = f", sessions: [{{name: a, providers: [CPU], count: 2}}], {quiet}"
+    plan = wide / "plan.json"
+    assert cli("plan", write(wide, top="limits: {threads: 2}", model=model), "--out", plan).code == 0
+    (made,) = load_plans(plan.read_text())
+    assert [step.options["intra_op_num_threads"] for step in made.steps if isinstance(step, OpenSession)] == [1]
+
+
+@pytest.mark.parametrize("memory", ["lean", "fast", "{arena: shared, shrink_after_run: true}", "{prepacking: false}"])
+def test_every_profile_runs_and_gives_the_same_rows(wide: Path, memory: str) -> None:
+    write(wide, model=f", memory: {memory}", size=64)
+    done = run_process(["apply", "m.yaml"], cwd=wide)
+    assert done.code == 0, done.out + done.err
+    np.testing.assert_allclose(
+        np.concatenate([np.load(path) for path in sorted((wide / "out").glob("part-*"))]).ravel(),
+        512 * 64 * np.cos(np.sin(1.0)),
+        rtol=1e-3,
+    )
+
+
+def test_a_shared_arena_bounds_activations_and_runs_are_halved(wide: Path) -> None:
+    write(wide, top="shared_arena: {max: 24MiB, extend_strategy: same_as_requested}", model=", memory: {arena: shared}")
+    done = run_process(["apply", "m.yaml"], cwd=wide)
+    assert done.code == 0, done.out + done.err
+    report = json.loads((wide / "out/_run.json").read_text())
+    assert report["sessions"][0]["batch_size"] < 256
+    assert report["rows"]["committed"] == 1024
+
+
+def test_the_output_that_a_disk_limit_has_no_room_for_is_refused_by_the_plan(wide: Path, cli: Cli) -> None:
+    assert cli("plan", write(wide, top="limits: {disk: 5KB}")).code == 0
+    refused = cli("plan", write(wide, top="limits: {disk: 4KB}"))
+    assert refused.code == 1
+    assert "[over-disk-limit]" in refused.out + refused.err
+
+
+def test_the_report_tells_what_the_process_used(wide: Path, cli: Cli) -> None:
+    assert cli("apply", write(wide, size=64)).code == 0
+    report = json.loads((wide / "out/_run.json").read_text())
+    assert report["process"]["cpu_seconds_user"] > 0
+    assert report["process"]["minor_faults"] > 0
+    assert report["memory"]["predicted_bytes"] > 98 * MIB
