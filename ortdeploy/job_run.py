@@ -27,7 +27,7 @@ from ortdeploy.native_output import because
 from ortdeploy.opening import OpenedModel
 from ortdeploy.part_files import remove_temporaries, sync_folder
 from ortdeploy.part_writer import PartWriter
-from ortdeploy.pipeline import Finished, Pipeline
+from ortdeploy.stream import Finished, Stream
 from ortdeploy.plan import LoadAdapter, Plan, RunJob
 from ortdeploy.provenance import provenance
 from ortdeploy.report import write_report
@@ -75,10 +75,10 @@ class JobRun:
         self._stop = stop
         self._folder = Path(plan.folder) / step.output
         self._output = ledger.key(self._folder)
-        self._pipeline = Pipeline(step, opened.sessions, dispensable=opened.dispensable, stop=stop)
+        self._stream = Stream(step, opened.sessions, dispensable=opened.dispensable, stop=stop)
         self._origin = provenance(plan, step, opened)
         self._writer = PartWriter(step, self._folder, self._origin)
-        self._statistics = JobStatistics({}, self._pipeline, self._writer)
+        self._statistics = JobStatistics({}, self._stream, self._writer)
         self._budget = ErrorBudget(step, 0)
         self._memory = MemoryWatch(step.memory_limit, len(opened.sessions) + 1, trim=step.trim)
         self._done = 0
@@ -123,7 +123,7 @@ class JobRun:
     def _work(self) -> Status:
         if self._resume():
             return Status.NOTHING_TO_DO
-        self._stream()
+        self._write_parts()
         self._check_sum()
         return Status.DONE
 
@@ -189,16 +189,16 @@ class JobRun:
         self._done = known.rows
         self._part = len(known.parts)
         self._budget = ErrorBudget(self._step, sum(part.failed for part in known.parts))
-        self._statistics = JobStatistics(known.statistics, self._pipeline, self._writer)
+        self._statistics = JobStatistics(known.statistics, self._stream, self._writer)
 
-    def _stream(self) -> None:
+    def _write_parts(self) -> None:
         """Read blocks and write parts until the input ends, or what ends the job early."""
-        blocks = self._until_it_ends(self._pipeline.run(partial(open_rows, self._step, self._plan.folder), self._done))
+        blocks = self._until_it_ends(self._stream.run(partial(open_rows, self._step, self._plan.folder), self._done))
         for first in blocks:
             self._write_part(chain([first], self._rest_of_part(first, blocks)))
         if self._ended is not None:
             raise self._ended
-        if self._pipeline.stopped:
+        if self._stream.stopped:
             raise StoppedError
         self._check_files()
 
@@ -228,7 +228,7 @@ class JobRun:
 
     def _keep_to_memory(self) -> None:
         """Run smaller batches, near the limit. Raises OrtdeployError beyond it, where nothing else helps."""
-        smaller = [member.rows.run_smaller() for member in self._pipeline.members]
+        smaller = [member.rows.run_smaller() for member in self._stream.members]
         taken, limit = format_size(self._memory.resident), format_size(self._memory.limit or 0)
         self._log.warning("job.near_limit", resident=taken, limit=limit)
         if self._memory.is_over and not any(smaller):
@@ -379,7 +379,7 @@ class JobRun:
                 origins=self._ledger.provenance({part.provenance for part in record.parts if part.provenance}),
                 plan=self._plan,
                 step=self._step,
-                members=self._pipeline.members,
+                members=self._stream.members,
                 tried={one.session: one.reason for one in self._opened.tried},
                 seconds=self._statistics.seconds,
             )
@@ -399,7 +399,7 @@ class JobRun:
             seconds=self._statistics.seconds,
             reason=reason,
             provider_failed=self._provider_failed,
-            dropped=tuple(member.opened for member in self._pipeline.members if member.failure is not None),
+            dropped=tuple(member.opened for member in self._stream.members if member.failure is not None),
         )
 
 

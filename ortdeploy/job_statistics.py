@@ -7,7 +7,7 @@ from typing import Any
 
 from ortdeploy.memory import peak_memory, process_usage
 from ortdeploy.part_writer import PartWriter
-from ortdeploy.pipeline import Pipeline
+from ortdeploy.stream import Stream
 from ortdeploy.timing import Histogram, sum_of
 
 STAGES = ("read", "prepare", "run", "postprocess", "write", "commit")
@@ -19,13 +19,13 @@ _MOST_POINTS = 240
 class JobStatistics:
     """Adds what this run measures to what earlier runs of the job have left."""
 
-    def __init__(self, earlier: Mapping[str, Any], pipeline: Pipeline, writer: PartWriter) -> None:
+    def __init__(self, earlier: Mapping[str, Any], stream: Stream, writer: PartWriter) -> None:
         """Take the numbers of the earlier runs, and who measures in this one."""
         self._begin = time.perf_counter()
         self._usage = process_usage()
         self._earlier = earlier
         self._seconds_before = float(earlier.get("seconds", 0.0))
-        self._pipeline = pipeline
+        self._stream = stream
         self._writer = writer
         self._commit_times = Histogram()
         self._timeline: list[list[float]] = [list(point) for point in earlier.get("timeline", [])]
@@ -45,7 +45,7 @@ class JobStatistics:
 
     def plain(self) -> dict[str, Any]:
         """Return all numbers as JSON has them."""
-        members = self._pipeline.members
+        members = self._stream.members
         adapters = Counter(self._earlier.get("adapter_rows", {}))
         for member in members:
             adapters.update(
@@ -71,10 +71,10 @@ class JobStatistics:
         }
 
     def _stages(self) -> dict[str, Histogram]:
-        rows = [member.rows for member in self._pipeline.members]
+        rows = [member.rows for member in self._stream.members]
         now = {
-            "read": [self._pipeline.read_times],
-            "prepare": [self._pipeline.prepare_times],
+            "read": [self._stream.read_times],
+            "prepare": [self._stream.prepare_times],
             "run": [one.run_times for one in rows],
             "postprocess": [one.postprocess_times for one in rows],
             "write": [self._writer.write_times],

@@ -9,7 +9,7 @@ from typing import Any
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.ledger import Part
 from ortdeploy.part_files import open_whole
-from ortdeploy.pipeline import Finished
+from ortdeploy.stream import Finished
 from ortdeploy.plan import RunJob
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sinks.protocol import Column, Sink

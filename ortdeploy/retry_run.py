@@ -17,7 +17,7 @@ from ortdeploy.ledger import Merge, Part
 from ortdeploy.merges import complete, complete_merges
 from ortdeploy.part_files import TEMPORARY, open_synced, remove_temporaries, sync_folder
 from ortdeploy.part_writer import PartWriter
-from ortdeploy.pipeline import Finished, Pipeline
+from ortdeploy.stream import Finished, Stream
 from ortdeploy.results import JobResult, Status
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.protocol import FailedRow
@@ -59,7 +59,7 @@ class RetryRun(JobRun):
 
     def _retry_part(self, part: Part, attempts: Mapping[int, int]) -> None:
         """Run a part's failed rows, and put those that give a result now into the part."""
-        self._pipeline = Pipeline(self._step, self._opened.sessions, dispensable=False, stop=self._stop)
+        self._stream = Stream(self._step, self._opened.sessions, dispensable=False, stop=self._stop)
         writer = PartWriter(self._step, self._folder, self._origin)
         again = _Again()
 
@@ -71,10 +71,10 @@ class RetryRun(JobRun):
             self._observer.rows_done(self._done, len(again.failed))
             return finished
 
-        blocks = self._pipeline.run(partial(open_rows, self._step, self._plan.folder, sorted(attempts)), min(attempts))
+        blocks = self._stream.run(partial(open_rows, self._step, self._plan.folder, sorted(attempts)), min(attempts))
         new = self._folder / f".retry-{part.number:05d}{SINKS[self._step.output_format].SUFFIX}{TEMPORARY}"
         writer.write_file(new, map(noted, blocks))
-        if self._pipeline.stopped:
+        if self._stream.stopped:
             raise StoppedError
         if again.recovered:
             self._merge(part, set(attempts), again, new)

@@ -80,7 +80,7 @@ class _Ticket:
         return self._begun
 
 
-class Pipeline:
+class Stream:
     """The threads of one job."""
 
     def __init__(
