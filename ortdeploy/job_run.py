@@ -27,13 +27,13 @@ from ortdeploy.native_output import because
 from ortdeploy.opening import OpenedModel
 from ortdeploy.part_files import remove_temporaries, sync_folder
 from ortdeploy.part_writer import PartWriter
-from ortdeploy.stream import Finished, Stream
 from ortdeploy.plan import LoadAdapter, Plan, RunJob
 from ortdeploy.provenance import provenance
 from ortdeploy.report import write_report
 from ortdeploy.results import JobResult, Observer, Status
 from ortdeploy.sizes import format_size
 from ortdeploy.sources.files import file_states
+from ortdeploy.stream import Finished, Stream
 
 if TYPE_CHECKING:
     from ortdeploy.sources.protocol import FailedRow

@@ -9,10 +9,10 @@ from typing import Any
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.ledger import Part
 from ortdeploy.part_files import open_whole
-from ortdeploy.stream import Finished
 from ortdeploy.plan import RunJob
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sinks.protocol import Column, Sink
+from ortdeploy.stream import Finished
 from ortdeploy.timing import Histogram, timed
 
 

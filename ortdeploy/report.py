@@ -11,10 +11,10 @@ from ortdeploy.job_statistics import run_share
 from ortdeploy.ledger import OutputRecord
 from ortdeploy.memory import proportional_memory, resident_memory
 from ortdeploy.part_files import open_whole
-from ortdeploy.stream import Member
 from ortdeploy.plan import OpenSession, Plan, RunJob
 from ortdeploy.provenance import plan_digest
 from ortdeploy.reports.catalogue import REPORTS
+from ortdeploy.stream import Member
 from ortdeploy.timing import Histogram
 from ortdeploy.version import versions
 

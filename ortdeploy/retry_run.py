@@ -17,10 +17,10 @@ from ortdeploy.ledger import Merge, Part
 from ortdeploy.merges import complete, complete_merges
 from ortdeploy.part_files import TEMPORARY, open_synced, remove_temporaries, sync_folder
 from ortdeploy.part_writer import PartWriter
-from ortdeploy.stream import Finished, Stream
 from ortdeploy.results import JobResult, Status
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.protocol import FailedRow
+from ortdeploy.stream import Finished, Stream
 
 
 @dataclass(slots=True)
