@@ -78,9 +78,9 @@ def choose_batch(plan: Plan, step: RunJob, opened: OpenedModel, begun_with: int 
 
 def _key(plan: Plan, step: RunJob, opened: OpenedModel) -> str:
     """Return what a size holds for: this machine, the model's file and options, and its sessions."""
-    model = next(one for one in plan.steps if isinstance(one, OpenSession) and one.session == step.session)
+    models = [one.sha256 for one in plan.steps if isinstance(one, OpenSession) and one.session in step.sessions]
     sessions = [[one.candidate.name, one.instance] for one in opened.sessions]
-    parts = [platform.node(), model.sha256, sessions, plan_digest(plan, step.job)]
+    parts = [platform.node(), models, sessions, plan_digest(plan, step.job)]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

@@ -8,12 +8,14 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ortdeploy.facts import (
     TEXT_FORMATS,
     AdapterFacts,
     DeviceFacts,
+    DiffusionFacts,
     Facts,
     InputFacts,
     ModelFacts,
@@ -21,6 +23,7 @@ from ortdeploy.facts import (
     RuntimeFacts,
     ValueFacts,
 )
+from ortdeploy.manifest.pipelines import PipelineSpec
 from ortdeploy.manifest.spec import (
     AdapterSpec,
     JobSpec,
@@ -37,6 +40,7 @@ from ortdeploy.shares import allowed_count
 from ortdeploy.tensors import ROWS, WIDER, Shape, TensorType
 from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
 from ortdeploy.transforms.protocol import InapplicableError
+from ortdeploy.wiring import Wiring, wire
 
 DEFAULT_BATCH = 32
 
@@ -82,6 +86,16 @@ class ResolvedModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedPipeline:
+    """A pipeline with the models that it runs: its wires, or what is known of the folder of its preset."""
+
+    spec: PipelineSpec
+    parts: tuple[ResolvedModel, ...]
+    wiring: Wiring | None
+    diffusion: DiffusionFacts | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepProblem:
     """A step that cannot take what reaches it."""
 
@@ -123,10 +137,14 @@ class Binding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedJob:
-    """A job with everything it rests on. `batch_size` 0: each row is one run."""
+    """A job with everything it rests on. `batch_size` 0: each row is one run.
+
+    A pipeline stands for a `model` whose inputs and outputs are the pipeline's, and whose sessions are its models'.
+    """
 
     spec: JobSpec
     model: ResolvedModel
+    pipeline: ResolvedPipeline | None
     adapters: tuple[AdapterSpec, ...]
     adapter_facts: Mapping[str, AdapterFacts]
     input: InputFacts
@@ -161,6 +179,11 @@ class ResolvedJob:
             "postprocess": _digest([dict(step.options) for step in self.postprocess]),
             "output": _digest(output),
         }
+
+    @property
+    def models(self) -> tuple[ResolvedModel, ...]:
+        """The models that it opens: its own, or those of its pipeline."""
+        return self.pipeline.parts if self.pipeline else (self.model,)
 
     @property
     def is_finished(self) -> bool:
@@ -220,8 +243,66 @@ class Deployment:
 def resolve(spec: Spec, facts: Facts) -> Deployment:
     """Join what the user said with what is there."""
     models = {model.name: _resolve_model(spec, model, facts) for model in spec.models}
-    jobs = tuple(_resolve_job(spec, job, models[job.model], facts) for job in spec.jobs if job.model in models)
+    jobs = tuple(resolved for job in spec.jobs if (resolved := _resolve_any(spec, job, models, facts)))
     return Deployment(spec=spec, facts=facts, models=tuple(models.values()), jobs=jobs)
+
+
+def _resolve_any(spec: Spec, job: JobSpec, models: Mapping[str, ResolvedModel], facts: Facts) -> ResolvedJob | None:
+    """Resolve a job of a model or of a pipeline; None where either is not declared."""
+    pipeline = spec.pipeline(job.pipeline)
+    if pipeline is None:
+        model = models.get(job.model)
+        return _resolve_job(spec, job, model, facts) if model and not job.pipeline else None
+    if any(name not in models for name in pipeline.models):
+        return None
+    resolved = _resolve_pipeline(pipeline, job, models, facts)
+    return _resolve_job(spec, job, _as_model(resolved, facts), facts, resolved)
+
+
+def _resolve_pipeline(
+    pipeline: PipelineSpec, job: JobSpec, models: Mapping[str, ResolvedModel], facts: Facts
+) -> ResolvedPipeline:
+    parts = tuple(models[name] for name in pipeline.models)
+    if pipeline.preset is not None:
+        return ResolvedPipeline(spec=pipeline, parts=parts, wiring=None, diffusion=facts.diffusion[pipeline.name])
+    known = {part.spec.name: part.facts for part in parts}
+    wiring = wire(pipeline, known, partial(_arriving, job, facts.inputs[job.name]))
+    return ResolvedPipeline(spec=pipeline, parts=parts, wiring=wiring, diffusion=None)
+
+
+def _arriving(job: JobSpec, source: InputFacts, name: str) -> TensorType:
+    """Return the type in which a column reaches an input of a pipeline, after its prepare steps."""
+    column = job.input.columns.get(name, (name,))[0]
+    if column not in source.columns and len(source.columns) == 1 and name not in job.input.columns:
+        column = next(iter(source.columns))
+    tensor = source.columns.get(column, TensorType())
+    if source.format in TEXT_FORMATS and tensor.dtype is None:
+        tensor = replace(tensor, dtype="float32")
+    stages, _ = _infer_prepare(job.prepare.get(name, ()), tensor)
+    return stages[-1]
+
+
+def _as_model(pipeline: ResolvedPipeline, facts: Facts) -> ResolvedModel:
+    """Return the model that a pipeline stands for; a part that cannot be used is a problem of the whole."""
+    spec, parts = pipeline.spec, pipeline.parts
+    if pipeline.diffusion is not None:
+        problem = pipeline.diffusion.problem
+        inputs, outputs = pipeline.diffusion.inputs, pipeline.diffusion.outputs
+    else:
+        problem = None
+        wired = pipeline.wiring.outputs if pipeline.wiring else {}
+        inputs = tuple(pipeline.wiring.inputs.values()) if pipeline.wiring else ()
+        outputs = tuple(ValueFacts(name=name, kind="tensor", tensor=tensor) for name, tensor in wired.items())
+    problem = problem or next((part.facts.problem for part in parts if part.facts.problem), None)
+    made_of = [spec.definition, [[part.spec.name, part.facts.sha256] for part in parts]]
+    made_of += sorted([path, file.sha256] for path, file in facts.resources.items() if path in spec.definition)
+    made_of += [pipeline.diffusion.sha256] if pipeline.diffusion else []
+    first = parts[0]
+    return ResolvedModel(
+        spec=replace(first.spec, name=spec.name, sha256=None, inputs=(), outputs=(), checks=(), gate=False, at=spec.at),
+        facts=ModelFacts(path="", sha256=_digest(made_of), inputs=inputs, outputs=outputs, problem=problem),
+        sessions=tuple(session for part in parts for session in part.sessions),
+    )
 
 
 def _resolve_model(spec: Spec, model: ModelSpec, facts: Facts) -> ResolvedModel:
@@ -273,9 +354,12 @@ def choose_device(entry: ProviderSpec, devices: Sequence[DeviceFacts]) -> Device
     return None
 
 
-def _resolve_job(spec: Spec, job: JobSpec, model: ResolvedModel, facts: Facts) -> ResolvedJob:
+def _resolve_job(
+    spec: Spec, job: JobSpec, model: ResolvedModel, facts: Facts, pipeline: ResolvedPipeline | None = None
+) -> ResolvedJob:
     source = facts.inputs[job.name]
-    adapters = tuple(found for name in job.adapters.names if (found := spec.adapter(name)))
+    names = dict.fromkeys((*job.adapters.names, *(pipeline.spec.adapters if pipeline else ())))
+    adapters = tuple(found for name in names if (found := spec.adapter(name)))
     adapted = {one.name for adapter in adapters for one in facts.adapters[adapter.name].parameters}
     inputs = [value for value in model.facts.inputs if value.name not in adapted]  # those that columns feed
     targets = {value.name: _target(value, model.spec) for value in inputs}
@@ -287,6 +371,7 @@ def _resolve_job(spec: Spec, job: JobSpec, model: ResolvedModel, facts: Facts) -
     return ResolvedJob(
         spec=job,
         model=model,
+        pipeline=pipeline,
         adapters=adapters,
         adapter_facts={adapter.name: facts.adapters[adapter.name] for adapter in adapters},
         input=source,

@@ -17,6 +17,7 @@ from ortdeploy.ledger import Ledger
 from ortdeploy.memory import memory_of_the_group, trim_memory
 from ortdeploy.memory_watch import MemoryBound
 from ortdeploy.opening import Announce, ModelOpener, OpenedModel, TriedSession
+from ortdeploy.pipelines.compose import compose, failed_component
 from ortdeploy.plan import LoadAdapter, OpenSession, Plan, PlannedSession, RunJob
 from ortdeploy.results import JobResult, Observer, Status
 from ortdeploy.retry_run import RetryRun
@@ -89,7 +90,7 @@ class Execution:
 
     def _memory_limit(self, opening: OpenSession) -> int | None:
         """Return the least that a job of these sessions may take, or the control group of this process."""
-        steps = (step for step in self.plan.steps if isinstance(step, RunJob) and step.session == opening.session)
+        steps = (step for step in self.plan.steps if isinstance(step, RunJob) and opening.session in step.sessions)
         limits = [*(step.memory_limit for step in steps), memory_of_the_group()]
         return min((limit for limit in limits if limit is not None), default=None)
 
@@ -109,15 +110,32 @@ class Execution:
     def _run_job(self, step: RunJob, sessions: dict[str, _Opened]) -> JobResult:
         """Run a job; when the provider fails during it, go on with the model's next session where the job stopped."""
         while True:
-            opened = sessions[step.session]
+            opened = self._compose(step, sessions)
             if isinstance(opened, OrtdeployError):
                 log.error("job.failed", job=step.job, model=step.model, reason=str(opened))
                 return JobResult(job=step.job, status=Status.FAILED, output=step.output, reason=str(opened))
             result = self._run_on(step, opened)
-            if not (result.provider_failed and opened.rest):
-                sessions[step.session] = opened.without(result.dropped)
+            name = failed_component(opened) or step.session
+            failed = sessions.get(name)
+            if not (result.provider_failed and isinstance(failed, OpenedModel) and failed.rest):
+                if step.pipeline is None:
+                    sessions[name] = opened.without(result.dropped)
                 return result
-            sessions[step.session] = self._open_next(step, opened, result.reason or "")
+            sessions[name] = self._open_next(name, failed, result.reason or "")
+
+    @staticmethod
+    def _compose(step: RunJob, sessions: Mapping[str, _Opened]) -> _Opened:
+        """Return the sessions of a job: its model's, or those that a pipeline makes of its models'."""
+        if step.pipeline is None:
+            return sessions[step.session]
+        opened = {name: sessions[name] for name in step.pipeline.sessions}
+        refused = next((one for one in opened.values() if isinstance(one, OrtdeployError)), None)
+        if refused is not None:
+            return refused
+        try:
+            return compose(step.pipeline, {k: v for k, v in opened.items() if isinstance(v, OpenedModel)})
+        except OrtdeployError as error:
+            return error
 
     def _run_on(self, step: RunJob, opened: OpenedModel) -> JobResult:
         self.announce({"model": step.model, "job": step.job})
@@ -147,13 +165,13 @@ class Execution:
             except OrtdeployError:  # the job itself says what is wrong with its input
                 return step
 
-    def _open_next(self, job: RunJob, failed: OpenedModel, reason: str) -> _Opened:
-        """Open the next candidate after one whose provider failed, with the adapters that the job needs."""
+    def _open_next(self, session: str, failed: OpenedModel, reason: str) -> _Opened:
+        """Open the next candidate after one whose provider failed, with the adapters that jobs need."""
         name = failed.sessions[0].candidate.name
-        log.warning("session.failed", model=job.model, session=name, instance=0, reason=reason)
-        opening = next(s for s in self.plan.steps if isinstance(s, OpenSession) and s.session == job.session)
+        opening = next(s for s in self.plan.steps if isinstance(s, OpenSession) and s.session == session)
+        log.warning("session.failed", model=opening.model, session=name, instance=0, reason=reason)
         opened = self._open(opening, failed.rest, (*failed.tried, TriedSession(session=name, reason=reason)))
         for step in self.plan.steps:
-            if isinstance(step, LoadAdapter) and step.session == job.session:
+            if isinstance(step, LoadAdapter) and step.session == session:
                 opened = self._load_adapter(step, opened)
         return opened

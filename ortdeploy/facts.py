@@ -6,6 +6,7 @@ fact too: a `Problem`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ortdeploy.tensors import TensorType
 
@@ -200,6 +201,22 @@ class FileFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DiffusionFacts:
+    """A Stable-Diffusion-1/2-shaped folder: its scheduler's settings, and how its components are to be fed.
+
+    `ports` say by component the inputs' names, element types and ranks, and the output's name. `sha256` is of the files
+    beside the models.
+    """
+
+    sha256: str = ""
+    scheduler: Mapping[str, Any] = field(default_factory=dict)
+    ports: Mapping[str, Any] = field(default_factory=dict)
+    inputs: tuple[ValueFacts, ...] = ()
+    outputs: tuple[ValueFacts, ...] = ()
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterFacts:
     """A tensor that an adapter brings: the name of the graph's input that it feeds, its element type and shape."""
 
@@ -350,6 +367,7 @@ class FirstRows:
 class Facts:
     """Everything that planning one manifest needs to know; the keys are the manifest's names.
 
+    `resources` are files that operations read, `diffusion` the folders of presets by pipeline.
     `path_problems` are those of files that options name, by kind and path as written. `first_rows`, `batch_trials` and
     `memory` are of jobs that nothing else speaks against.
     """
@@ -361,6 +379,8 @@ class Facts:
     outputs: Mapping[str, OutputFacts]
     machine: MachineFacts | None = None
     labels: Mapping[str, FileFacts] = field(default_factory=dict)
+    resources: Mapping[str, FileFacts] = field(default_factory=dict)
+    diffusion: Mapping[str, DiffusionFacts] = field(default_factory=dict)
     path_problems: Mapping[tuple[str, str], Problem] = field(default_factory=dict)
     first_rows: Mapping[str, FirstRows] = field(default_factory=dict)
     batch_trials: Mapping[str, BatchTrial] = field(default_factory=dict)

@@ -90,7 +90,7 @@ class JobRun:
         self._live: Live | None = None
         self._reported = time.monotonic()
         self._provider_failed = False
-        loaded = (one for one in plan.steps if isinstance(one, LoadAdapter) and one.session == step.session)
+        loaded = (one for one in plan.steps if isinstance(one, LoadAdapter) and one.session in step.sessions)
         self._adapters = {one.path: _stat(one.path) for one in loaded}
         self._log = log.bind()  # once: the module's logger is a proxy that binds at every call
 
@@ -115,6 +115,7 @@ class JobRun:
         except OrtdeployError as error:
             reason = str(error)
         finally:
+            self._memory.end()
             self._observer.job_ended()
             if self._live is not None:
                 self._live.end()

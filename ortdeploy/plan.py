@@ -12,6 +12,7 @@ from ortdeploy.deployment import Binding, Deployment, ResolvedJob, ResolvedModel
 from ortdeploy.facts import AdapterFacts, FileState, MemoryForecast, ValueFacts
 from ortdeploy.manifest.option_paths import with_full_paths, with_full_provider_paths
 from ortdeploy.manifest.spec import AdapterChoice, AdapterSpec, CheckSpec, StepSpec
+from ortdeploy.planned_pipeline import PlannedPipeline, plan_pipeline
 from ortdeploy.providers.catalogue import CPU, find_provider
 from ortdeploy.providers.options import serialise
 from ortdeploy.tensors import FLOATING, Shape, TensorType
@@ -183,6 +184,17 @@ class RunJob:
     disk_limit: int | None = None
     memory: MemoryForecast | None = None
     trim: bool = False
+    pipeline: PlannedPipeline | None = None
+
+    @property
+    def adapter_names(self) -> tuple[str, ...]:
+        """Every adapter that a row may get, those of its pipeline's steps too."""
+        return (*self.adapters.names, *(self.pipeline.adapters if self.pipeline else ()))
+
+    @property
+    def sessions(self) -> tuple[str, ...]:
+        """The sessions that it needs: its model's, or those of its pipeline's models."""
+        return self.pipeline.sessions if self.pipeline else (self.session,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,7 +269,7 @@ def make_plan(deployment: Deployment, only_job: str | None = None, *, retry: boo
         sets=spec.sets,
         roots=spec.roots,
         facts=plan_facts(deployment),
-        gates=make_checks(deployment, {job.model.spec.name for job in to_run if job.model.spec.gate}),
+        gates=make_checks(deployment, {one.spec.name for job in to_run for one in job.models if one.spec.gate}),
         steps=tuple(_steps(to_run, deployment, retry=retry)),
         finished=finished,
     )
@@ -329,8 +341,8 @@ def on_cpu(step: OpenSession) -> OpenSession:
 def keep_jobs(plan: Plan, jobs: Collection[str]) -> Plan:
     """Return the part of a plan that some of its jobs need."""
     run = [step for step in plan.steps if isinstance(step, RunJob) and step.job in jobs]
-    sessions = {step.session for step in run}
-    adapters = {(step.session, name) for step in run for name in step.adapters.names}
+    sessions = {session for step in run for session in step.sessions}
+    adapters = {(session, name) for step in run for session in step.sessions for name in step.adapter_names}
     steps = tuple(
         step
         for step in plan.steps
@@ -371,6 +383,8 @@ def plan_facts(deployment: Deployment) -> tuple[Fact, ...]:
             for adapter in deployment.spec.adapters
         ),
         *(Fact(kind="labels", name=path, value=file.sha256) for path, file in deployment.facts.labels.items()),
+        *(Fact(kind="file", name=path, value=file.sha256) for path, file in deployment.facts.resources.items()),
+        *(Fact(kind="folder", name=name, value=one.sha256) for name, one in deployment.facts.diffusion.items()),
         *(
             Fact(kind="inputs", name=f"job {job.spec.name}: {', '.join(job.spec.input.paths)}", value=job.input.digest)
             for job in deployment.jobs
@@ -392,18 +406,19 @@ def _steps(jobs: Sequence[ResolvedJob], deployment: Deployment, *, retry: bool) 
     opened: set[str] = set()
     spec = deployment.spec
     for job in jobs:
-        name = job.model.spec.name
-        if name not in opened:
-            threads = threads_of_session(job.model.spec, [one.spec for one in jobs])
-            varying = any(one.has_varying_shapes for one in jobs if one.model is job.model)
-            opening = _open_session(job.model, spec.folder, threads, varying=varying)
-            shared_arena = (spec.shared_arena or {}) if job.model.spec.memory.shared_arena else None
+        for model in (model for model in job.models if model.spec.name not in opened):
+            limits = [one.spec.limits.threads for one in jobs if model in one.models]
+            varying = any(one.has_varying_shapes for one in jobs if model in one.models)
+            opening = _open_session(model, spec.folder, threads_of_session(model.spec, limits), varying=varying)
+            shared_arena = (spec.shared_arena or {}) if model.spec.memory.shared_arena else None
             yield replace(opening, shared_arena=shared_arena)
-            opened.add(name)
+            opened.add(model.spec.name)
         for adapter in (adapter for adapter in job.adapters if adapter.name not in opened):
             yield _load_adapter(adapter, job.adapter_facts[adapter.name])
             opened.add(adapter.name)
-        yield replace(planned_job(job), retry=retry, memory=deployment.facts.memory.get(job.spec.name))
+        pipeline = plan_pipeline(job.pipeline, spec.folder) if job.pipeline else None
+        memory = deployment.facts.memory.get(job.spec.name)
+        yield replace(planned_job(job), retry=retry, memory=memory, pipeline=pipeline)
 
 
 def _load_adapter(adapter: AdapterSpec, facts: AdapterFacts) -> LoadAdapter:
@@ -503,7 +518,7 @@ def planned_job(job: ResolvedJob) -> RunJob:
         reports=spec.reports,
         memory_limit=spec.limits.memory,
         disk_limit=spec.limits.disk,
-        trim=job.model.spec.memory.trim,
+        trim=any(model.spec.memory.trim for model in job.models),
         replaces=job.output.run if job.output.state == "stale" else None,
     )
 

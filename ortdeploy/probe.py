@@ -1,5 +1,6 @@
 """Gathers the facts that planning one manifest needs: runtime, models, adapters, labels, inputs, outputs."""
 
+import hashlib
 import os
 import shutil
 from collections.abc import Collection, Mapping
@@ -9,6 +10,7 @@ from pathlib import Path
 from ortdeploy.adapter_file import read_adapter
 from ortdeploy.diagnostics import Diagnostic
 from ortdeploy.digest import file_digest
+from ortdeploy.diffusion_folder import read_diffusion
 from ortdeploy.digest_cache import DigestCache
 from ortdeploy.facts import (
     AdapterFacts,
@@ -27,7 +29,7 @@ from ortdeploy.facts import (
 from ortdeploy.graph.model import read_model
 from ortdeploy.ledger import Merge, OutputRecord, output_key, read_ledger
 from ortdeploy.manifest.document import Path as DocumentPath
-from ortdeploy.manifest.option_paths import OptionPath, find_option_paths
+from ortdeploy.manifest.option_paths import OptionPath, find_option_paths, operation_paths
 from ortdeploy.manifest.spec import AdapterSpec, JobSpec, ModelSpec, Spec
 from ortdeploy.rules.catalogue import load_rule
 from ortdeploy.rules.protocol import Finding, diagnose
@@ -103,11 +105,12 @@ def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] =
     roots = (spec.folder, *spec.roots)
     before = {job.name: _look_back(_full(spec, job.output.path), state_dir) for job in spec.jobs}
     digests = DigestCache(state_dir)
+    models = {model.name: _probe_model(_full(spec, model.path), model.path, roots, digests) for model in spec.models}
     label_paths = {step.options["from"] for job in spec.jobs for step in job.postprocess if step.name == "labels"}
     return Facts(
         runtime=host.runtime,
         machine=host.machine,
-        models={model.name: _probe_model(_full(spec, model.path), model.path, roots, digests) for model in spec.models},
+        models=models,
         adapters={
             adapter.name: _probe_adapter(_full(spec, adapter.path), adapter.path, roots, digests)
             for adapter in spec.adapters
@@ -128,6 +131,12 @@ def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] =
         },
         labels={path: _probe_labels(_full(spec, path), path, roots) for path in label_paths},
         path_problems=_probe_option_paths(spec, roots),
+        resources={one.path: _probe_resource(spec, one, roots, digests) for one in operation_paths(spec)},
+        diffusion={
+            pipeline.name: read_diffusion(_full(spec, pipeline.preset.folder), pipeline.preset, models)
+            for pipeline in spec.pipelines
+            if pipeline.preset is not None
+        },
     )
 
 
@@ -210,6 +219,26 @@ def _probe_adapter(path: Path, shown: str, roots: tuple[str, ...], digests: Dige
         return facts if facts.problem is not None else replace(facts, sha256=digests.digest(path))
     except OSError as error:
         return AdapterFacts(path=str(path), problem=unreadable(shown, error))
+
+
+def _probe_resource(spec: Spec, option: OptionPath, roots: tuple[str, ...], digests: DigestCache) -> FileFacts:
+    """Return the digest of a file that an operation reads, or of all files of a folder."""
+    path = _full(spec, option.path)
+    problem = _stray(path, option.path, roots) or _option_path_problem(path, option)
+    if problem is not None:
+        return FileFacts(path=str(path), problem=problem)
+    try:
+        return FileFacts(path=str(path), sha256=_tree_digest(path, digests))
+    except OSError as error:
+        return FileFacts(path=str(path), problem=unreadable(option.path, error))
+
+
+def _tree_digest(path: Path, digests: DigestCache) -> str:
+    """Return the digest of a file, or of the names and digests of a folder's files."""
+    if path.is_file():
+        return digests.digest(path)
+    lines = [f"{digests.digest(one)}  {one.name}" for one in sorted(path.iterdir()) if one.is_file()]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def _probe_labels(path: Path, shown: str, roots: tuple[str, ...]) -> FileFacts:

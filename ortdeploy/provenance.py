@@ -26,18 +26,19 @@ def plan_digest(plan: Plan, job: str) -> str:
 
 def provenance(plan: Plan, step: RunJob, opened: OpenedModel) -> Mapping[str, Any]:
     """Return what this run's parts of a job are made from, as JSON has it."""
-    model = next(one for one in plan.steps if isinstance(one, OpenSession) and one.session == step.session)
+    models = [one for one in plan.steps if isinstance(one, OpenSession) and one.session in step.sessions]
     adapters = {
         one.adapter: one.sha256
         for one in plan.steps
-        if isinstance(one, LoadAdapter) and one.session == step.session and one.adapter in step.adapters.names
+        if isinstance(one, LoadAdapter) and one.session in step.sessions and one.adapter in step.adapter_names
     }
     return {
         "deployment": plan.deployment,
         "job": step.job,
         "plan": plan_digest(plan, step.job),
         "manifest": next(fact.value for fact in plan.facts if fact.kind == "manifest"),
-        "model": {"name": step.model, "sha256": model.sha256},
+        "model": {"name": step.model, "sha256": step.identity["model"]},
+        **({"components": {one.model: one.sha256 for one in models}} if step.pipeline else {}),
         "adapters": adapters,
         "sessions": {
             one.candidate.name: {

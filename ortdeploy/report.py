@@ -9,8 +9,10 @@ from typing import Any
 
 from ortdeploy.job_statistics import run_share
 from ortdeploy.ledger import OutputRecord
+from ortdeploy.masking import masked
 from ortdeploy.memory import proportional_memory, resident_memory
 from ortdeploy.part_files import open_whole
+from ortdeploy.pipelines.component import ComposedSession
 from ortdeploy.plan import OpenSession, Plan, RunJob
 from ortdeploy.provenance import plan_digest
 from ortdeploy.reports.catalogue import REPORTS
@@ -42,7 +44,6 @@ def write_report(
             file.write(f"{line}\n".encode())
             entry = json.loads(line)
             counts.setdefault(entry["stage"], Counter())[entry["code"]] += 1
-    session = next(s for s in plan.steps if isinstance(s, OpenSession) and s.session == step.session)
     report = {
         "format_version": FORMAT_VERSION,
         "run": record.run,
@@ -58,7 +59,8 @@ def write_report(
         "plan": plan_digest(plan, step.job),
         "manifest": next(fact.value for fact in plan.facts if fact.kind == "manifest"),
         "identity": dict(record.identity),
-        "model": {"name": step.model, "path": session.path, "sha256": session.sha256},
+        "model": _model(plan, step),
+        **({"components": _components(plan, members)} if step.pipeline else {}),
         "adapter": " + ".join(step.adapters.always) or None,
         "session": members[0].opened.candidate.name,
         "sessions_passed_over": dict(tried),
@@ -82,6 +84,32 @@ def write_report(
         file_name, render = REPORTS[name]
         with open_whole(folder / file_name) as file:
             file.write(render(report).encode())
+
+
+def _model(plan: Plan, step: RunJob) -> dict[str, Any]:
+    """Say what was run; a pipeline has no file of its own."""
+    paths = [one.path for one in plan.steps if isinstance(one, OpenSession) and one.session == step.session]
+    return {"name": step.model, "path": paths[0] if paths else None, "sha256": step.identity["model"]}
+
+
+def _components(plan: Plan, members: Sequence[Member]) -> dict[str, Any]:
+    """Say of each model of a pipeline what its session was asked for, and where its nodes are."""
+    known = {one.session: one for one in plan.steps if isinstance(one, OpenSession)}
+    session = members[0].opened.session
+    components = session.components.values() if isinstance(session, ComposedSession) else ()
+    return {
+        component.model: {
+            "path": known[component.model].path,
+            "sha256": known[component.model].sha256,
+            "session": component.opened.candidate.name,
+            "providers": [
+                {"provider": provider.name, "options": masked("", dict(provider.options))}
+                for provider in component.opened.candidate.providers
+            ],
+            "placement": dict(component.opened.session.placement),
+        }
+        for component in components
+    }
 
 
 def _measured(statistics: Mapping[str, Any]) -> dict[str, Any]:

@@ -94,7 +94,8 @@ class SessionRuns:
         """Return the outputs of a run without what filled it up. Raises StageError where they are not rows."""
         results: dict[str, Column] = {}
         for name, value in zip(self._fetch, values, strict=True):
-            if np.ndim(value) == 0 or len(value) != expected:
+            listed = isinstance(value, list)  # a pipeline's rows may differ in shape
+            if not listed and (np.ndim(value) == 0 or len(value) != expected):
                 shape = format_shape(np.shape(value))
                 message = (
                     f"output {name} is {shape} for {expected} rows. Where that first dimension is not for rows, leave "

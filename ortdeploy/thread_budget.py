@@ -3,16 +3,16 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ortdeploy.manifest.spec import JobSpec, ModelSpec
+from ortdeploy.manifest.spec import ModelSpec
 from ortdeploy.providers.catalogue import full_name
 
 _OPENVINO, _XNNPACK = full_name("OpenVINO"), full_name("Xnnpack")
 
 
-def threads_of_session(model: ModelSpec, jobs: Iterable[JobSpec]) -> int | None:
-    """Return the threads of each session of a model that has its jobs' limits; None where nothing limits them."""
-    limits = [job.limits.threads for job in jobs if job.model == model.name and job.limits.threads is not None]
-    return max(1, min(limits) // model.sessions_at_once) if limits else None
+def threads_of_session(model: ModelSpec, limits: Iterable[int | None]) -> int | None:
+    """Return the threads of each session of a model whose jobs have these limits; None where nothing limits them."""
+    known = [limit for limit in limits if limit is not None]
+    return max(1, min(known) // model.sessions_at_once) if known else None
 
 
 def with_threads(session: Mapping[str, Any], threads: int | None) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
+from ortdeploy.manifest.pipelines import FILES, walk
 from ortdeploy.providers.catalogue import Provider, find_provider
 from ortdeploy.providers.options import path_options
 from ortdeploy.schemas import load_schema
@@ -30,6 +31,7 @@ class OptionPath:
 
 def find_option_paths(spec: "Spec") -> Iterator[OptionPath]:
     """Yield every path that an option of a manifest names."""
+    yield from operation_paths(spec)
     for entry in (entry for chain in spec.written_chains() for entry in chain):
         for option, kind in path_options(find_provider(entry.name), entry.options).items():
             yield OptionPath(at=(*entry.at, "options", option), path=entry.options[option], kind=kind)
@@ -39,6 +41,17 @@ def find_option_paths(spec: "Spec") -> Iterator[OptionPath]:
                 value = _value(options, at)
                 if value is not None:
                     yield OptionPath(at=(*model.at, part, *at), path=value, kind=kind)
+
+
+def operation_paths(spec: "Spec") -> Iterator[OptionPath]:
+    """Yield the files and folders that operations of pipelines, and presets, read."""
+    for step in (step for pipeline in spec.pipelines for step in walk(pipeline.steps) if step.kind == "do"):
+        for option, kind in FILES.get(step.name, {}).items():
+            if option in step.options:
+                yield OptionPath(at=(*step.at, "in", option), path=step.options[option], kind=kind)
+    for pipeline in spec.pipelines:
+        if pipeline.preset is not None and pipeline.preset.latents is not None:
+            yield OptionPath(at=(*pipeline.at, "latents"), path=pipeline.preset.latents, kind="file")
 
 
 def with_full_paths(part: str, options: Mapping[str, Any], folder: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 from ortdeploy.diagnostics import Span
 from ortdeploy.manifest.document import Document, Path
 from ortdeploy.manifest.memory import MemorySpec, arena_config, read_memory
+from ortdeploy.manifest.pipelines import PipelineSpec, component_models, read_pipeline
 from ortdeploy.sizes import parse_size
 from ortdeploy.tensors import TensorType
 
@@ -207,11 +208,14 @@ class LimitsSpec:
 class JobSpec:
     """A batch job. `batch_size` None: decided from the model; 0: the model has no dimension for rows.
 
-    `auto_batch`: the size is found when the job runs.
+    `model` is the name of a model, or of the `pipeline` that stands in its place; `both` are written. `auto_batch`: the size is found when
+    the job runs.
     """
 
     name: str
     model: str
+    pipeline: str | None
+    both: bool
     adapters: AdapterChoice
     input: InputSpec
     prepare: Mapping[str, tuple[StepSpec, ...]]
@@ -250,12 +254,23 @@ class Spec:
     models: tuple[ModelSpec, ...]
     adapters: tuple[AdapterSpec, ...]
     jobs: tuple[JobSpec, ...]
+    pipelines: tuple[PipelineSpec, ...]
     shared_arena: Mapping[str, int] | None
     document: Document = field(repr=False, compare=False)
 
     def model(self, name: str) -> ModelSpec | None:
         """Return the model of that name, if there is one."""
         return next((model for model in self.models if model.name == name), None)
+
+    def pipeline(self, name: str | None) -> PipelineSpec | None:
+        """Return the pipeline of that name, if there is one."""
+        return next((pipeline for pipeline in self.pipelines if pipeline.name == name), None)
+
+    def models_of(self, job: JobSpec) -> tuple[ModelSpec, ...]:
+        """Return the models that a job runs, as far as they are declared: its own, or those of its pipeline."""
+        pipeline = self.pipeline(job.pipeline)
+        names = pipeline.models if pipeline else () if job.pipeline else (job.model,)
+        return tuple(model for model in self.models if model.name in names)
 
     def adapter(self, name: str | None) -> AdapterSpec | None:
         """Return the adapter of that name, if there is one."""
@@ -300,9 +315,10 @@ def build_spec(
         profile=profile,
         sets=sets,
         chains={key: _chain(value, ("providers", key)) for key, value in data.get("providers", {}).items()},
-        models=tuple(_model(key, value) for key, value in data["models"].items()),
+        models=tuple(_models(data)),
         adapters=tuple(_adapter(key, value) for key, value in data.get("adapters", {}).items()),
         jobs=tuple(_job(key, value, data.get("limits", {})) for key, value in data.get("jobs", {}).items()),
+        pipelines=tuple(read_pipeline(key, value) for key, value in data.get("pipelines", {}).items()),
         shared_arena=arena_config(data["shared_arena"]) if "shared_arena" in data else None,
         document=document,
     )
@@ -324,8 +340,16 @@ def _provider(entry: Any, at: Path) -> ProviderSpec:
     )
 
 
-def _model(name: str, data: Mapping[str, Any]) -> ModelSpec:
-    at: Path = ("models", name)
+def _models(data: Mapping[str, Any]) -> Iterator[ModelSpec]:
+    """Yield the models that are declared, and the components of presets."""
+    for name, model in data.get("models", {}).items():
+        yield _model(name, model, ("models", name))
+    for name, pipeline in data.get("pipelines", {}).items():
+        for component, model, at in component_models(name, pipeline):
+            yield _model(component, model, at)
+
+
+def _model(name: str, data: Mapping[str, Any], at: Path) -> ModelSpec:
     memory = read_memory(data.get("memory", {}))
     return ModelSpec(
         name=name,
@@ -426,7 +450,9 @@ def _job(name: str, data: Mapping[str, Any], limits: Mapping[str, Any]) -> JobSp
     size, report = batch.get("size"), data.get("report", ())
     return JobSpec(
         name=name,
-        model=data["model"],
+        model=data.get("pipeline") or data["model"],
+        pipeline=data.get("pipeline"),
+        both="pipeline" in data and "model" in data,
         adapters=_adapter_choice(data.get("adapter")),
         input=_input(data["input"], (*at, "input")),
         prepare={key: _steps(steps, (*at, "prepare", key)) for key, steps in data.get("prepare", {}).items()},

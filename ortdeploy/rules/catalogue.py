@@ -24,6 +24,7 @@ SPEC_RULES: tuple[str, ...] = (
     "late-compiler",
     "output-inside-input",
     "path-outside-tree",
+    "pipeline-wiring",
     "providers-and-sessions",
     "removed-provider-option",
     "repeated-column",
@@ -33,6 +34,7 @@ SPEC_RULES: tuple[str, ...] = (
     "threads-over-limit",
     "undefined-adapter",
     "undefined-model",
+    "undefined-pipeline",
     "undefined-provider-chain",
     "unknown-provider",
     "unreachable-provider",
@@ -62,6 +64,7 @@ DEPLOYMENT_RULES: tuple[str, ...] = (
     "output-without-rows",
     "overlapping-adapters",
     "overridable-initializer",
+    "pipeline-mismatch",
     "predicted-cpu-nodes",
     "saturating-int8",
     "several-npy-columns",
@@ -87,6 +90,7 @@ DEPLOYMENT_RULES: tuple[str, ...] = (
     "unsupported-tensor",
     "unusable-filler",
     "unusable-option-path",
+    "unusable-preset",
     "unwritable-output",
 )
 

@@ -24,9 +24,8 @@ RULE = Rule(id="threads-over-limit", summary="More threads than the limit")
 
 
 def check(spec: "Spec") -> Iterator[Finding]:
-    for job in spec.jobs:
-        model = spec.model(job.model)
-        if model is None or job.limits.threads is None:
+    for job, model in ((job, model) for job in spec.jobs for model in spec.models_of(job)):
+        if job.limits.threads is None:
             continue
         written = model.session.get("intra_op_num_threads", 0)
         threads = model.sessions_at_once * (written or 1)

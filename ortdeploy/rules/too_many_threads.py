@@ -34,7 +34,8 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
         return
     usable = _usable_cores(machine)
     for model in deployment.models:
-        limited = threads_of_session(model.spec, deployment.spec.jobs)
+        jobs = (job for job in deployment.spec.jobs if model.spec in deployment.spec.models_of(job))
+        limited = threads_of_session(model.spec, [job.limits.threads for job in jobs])
         written = with_threads(model.spec.session, limited).get("intra_op_num_threads", 0)
         sessions = model.spec.sessions_at_once
         if sessions * (written or machine.cores) <= usable:

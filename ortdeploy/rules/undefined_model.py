@@ -1,4 +1,4 @@
-"""What it catches: a job or an adapter that names a model which the manifest does not declare.
+"""What it catches: a job, a step of a pipeline or an adapter that names a model which the manifest does not declare.
 
 Why: there is nothing to run.
 
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import did_you_mean
+from ortdeploy.manifest.pipelines import walk
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
@@ -25,9 +26,13 @@ RULE = Rule(id="undefined-model", summary="Model is not declared")
 def check(spec: "Spec") -> Iterator[Finding]:
     known = [model.name for model in spec.models]
     for job in spec.jobs:
-        if job.model not in known:
+        if job.pipeline is None and job.model not in known:
             detail = f'Job "{job.name}" names the model "{job.model}". {did_you_mean(job.model, known)}'
             yield Finding(at=(*job.at, "model"), detail=detail, job=job.name)
+    for step in (step for pipeline in spec.pipelines for step in walk(pipeline.steps) if step.kind == "run"):
+        if step.name not in known:
+            detail = f'The step runs the model "{step.name}". {did_you_mean(step.name, known)}'
+            yield Finding(at=(*step.at, "run"), detail=detail)
     for adapter in spec.adapters:
         if adapter.model not in known:
             detail = f'Adapter "{adapter.name}" names the model "{adapter.model}". {did_you_mean(adapter.model, known)}'

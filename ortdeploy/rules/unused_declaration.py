@@ -1,4 +1,4 @@
-"""What it catches: a provider chain that no model names, or an adapter that no job names.
+"""What it catches: a provider chain that no model names, an adapter or a pipeline that no job names.
 
 Why: what is declared and not used is most often a name that was mistyped where it should be used.
 
@@ -29,7 +29,13 @@ def check(spec: "Spec") -> Iterator[Finding]:
             detail = f'No model uses the provider chain "{name}". Use it, or remove it.'
             yield Finding(at=("providers", name), detail=detail, key=True)
     adapters = {name for job in spec.jobs for name in job.adapters.names}
+    adapters |= {name for pipeline in spec.pipelines for name in pipeline.adapters}
     for adapter in spec.adapters:
         if adapter.name not in adapters and not adapter.checks:
             detail = f'No job uses the adapter "{adapter.name}". Use it, or remove it.'
             yield Finding(at=adapter.at, detail=detail, key=True)
+    pipelines = {job.pipeline for job in spec.jobs}
+    for pipeline in spec.pipelines:
+        if spec.jobs and pipeline.name not in pipelines:
+            detail = f'No job runs the pipeline "{pipeline.name}". Use it, or remove it.'
+            yield Finding(at=pipeline.at, detail=detail, key=True)

@@ -1,0 +1,146 @@
+"""Reads a Stable-Diffusion-1/2-shaped folder into `DiffusionFacts`: its scheduler, and how its components are to be fed.
+
+Two layouts are on disk, diffusers' own ONNX one and optimum-onnx's. They differ in element types and ranks, which the
+graphs tell; neither's model_index.json is needed.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ortdeploy.facts import DiffusionFacts, ModelFacts, Problem, ValueFacts
+from ortdeploy.manifest.pipelines import PresetSpec
+from ortdeploy.operations.tokenize_clip import DEFAULT_LENGTH
+from ortdeploy.pipelines.schedulers import read_scheduler
+from ortdeploy.tensors import ROWS, TensorType
+
+_LATENT_CHANNELS, _PIXELS = 4, 8
+_PORTS = {
+    "text_encoder": ("input_ids",),
+    "unet": ("sample", "timestep", "encoder_hidden_states"),
+    "vae_decoder": ("latent_sample",),
+}
+_RANKS = {"input_ids": (2,), "sample": (4,), "timestep": (0, 1), "encoder_hidden_states": (3,), "latent_sample": (4,)}
+_FLOATS = ("float16", "float32", "float64")
+_INTEGERS = ("int32", "int64")
+_TYPES = {"input_ids": _INTEGERS, "timestep": (*_FLOATS, *_INTEGERS)}
+_FILES = ("tokenizer/vocab.json", "tokenizer/merges.txt", "scheduler/scheduler_config.json")
+
+
+def read_diffusion(folder: Path, preset: PresetSpec, models: Mapping[str, ModelFacts]) -> DiffusionFacts:
+    """Read what lies beside the models, and hold the components against each other; what is wrong is the problem."""
+    text = TensorType("string", (ROWS,))
+    inputs = (
+        ValueFacts(name="prompt", kind="tensor", tensor=text),
+        ValueFacts(name="negative_prompt", kind="tensor", tensor=text, default=()),
+        ValueFacts(name="seed", kind="tensor", tensor=TensorType("int64", (ROWS,)), default=(), limits=(0, 2**32 - 1)),
+    )
+    image = TensorType("uint8", (ROWS, preset.height, preset.width, 3), "NHWC")
+    outputs = (ValueFacts(name="image", kind="tensor", tensor=image),)
+    try:
+        scheduler, digest = _read_files(folder, preset.folder)
+        parts = {part: models[name] for part, name in preset.parts.items()}
+        unusable = next((facts.problem for facts in parts.values() if facts.problem), None)
+        if unusable is not None:
+            return DiffusionFacts(inputs=inputs, outputs=outputs, problem=unusable)
+        ports = {part: _ports(part, facts) for part, facts in parts.items()}
+        _check_together(parts, ports, preset, folder)
+    except _PresetProblemError as error:
+        return DiffusionFacts(inputs=inputs, outputs=outputs, problem=Problem(kind="preset", detail=str(error)))
+    return DiffusionFacts(sha256=digest, scheduler=scheduler, ports=ports, inputs=inputs, outputs=outputs)
+
+
+class _PresetProblemError(Exception):
+    """Why a folder cannot be used, in full sentences."""
+
+
+def _read_files(folder: Path, shown: str) -> tuple[Mapping[str, Any], str]:
+    """Return the scheduler's settings, and the digest of the files beside the models."""
+    digest = hashlib.sha256()
+    for name in _FILES:
+        try:
+            digest.update((folder / name).read_bytes())
+        except OSError as error:
+            detail = f"{shown}/{name} cannot be read: {error.strerror}. Bring the whole folder."
+            raise _PresetProblemError(detail) from error
+    config = _json(folder / "scheduler/scheduler_config.json", f"{shown}/scheduler/scheduler_config.json")
+    scheduler, problem = read_scheduler(config)
+    if problem:
+        raise _PresetProblemError(f"{shown} cannot be painted with: {problem}.")
+    return scheduler, digest.hexdigest()
+
+
+def _json(path: Path, shown: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise _PresetProblemError(f"{shown} is no JSON text: {error}.") from error
+    if not isinstance(found, dict):
+        raise _PresetProblemError(f"{shown} is no JSON object.")
+    return found
+
+
+def _ports(part: str, facts: ModelFacts) -> dict[str, Any]:
+    """Return how a component is fed: by input its name, element type and rank; its output; the rows that it takes."""
+    known = {value.name: value for value in facts.inputs}
+    found: dict[str, Any] = {}
+    for name in _PORTS[part]:
+        if name not in known:
+            raise _PresetProblemError(f"{part} has no input {name}; it has {', '.join(known) or 'none'}.")
+        tensor = known[name].tensor
+        rank = None if tensor.shape is None else len(tensor.shape)
+        allowed = _TYPES.get(name, _FLOATS)
+        if tensor.dtype not in allowed or (rank is not None and rank not in _RANKS[name]):
+            ranks = " or ".join(map(str, _RANKS[name]))
+            raise _PresetProblemError(
+                f"Input {name} of {part} is {tensor}; it must be {', '.join(allowed)} of rank {ranks}."
+            )
+        found[name] = {"name": name, "dtype": tensor.dtype, "rank": _RANKS[name][-1] if rank is None else rank}
+    others = [value.name for value in facts.inputs if value.name not in found and not value.optional]
+    if others:
+        raise _PresetProblemError(f"{part} takes {', '.join(others)} too, which text-to-image does not feed.")
+    first = known[_PORTS[part][0]].tensor.shape or (None,)
+    return {**found, "output": facts.outputs[0].name, "rows": first[0] if isinstance(first[0], int) else None}
+
+
+def _check_together(
+    parts: Mapping[str, ModelFacts], ports: Mapping[str, dict[str, Any]], preset: PresetSpec, folder: Path
+) -> None:
+    """Hold sizes against each other: tokens, embeddings, latents, and the vocabulary."""
+    shape = _shape(parts["text_encoder"], "input_ids")
+    length = shape[1] if isinstance(shape[1], int) else DEFAULT_LENGTH
+    ports["text_encoder"]["length"] = length
+    hidden, wanted = _last(parts["text_encoder"]), _shape(parts["unet"], "encoder_hidden_states")[2]
+    if isinstance(hidden, int) and isinstance(wanted, int) and hidden != wanted:
+        raise _PresetProblemError(
+            f"text_encoder makes embeddings of {hidden} numbers, and unet takes {wanted}: they are of two pipelines."
+        )
+    latents = (_LATENT_CHANNELS, preset.height // _PIXELS, preset.width // _PIXELS)
+    for part, name in (("unet", "sample"), ("vae_decoder", "latent_sample")):
+        for have, want in zip(latents, _shape(parts[part], name)[1:], strict=True):
+            if isinstance(want, int) and want != have:
+                sizes = ", ".join(map(str, _shape(parts[part], name)[1:]))
+                raise _PresetProblemError(
+                    f"{part} takes latents of {sizes}, and images of {preset.height} x {preset.width} pixels have "
+                    f"{', '.join(map(str, latents))}. Set height and width to 8 times the last two."
+                )
+    limits = next(value.limits for value in parts["text_encoder"].inputs if value.name == "input_ids")
+    vocabulary = _json(folder / "tokenizer/vocab.json", f"{preset.folder}/tokenizer/vocab.json")
+    highest = max((number for number in vocabulary.values() if isinstance(number, int)), default=0)
+    if limits is not None and highest > limits[1]:
+        raise _PresetProblemError(
+            f"The vocabulary has ids up to {highest}, and text_encoder's table ends at {limits[1]}: they are of two "
+            "pipelines."
+        )
+
+
+def _shape(facts: ModelFacts, name: str) -> tuple[Any, ...]:
+    tensor = next(value.tensor for value in facts.inputs if value.name == name)
+    return tensor.shape or (None,) * _RANKS[name][-1]
+
+
+def _last(facts: ModelFacts) -> Any:
+    shape = facts.outputs[0].tensor.shape
+    return shape[-1] if shape else None

@@ -1,0 +1,160 @@
+"""What the user said about pipelines, as frozen dataclasses: steps in a line, or a preset."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ortdeploy.manifest.document import Path
+
+DEFAULT_EACH_BATCH = 32
+DEFAULT_STEPS, DEFAULT_GUIDANCE, DEFAULT_SIZE = 50, 7.5, 512
+
+
+FILES = {"tokenize": {"tokenizer": "file"}, "tokenize_clip": {"folder": "folder"}}
+"""The options of operations that name a file or a folder."""
+
+
+def wire_name(value: Any) -> str | None:
+    """Return the name of `$name`; None for a literal."""
+    return value[1:] if isinstance(value, str) and value.startswith("$") else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOfPipeline:
+    """One step: `run` a model, `do` an operation, or `each` of a value's items through further steps.
+
+    `name` is the model's, the operation's, or that of the value. `wires` are arguments that are values, `options` those
+    that are literals; `outputs` are pairs of what the step gives and its name in the pipeline. `item` is what the inner
+    steps call one of the items; `batch` of them are run together, and a row may have `most`.
+    """
+
+    kind: str
+    name: str
+    wires: Mapping[str, str]
+    options: Mapping[str, Any]
+    outputs: tuple[tuple[str, str], ...]
+    at: Path
+    adapters: tuple[str, ...] = ()
+    item: str = ""
+    batch: int = DEFAULT_EACH_BATCH
+    most: int | None = None
+    steps: tuple["StepOfPipeline", ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PresetSpec:
+    """A text-to-image folder and how its images are made; `parts` are the models of its components by their names."""
+
+    folder: str
+    parts: Mapping[str, str]
+    steps: int
+    guidance_scale: float
+    height: int
+    width: int
+    latents: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineSpec:
+    """A pipeline: `outputs` are its results by name, each a value of its steps. `definition` is its text as JSON."""
+
+    name: str
+    steps: tuple[StepOfPipeline, ...]
+    outputs: Mapping[str, str]
+    at: Path
+    definition: str
+    preset: PresetSpec | None = field(default=None)
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The adapters that its steps name, each once."""
+        return tuple(dict.fromkeys(name for step in walk(self.steps) for name in step.adapters))
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models that it runs, each once."""
+        if self.preset is not None:
+            return tuple(self.preset.parts.values())
+        return tuple(dict.fromkeys(step.name for step in walk(self.steps) if step.kind == "run"))
+
+
+def walk(steps: Sequence[StepOfPipeline]) -> Iterator[StepOfPipeline]:
+    """Yield every step, those inside of others too."""
+    for step in steps:
+        yield step
+        yield from walk(step.steps)
+
+
+def read_pipeline(name: str, data: Mapping[str, Any]) -> PipelineSpec:
+    """Read a pipeline that the schema has accepted."""
+    at: Path = ("pipelines", name)
+    kept = {key: value for key, value in data.items() if key not in {"providers", "components"}}
+    definition = json.dumps(kept, sort_keys=True)
+    if "preset" in data:
+        preset, outputs = _preset(name, data), {"image": "image"}
+        return PipelineSpec(name=name, steps=(), outputs=outputs, at=at, definition=definition, preset=preset)
+    steps = tuple(_step(step, (*at, "steps", index)) for index, step in enumerate(data["steps"]))
+    outputs = {key: value[1:] for key, value in data["outputs"].items()}
+    return PipelineSpec(name=name, steps=steps, outputs=outputs, at=at, definition=definition)
+
+
+COMPONENTS = ("text_encoder", "unet", "vae_decoder")
+"""The models of a Stable-Diffusion-1/2-shaped folder that making images from text needs."""
+
+
+def _preset(name: str, data: Mapping[str, Any]) -> PresetSpec:
+    return PresetSpec(
+        folder=data["from"],
+        parts={part: f"{name}.{part}" for part in COMPONENTS},
+        steps=data.get("steps", DEFAULT_STEPS),
+        guidance_scale=float(data.get("guidance_scale", DEFAULT_GUIDANCE)),
+        height=data.get("height", DEFAULT_SIZE),
+        width=data.get("width", DEFAULT_SIZE),
+        latents=data.get("latents"),
+    )
+
+
+def component_models(name: str, data: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], Path]]:
+    """Yield the models of a preset: name, keys as of a model, and where they are written.
+
+    A component that names providers replaces the pipeline's whole; one that names none takes them.
+    """
+    at: Path = ("pipelines", name)
+    shared = {"providers": data["providers"]} if "providers" in data else {}
+    for part in COMPONENTS if "preset" in data else ():
+        own = data.get("components", {}).get(part)
+        model = {**shared, **(own or {}), "path": f"{data['from'].rstrip('/')}/{part}/model.onnx"}
+        yield f"{name}.{part}", model, (*at, "components", part) if own else at
+
+
+def _step(data: Mapping[str, Any], at: Path) -> StepOfPipeline:
+    if "each" in data:
+        return StepOfPipeline(
+            kind="each",
+            name=data["each"][1:],
+            wires={},
+            options={},
+            outputs=tuple(data["collect"].items()),
+            at=at,
+            item=data["as"],
+            batch=data.get("batch", DEFAULT_EACH_BATCH),
+            most=data.get("max"),
+            steps=tuple(_step(step, (*at, "steps", index)) for index, step in enumerate(data["steps"])),
+        )
+    wires = {key: name for key, value in data["in"].items() if (name := wire_name(value)) is not None}
+    options = {key: value for key, value in data["in"].items() if key not in wires}
+    if "run" in data:
+        adapter = data.get("adapter", ())
+        return StepOfPipeline(
+            kind="run",
+            name=data["run"],
+            wires=wires,
+            options={},
+            outputs=tuple(data["out"].items()),
+            at=at,
+            adapters=(adapter,) if isinstance(adapter, str) else tuple(adapter),
+        )
+    names = [data["out"]] if isinstance(data["out"], str) else data["out"]
+    outputs = tuple((str(index), name) for index, name in enumerate(names))
+    return StepOfPipeline(kind="do", name=data["do"], wires=wires, options=options, outputs=outputs, at=at)

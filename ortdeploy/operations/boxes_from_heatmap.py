@@ -1,0 +1,76 @@
+"""`boxes_from_heatmap` — the boxes around connected places of a heatmap whose heat reaches a threshold.
+
+The heatmap is [rows, height, width] or [rows, 1, height, width]. Places that touch, also at a corner, are one. Boxes
+are [n, 4] float32: left, top, right, bottom in pixels of the heatmap times `stride`, grown by `margin` pixels (a
+negative one shrinks them). They come in the order of reading: line by line, a line from left to right; what begins above
+the middle of a line's first box is in that line. Places of fewer than `min_area` pixels are left out.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ortdeploy.operations.protocol import BOXES, Array, Call, Types, by_row, need_floating
+from ortdeploy.tensors import TensorType
+from ortdeploy.transforms.protocol import InapplicableError, Options
+
+PACKAGE = None
+TAKES: Types = {}
+
+_RANKS = (3, 4)
+
+Box = tuple[int, int, int, int]
+
+
+def infer(options: Options, types: Types) -> tuple[TensorType, ...]:  # noqa: ARG001  boxes in any case
+    need_floating(types, "heat")
+    shape = types["heat"].shape
+    if shape is not None and (len(shape) not in _RANKS or (len(shape) == 4 and shape[1] not in {1, None})):  # noqa: PLR2004
+        raise InapplicableError(
+            f"heat must be [rows, height, width] or [rows, 1, height, width] and is {types['heat']}"
+        )
+    return (TensorType("float32", BOXES),)
+
+
+def build(options: Options, types: Types) -> Call:  # noqa: ARG001  the same for every heatmap
+    threshold, area = float(options["threshold"]), int(options.get("min_area", 1))
+    stride, margin = float(options.get("stride", 1)), float(options.get("margin", 0))
+
+    def boxes(heat: Array) -> tuple[Array]:
+        places = [box for box, size in _places(heat.reshape(heat.shape[-2:]) >= threshold) if size >= area]
+        found = np.array(_in_reading_order(places), dtype=np.float32).reshape(-1, 4) * stride
+        return (found + np.array([-margin, -margin, margin, margin], dtype=np.float32),)
+
+    return by_row(boxes, 1, "heat")
+
+
+def _in_reading_order(boxes: list[Box]) -> list[Box]:
+    lines: list[list[Box]] = []
+    for box in sorted(boxes, key=lambda box: (box[1], box[0])):
+        if lines and box[1] < (lines[-1][0][1] + lines[-1][0][3]) / 2:
+            lines[-1].append(box)
+        else:
+            lines.append([box])
+    return [box for line in lines for box in sorted(line)]
+
+
+def _places(hot: Array) -> Iterator[tuple[Box, int]]:
+    """Yield the box of each connected place, its right and bottom edge beyond it, and its number of pixels."""
+    left = hot.copy()
+    height, width = hot.shape
+    for top, start in np.argwhere(hot):
+        if not left[top, start]:
+            continue
+        left[top, start] = False
+        waiting, size = [(int(top), int(start))], 0
+        box = [int(start), int(top), int(start), int(top)]
+        while waiting:
+            y, x = waiting.pop()
+            size += 1
+            box = [min(box[0], x), min(box[1], y), max(box[2], x), max(box[3], y)]
+            for row in range(max(y - 1, 0), min(y + 2, height)):
+                for column in range(max(x - 1, 0), min(x + 2, width)):
+                    if left[row, column]:
+                        left[row, column] = False
+                        waiting.append((row, column))
+        yield (box[0], box[1], box[2] + 1, box[3] + 1), size

@@ -1,0 +1,77 @@
+"""The operations of pipelines by name: modules of their own, and the prepare and postprocess steps that take one value."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ortdeploy.facts import Package
+from ortdeploy.operations import (
+    boxes_from_heatmap,
+    crop,
+    ctc_greedy,
+    l2_normalize,
+    letterbox,
+    mean_pool,
+    nms,
+    tokenize,
+    tokenize_clip,
+    unletterbox,
+)
+from ortdeploy.operations.protocol import Call, Column, Operation, Types, as_column
+from ortdeploy.tensors import TensorType
+from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
+from ortdeploy.transforms.protocol import Options, Transform
+
+
+@dataclass(frozen=True, slots=True)
+class TransformOperation:
+    """A prepare or postprocess step on the value `x`."""
+
+    transform: Transform
+    package: Package | None = None
+
+    @property
+    def PACKAGE(self) -> Package | None:  # noqa: N802  as of a module
+        """The package that it needs."""
+        return self.package
+
+    @property
+    def TAKES(self) -> Types:  # noqa: N802  as of a module
+        """Nothing is known beforehand."""
+        return {}
+
+    def infer(self, options: Options, types: Types) -> tuple[TensorType, ...]:
+        """Return the type of the result."""
+        return self.transform.infer(options, types["x"])
+
+    def build(self, options: Options, types: Types) -> Call:
+        """Return the function; rows that differ in shape are taken one by one."""
+        apply = self.transform.build(options, types["x"])
+
+        def call(values: Mapping[str, Column]) -> tuple[Column, ...]:
+            column = values["x"]
+            if not isinstance(column, list):
+                return apply(column)
+            rows = [apply(row[None]) for row in column]
+            return tuple(as_column([row[index][0] for row in rows]) for index in range(len(rows[0]))) if rows else ([],)
+
+        return call
+
+
+_PILLOW = Package(module="PIL", name="Pillow", extra="images")
+_STEPS = ("cast", "expand", "flatten", "grayscale", "layout", "normalize", "resize", "scale", "squeeze")
+_RESULTS = ("argmax", "sigmoid", "softmax")
+
+OPERATIONS: dict[str, Operation] = {
+    "boxes_from_heatmap": boxes_from_heatmap,
+    "crop": crop,
+    "ctc_greedy": ctc_greedy,
+    "l2_normalize": l2_normalize,
+    "letterbox": letterbox,
+    "mean_pool": mean_pool,
+    "nms": nms,
+    "tokenize": tokenize,
+    "tokenize_clip": tokenize_clip,
+    "unletterbox": unletterbox,
+    **{name: TransformOperation(PREPARE[name], _PILLOW if name == "resize" else None) for name in _STEPS},
+    **{name: TransformOperation(POSTPROCESS[name]) for name in _RESULTS},
+}

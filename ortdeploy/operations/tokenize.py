@@ -1,0 +1,42 @@
+"""`tokenize` — ids, mask and type ids of text, by a tokenizer.json of Hugging Face's `tokenizers`.
+
+Truncation and special tokens are as the file says. Rows of a batch are filled up to the longest, or to `length`, which
+also cuts longer ones. Each result is int64 [rows, tokens].
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ortdeploy.facts import Package
+from ortdeploy.operations.protocol import Call, Column, Types
+from ortdeploy.tensors import ROWS, TensorType
+from ortdeploy.transforms.protocol import Options
+
+PACKAGE = Package(module="tokenizers", name="tokenizers", extra="text")
+TAKES: Types = {"text": TensorType("string", (ROWS,))}
+
+
+def infer(options: Options, types: Types) -> tuple[TensorType, ...]:  # noqa: ARG001  text is what it takes
+    ids = TensorType("int64", (ROWS, options.get("length")))
+    return ids, ids, ids
+
+
+def build(options: Options, types: Types) -> Call:  # noqa: ARG001  text is what it takes
+    from tokenizers import Tokenizer  # noqa: PLC0415  an extra: only who tokenizes needs it
+
+    tokenizer = Tokenizer.from_file(options["tokenizer"])
+    length, padding = options.get("length"), tokenizer.padding or {}
+    known = {key: padding[key] for key in ("direction", "pad_id", "pad_type_id", "pad_token") if key in padding}
+    tokenizer.enable_padding(**known, length=length)
+    if length is not None:
+        tokenizer.enable_truncation(length)
+
+    def apply(values: Mapping[str, Column]) -> tuple[Column, ...]:
+        found = tokenizer.encode_batch([str(text) for text in values["text"]])
+        return tuple(np.array([getattr(one, name) for one in found], dtype=np.int64) for name in _RESULTS)
+
+    return apply
+
+
+_RESULTS = ("ids", "attention_mask", "type_ids")

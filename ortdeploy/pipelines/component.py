@@ -1,0 +1,90 @@
+"""The open sessions of a pipeline's models, and what every pipeline is to who runs rows: one session."""
+
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
+from ortdeploy.element_types import is_narrow, numpy_dtype, widened
+from ortdeploy.opening import OpenedSession
+from ortdeploy.planned_pipeline import PlannedValue
+from ortdeploy.runtime.protocol import Array
+from ortdeploy.tensors import format_shape
+
+
+class Component:
+    """An open session of one of a pipeline's models. One run at a time: several pipelines share it."""
+
+    def __init__(self, model: str, opened: OpenedSession) -> None:
+        """Take the session, and what its first run is compared with."""
+        self.model = model
+        self.opened = opened
+        self.failed = False
+        self._probe = opened.probe
+        self._turn = threading.Lock()
+
+    def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Any]:
+        """Run once. Raises OrtdeployError that names the model, ProviderFailedError."""
+        try:
+            with self._turn:
+                return [_plain(value) for value in self._run(outputs, feeds, adapters)]
+        except ProviderFailedError as error:
+            self.failed = True
+            raise ProviderFailedError(f"{self.model}: {error}") from error
+        except OrtdeployError as error:
+            raise type(error)(f"{self.model}: {error}") from error
+
+    def _run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Any]:
+        values = self.opened.session.run(outputs, feeds, adapters)
+        if self._probe is not None and self._probe.session is not None:
+            self._probe.compare(outputs, values, self._probe.session.run(outputs, feeds, adapters))
+            self._probe.take()
+        self._probe = None
+        return values
+
+
+class ComposedSession:
+    """Several open sessions that look like one; a pipeline says how rows go through them."""
+
+    def __init__(self, components: Mapping[str, Component]) -> None:
+        """Take the sessions by model."""
+        self.components = components
+        sessions = [component.opened.session for component in components.values()]
+        counts: Counter[str] = Counter()
+        for session in sessions:
+            counts.update(session.placement)
+        self.placement: Mapping[str, int] = dict(counts)
+        self.cpu_operators: Sequence[str] = sorted({name for session in sessions for name in session.cpu_operators})
+        self.cache: str | None = None
+
+    def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Any]:
+        """Take rows through and return the named outputs, each with the rows first. Raises OrtdeployError."""
+        raise NotImplementedError
+
+
+def check_port(model: str, port: PlannedValue, array: Array) -> None:
+    """Hold a tensor against its input, to the element. Raises OrtdeployError."""
+    if port.dtype is not None and array.dtype != numpy_dtype(port.dtype):
+        raise OrtdeployError(f"{model}: input {port.name} takes {port.dtype} and gets {array.dtype}")
+    if port.shape is not None:
+        sizes = array.shape[1:]
+        fits = len(sizes) == len(port.shape) - 1 and all(
+            not isinstance(want, int) or size == want for size, want in zip(sizes, port.shape[1:], strict=True)
+        )
+        if not fits:
+            have, want = format_shape(sizes), format_shape(port.shape[1:])
+            raise OrtdeployError(f"{model}: a row of input {port.name} takes {want} and gets {have}")
+    if port.limits is not None and array.size:
+        low, high = float(array.min()), float(array.max())
+        if not (low >= port.limits[0] and high <= port.limits[1]):
+            first, last = (f"{value:g}" for value in port.limits)
+            raise OrtdeployError(
+                f"{model}: input {port.name} must lie in {first} to {last} and has {low:g} to {high:g}"
+            )
+
+
+def _plain(value: Any) -> Any:
+    return widened(value) if isinstance(value, np.ndarray) and is_narrow(value) else value

@@ -1,0 +1,42 @@
+"""Makes of the open models of a pipeline what looks like the sessions of one model."""
+
+from collections.abc import Mapping, Sequence
+
+from ortdeploy.opening import OpenedModel, OpenedSession
+from ortdeploy.pipelines.component import Component, ComposedSession
+from ortdeploy.pipelines.steps import StepsSession
+from ortdeploy.pipelines.text_to_image import TextToImageSession
+from ortdeploy.plan import PlannedProvider, PlannedSession
+from ortdeploy.planned_pipeline import PlannedPipeline
+
+
+def compose(pipeline: PlannedPipeline, models: Mapping[str, OpenedModel]) -> OpenedModel:
+    """Return a pipeline as the sessions of one model. Raises OrtdeployError.
+
+    There are as many as the model with the most sessions has, and at least two where models sit on different providers:
+    while one runs the first model, another can run the next.
+    """
+    shared = {name: [Component(name, one) for one in opened.sessions] for name, opened in models.items()}
+    chains = [one.candidate.providers for opened in models.values() for one in opened.sessions]
+    different = len({tuple(provider.name for provider in chain) for chain in chains})
+    count = max([len(components) for components in shared.values()] + [min(different, 2)])
+    candidate = PlannedSession(name=pipeline.name, providers=_all_providers(chains), count=count)
+    build = StepsSession if pipeline.preset is None else TextToImageSession
+    sessions = []
+    for index in range(count):
+        components = {name: some[index % len(some)] for name, some in shared.items()}
+        sessions.append(OpenedSession(session=build(pipeline, components), candidate=candidate, instance=index))
+    tried = tuple(one for opened in models.values() for one in opened.tried)
+    return OpenedModel(sessions=tuple(sessions), tried=tried)
+
+
+def _all_providers(chains: Sequence[tuple[PlannedProvider, ...]]) -> tuple[PlannedProvider, ...]:
+    """Return each provider once, by its name: options are those of the components."""
+    return tuple({provider.name: provider for chain in chains for provider in chain}.values())
+
+
+def failed_component(opened: OpenedModel) -> str | None:
+    """Return the model of a pipeline whose provider failed; None where none did, or it is no pipeline."""
+    sessions = (one.session for one in opened.sessions if isinstance(one.session, ComposedSession))
+    failed = (component.model for session in sessions for component in session.components.values() if component.failed)
+    return next(failed, None)

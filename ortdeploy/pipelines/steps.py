@@ -1,0 +1,199 @@
+"""Runs the steps of a pipeline as if they were one session: rows go through its models and operations.
+
+Whatever treats a session's rows (batches, splitting for a bad row, parts, the ledger) treats a pipeline's.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.element_types import numpy_dtype
+from ortdeploy.operations.catalogue import OPERATIONS
+from ortdeploy.operations.protocol import Call, Column, as_column
+from ortdeploy.pipelines.component import Component, ComposedSession, check_port
+from ortdeploy.planned_pipeline import PlannedPipeline, PlannedValue, PlannedWireStep, walk
+from ortdeploy.runtime.protocol import Array
+from ortdeploy.sources.protocol import pick
+from ortdeploy.tensors import format_shape
+
+Values = dict[str, Column]
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """A planned step with the function that does it."""
+
+    planned: PlannedWireStep
+    apply: Callable[[Values, int], Values]
+
+
+class StepsSession(ComposedSession):
+    """One way through the steps of a pipeline; it is used by one thread at a time."""
+
+    def __init__(self, pipeline: PlannedPipeline, components: Mapping[str, Component]) -> None:
+        """Build every operation once. Raises OrtdeployError where one cannot be built."""
+        super().__init__(components)
+        self._outputs = dict(pipeline.outputs)
+        self._steps = [self._build(step) for step in pipeline.steps]
+        self._readers = _last_readers(pipeline)
+
+    def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Any]:
+        """Take rows through all steps and return the named outputs, each with the rows first. Raises OrtdeployError."""
+        if adapters:
+            raise TypeError("adapters of a pipeline belong to its steps")
+        values: Values = dict(feeds)
+        rows = len(next(iter(feeds.values())))
+        for index, step in enumerate(self._steps):
+            values |= step.apply(values, rows)
+            for name in [name for name in values if self._readers.get(name, -1) <= index]:
+                del values[name]  # memory is flat in the number of steps
+        return [values[self._outputs[name]] for name in outputs]
+
+    def _build(self, step: PlannedWireStep) -> _Step:
+        if step.kind == "run":
+            return _Step(step, lambda values, rows: self._run_model(step, values, rows))
+        if step.kind == "do":
+            return _Step(step, _operation(step))
+        inner = [self._build(one) for one in step.steps]
+        return _Step(step, lambda values, rows: self._run_each(step, inner, values, rows))
+
+    def _run_model(self, step: PlannedWireStep, values: Values, rows: int) -> Values:
+        """Run a model on all rows: together where they are alike, else those of one shape at a time."""
+        ports = {port.name: port for port in step.takes}
+        columns = {port: values[name] for port, name in step.wires}
+        fetch = [port for port, _ in step.outputs]
+        results: list[list[Any]] = [[None] * rows for _ in fetch]
+        for places in _alike(columns, rows):
+            feeds = {name: np.asarray(_taken(column, places, rows)) for name, column in columns.items()}
+            for name, array in feeds.items():
+                check_port(step.name, ports[name], array)
+            found = self._run_batches(step, fetch, feeds, len(places))
+            if len(places) == rows:
+                return {name: value for (_, name), value in zip(step.outputs, found, strict=True)}
+            for result, value in zip(results, found, strict=True):
+                for place, row in zip(places, value, strict=True):
+                    result[place] = row
+        return {name: as_column(result) for (_, name), result in zip(step.outputs, results, strict=True)}
+
+    def _run_batches(
+        self, step: PlannedWireStep, fetch: Sequence[str], feeds: Mapping[str, Array], rows: int
+    ) -> list[Array]:
+        """Run in batches of the graph's own size where it has one; the last one is filled up with its last row."""
+        component = self.components[step.name]
+        size = _fixed_rows(step.takes) or rows
+        taken: list[Sequence[Any]] = []
+        for begin in range(0, rows, size):
+            part = {name: array[begin : begin + size] for name, array in feeds.items()}
+            count = min(size, rows - begin)
+            if count < size:
+                part = {
+                    name: np.concatenate([one, np.repeat(one[-1:], size - count, axis=0)]) for name, one in part.items()
+                }
+            contiguous = {name: np.ascontiguousarray(one) for name, one in part.items()}
+            found = component.run(fetch, contiguous, step.adapters)
+            taken.append(
+                [_rows_of(step.name, name, value, size)[:count] for name, value in zip(fetch, found, strict=True)]
+            )
+        return [np.concatenate(pieces) if len(pieces) > 1 else pieces[0] for pieces in zip(*taken, strict=True)]
+
+    def _run_each(self, step: PlannedWireStep, inner: Sequence[_Step], values: Values, rows: int) -> Values:
+        """Take the items of all rows through the inner steps, and list what they gave by row again."""
+        listed = values[step.name]
+        counts = [len(row) for row in listed]
+        if step.most is not None and max(counts, default=0) > step.most:
+            raise OrtdeployError(f"${step.name} lists {max(counts)} items, and each may have {step.most} (max)")
+        items = [item for row in listed for item in row]
+        owners = [row for row, count in enumerate(counts) for _ in range(count)]
+        collected: dict[str, list[Any]] = {inside: [] for inside, _ in step.outputs}
+        for begin in range(0, len(items), step.batch):
+            some, owner = items[begin : begin + step.batch], owners[begin : begin + step.batch]
+            inside: Values = {name: pick(column, owner) for name, column in values.items()}
+            inside[step.item] = as_column([np.asarray(item) if np.isscalar(item) else item for item in some])
+            for one in inner:
+                inside |= one.apply(inside, len(some))
+            for name, result in collected.items():
+                result.extend(inside[name])
+        types = {value.name: value for value in step.makes}
+        return {
+            name: as_column(_by_row(collected[inside_name], counts, types[name])) for inside_name, name in step.outputs
+        }
+
+
+def _operation(step: PlannedWireStep) -> Callable[[Values, int], Values]:
+    types = {value.name: value.tensor for value in step.takes}
+    names = [name for _, name in step.outputs]
+    try:
+        call: Call = OPERATIONS[step.name].build(step.options, types)
+    except (OSError, ValueError, ImportError, KeyError) as error:
+        raise OrtdeployError(f"{step.name}: {error}") from error
+
+    def apply(values: Values, _rows: int) -> Values:
+        try:
+            found = call({argument: values[name] for argument, name in step.wires})
+        except (ValueError, IndexError, ArithmeticError, TypeError) as error:
+            raise OrtdeployError(f"{step.name}: {error}") from error
+        return dict(zip(names, found, strict=False))
+
+    return apply
+
+
+def _last_readers(pipeline: PlannedPipeline) -> dict[str, float]:
+    """Return the place of the last step that reads each value; outputs are read after all of them."""
+    last: dict[str, float] = {}
+    for index, step in enumerate(pipeline.steps):
+        for one in walk([step]):
+            names = [name for _, name in one.wires] + ([one.name] if one.kind == "each" else [])
+            last.update(dict.fromkeys(names, index))
+    return last | dict.fromkeys((value for _, value in pipeline.outputs), math.inf)
+
+
+def _alike(columns: Mapping[str, Column], rows: int) -> list[Sequence[int]]:
+    """Return the places of rows that can be run together, in order; none where there are no rows."""
+    if not rows:
+        return []
+    if all(isinstance(column, np.ndarray) for column in columns.values()):
+        return [range(rows)]
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for row in range(rows):
+        groups.setdefault(tuple(np.shape(column[row]) for column in columns.values()), []).append(row)
+    return list(groups.values())
+
+
+def _taken(column: Column, places: Sequence[int], rows: int) -> Column:
+    if len(places) == rows:
+        return column
+    return pick(column, places)
+
+
+def _fixed_rows(ports: Sequence[PlannedValue]) -> int | None:
+    """Return the number of rows that a graph takes, where it has written one down."""
+    sizes = [port.shape[0] for port in ports if port.shape and isinstance(port.shape[0], int)]
+    return int(sizes[0]) if sizes else None
+
+
+def _rows_of(model: str, name: str, value: Any, rows: int) -> Any:
+    if np.ndim(value) == 0 or len(value) != rows:
+        raise OrtdeployError(f"{model}: output {name} is {format_shape(np.shape(value))} for {rows} rows")
+    return value
+
+
+def _by_row(items: Sequence[Any], counts: Sequence[int], kind: PlannedValue) -> list[Any]:
+    """List the results of items by row again: an array where they are alike, nothing of the right shape for no items."""
+    rows, begin = [], 0
+    for count in counts:
+        rows.append(as_column(items[begin : begin + count]) if count else _nothing(kind))
+        begin += count
+    return rows
+
+
+def _nothing(kind: PlannedValue) -> Any:
+    """Return an empty list of items of a type."""
+    if kind.dtype in {None, "string"} or kind.shape is None:
+        return []
+    return np.zeros(
+        (0, *(size if isinstance(size, int) else 0 for size in kind.shape[2:])), numpy_dtype(kind.dtype or "")
+    )

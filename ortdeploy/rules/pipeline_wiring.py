@@ -1,0 +1,60 @@
+"""What it catches: steps of a pipeline whose names do not hang together: a name that is made twice, or is used before
+the step that makes it, and settings of a job that a pipeline cannot have.
+
+Why: a value has one maker, and steps run in the order in which they are written. A cycle is a name that is used before
+it is made.
+
+Example:
+
+    steps:
+      - {run: reader, in: {image: $crop}, out: {scores: scores}}
+      - {do: crop, in: {image: $image, boxes: $boxes}, out: crop}
+
+How to fix: put the step that makes a value before those that use it, and give every value its own name.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.manifest.pipelines import StepOfPipeline
+    from ortdeploy.manifest.spec import Spec
+
+RULE = Rule(id="pipeline-wiring", summary="Steps of a pipeline do not hang together")
+
+
+def check(spec: "Spec") -> Iterator[Finding]:
+    for pipeline in spec.pipelines:
+        yield from _check_steps(pipeline.steps, set())
+    for job in spec.jobs:
+        if job.pipeline is not None and job.batch_size == 0:
+            detail = f'Job "{job.name}" runs a pipeline, whose values have the rows first. Remove size: none.'
+            yield Finding(at=(*job.at, "batch", "size"), detail=detail, job=job.name)
+        if job.pipeline is not None and job.adapters.names:
+            detail = f'Job "{job.name}" runs a pipeline. Name adapters at its steps: {{run: MODEL, adapter: NAME, …}}.'
+            yield Finding(at=(*job.at, "adapter"), detail=detail, key=True, job=job.name)
+
+
+def _check_steps(steps: "Sequence[StepOfPipeline]", outer: set[str]) -> Iterator[Finding]:
+    """Check steps that see the values of those around them; names inside an each are its own."""
+    later = [{name for _, name in step.outputs} for step in steps]
+    made = set(outer)
+    for index, step in enumerate(steps):
+        to_come = set().union(*later[index:]) - made
+        used = [*step.wires.items(), *([("each", step.name)] if step.kind == "each" else [])]
+        for argument, name in used:
+            if name in to_come:
+                at = (*step.at, "each") if step.kind == "each" else (*step.at, "in", argument)
+                detail = f"${name} is used before it is made. Put the step that makes it first; there are no cycles."
+                yield Finding(at=at, detail=detail)
+        if step.kind == "each":
+            yield from _check_steps(step.steps, made | {step.item})
+        for place, name in step.outputs:
+            if name in made:
+                at = (*step.at, "collect" if step.kind == "each" else "out")
+                yield Finding(
+                    at=(*at, place) if step.kind != "do" else at, detail=f"${name} is made already. Use another name."
+                )
+            made.add(name)
