@@ -33,7 +33,7 @@ def save_detector(path: Path) -> None:
         helper.make_node("Mul", ["over", "sharpness"], ["sharp"]),
         helper.make_node("Sigmoid", ["sharp"], ["heat"]),
     ]
-    shape = ["batch", 1, "height", "width"]
+    shape: list[str | int | None] = ["batch", 1, "height", "width"]
     graph = helper.make_graph(
         nodes,
         "detector",

@@ -13,19 +13,43 @@ import argparse
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import diffusers
 import numpy as np
+import numpy.typing as npt
 import onnx
 import torch
+from torch import Tensor
+from torch.nn import Module
 from transformers import CLIPTextConfig, CLIPTextModel, CLIPTokenizer
+from transformers.models.clip.tokenization_clip import bytes_to_unicode
+
+Array = npt.NDArray[Any]
+Models = tuple[Module, Module, Module]
 
 SIZE, STEPS, GUIDANCE, LENGTH = 32, 6, 5.0, 77
 PROMPT, NEGATIVE = "a small red house by the sea, 2 boats", "blurry"
 MERGES = ["a </w>", "r e", "re d</w>", "h o", "u s", "e </w>", "t h", "s e", "ho us"]
 NOISE = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}
+AWKWARD = [
+    "",
+    " ",
+    "Hello,   World!",
+    "it's we'll don't",
+    "café naïve",
+    "12345 3.14",
+    "emoji 😀🎉",
+    "a_b-c/d",
+    "line\nbreak\ttab",
+    "x" * 300,
+    "many words " * 60,
+    "¿qué? — “quoted”",
+    "½ ² Ⅷ",
+    "<|endoftext|> inside",
+]
 SCHEDULERS = {
     "ddim": ("DDIMScheduler", {"clip_sample": False, "set_alpha_to_one": False, "steps_offset": 1}),
     "pndm": ("PNDMScheduler", {"skip_prk_steps": True, "set_alpha_to_one": False, "steps_offset": 1}),
@@ -40,8 +64,6 @@ SCHEDULERS = {
 
 def byte_letters() -> list[str]:
     """Return the letters that stand for the 256 bytes in CLIP's vocabulary."""
-    from transformers.models.clip.tokenization_clip import bytes_to_unicode
-
     return list(bytes_to_unicode().values())
 
 
@@ -56,34 +78,46 @@ def save_tokenizer(folder: Path) -> CLIPTokenizer:
     return CLIPTokenizer(str(folder / "vocab.json"), str(folder / "merges.txt"), model_max_length=LENGTH)
 
 
-class Text(torch.nn.Module):
-    def __init__(self, model):
+class Text(Module):  # type: ignore[misc]  # torch is untyped here
+    """The text encoder with the names of its inputs on disk."""
+
+    def __init__(self, model: Module) -> None:
+        """Take the model."""
         super().__init__()
         self.model = model
 
-    def forward(self, input_ids):
+    def forward(self, input_ids: Tensor) -> Tensor:
+        """Return embeddings."""
         return self.model(input_ids)[0]
 
 
-class Unet(torch.nn.Module):
-    def __init__(self, model):
+class Unet(Module):  # type: ignore[misc]  # torch is untyped here
+    """The unet, likewise."""
+
+    def __init__(self, model: Module) -> None:
+        """Take the model."""
         super().__init__()
         self.model = model
 
-    def forward(self, sample, timestep, encoder_hidden_states):
+    def forward(self, sample: Tensor, timestep: Tensor, encoder_hidden_states: Tensor) -> Tensor:
+        """Return what the latents hold of noise."""
         return self.model(sample, timestep, encoder_hidden_states, return_dict=False)[0]
 
 
-class Decoder(torch.nn.Module):
-    def __init__(self, vae):
+class Decoder(Module):  # type: ignore[misc]  # torch is untyped here
+    """The decoder, likewise."""
+
+    def __init__(self, vae: Module) -> None:
+        """Take the model."""
         super().__init__()
         self.vae = vae
 
-    def forward(self, latent_sample):
+    def forward(self, latent_sample: Tensor) -> Tensor:
+        """Return an image from -1 to 1."""
         return self.vae.decode(latent_sample, return_dict=False)[0]
 
 
-def make_models(words: int):
+def make_models(words: int) -> Models:
     """Return the three models, with the same random weights every time."""
     torch.manual_seed(3)
     text = CLIPTextModel(
@@ -120,7 +154,10 @@ def make_models(words: int):
     return text.eval(), unet.eval(), vae.eval()
 
 
-def export(module, arguments, path: Path, names, output, axes) -> None:
+def export(
+    module: Module, arguments: tuple[Tensor, ...], path: Path, names: list[str], output: str, axes: dict[str, Any]
+) -> None:
+    """Write a model as ONNX, without what differs from machine to machine."""
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.onnx.export(
         module,
@@ -137,7 +174,7 @@ def export(module, arguments, path: Path, names, output, axes) -> None:
     onnx.save(model, str(path))
 
 
-def save_models(folder: Path, models, layout: str) -> None:
+def save_models(folder: Path, models: Models, layout: str) -> None:
     """Export the models in a layout's element types and ranks."""
     text, unet, vae = models
     ids = torch.zeros((1, LENGTH), dtype=torch.int32 if layout == "classic" else torch.int64)
@@ -145,7 +182,8 @@ def save_models(folder: Path, models, layout: str) -> None:
     latents, hidden = torch.zeros((2, 4, SIZE // 8, SIZE // 8)), torch.zeros((2, LENGTH, 16))
     rows = {0: "batch"}
     image = {0: "batch", 2: "height", 3: "width"}
-    export(Text(text), (ids,), folder / "text_encoder/model.onnx", ["input_ids"], "last_hidden_state", {"input_ids": rows})
+    axes: dict[str, Any] = {"input_ids": rows}
+    export(Text(text), (ids,), folder / "text_encoder/model.onnx", ["input_ids"], "last_hidden_state", axes)
     names = ["sample", "timestep", "encoder_hidden_states"]
     axes = {"sample": image, "encoder_hidden_states": rows}
     export(Unet(unet), (latents, time, hidden), folder / "unet/model.onnx", names, "out_sample", axes)
@@ -153,15 +191,18 @@ def save_models(folder: Path, models, layout: str) -> None:
     export(Decoder(vae), (latents[:1],), folder / "vae_decoder/model.onnx", ["latent_sample"], "sample", axes)
 
 
-def paint(models, tokenizer, scheduler, latents):
+def ids_of(tokenizer: CLIPTokenizer, text: str) -> list[int]:
+    """Return the ids of a text, cut and filled up."""
+    found: list[int] = tokenizer(text, padding="max_length", max_length=LENGTH, truncation=True).input_ids
+    return found
+
+
+def paint(models: Models, tokenizer: CLIPTokenizer, scheduler: Any, latents: Array) -> tuple[Array, Array]:
     """Return the image that diffusers' loop makes: guidance, scheduler, decoder."""
     text, unet, vae = models
     with torch.no_grad():
-        ids = [
-            tokenizer(one, padding="max_length", max_length=LENGTH, truncation=True, return_tensors="pt").input_ids
-            for one in (NEGATIVE, PROMPT)
-        ]
-        hidden = torch.cat([text(one)[0] for one in ids])
+        ids = torch.tensor([ids_of(tokenizer, one) for one in (NEGATIVE, PROMPT)])
+        hidden = text(ids)[0]
         scheduler.set_timesteps(STEPS)
         x = torch.tensor(latents, dtype=torch.float32) * scheduler.init_noise_sigma
         for time in scheduler.timesteps:
@@ -169,10 +210,11 @@ def paint(models, tokenizer, scheduler, latents):
             without, guided = unet(given, time, hidden, return_dict=False)[0].chunk(2)
             x = scheduler.step(without + GUIDANCE * (guided - without), time, x).prev_sample
         image = vae.decode(x / 0.18215, return_dict=False)[0]
-        return np.clip(image.numpy() / 2 + 0.5, 0, 1).transpose(0, 2, 3, 1), torch.cat(ids).numpy()
+        return np.clip(image.numpy() / 2 + 0.5, 0, 1).transpose(0, 2, 3, 1), ids.numpy()
 
 
 def main() -> None:
+    """Write the folder, and the reference if it is asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--layout", choices=["classic", "optimum"], default="classic")
@@ -181,23 +223,29 @@ def main() -> None:
     tokenizer = save_tokenizer(arguments.out / "tokenizer")
     models = make_models(len(tokenizer))
     save_models(arguments.out, models, arguments.layout)
-    schedulers = {
-        name: getattr(diffusers, cls)(**NOISE, **more) for name, (cls, more) in SCHEDULERS.items()
-    }
+    schedulers = {name: getattr(diffusers, cls)(**NOISE, **more) for name, (cls, more) in SCHEDULERS.items()}
     (arguments.out / "scheduler").mkdir(exist_ok=True)
-    (arguments.out / "scheduler/scheduler_config.json").write_text(json.dumps(config_of(schedulers["ddim"]), indent=2) + "\n")
+    config = json.dumps(config_of(schedulers["ddim"]), indent=2)
+    (arguments.out / "scheduler/scheduler_config.json").write_text(f"{config}\n")
     if arguments.reference:
         latents = np.random.RandomState(5).randn(1, 4, SIZE // 8, SIZE // 8)
-        found = {"latents": latents.astype(np.float32)}
+        found: dict[str, Any] = {"latents": latents.astype(np.float32)}
         for name, scheduler in schedulers.items():
             found[f"{name}_image"], found["ids"] = paint(models, tokenizer, scheduler, latents)
             found[f"{name}_config"] = np.array(json.dumps(config_of(scheduler)))
         arguments.reference.parent.mkdir(parents=True, exist_ok=True)
-        np.savez_compressed(arguments.reference, prompt=PROMPT, negative=NEGATIVE, steps=STEPS, guidance=GUIDANCE, **found)
+        words: dict[str, Any] = {
+            "awkward": np.array(AWKWARD),
+            "awkward_ids": np.array([ids_of(tokenizer, text) for text in AWKWARD]),
+        }
+        settings: dict[str, Any] = {"prompt": PROMPT, "negative": NEGATIVE, "steps": STEPS, "guidance": GUIDANCE}
+        np.savez_compressed(arguments.reference, **settings, **words, **found)
 
 
-def config_of(scheduler) -> dict:
-    return {"_class_name": type(scheduler).__name__, **{k: v for k, v in scheduler.config.items() if not k.startswith("_")}}
+def config_of(scheduler: Any) -> dict[str, Any]:
+    """Return the settings of a scheduler as its file has them."""
+    kept = {key: value for key, value in scheduler.config.items() if not key.startswith("_")}
+    return {"_class_name": type(scheduler).__name__, **kept}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Reads a Stable-Diffusion-1/2-shaped folder into `DiffusionFacts`: its scheduler, and how its components are to be fed.
+"""Reads a Stable-Diffusion-1/2-shaped folder into `DiffusionFacts`: its scheduler, and how components are to be fed.
 
 Two layouts are on disk, diffusers' own ONNX one and optimum-onnx's. They differ in element types and ranks, which the
 graphs tell; neither's model_index.json is needed.
@@ -50,6 +50,25 @@ def read_diffusion(folder: Path, preset: PresetSpec, models: Mapping[str, ModelF
     except _PresetProblemError as error:
         return DiffusionFacts(inputs=inputs, outputs=outputs, problem=Problem(kind="preset", detail=str(error)))
     return DiffusionFacts(sha256=digest, scheduler=scheduler, ports=ports, inputs=inputs, outputs=outputs)
+
+
+def painted_shapes(preset: PresetSpec, ports: Mapping[str, Any], rows: int) -> dict[str, dict[str, tuple[int, ...]]]:
+    """Return what each component is fed for so many rows, by part and input: the unet twice as many under guidance."""
+    if not ports:
+        return {}
+    guided = rows * 2 if preset.guidance_scale > 1 else rows
+    latents = (_LATENT_CHANNELS, preset.height // _PIXELS, preset.width // _PIXELS)
+    length, time = ports["text_encoder"]["length"], (1,) * ports["unet"]["timestep"]["rank"]
+    sample = (ports["unet"]["rows"] or guided, *latents)
+    return {
+        "text_encoder": {"input_ids": (rows, length)},
+        "unet": {
+            "sample": sample,
+            "timestep": time,
+            "encoder_hidden_states": (sample[0], length, ports["unet"]["width"]),
+        },
+        "vae_decoder": {"latent_sample": (1, *latents)},
+    }
 
 
 class _PresetProblemError(Exception):
@@ -112,6 +131,7 @@ def _check_together(
     shape = _shape(parts["text_encoder"], "input_ids")
     length = shape[1] if isinstance(shape[1], int) else DEFAULT_LENGTH
     ports["text_encoder"]["length"] = length
+    ports["unet"]["width"] = _shape(parts["unet"], "encoder_hidden_states")[2]
     hidden, wanted = _last(parts["text_encoder"]), _shape(parts["unet"], "encoder_hidden_states")[2]
     if isinstance(hidden, int) and isinstance(wanted, int) and hidden != wanted:
         raise _PresetProblemError(

@@ -4,12 +4,13 @@ The factors were measured on onnxruntime 1.31.1 on Linux, for multilayer percept
 transformers at many shapes; `benchmarks/memory.py` compares them with what jobs take.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
 
-from ortdeploy.deployment import Binding, Deployment, ResolvedJob, ResolvedModel, ResolvedSession
+from ortdeploy.deployment import Deployment, ResolvedJob, ResolvedModel, ResolvedSession
+from ortdeploy.diffusion_folder import painted_shapes
 from ortdeploy.element_types import numpy_dtype
 from ortdeploy.facts import MemoryForecast, MemoryPart
 from ortdeploy.graph.activations import activation_bytes
@@ -17,6 +18,7 @@ from ortdeploy.providers.catalogue import CPU, find_provider
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.tensors import TensorType
 from ortdeploy.window import LEAST, SMALL_BYTES
+from ortdeploy.wiring import WiredStep
 
 _MIB = 1024 * 1024
 
@@ -76,24 +78,66 @@ def _total(job: ResolvedJob, batch: int) -> int:
 
 def _parts(job: ResolvedJob, batch: int) -> tuple[tuple[MemoryPart, ...], str | None]:
     """Return what makes up a job's memory with batches of a size, and what of it is not known."""
-    activations = activation_bytes(job.model.facts.skeleton, {b.value.name: _fed(job, b, batch) for b in job.bindings})
-    rows = _row_bytes(job)
-    unknown = "activations" if activations is None else "results" if rows is None else None
+    activations = _activation_bytes(job, batch)
+    result = _row_bytes(job)
+    holds_part = SINKS[job.spec.output.format].PART_COPIES > 0
+    unknown = {
+        "activations": activations is None,
+        "results": result is None,
+        "number of rows": holds_part and job.input.rows is None,
+    }
     found = (
         MemoryPart(what="process", size=_process_bytes(job)),
         MemoryPart(what="weights", size=_weight_bytes(job)),
-        MemoryPart(what="activations", size=int((activations or 0) * _activation_factor(job))),
-        MemoryPart(what="rows and results", size=_data_bytes(job, batch, rows or 0)),
+        MemoryPart(what="activations", size=activations or 0),
+        MemoryPart(what="rows and results", size=_data_bytes(job, batch, result or 0)),
     )
-    return found, unknown
+    return found, " and ".join(what for what, is_so in unknown.items() if is_so) or None
 
 
-def _fed(job: ResolvedJob, binding: Binding, batch: int) -> tuple[int | None, ...]:
-    return binding.shape(batch) if job.batch_size else binding.shape(batch)[1:]
+def _activation_bytes(job: ResolvedJob, batch: int) -> int | None:
+    """Return what the arenas of all sessions hold after runs of a size; None where a graph leaves that open."""
+    total = 0
+    for model, shapes in _runs(job, batch):
+        one = activation_bytes(model.facts.skeleton, shapes)
+        if one is None:
+            return None
+        total += int(one * _activation_factor(job, model))
+    return total
+
+
+Shapes = dict[str, tuple[int | None, ...]]
+
+
+def _runs(job: ResolvedJob, batch: int) -> Iterator[tuple[ResolvedModel, Shapes]]:
+    """Yield each model that a job runs, with the shapes that it is fed."""
+    if job.pipeline is None:
+        shapes = {one.value.name: one.shape(batch) for one in job.bindings}
+        yield job.model, shapes if job.batch_size else {name: shape[1:] for name, shape in shapes.items()}
+        return
+    parts = {part.spec.name: part for part in job.pipeline.parts}
+    if job.pipeline.wiring is not None:
+        for step, rows in _steps(job.pipeline.wiring.steps, batch):
+            yield parts[step.spec.name], {name: _sizes(tensor, rows) for name, tensor in step.types.items()}
+    elif job.pipeline.spec.preset is not None and job.pipeline.diffusion is not None:
+        for part, fed in painted_shapes(job.pipeline.spec.preset, job.pipeline.diffusion.ports, batch).items():
+            yield parts[job.pipeline.spec.preset.parts[part]], dict(fed)
+
+
+def _steps(steps: Sequence[WiredStep], rows: int) -> Iterator[tuple[WiredStep, int]]:
+    """Yield the steps that run a model, with how many rows they run together."""
+    for step in steps:
+        if step.spec.kind == "run":
+            yield step, rows
+        yield from _steps(step.inner, step.spec.batch)
+
+
+def _sizes(tensor: TensorType, rows: int) -> tuple[int | None, ...]:
+    return (rows, *(size if isinstance(size, int) else None for size in (tensor.shape or ())[1:]))
 
 
 def _process_bytes(job: ResolvedJob) -> int:
-    names = {provider.name for session in _sessions(job.model) for provider in session.chain}
+    names = {p.name for model in job.models for session in _sessions(model) for p in session.chain}
     shorts = {provider.short for name in names if (provider := find_provider(name))}
     tables = {"parquet", "arrow"} & {job.input.format, job.spec.output.format}
     return _PROCESS + sum(_PROVIDER.get(short, 0) for short in shorts) + (_PYARROW if tables else 0)
@@ -104,16 +148,29 @@ def _sessions(model: ResolvedModel) -> Sequence[ResolvedSession]:
 
 
 def _weight_bytes(job: ResolvedJob) -> int:
-    """Return what the weights take in all sessions, the CPU's for the probe run among them, and adapters."""
-    weights, model = job.model.facts.weights, job.model
-    sessions = sum(session.spec.count for session in _sessions(model))
-    probed = any({p.name for p in session.chain} != {CPU} for session in _sessions(model)) and model.spec.probe
-    others = weights.size - weights.of_convolutions
-    kept = _KEPT * others + _KEPT_CONVOLUTIONS * weights.of_convolutions
-    opening = _OPENING_EXTERNAL * others if weights.external else _OPENING * others
-    opening += _OPENING_CONVOLUTIONS * weights.of_convolutions / (2 if weights.external else 1)
+    """Return what the weights of all models take, and adapters; what opening takes counts for the largest."""
+    opening = max(map(_opening_bytes, job.models), default=0)
     adapters = sum(_file_bytes(facts.path) for facts in job.adapter_facts.values())
-    return int(kept * (sessions + bool(probed)) + opening) + adapters
+    return int(sum(map(_kept_bytes, job.models)) + opening) + adapters
+
+
+def _kept_bytes(model: ResolvedModel) -> float:
+    """Return what open sessions keep of weights, the CPU's for the probe run among them."""
+    weights, sessions = model.facts.weights, _sessions(model)
+    probed = any({p.name for p in session.chain} != {CPU} for session in sessions) and model.spec.probe is not None
+    kept = _KEPT * (weights.size - weights.of_convolutions) + _KEPT_CONVOLUTIONS * weights.of_convolutions
+    return kept * (_count(model) + probed)
+
+
+def _opening_bytes(model: ResolvedModel) -> float:
+    weights = model.facts.weights
+    others = weights.size - weights.of_convolutions
+    opening = _OPENING_EXTERNAL * others if weights.external else _OPENING * others
+    return opening + _OPENING_CONVOLUTIONS * weights.of_convolutions / (2 if weights.external else 1)
+
+
+def _count(model: ResolvedModel) -> int:
+    return sum(session.spec.count for session in _sessions(model))
 
 
 def _file_bytes(path: str) -> int:
@@ -123,22 +180,20 @@ def _file_bytes(path: str) -> int:
         return 0
 
 
-def _activation_factor(job: ResolvedJob) -> float:
-    """Return the arenas of all sessions in units of what one run has in use at once."""
-    options, model = job.model.spec.session, job.model
-    sessions = sum(session.spec.count for session in _sessions(model))
+def _activation_factor(job: ResolvedJob, model: ResolvedModel) -> float:
+    """Return the arenas of a model's sessions in units of what one run has in use at once."""
+    options = model.spec.session
     if not options.get("enable_cpu_mem_arena", True):
-        return _BARE * sessions
-    pattern = options.get("enable_mem_pattern", True) and not (
-        model.spec.memory.pattern_by_shape and job.has_varying_shapes
-    )
-    return (_PATTERN if pattern else _ARENA) * sessions
+        return _BARE * _count(model)
+    by_shape = model.spec.memory.pattern_by_shape and job.has_varying_shapes
+    pattern = options.get("enable_mem_pattern", True) and not by_shape
+    return (_PATTERN if pattern else _ARENA) * _count(model)
 
 
 def _data_bytes(job: ResolvedJob, batch: int, result: int) -> int:
     """Return what rows and results take between source and sink: blocks on their way, or the part that is written."""
-    total = job.input.rows or job.spec.output.rows_per_part
-    sessions = sum(session.spec.count for session in _sessions(job.model))
+    total = job.input.rows or batch
+    sessions = max(map(_count, job.models), default=1)
     row = sum(_tensor_bytes(binding.final) or 0 for binding in job.bindings)
     read = row * (_TEXT if job.input.format in {"csv", "jsonl"} else 1 if job.input.format == "npy" else 2)
     sink = SINKS[job.spec.output.format]

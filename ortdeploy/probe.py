@@ -9,8 +9,8 @@ from pathlib import Path
 
 from ortdeploy.adapter_file import read_adapter
 from ortdeploy.diagnostics import Diagnostic
-from ortdeploy.digest import file_digest
 from ortdeploy.diffusion_folder import read_diffusion
+from ortdeploy.digest import file_digest
 from ortdeploy.digest_cache import DigestCache
 from ortdeploy.facts import (
     AdapterFacts,
@@ -59,6 +59,8 @@ def probe_digests(spec: Spec) -> tuple[tuple[Digested, ...], tuple[Diagnostic, .
     files: list[Digested] = []
     problems: list[Diagnostic] = []
     for model in spec.models:
+        if model.at not in spec.document.spans:  # a component that the manifest does not name has no place for one
+            continue
         facts = _probe_model(_full(spec, model.path), model.path, roots, DigestCache(None))
         files += _digested(model, facts.sha256)
         problems += _unusable(spec, (*model.at, "path"), "unreadable-model", facts.problem)

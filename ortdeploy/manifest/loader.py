@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ortdeploy.diagnostics import Diagnostic, Span, has_errors
 from ortdeploy.manifest.document import MAX_BYTES, Document, parse_document, stage_diagnostic
+from ortdeploy.manifest.empty_options import drop_empty_options
 from ortdeploy.manifest.schema import check_document
 from ortdeploy.manifest.spec import Spec, build_spec
 
@@ -114,6 +115,7 @@ def _specify(
     diagnostics: tuple[Diagnostic, ...] = ()
     if profile is not None or options.sets:
         document, diagnostics = _override(document, profile, options.sets)
+    drop_empty_options(document.data)
     diagnostics += check_document(document)
     if has_errors(diagnostics):
         return None, diagnostics

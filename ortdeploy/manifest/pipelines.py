@@ -57,7 +57,10 @@ class PresetSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineSpec:
-    """A pipeline: `outputs` are its results by name, each a value of its steps. `definition` is its text as JSON."""
+    """A pipeline: `outputs` are its results by name, each a value of its steps. `definition` is its text as JSON.
+
+    `components` are those that the manifest names.
+    """
 
     name: str
     steps: tuple[StepOfPipeline, ...]
@@ -65,6 +68,7 @@ class PipelineSpec:
     at: Path
     definition: str
     preset: PresetSpec | None = field(default=None)
+    components: tuple[str, ...] = ()
 
     @property
     def adapters(self) -> tuple[str, ...]:
@@ -93,7 +97,15 @@ def read_pipeline(name: str, data: Mapping[str, Any]) -> PipelineSpec:
     definition = json.dumps(kept, sort_keys=True)
     if "preset" in data:
         preset, outputs = _preset(name, data), {"image": "image"}
-        return PipelineSpec(name=name, steps=(), outputs=outputs, at=at, definition=definition, preset=preset)
+        return PipelineSpec(
+            name=name,
+            steps=(),
+            outputs=outputs,
+            at=at,
+            definition=definition,
+            preset=preset,
+            components=tuple(data.get("components", ())),
+        )
     steps = tuple(_step(step, (*at, "steps", index)) for index, step in enumerate(data["steps"]))
     outputs = {key: value[1:] for key, value in data["outputs"].items()}
     return PipelineSpec(name=name, steps=steps, outputs=outputs, at=at, definition=definition)

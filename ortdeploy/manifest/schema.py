@@ -16,6 +16,7 @@ from referencing import Registry, Resource
 
 from ortdeploy.diagnostics import Diagnostic, did_you_mean
 from ortdeploy.manifest.document import Document, Path, stage_diagnostic
+from ortdeploy.manifest.pipelines import COMPONENTS
 from ortdeploy.schemas import BASE_URI, SUFFIX, load_schema
 
 _TYPE_NAMES = {
@@ -117,8 +118,19 @@ def _unknown_keys(error: Any, at: Path, document: Document) -> Iterator[Diagnost
     known, patterns = error.schema.get("properties", {}), error.schema.get("patternProperties", {})
     for key in error.instance:
         if key not in known and not any(re.search(pattern, key) for pattern in patterns):
-            detail = f'"{key}" is not a key of {_name(at)}. {did_you_mean(key, known)}'
+            detail = f'"{key}" is not a key of {_name(at)}. {_component_advice(key, at) or did_you_mean(key, known)}'
             yield stage_diagnostic("unknown-key", detail, document.locate_key((*at, key)))
+
+
+def _component_advice(key: str, at: Path) -> str | None:
+    """Say where settings of a single component of a preset go, when they are keyed by its name elsewhere."""
+    if key not in COMPONENTS:
+        return None
+    name = at[1] if at and at[0] == "pipelines" else "PIPELINE"
+    return (
+        f"Settings of one component of a preset go under pipelines: {{{name}: {{components: {{{key}: "
+        "{providers: [{provider: …, options: {…}}]}}}}."
+    )
 
 
 def _missing_keys(error: Any, at: Path, document: Document) -> Iterator[Diagnostic]:

@@ -208,8 +208,8 @@ class LimitsSpec:
 class JobSpec:
     """A batch job. `batch_size` None: decided from the model; 0: the model has no dimension for rows.
 
-    `model` is the name of a model, or of the `pipeline` that stands in its place; `both` are written. `auto_batch`: the size is found when
-    the job runs.
+    `model` is the name of a model, or of the `pipeline` that stands in its place; `both` are written. `auto_batch`: the
+    size is found when the job runs.
     """
 
     name: str

@@ -2,8 +2,8 @@
 
 The heatmap is [rows, height, width] or [rows, 1, height, width]. Places that touch, also at a corner, are one. Boxes
 are [n, 4] float32: left, top, right, bottom in pixels of the heatmap times `stride`, grown by `margin` pixels (a
-negative one shrinks them). They come in the order of reading: line by line, a line from left to right; what begins above
-the middle of a line's first box is in that line. Places of fewer than `min_area` pixels are left out.
+negative one shrinks them). They come in the order of reading: line by line, a line from left to right; what begins
+above the middle of a line's first box is in that line. Places of fewer than `min_area` pixels are left out.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""The operations of pipelines by name: modules of their own, and the prepare and postprocess steps that take one value."""
+"""The operations of pipelines by name: modules of their own, and prepare and postprocess steps on one value."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

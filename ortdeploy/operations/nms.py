@@ -47,7 +47,8 @@ def _keep(boxes: Array, classes: Array, overlap: float, most: int) -> list[int]:
     """Return the places of boxes, the best first, that no better one of their class overlaps too much."""
     sides = np.maximum(boxes[:, 2:] - boxes[:, :2], 0)
     areas = sides[:, 0] * sides[:, 1]
-    left, kept = np.arange(len(boxes)), []
+    left = np.arange(len(boxes))
+    kept: list[int] = []
     while len(left) and len(kept) < most:
         best, rest = left[0], left[1:]
         kept.append(int(best))

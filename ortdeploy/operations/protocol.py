@@ -1,4 +1,4 @@
-"""What an operation of a pipeline is: a module with two functions and no state, like a prepare step with several values.
+"""What an operation of a pipeline is: a module with two functions and no state, like a prepare step on several values.
 
 Values have the rows first: an array, or a list with one array (or list of them) a row where rows differ in shape. A
 list of things a row, such as boxes or crops, is one dimension of unknown size behind the rows.

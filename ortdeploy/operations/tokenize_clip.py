@@ -12,7 +12,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -72,7 +72,7 @@ class ClipTokenizer:
         pieces = [self._letters[byte] for byte in word.encode("utf-8")]
         pieces[-1] += _END_OF_WORD
         while len(pieces) > 1:
-            pairs = list(zip(pieces, pieces[1:], strict=False))
+            pairs = list(pairwise(pieces))
             best = min(pairs, key=lambda pair: self._ranks.get(pair, len(self._ranks)))
             if best not in self._ranks:
                 break
@@ -95,7 +95,8 @@ def _words(text: str) -> Iterator[str]:
         word = found.group()
         if word[0].isalnum():  # \w also takes numbers that are no digits, such as ²
             for is_letter, run in groupby(word, lambda sign: unicodedata.category(sign)[0] == "L"):
-                yield from ["".join(run)] if is_letter else run
+                letters = list(run)
+                yield from ["".join(letters)] if is_letter else letters
         else:
             yield word
 

@@ -31,7 +31,7 @@ class Scheduler(Protocol):
     """One way from noise to an image, used once. `scale` comes before the model, `step` after it."""
 
     @property
-    def timesteps(self) -> Sequence[float]:
+    def timesteps(self) -> Array:
         """The times at which the model is asked, in order."""
 
     @property
@@ -68,7 +68,7 @@ class _Noise:
         if self.kind == "epsilon":
             return latents - sigma * output
         if self.kind == "v_prediction":
-            return latents / (sigma**2 + 1) - output * (sigma / math.sqrt(sigma**2 + 1))
+            return np.asarray(latents / (sigma**2 + 1) - output * (sigma / math.sqrt(sigma**2 + 1)))
         return output
 
 
@@ -79,9 +79,10 @@ def _betas(config: Mapping[str, Any], steps: int) -> Array:
             return np.linspace(first, last, steps)
         case "scaled_linear":
             return np.linspace(math.sqrt(first), math.sqrt(last), steps) ** 2
-    times = np.arange(steps + 1) / steps
-    kept = np.cos((times + 0.008) / 1.008 * math.pi / 2) ** 2
-    return np.minimum(1 - kept[1:] / kept[:-1], 0.999)
+    times = np.arange(steps + 1, dtype=np.float64) / steps
+    kept: Array = np.cos((times + 0.008) / 1.008 * math.pi / 2) ** 2
+    betas: Array = np.minimum(1 - kept[1:] / kept[:-1], 0.999)
+    return betas
 
 
 def _times(config: Mapping[str, Any], count: int, *, inner: bool, whole: bool) -> Array:
@@ -93,7 +94,7 @@ def _times(config: Mapping[str, Any], count: int, *, inner: bool, whole: bool) -
             return np.round(times) if whole else times
         case "leading":
             ratio = total // (count + 1) if inner else total // count
-            times = np.arange(count + 1) * ratio if inner else np.arange(count) * ratio
+            times = np.arange(count + inner, dtype=np.float64) * ratio
             return (times[::-1][:-1] if inner else times[::-1]) + float(config["steps_offset"])
     return np.round(np.arange(total, 0, -total / count))[:count] - 1
 
@@ -120,7 +121,7 @@ class Ddim:
     def __init__(self, config: Mapping[str, Any], count: int) -> None:
         """Take the settings and the number of steps."""
         self._noise = _Noise(config)
-        self.timesteps: Sequence[float] = _times(config, count, inner=False, whole=True)
+        self.timesteps: Array = _times(config, count, inner=False, whole=True)
         self._stride = self._noise.steps // count
         self._last = 1.0 if config["set_alpha_to_one"] else float(self._noise.alphas[0])
 
@@ -149,7 +150,7 @@ class Pndm:
         """Take the settings and the number of steps; the model is asked once more than that."""
         self._noise = _Noise(config)
         times = _times(config, count, inner=False, whole=True)
-        self.timesteps: Sequence[float] = np.concatenate([times[:1], times[1:2], times[1:]]) if count > 1 else times
+        self.timesteps: Array = np.concatenate([times[:1], times[1:2], times[1:]]) if count > 1 else times
         self._stride = self._noise.steps // count
         self._last = 1.0 if config["set_alpha_to_one"] else float(self._noise.alphas[0])
         self._outputs: list[Array] = []
@@ -194,7 +195,7 @@ class _OverSigmas:
         times = _times(config, count, inner=False, whole=False)
         sigmas, times = _sigmas(config, self._noise, times, whole=False)
         self._sigmas = np.append(sigmas, 0.0)
-        self.timesteps: Sequence[float] = times
+        self.timesteps: Array = times
         highest = float(self._sigmas.max())
         leading = config["timestep_spacing"] == "leading"
         self.first_scale = math.sqrt(highest**2 + 1) if leading else highest
@@ -230,7 +231,7 @@ class Lms(_OverSigmas):
         """Go along the polynomial through the last slopes."""
         self._slopes = [self._slope(latents, index, output), *self._slopes[: self._ORDER - 1]]
         known = self._sigmas[index - len(self._slopes) + 1 : index + 1][::-1]
-        return latents + sum(self._weight(known, place, index) * slope for place, slope in enumerate(self._slopes))  # type: ignore[no-any-return]  # sum of arrays
+        return latents + sum(self._weight(known, place, index) * slope for place, slope in enumerate(self._slopes))
 
     def _weight(self, known: Array, place: int, index: int) -> float:
         """Integrate the polynomial that is one at one noise level and zero at the others, over the step."""
@@ -276,7 +277,7 @@ class _OverLambdas:
         sigmas, times = _sigmas(config, self._noise, times, whole=True)
         last = 0.0 if config["final_sigmas_type"] == "zero" else float(self._noise.sigmas[0])
         sigmas = np.append(sigmas, last)
-        self.timesteps: Sequence[float] = times
+        self.timesteps: Array = times
         self._alphas = 1 / np.sqrt(sigmas**2 + 1)
         self._noises = sigmas * self._alphas
         with np.errstate(divide="ignore"):

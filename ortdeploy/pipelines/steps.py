@@ -59,7 +59,7 @@ class StepsSession(ComposedSession):
         if step.kind == "do":
             return _Step(step, _operation(step))
         inner = [self._build(one) for one in step.steps]
-        return _Step(step, lambda values, rows: self._run_each(step, inner, values, rows))
+        return _Step(step, lambda values, _rows: self._run_each(step, inner, values))
 
     def _run_model(self, step: PlannedWireStep, values: Values, rows: int) -> Values:
         """Run a model on all rows: together where they are alike, else those of one shape at a time."""
@@ -100,7 +100,7 @@ class StepsSession(ComposedSession):
             )
         return [np.concatenate(pieces) if len(pieces) > 1 else pieces[0] for pieces in zip(*taken, strict=True)]
 
-    def _run_each(self, step: PlannedWireStep, inner: Sequence[_Step], values: Values, rows: int) -> Values:
+    def _run_each(self, step: PlannedWireStep, inner: Sequence[_Step], values: Values) -> Values:
         """Take the items of all rows through the inner steps, and list what they gave by row again."""
         listed = values[step.name]
         counts = [len(row) for row in listed]
@@ -182,7 +182,7 @@ def _rows_of(model: str, name: str, value: Any, rows: int) -> Any:
 
 
 def _by_row(items: Sequence[Any], counts: Sequence[int], kind: PlannedValue) -> list[Any]:
-    """List the results of items by row again: an array where they are alike, nothing of the right shape for no items."""
+    """List the results of items by row again: arrays where they are alike, empty ones of the right shape for none."""
     rows, begin = [], 0
     for count in counts:
         rows.append(as_column(items[begin : begin + count]) if count else _nothing(kind))

@@ -36,6 +36,7 @@ SPEC_RULES: tuple[str, ...] = (
     "undefined-model",
     "undefined-pipeline",
     "undefined-provider-chain",
+    "unknown-component",
     "unknown-provider",
     "unreachable-provider",
     "unused-declaration",

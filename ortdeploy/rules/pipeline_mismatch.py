@@ -6,7 +6,7 @@ would refuse such a tensor at the first row, or compute something else from it.
 
 Example:
 
-    - {run: reader, in: {image: $crop}, out: {scores: scores}}     # uint8 [rows, 12, 10, 1] for float32 [batch, 1, 8, 8]
+    - {run: reader, in: {image: $crop}, out: {scores: scores}} # uint8 [rows, 9, 8, 1] for float32 [rows, 1, 8, 8]
 
 How to fix: the message says what reaches the input and what it takes. Steps such as cast, resize, scale and layout
 bring one to the other.

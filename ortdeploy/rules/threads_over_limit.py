@@ -24,15 +24,15 @@ RULE = Rule(id="threads-over-limit", summary="More threads than the limit")
 
 
 def check(spec: "Spec") -> Iterator[Finding]:
-    for job, model in ((job, model) for job in spec.jobs for model in spec.models_of(job)):
-        if job.limits.threads is None:
-            continue
+    pairs = [(job, model) for job in spec.jobs if job.limits.threads is not None for model in spec.models_of(job)]
+    for job, model in pairs:
+        limit = job.limits.threads or 0
         written = model.session.get("intra_op_num_threads", 0)
         threads = model.sessions_at_once * (written or 1)
-        if threads > job.limits.threads:
+        if threads > limit:
             each = f"{written} threads each" if written else "a thread each"
             detail = (
-                f'Job "{job.name}" may use {job.limits.threads} threads, and the {model.sessions_at_once} sessions of '
+                f'Job "{job.name}" may use {limit} threads, and the {model.sessions_at_once} sessions of '
                 f'model "{model.name}" have {each}. Leave intra_op_num_threads out, raise limits: {{threads: …}}, or '
                 "open fewer sessions at once."
             )
