@@ -108,7 +108,8 @@ def read_pipeline(name: str, data: Mapping[str, Any]) -> PipelineSpec:
         )
     steps = tuple(_step(step, (*at, "steps", index)) for index, step in enumerate(data["steps"]))
     outputs = {key: value[1:] for key, value in data["outputs"].items()}
-    return PipelineSpec(name=name, steps=steps, outputs=outputs, at=at, definition=definition)
+    named = tuple(data.get("components", ()))
+    return PipelineSpec(name=name, steps=steps, outputs=outputs, at=at, definition=definition, components=named)
 
 
 COMPONENTS = ("text_encoder", "unet", "vae_decoder")

@@ -8,6 +8,7 @@ from ortdeploy.facts import (
     AdapterFacts,
     BatchTrial,
     DeviceFacts,
+    DiffusionFacts,
     Facts,
     FileFacts,
     FirstRows,
@@ -135,6 +136,15 @@ def output_facts(data: Mapping[str, Any]) -> OutputFacts:
     )
 
 
+def diffusion_facts(data: Mapping[str, Any]) -> DiffusionFacts:
+    """A folder that paints 8 x 8 pixels."""
+    return DiffusionFacts(
+        inputs=(value("prompt", "string[rows]"), value("seed", "int64[rows]=[]")),
+        outputs=(value("image", "uint8[rows,8,8,3]"),),
+        problem=Problem(kind=data["problem"], detail="It cannot be used.") if "problem" in data else None,
+    )
+
+
 def memory_forecast(data: Mapping[str, Any], limit: int | None) -> MemoryForecast:
     """`{activations: 100, disk: 5, fitting: 4}`: parts by name, in bytes."""
     parts = tuple(MemoryPart(what=key, size=size) for key, size in data.items() if key not in {"disk", "fitting"})
@@ -235,6 +245,7 @@ def make_facts(spec: Spec, data: Mapping[str, Any] | None = None) -> Facts:
             name: BatchTrial(rows=found["rows"], problem="it does not fit", fitting=tuple(found.get("fitting", [])))
             for name, found in data.get("batch_trials", {}).items()
         },
+        diffusion={one.name: diffusion_facts(data.get("diffusion", {}).get(one.name, {})) for one in spec.pipelines if one.preset},
         memory={
             job.name: memory_forecast(data["memory"][job.name], job.limits.memory)
             for job in spec.jobs
