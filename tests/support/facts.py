@@ -245,7 +245,11 @@ def make_facts(spec: Spec, data: Mapping[str, Any] | None = None) -> Facts:
             name: BatchTrial(rows=found["rows"], problem="it does not fit", fitting=tuple(found.get("fitting", [])))
             for name, found in data.get("batch_trials", {}).items()
         },
-        diffusion={one.name: diffusion_facts(data.get("diffusion", {}).get(one.name, {})) for one in spec.pipelines if one.preset},
+        diffusion={
+            one.name: diffusion_facts(data.get("diffusion", {}).get(one.name, {}))
+            for one in spec.pipelines
+            if one.preset
+        },
         memory={
             job.name: memory_forecast(data["memory"][job.name], job.limits.memory)
             for job in spec.jobs

@@ -1,6 +1,6 @@
 """Small real models, made on the spot."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +14,8 @@ Shape = Sequence[int | str | None]
 def save_model(
     path: Path,
     nodes: Sequence[onnx.NodeProto],
-    inputs: dict[str, tuple[int, Shape]],
-    outputs: dict[str, tuple[int, Shape]],
+    inputs: Mapping[str, tuple[int, Shape]],
+    outputs: Mapping[str, tuple[int, Shape]],
     weights: dict[str, np.ndarray] | None = None,
     *,
     opset: int = 17,

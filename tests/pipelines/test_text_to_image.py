@@ -1,0 +1,217 @@
+"""Images from text: against what diffusers' own loop made of the same weights, in both layouts, on two providers."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from conftest import REPOSITORY, Cli, run_process
+from onnx import TensorProto, helper
+from support.plugins import needs_openvino_device
+
+from ortdeploy.opening import ModelOpener
+from ortdeploy.pipelines.compose import compose
+from ortdeploy.pipelines.schedulers import SCHEDULERS, read_scheduler
+from ortdeploy.pipelines.text_to_image import TextToImageSession
+from ortdeploy.plan import OpenSession, Plan, RunJob
+from ortdeploy.plan_file import load_plans
+from ortdeploy.runtime.session import OrtRuntime
+
+REFERENCE = REPOSITORY / "tests/data/painter.npz"
+NAMES = ["ddim", "pndm", "euler", "lms", "heun", "dpm", "dpm_karras", "unipc"]
+
+
+@pytest.fixture
+def painter(tmp_path: Path) -> Path:
+    """The example."""
+    shutil.copytree(REPOSITORY / "deployments/models/painter", tmp_path / "models/painter")
+    for name in ("painter.yaml", "prompts.csv"):
+        shutil.copy(REPOSITORY / "deployments" / name, tmp_path / name)
+    return tmp_path
+
+
+def as_optimum(folder: Path) -> None:
+    """Bring the folder into optimum-onnx's layout: int64 ids, a timestep of rank 0."""
+    for part, name, inside in (("text_encoder", "input_ids", "ids"), ("unet", "timestep", "time")):
+        path = folder / f"models/painter/{part}/model.onnx"
+        model = onnx.load(str(path))
+        for node in model.graph.node:
+            node.input[:] = [inside if one == name else one for one in node.input]
+        place = next(index for index, one in enumerate(model.graph.input) if one.name == name)
+        if part == "unet":
+            node = helper.make_node("Unsqueeze", [name, "first_axis"], [inside])
+            model.graph.initializer.append(onnx.numpy_helper.from_array(np.array([0], dtype=np.int64), "first_axis"))
+            kind = helper.make_tensor_value_info(name, TensorProto.FLOAT, [])
+        else:
+            node = helper.make_node("Cast", [name], [inside], to=TensorProto.INT32)
+            kind = helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", 77])
+        model.graph.node.insert(0, node)
+        model.graph.input[place].CopyFrom(kind)
+        onnx.save(model, str(path))
+
+
+def plan_of(folder: Path, cli: Cli) -> Plan:
+    planned = cli("plan", folder / "painter.yaml", "--out", folder / "plan.json")
+    assert planned.code == 0, planned.out + planned.err
+    (plan,) = load_plans((folder / "plan.json").read_text())
+    return plan
+
+
+def session_of(plan: Plan, scheduler: dict[str, Any], latents: Path) -> TextToImageSession:
+    """Open the plan's session, with another scheduler and starting noise."""
+    (job,) = [step for step in plan.steps if isinstance(step, RunJob)]
+    opener = ModelOpener(runtime=OrtRuntime(), announce=lambda _: None, printed=lambda: "")
+    opened = {s.session: opener.open_model(s, s.candidates) for s in plan.steps if isinstance(s, OpenSession)}
+    settings, problem = read_scheduler(scheduler)
+    assert problem is None
+    assert job.pipeline is not None
+    assert job.pipeline.preset is not None
+    preset = replace(job.pipeline.preset, scheduler=settings, latents=str(latents))
+    session = compose(replace(job.pipeline, preset=preset), opened).sessions[0].session
+    assert isinstance(session, TextToImageSession)
+    return session
+
+
+@pytest.mark.parametrize("layout", ["classic", "optimum"])
+@pytest.mark.parametrize("name", NAMES)
+def test_images_are_those_of_diffusers(painter: Path, cli: Cli, name: str, layout: str) -> None:
+    if layout == "optimum":
+        as_optimum(painter)
+    with np.load(REFERENCE) as known:
+        np.save(painter / "latents.npy", known["latents"])
+        config = json.loads(str(known[f"{name}_config"]))
+        session = session_of(plan_of(painter, cli), config, painter / "latents.npy")
+        image = session.paint([str(known["prompt"])], [str(known["negative"])], [0])
+        np.testing.assert_allclose(image, known[f"{name}_image"], atol=1e-4)
+        others = [known[f"{other}_image"] for other in NAMES if other != name]
+    assert min(float(np.abs(image - other).max()) for other in others) > 1e-3, "the tolerance tells them apart"
+
+
+def test_every_scheduler_has_a_reference() -> None:
+    with np.load(REFERENCE) as known:
+        classes = {json.loads(str(known[f"{name}_config"]))["_class_name"] for name in NAMES}
+    assert classes == set(SCHEDULERS)
+
+
+def images(folder: Path) -> np.ndarray:
+    parts = sorted((folder / "outbox/paintings").glob("part-*"))
+    return np.concatenate([np.load(part)["image"] for part in parts])
+
+
+def test_rows_are_prompts_and_equal_rows_give_equal_images(painter: Path, cli: Cli) -> None:
+    assert cli("apply", painter / "painter.yaml").code == 0
+    first = images(painter)
+    assert first.shape == (4, 32, 32, 3)
+    assert first.dtype == np.uint8
+    assert np.abs(first[1].astype(int) - first[2]).max() > 0, "another seed is another image"
+    text = (painter / "painter.yaml").read_text().replace("batch: {size: 2}", "batch: {size: 3}")
+    (painter / "painter.yaml").write_text(text)
+    assert cli("apply", painter / "painter.yaml", "--new-run").code == 0
+    assert np.abs(images(painter).astype(int) - first).max() <= 1
+
+
+@needs_openvino_device
+def test_options_reach_the_component_and_no_other(painter: Path) -> None:
+    chain = "[{provider: OpenVINO, options: {load_config: {CPU: {INFERENCE_PRECISION_HINT: f32, NUM_STREAMS: 1}}}}]"
+    text = (painter / "painter.yaml").read_text()
+    (painter / "painter.yaml").write_text(text.replace("session: {intra_op_num_threads: 1}", f"providers: {chain}"))
+    done = run_process(["apply", "painter.yaml"], cwd=painter)
+    assert done.code == 0, done.out + done.err
+    report = json.loads((painter / "outbox/paintings/_run.json").read_text())
+    parts = report["components"]
+    assert set(parts["paint.unet"]["placement"]) == {"OpenVINOExecutionProvider"}
+    assert (
+        set(parts["paint.text_encoder"]["placement"])
+        == set(parts["paint.vae_decoder"]["placement"])
+        == {"CPUExecutionProvider"}
+    )
+    (provider,) = parts["paint.unet"]["providers"]
+    wanted = {"CPU": {"INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": 1}}
+    assert json.loads(provider["options"]["load_config"]) == wanted
+    on_openvino = images(painter)
+    (painter / "painter.yaml").write_text(text)
+    assert run_process(["apply", "painter.yaml", "--new-run"], cwd=painter).code == 0
+    assert np.abs(images(painter).astype(int) - on_openvino).max() <= 1
+
+
+def refusal(folder: Path, cli: Cli) -> str:
+    refused = cli("plan", folder / "painter.yaml")
+    assert refused.code == 1
+    return " ".join((refused.out + refused.err).split())
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"_class_name": "LCMScheduler"}, "its scheduler is LCMScheduler; supported are DDIMScheduler"),
+        ({"thresholding": True}, "thresholding: True; supported is False"),
+        ({"prediction_type": "flow"}, "prediction_type: flow; supported is epsilon, v_prediction"),
+        ({"_class_name": "PNDMScheduler"}, "skip_prk_steps: False; supported is True"),
+        ({"beta_schedule": "exp"}, "beta_schedule: exp"),
+    ],
+)
+def test_a_scheduler_that_is_not_known_is_refused(painter: Path, cli: Cli, setting: dict[str, Any], words: str) -> None:
+    path = painter / "models/painter/scheduler/scheduler_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **setting}))
+    assert words in refusal(painter, cli)
+
+
+def test_the_file_is_read_as_diffusers_reads_it(painter: Path, cli: Cli) -> None:
+    """steps_offset becomes 1 and clip_sample False, whatever the file says."""
+    path = painter / "models/painter/scheduler/scheduler_config.json"
+    config = json.loads(path.read_text())
+    path.write_text(json.dumps({**config, "clip_sample": True, "steps_offset": 0}))
+    assert cli("apply", painter / "painter.yaml").code == 0
+    changed = images(painter)
+    path.write_text(json.dumps(config))
+    assert cli("apply", painter / "painter.yaml", "--new-run").code == 0
+    np.testing.assert_array_equal(changed, images(painter))
+
+
+@pytest.mark.parametrize("name", ["unet/model.onnx", "tokenizer/merges.txt", "scheduler/scheduler_config.json"])
+def test_a_missing_file_is_named(painter: Path, cli: Cli, name: str) -> None:
+    (painter / "models/painter" / name).unlink()
+    assert name.removesuffix(".onnx") in refusal(painter, cli)
+
+
+def test_components_of_two_pipelines_are_refused(painter: Path, cli: Cli) -> None:
+    shutil.copy(painter / "models/painter/vae_decoder/model.onnx", painter / "models/painter/unet/model.onnx")
+    assert "unet has no input sample; it has latent_sample" in refusal(painter, cli)
+
+
+def test_a_vocabulary_beyond_the_table_is_refused(painter: Path, cli: Cli) -> None:
+    path = painter / "models/painter/tokenizer/vocab.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "more</w>": 5000}))
+    assert "ids up to 5000" in refusal(painter, cli)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("components:\n      unet:", "components:\n      unett:", 'has no component "unett". Did you mean "unet"?'),
+        ("components:\n      unet:", "unet:", "go under pipelines: {paint: {components: {unet:"),
+        ("providers: [CPU]", "providers: [{provider: CPU, options: {unet: {}}}]", "components: {unet:"),
+        ("height: 32", "height: 30", "multiple of 8"),
+        ("steps: 6", "steps: [6]", "whole number"),
+    ],
+)
+def test_what_is_keyed_or_spelt_wrong_is_shown_right(painter: Path, cli: Cli, old: str, new: str, words: str) -> None:
+    text = (painter / "painter.yaml").read_text()
+    assert old in text
+    (painter / "painter.yaml").write_text(text.replace(old, new))
+    assert words in refusal(painter, cli)
+
+
+def test_a_prompt_longer_than_the_model_takes_is_cut_and_a_bad_seed_fails_alone(painter: Path, cli: Cli) -> None:
+    (painter / "prompts.csv").write_text(f"prompt,seed\n{'sea ' * 300},1\nsea,-1\nsea,2\n")
+    text = (painter / "painter.yaml").read_text() + "    errors: {max_failed: 1}\n"
+    (painter / "painter.yaml").write_text(text)
+    done = cli("apply", painter / "painter.yaml")
+    assert done.code == 0, done.out + done.err
+    assert len(images(painter)) == 2
+    (failed,) = [json.loads(line) for line in (painter / "outbox/paintings/_failed.jsonl").read_text().splitlines()]
+    assert failed["row"] == 1
