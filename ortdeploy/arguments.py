@@ -30,6 +30,7 @@ COMMANDS = {
     "retry": "run the failed rows of a job once more",
     "schema": "print a JSON Schema",
     "status": "show jobs, what is committed, and the last run",
+    "tune": "search batch, threads, sessions, providers and memory for a job, and write an overlay",
     "validate": "check manifests without a device",
 }
 
@@ -75,6 +76,8 @@ def _add_manifests(parser: argparse.ArgumentParser, formats: Sequence[str], path
     add("paths", nargs="+", metavar="PATH", help=paths)
     add("--format", choices=formats, default="text", help="how results are printed (default: text)")
     add("--profile", metavar="NAME", help="apply the overrides under profiles: NAME:")
+    overlay = "lay a file over the manifest, as ortdeploy tune writes them"
+    add("--overlay", metavar="FILE", action="append", default=[], dest="overlays", help=overlay)
     setting = "replace one value, as in --set jobs.read.batch.size=16"
     add("--set", metavar="KEY=VALUE", action="append", default=[], dest="sets", type=_key_value, help=setting)
     root = "let paths lead into this folder too"
@@ -127,6 +130,17 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     _add_manifests(parser, ("text", "json"), "a manifest, or a folder of them")
     parser.add_argument("--model", metavar="NAME", help="this model only")
     parser.add_argument("--record", action="store_true", help="write the CPU provider's outputs instead of comparing")
+
+
+def _add_tune(parser: argparse.ArgumentParser) -> None:
+    _add_manifests(parser, ("text", "json"), "a manifest")
+    add = parser.add_argument
+    add("--job", metavar="NAME", required=True, help="the job whose settings are searched")
+    bound = "memory=512MiB or p99=50ms: what a setting may take; may be given twice"
+    add("--limit", metavar="KEY=VALUE", action="append", default=[], dest="limits", type=_key_value, help=bound)
+    add("--seconds", metavar="N", type=float, default=3.0, help="how long a setting is tried (default: 3)")
+    add("-o", "--output", metavar="FILE", help="the overlay to write (default: overlays/MANIFEST.JOB.yaml beside it)")
+    add("--report", metavar="FILE", help="write an HTML page with what was tried")
 
 
 def _add_status(parser: argparse.ArgumentParser) -> None:
@@ -210,5 +224,6 @@ _ADD = {
     "retry": _add_retry,
     "schema": _add_schema,
     "status": _add_status,
+    "tune": _add_tune,
     "validate": _add_validate,
 }

@@ -238,7 +238,7 @@ class FinishedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What would run for one manifest in `folder`; `profile`, `sets` and `roots` are the command line's.
+    """What would run for one manifest in `folder`; `profile`, `sets`, `overlays` and `roots` are the command line's.
 
     `gates` are golden checks that must pass before any of the steps.
     """
@@ -248,6 +248,7 @@ class Plan:
     folder: str
     profile: str | None
     sets: tuple[str, ...]
+    overlays: tuple[str, ...]
     roots: tuple[str, ...]
     facts: tuple[Fact, ...]
     gates: tuple[PlannedCheck, ...]
@@ -267,6 +268,7 @@ def make_plan(deployment: Deployment, only_job: str | None = None, *, retry: boo
         folder=spec.folder,
         profile=spec.profile,
         sets=spec.sets,
+        overlays=tuple(str(Path(overlay).absolute()) for overlay in spec.overlays),
         roots=spec.roots,
         facts=plan_facts(deployment),
         gates=make_checks(deployment, {one.spec.name for job in to_run for one in job.models if one.spec.gate}),

@@ -231,7 +231,7 @@ def check_saved_plan(plan: "Plan", state_dir: str | None) -> tuple[Diagnostic, .
     from ortdeploy.probe import probe  # noqa: PLC0415
 
     manifest = str(Path(plan.folder) / Path(plan.manifest).name)
-    loaded = load_manifest(manifest, LoadOptions(profile=plan.profile, sets=plan.sets, roots=plan.roots))
+    loaded = load_manifest(manifest, _options_of(plan))
     if loaded.spec is None:
         fact = next(fact for fact in plan.facts if fact.kind == "manifest")
         return (_moved(plan, fact), *loaded.diagnostics)
@@ -239,6 +239,11 @@ def check_saved_plan(plan: "Plan", state_dir: str | None) -> tuple[Diagnostic, .
         loaded.spec, probe(loaded.spec, state_folder(plan.folder, state_dir), _probe_host([loaded.spec]))
     )
     return tuple(_moved(plan, fact) for fact in moved_facts(plan.facts, plan_facts(deployment)))
+
+
+def _options_of(plan: "Plan") -> LoadOptions:
+    """Return what the command line said when a plan was made."""
+    return LoadOptions(profile=plan.profile, sets=plan.sets, roots=plan.roots, overlays=plan.overlays)
 
 
 def _moved(plan: "Plan", fact: "Fact") -> Diagnostic:

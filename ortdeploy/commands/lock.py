@@ -17,8 +17,8 @@ from ortdeploy.workflow import validate
 
 def run(arguments: argparse.Namespace) -> int:
     """Lock each manifest, and say of each file what became of its digest."""
-    if not arguments.check and (arguments.profile or arguments.sets):
-        raise UsageError("lock writes what stands in the manifest; --profile and --set go with --check only")
+    if not arguments.check and (arguments.profile or arguments.sets or arguments.overlays):
+        raise UsageError("lock writes what stands in the manifest; --profile, --overlay, --set go with --check only")
     validated = validate(arguments.paths, load_options(arguments))
     diagnostics: tuple[Diagnostic, ...] = validated.diagnostics
     files: list[Digested] = []

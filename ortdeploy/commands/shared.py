@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 def load_options(arguments: argparse.Namespace, *, digest: bool = True) -> LoadOptions:
     """Return what the command line says about every manifest."""
-    sets, roots = tuple(arguments.sets), tuple(arguments.roots)
-    return LoadOptions(digest=digest, profile=arguments.profile, sets=sets, roots=roots)
+    sets, roots, overlays = tuple(arguments.sets), tuple(arguments.roots), tuple(arguments.overlays)
+    return LoadOptions(digest=digest, profile=arguments.profile, sets=sets, roots=roots, overlays=overlays)
 
 
 def use_color(arguments: argparse.Namespace) -> bool:

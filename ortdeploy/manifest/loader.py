@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ortdeploy.diagnostics import Diagnostic, Span, has_errors
@@ -16,12 +16,17 @@ SUFFIXES = (".yaml", ".yml")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
-    """What the command line says about every manifest; `digest` when plans are made of it."""
+    """What the command line says about every manifest; `digest` when plans are made of it.
+
+    `overlays` are files that are laid over it, the last one on top; `sets` are single values over those.
+    """
 
     digest: bool = True
     profile: str | None = None
     sets: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
+    overlays: tuple[str, ...] = ()
+    overlay_documents: tuple[Document, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +63,12 @@ def load_manifest(path: str, options: LoadOptions) -> Loaded:
     document, diagnostics = parse_document(raw, path)
     if document is None:
         return Loaded(path=path, spec=None, variants=(), diagnostics=diagnostics)
-    sha256 = _digest(raw) if options.digest else ""
+    overlays, found = _read_overlays(options.overlays)
+    diagnostics += found
+    if has_errors(found):
+        return Loaded(path=path, spec=None, variants=(), diagnostics=diagnostics)
+    sha256 = _digest(b"".join((raw, *(text for text, _ in overlays)))) if options.digest else ""
+    options = replace(options, overlay_documents=tuple(overlay for _, overlay in overlays))
     spec, found = _specify(document, options.profile, options, sha256)
     diagnostics += found
     variants = []
@@ -69,6 +79,23 @@ def load_manifest(path: str, options: LoadOptions) -> Loaded:
     if has_errors(diagnostics):
         spec, variants = None, []
     return Loaded(path=path, spec=spec, variants=tuple(variants), diagnostics=tuple(dict.fromkeys(diagnostics)))
+
+
+def _read_overlays(paths: Sequence[str]) -> tuple[list[tuple[bytes, Document]], tuple[Diagnostic, ...]]:
+    """Return the texts of overlay files with their documents."""
+    found: list[tuple[bytes, Document]] = []
+    diagnostics: tuple[Diagnostic, ...] = ()
+    for path in paths:
+        raw, problem = _read(path)
+        diagnostics += (problem,) if problem else ()
+        document, problems = parse_document(raw, path) if raw is not None else (None, ())
+        diagnostics += problems
+        if raw is not None and document is not None and isinstance(document.data, dict):
+            found.append((raw, document))
+        elif document is not None:
+            detail = f"{path} is no mapping of manifest keys, such as jobs: and models:."
+            diagnostics += (stage_diagnostic("override-conflict", detail, document.locate(())),)
+    return found, diagnostics
 
 
 def _digest(raw: bytes) -> str:
@@ -96,15 +123,19 @@ def _profile_names(document: Document) -> tuple[str, ...]:
     return tuple(profiles) if isinstance(profiles, dict) else ()
 
 
-def _override(
-    document: Document, profile: str | None, sets: tuple[str, ...]
-) -> tuple[Document, tuple[Diagnostic, ...]]:
-    from ortdeploy.manifest.overrides import apply_profile, apply_sets  # noqa: PLC0415  only who overrides needs it
+def _override(document: Document, profile: str | None, options: LoadOptions) -> tuple[Document, tuple[Diagnostic, ...]]:
+    from ortdeploy.manifest.overrides import (  # noqa: PLC0415  only who overrides needs it
+        apply_overlay,
+        apply_profile,
+        apply_sets,
+    )
 
     diagnostics: tuple[Diagnostic, ...] = ()
     if profile is not None:
         document, diagnostics = apply_profile(document, profile)
-    document, found = apply_sets(document, sets)
+    for overlay in options.overlay_documents:
+        document = apply_overlay(document, overlay)
+    document, found = apply_sets(document, options.sets)
     return document, diagnostics + found
 
 
@@ -113,8 +144,8 @@ def _specify(
 ) -> tuple[Spec | None, tuple[Diagnostic, ...]]:
     """Lay profile and --set over a document, check the result, build the spec if it has the right shape."""
     diagnostics: tuple[Diagnostic, ...] = ()
-    if profile is not None or options.sets:
-        document, diagnostics = _override(document, profile, options.sets)
+    if profile is not None or options.sets or options.overlay_documents:
+        document, diagnostics = _override(document, profile, options)
     drop_empty_options(document.data)
     diagnostics += check_document(document)
     if has_errors(diagnostics):
@@ -128,5 +159,6 @@ def _specify(
         sha256=sha256,
         profile=profile,
         sets=options.sets,
+        overlays=options.overlays,
     )
     return spec, diagnostics

@@ -21,6 +21,35 @@ def apply_profile(document: Document, profile: str) -> tuple[Document, tuple[Dia
     return _merge(document, overlay, ()), ()
 
 
+def apply_overlay(document: Document, overlay: Document) -> Document:
+    """Merge another file over the document, as a profile is: mappings are merged, everything else is replaced.
+
+    An overlay that lists sessions takes the place of a model's chain, and one that names a chain that of its sessions.
+    """
+    models = overlay.data.get("models") if isinstance(overlay.data, dict) else None
+    for name, model in models.items() if isinstance(models, dict) else ():
+        for given, other in (("sessions", "providers"), ("providers", "sessions")):
+            if isinstance(model, dict) and given in model and other not in model:
+                document = _without(document, ("models", name, other))
+    return _merge(document, overlay, ())
+
+
+def _without(document: Document, at: Path) -> Document:
+    """Return the document without one key of a mapping."""
+    if _get(document.data, at) is None:
+        return document
+    parent = _get(document.data, at[:-1])
+    kept = {key: value for key, value in parent.items() if key != at[-1]}
+    size = len(at)
+    return replace(
+        document,
+        data=_with(document.data, at[:-1], kept),
+        spans={path: span for path, span in document.spans.items() if path[:size] != at},
+        keys={path: span for path, span in document.keys.items() if path[:size] != at},
+        words={path: word for path, word in document.words.items() if path[:size] != at},
+    )
+
+
 def apply_sets(document: Document, sets: Sequence[str]) -> tuple[Document, tuple[Diagnostic, ...]]:
     """Apply each KEY=VALUE; the value is read as YAML, so 16 is a number and [a, b] a list."""
     problems: list[Diagnostic] = []

@@ -250,6 +250,7 @@ class Spec:
     sha256: str
     profile: str | None
     sets: tuple[str, ...]
+    overlays: tuple[str, ...]
     chains: Mapping[str, tuple[ProviderSpec, ...]]
     models: tuple[ModelSpec, ...]
     adapters: tuple[AdapterSpec, ...]
@@ -303,6 +304,7 @@ def build_spec(
     sha256: str,
     profile: str | None,
     sets: tuple[str, ...],
+    overlays: tuple[str, ...] = (),
 ) -> Spec:
     """Build the spec of a document that the schema has accepted."""
     data = document.data
@@ -314,6 +316,7 @@ def build_spec(
         sha256=sha256,
         profile=profile,
         sets=sets,
+        overlays=overlays,
         chains={key: _chain(value, ("providers", key)) for key, value in data.get("providers", {}).items()},
         models=tuple(_models(data)),
         adapters=tuple(_adapter(key, value) for key, value in data.get("adapters", {}).items()),

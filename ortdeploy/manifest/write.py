@@ -30,3 +30,13 @@ def flow(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(flow(item) for item in value) + "]"
     return scalar(value)
+
+
+def block(value: dict[str, Any], indent: int = 0) -> str:
+    """Return a mapping over several lines, its innermost mappings and lists on one line each."""
+    lines = []
+    for key, item in value.items():
+        nested = isinstance(item, dict) and any(isinstance(inner, dict) for inner in item.values())
+        text = f"\n{block(item, indent + 2)}" if nested else f" {flow(item)}\n"
+        lines.append(f"{' ' * indent}{scalar(key)}:{text}")
+    return "".join(lines)

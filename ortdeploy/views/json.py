@@ -1,7 +1,7 @@
 """The same as JSON, in shapes of their own with a format version: additions keep it, anything else raises it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ortdeploy.diagnostics import Diagnostic
@@ -81,6 +81,11 @@ def render_adapter(adapter: "AdapterFacts") -> str:
 def render_fit(problems: Sequence[str], left_out: Sequence[str]) -> str:
     """Return what keeps an adapter from a model, and which inputs it leaves at their defaults."""
     return _dump({"fits": not problems, "problems": list(problems), "left_out": list(left_out)})
+
+
+def render_tuning(trials: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None, overlay: str) -> str:
+    """Return what was tried, the best of it, and where the overlay lies; null where nothing stays within the limits."""
+    return _dump({"trials": list(trials), "best": best, "overlay": overlay if best else None})
 
 
 def render_lock(diagnostics: Sequence[Diagnostic], files: "Sequence[Digested]") -> str:

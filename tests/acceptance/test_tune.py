@@ -1,0 +1,164 @@
+"""`ortdeploy tune`: what it tries, what it writes, and that the overlay is what apply runs with."""
+
+import json
+from pathlib import Path
+
+import pytest
+from conftest import Cli
+from support.specs import make_spec
+
+from ortdeploy.manifest.document import parse_document
+from ortdeploy.manifest.write import block
+from ortdeploy.tuning import Bounds, Search, Setting, Trial, as_plain, from_plain, overlay_of
+
+MANIFEST = """\
+version: 1
+providers: {a: [CPU], b: [{provider: CPU, options: {}}]}
+models:
+  digits: {path: digits.onnx, providers: a}
+jobs:
+  read: {model: digits, input: {path: data.npy}, output: {path: out}}
+"""
+
+
+def search(
+    text: str = MANIFEST, cores: int = 4, bounds: Bounds | None = None, **rates: float
+) -> tuple[Search, list[Setting]]:
+    """A search over a machine whose speed is the product of what its settings are worth."""
+    spec = make_spec(text)
+    tried: list[Setting] = []
+
+    def run(setting: Setting) -> Trial:
+        tried.append(setting)
+        if setting.batch == 512:
+            return Trial(setting=setting, refused="it does not fit")
+        rate = 100.0
+        for name, worth in rates.items():
+            key, _, value = name.partition("_")
+            rate *= worth if str(getattr(setting, key)) == value else 1
+        batch = setting.batch or 32
+        return Trial(setting=setting, rows_per_second=rate * min(batch, 64), p99=batch / 1000, memory=batch * 1000)
+
+    return Search(spec=spec, job=spec.jobs[0], bounds=bounds or Bounds(), cores=cores, run=run), tried
+
+
+def test_each_setting_is_searched_and_the_best_of_all_is_kept() -> None:
+    found, tried = search(chain_b=1.5, threads_4=1.2, memory_lean=1.1)
+    best = found.best()
+    assert best is not None
+    assert best.setting == Setting(chain="b", threads=4, batch=64, memory="lean")
+    assert len(tried) == len(set(tried)), "nothing is tried twice"
+    assert max(setting.batch or 0 for setting in tried) == 512
+
+
+def test_what_is_hardly_better_is_left() -> None:
+    found, _ = search(chain_b=1.02)
+    best = found.best()
+    assert best is not None
+    assert best.setting.chain is None
+
+
+@pytest.mark.parametrize(
+    ("bounds", "batch"), [(Bounds(p99=0.016), 16), (Bounds(memory=8000), 8), (Bounds(memory=8000, p99=0.004), 4)]
+)
+def test_limits_are_kept(bounds: Bounds, batch: int) -> None:
+    found, _ = search(bounds=bounds)
+    best = found.best()
+    assert best is not None
+    assert best.setting.batch == batch
+
+
+def test_limits_that_nothing_keeps_give_nothing() -> None:
+    assert search(bounds=Bounds(memory=1))[0].best() is None
+
+
+def test_sessions_and_threads_never_exceed_the_cores() -> None:
+    _, tried = (
+        pair := search(
+            MANIFEST.replace(", providers: a", "").replace(
+                "providers: {a: [CPU], b: [{provider: CPU, options: {}}]}\n", ""
+            ),
+            cores=4,
+        )
+    )
+    pair[0].best()
+    layouts = {(setting.sessions or 1, setting.threads or 1) for setting in tried}
+    assert layouts >= {(1, 1), (1, 4), (2, 2), (4, 1)}
+    assert all(sessions * threads <= 4 for sessions, threads in layouts)
+
+
+def test_an_overlay_reads_back_as_what_it_changes() -> None:
+    spec = make_spec(MANIFEST)
+    setting = Setting(chain="b", threads=2, batch=64, memory="lean")
+    overlay = overlay_of(setting, spec.jobs[0], spec.models)
+    document, problems = parse_document(block(overlay).encode(), "o.yaml")
+    assert document is not None
+    assert not problems
+    assert document.data == {
+        "jobs": {"read": {"batch": {"size": 64}}},
+        "models": {"digits": {"providers": "b", "session": {"intra_op_num_threads": 2}, "memory": "lean"}},
+    }
+
+
+def test_trials_read_back() -> None:
+    trial = Trial(setting=Setting(batch=4), rows_per_second=1.5, p99=0.1, memory=3)
+    assert from_plain(json.loads(json.dumps(as_plain(trial)))) == trial
+
+
+def test_a_real_job_is_tuned_and_applied_with_the_overlay(deployment: Path, cli: Cli) -> None:
+    tuned = cli(
+        "tune",
+        deployment,
+        "--job",
+        "run",
+        "--seconds",
+        "0.2",
+        "--format",
+        "json",
+        "--report",
+        deployment / "r.html",
+    )
+    assert tuned.code == 0, tuned.err
+    trials = tuned.json["trials"]
+    assert all(trial["refused"] is None and trial["rows_per_second"] > 0 and trial["memory"] > 0 for trial in trials)
+    assert "<table>" in (deployment / "r.html").read_text()
+    again = cli("tune", deployment, "--job", "run", "--seconds", "0.2")
+    assert "* " in again.out
+    assert not again.err, "what was tried before is not tried again"
+    assert not (deployment / "outbox").exists()
+    overlay = deployment / "overlays/o.yaml"
+    overlay.parent.mkdir(exist_ok=True)
+    overlay.write_text(
+        "jobs: {run: {batch: {size: 5}}}\nmodels: {double: {sessions: [{name: cpu, providers: [CPU]}]}}\n"
+    )
+    planned = cli("plan", deployment, "--overlay", overlay, "--out", deployment / "plan.json")
+    assert "batches of 5" in planned.out
+    overlay.write_text("jobs: {run: {batch: {size: 6}}}\n")
+    moved = cli("apply", deployment / "plan.json")
+    assert moved.code == 1
+    assert "manifest is not what the plan was made from" in " ".join((moved.out + moved.err).split())
+    assert cli("apply", deployment, "--overlay", overlay).code == 0
+
+
+@pytest.mark.parametrize("text", ["[1]", "a: [", ""])
+def test_an_overlay_that_is_none_is_refused(deployment: Path, cli: Cli, text: str) -> None:
+    (deployment / "o.txt").write_text(text)
+    refused = cli("validate", deployment, "--overlay", deployment / "o.txt")
+    assert refused.code == 1
+    assert "o.txt" in refused.out
+
+
+def test_an_overlays_mistake_is_shown_where_it_stands(deployment: Path, cli: Cli) -> None:
+    (deployment / "o.txt").write_text("jobs:\n  run:\n    batch: {sice: 5}\n")
+    refused = cli("validate", deployment, "--overlay", deployment / "o.txt")
+    assert refused.code == 1
+    assert "o.txt:3:13" in refused.out
+
+
+@pytest.mark.parametrize("limit", ["memory=much", "p99=1", "speed=3"])
+def test_a_limit_that_is_none_is_wrong_usage(deployment: Path, cli: Cli, limit: str) -> None:
+    assert cli("tune", deployment, "--job", "run", "--limit", limit).code == 64
+
+
+def test_a_job_that_is_not_there_is_wrong_usage(deployment: Path, cli: Cli) -> None:
+    assert cli("tune", deployment, "--job", "runn").code == 64
