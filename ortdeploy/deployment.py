@@ -266,7 +266,7 @@ def _resolve_pipeline(
     if pipeline.preset is not None:
         return ResolvedPipeline(spec=pipeline, parts=parts, wiring=None, diffusion=facts.diffusion[pipeline.name])
     known = {part.spec.name: part.facts for part in parts}
-    wiring = wire(pipeline, known, partial(_arriving, job, facts.inputs[job.name]))
+    wiring = wire(pipeline, known, facts.adapters, partial(_arriving, job, facts.inputs[job.name]))
     return ResolvedPipeline(spec=pipeline, parts=parts, wiring=wiring, diffusion=None)
 
 

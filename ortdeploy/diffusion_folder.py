@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ortdeploy.facts import DiffusionFacts, ModelFacts, Problem, ValueFacts
+from ortdeploy.facts import AdapterFacts, DiffusionFacts, ModelFacts, Problem, ValueFacts
 from ortdeploy.manifest.pipelines import PresetSpec
 from ortdeploy.operations.tokenize_clip import DEFAULT_LENGTH
 from ortdeploy.pipelines.schedulers import read_scheduler
@@ -29,8 +29,13 @@ _TYPES = {"input_ids": _INTEGERS, "timestep": (*_FLOATS, *_INTEGERS)}
 _FILES = ("tokenizer/vocab.json", "tokenizer/merges.txt", "scheduler/scheduler_config.json")
 
 
-def read_diffusion(folder: Path, preset: PresetSpec, models: Mapping[str, ModelFacts]) -> DiffusionFacts:
-    """Read what lies beside the models, and hold the components against each other; what is wrong is the problem."""
+def read_diffusion(
+    folder: Path, preset: PresetSpec, models: Mapping[str, ModelFacts], adapters: Mapping[str, AdapterFacts]
+) -> DiffusionFacts:
+    """Read what lies beside the models, and hold the components against each other; what is wrong is the problem.
+
+    What the components' adapters bring need not be fed.
+    """
     text = TensorType("string", (ROWS,))
     inputs = (
         ValueFacts(name="prompt", kind="tensor", tensor=text),
@@ -45,7 +50,7 @@ def read_diffusion(folder: Path, preset: PresetSpec, models: Mapping[str, ModelF
         unusable = next((facts.problem for facts in parts.values() if facts.problem), None)
         if unusable is not None:
             return DiffusionFacts(inputs=inputs, outputs=outputs, problem=unusable)
-        ports = {part: _ports(part, facts) for part, facts in parts.items()}
+        ports = {part: _ports(part, facts, _adapted(part, preset, adapters)) for part, facts in parts.items()}
         _check_together(parts, ports, preset, folder)
     except _PresetProblemError as error:
         return DiffusionFacts(inputs=inputs, outputs=outputs, problem=Problem(kind="preset", detail=str(error)))
@@ -101,7 +106,13 @@ def _json(path: Path, shown: str) -> Mapping[str, Any]:
     return found
 
 
-def _ports(part: str, facts: ModelFacts) -> dict[str, Any]:
+def _adapted(part: str, preset: PresetSpec, adapters: Mapping[str, AdapterFacts]) -> set[str]:
+    """Return the inputs that the adapters of a component bring."""
+    given = [adapters[name] for name in preset.adapters.get(part, ()) if name in adapters]
+    return {parameter.name for adapter in given for parameter in adapter.parameters}
+
+
+def _ports(part: str, facts: ModelFacts, adapted: set[str]) -> dict[str, Any]:
     """Return how a component is fed: by input its name, element type and rank; its output; the rows that it takes."""
     known = {value.name: value for value in facts.inputs}
     found: dict[str, Any] = {}
@@ -117,7 +128,8 @@ def _ports(part: str, facts: ModelFacts) -> dict[str, Any]:
                 f"Input {name} of {part} is {tensor}; it must be {', '.join(allowed)} of rank {ranks}."
             )
         found[name] = {"name": name, "dtype": tensor.dtype, "rank": _RANKS[name][-1] if rank is None else rank}
-    others = [value.name for value in facts.inputs if value.name not in found and not value.optional]
+    fed = {*found, *adapted}
+    others = [value.name for value in facts.inputs if value.name not in fed and not value.optional]
     if others:
         raise _PresetProblemError(f"{part} takes {', '.join(others)} too, which text-to-image does not feed.")
     first = known[_PORTS[part][0]].tensor.shape or (None,)

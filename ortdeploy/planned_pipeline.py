@@ -63,6 +63,7 @@ class PlannedPreset:
     width: int
     latents: str | None
     ports: Mapping[str, Any]
+    adapters: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +78,10 @@ class PlannedPipeline:
 
     @property
     def adapters(self) -> tuple[str, ...]:
-        """The adapters that its steps name, each once."""
-        return tuple(dict.fromkeys(name for step in walk(self.steps) for name in step.adapters))
+        """The adapters that it names, each once."""
+        of_components = self.preset.adapters.values() if self.preset else ()
+        names = [name for step in walk(self.steps) for name in step.adapters]
+        return tuple(dict.fromkeys([*names, *(name for some in of_components for name in some)]))
 
 
 def walk(steps: Sequence[PlannedWireStep]) -> Iterator[PlannedWireStep]:
@@ -113,6 +116,7 @@ def _plan_preset(pipeline: ResolvedPipeline, folder: str) -> PlannedPreset | Non
         width=preset.width,
         latents=str(Path(folder) / preset.latents) if preset.latents else None,
         ports=found.ports,
+        adapters={part: list(names) for part, names in preset.adapters.items()},
     )
 
 

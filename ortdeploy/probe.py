@@ -108,15 +108,16 @@ def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] =
     before = {job.name: _look_back(_full(spec, job.output.path), state_dir) for job in spec.jobs}
     digests = DigestCache(state_dir)
     models = {model.name: _probe_model(_full(spec, model.path), model.path, roots, digests) for model in spec.models}
+    adapters = {
+        adapter.name: _probe_adapter(_full(spec, adapter.path), adapter.path, roots, digests)
+        for adapter in spec.adapters
+    }
     label_paths = {step.options["from"] for job in spec.jobs for step in job.postprocess if step.name == "labels"}
     return Facts(
         runtime=host.runtime,
         machine=host.machine,
         models=models,
-        adapters={
-            adapter.name: _probe_adapter(_full(spec, adapter.path), adapter.path, roots, digests)
-            for adapter in spec.adapters
-        },
+        adapters=adapters,
         inputs={
             job.name: _probe_input(spec, job, host.runtime, _Before() if job.name in stale else before[job.name])
             for job in spec.jobs
@@ -135,7 +136,7 @@ def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] =
         path_problems=_probe_option_paths(spec, roots),
         resources={one.path: _probe_resource(spec, one, roots, digests) for one in operation_paths(spec)},
         diffusion={
-            pipeline.name: read_diffusion(_full(spec, pipeline.preset.folder), pipeline.preset, models)
+            pipeline.name: read_diffusion(_full(spec, pipeline.preset.folder), pipeline.preset, models, adapters)
             for pipeline in spec.pipelines
             if pipeline.preset is not None
         },

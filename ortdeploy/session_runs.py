@@ -138,10 +138,15 @@ class SessionRuns:
         self._effective.add(adapters)
         if self._job.batch_size and self._job.pad_to is None:
             feeds = {name: array[:_FEW] for name, array in feeds.items()}
-        with suppress(OrtdeployError):  # a base model that does not run alone proves nothing
-            values, base = self._run(feeds, adapters), self._run(feeds, ())
-            if all(_equal(*pair) for pair in zip(values, base, strict=True)):
-                log.warning("adapter.without_effect", adapters=list(adapters), outputs=list(self._job.fetch))
+        prove_effect(self._session, self._fetch, feeds, adapters)
+
+
+def prove_effect(session: Session, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> None:
+    """Compare what adapters and the base model say of the same rows, and warn where that is the same."""
+    with suppress(OrtdeployError):  # a base model that does not run alone proves nothing
+        values, base = session.run(outputs, feeds, adapters), session.run(outputs, feeds, ())
+        if all(_equal(*pair) for pair in zip(values, base, strict=True)):
+            log.warning("adapter.without_effect", adapters=list(adapters), outputs=list(outputs))
 
 
 def _join_rows(values: Sequence[Any], batches: Sequence[range]) -> Array | None:

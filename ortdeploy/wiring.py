@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ortdeploy.diagnostics import did_you_mean
-from ortdeploy.facts import ModelFacts, ValueFacts
+from ortdeploy.facts import AdapterFacts, ModelFacts, ValueFacts
 from ortdeploy.manifest.document import Path
 from ortdeploy.manifest.pipelines import PipelineSpec, StepOfPipeline
 from ortdeploy.operations.catalogue import OPERATIONS
@@ -46,9 +46,14 @@ class Wiring:
     problems: tuple[WireProblem, ...]
 
 
-def wire(pipeline: PipelineSpec, models: Mapping[str, ModelFacts], arrives: Callable[[str], TensorType]) -> Wiring:
+def wire(
+    pipeline: PipelineSpec,
+    models: Mapping[str, ModelFacts],
+    adapters: Mapping[str, AdapterFacts],
+    arrives: Callable[[str], TensorType],
+) -> Wiring:
     """Type a pipeline. `arrives` tells in which type a column comes, for inputs that only operations read."""
-    wirer = _Wirer(models, arrives)
+    wirer = _Wirer(models, adapters, arrives)
     values: dict[str, TensorType] = {}
     steps = tuple(wirer.step(step, values) for step in pipeline.steps)
     outputs = {}
@@ -62,6 +67,7 @@ def wire(pipeline: PipelineSpec, models: Mapping[str, ModelFacts], arrives: Call
 @dataclass(slots=True)
 class _Wirer:
     models: Mapping[str, ModelFacts]
+    adapters: Mapping[str, AdapterFacts]
     arrives: Callable[[str], TensorType]
     inputs: dict[str, ValueFacts] = field(default_factory=dict)
     problems: list[WireProblem] = field(default_factory=list)
@@ -106,9 +112,10 @@ class _Wirer:
         return WiredStep(spec=step, types=types, made=made, options={}, ports=ports)
 
     def _look_for_missing(self, step: StepOfPipeline, known: Mapping[str, ValueFacts]) -> None:
-        adapted = bool(step.adapters)
+        given = [self.adapters[name] for name in step.adapters if name in self.adapters]
+        adapted = {parameter.name for adapter in given for parameter in adapter.parameters}
         for value in known.values():
-            if value.name not in step.wires and not value.optional and not adapted:
+            if value.name not in step.wires and not value.optional and value.name not in adapted:
                 detail = f'Nothing feeds input "{value.name}" ({value.tensor}) of model "{step.name}".'
                 self.complain((*step.at, "in"), detail)
 

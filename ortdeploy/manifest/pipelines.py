@@ -44,7 +44,10 @@ class StepOfPipeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PresetSpec:
-    """A text-to-image folder and how its images are made; `parts` are the models of its components by their names."""
+    """A text-to-image folder and how its images are made; `parts` are the models of its components by their names.
+
+    `adapters` are those of components.
+    """
 
     folder: str
     parts: Mapping[str, str]
@@ -53,6 +56,7 @@ class PresetSpec:
     height: int
     width: int
     latents: str | None
+    adapters: Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +74,19 @@ class PipelineSpec:
     preset: PresetSpec | None = field(default=None)
     components: tuple[str, ...] = ()
 
+    def adapter_uses(self) -> "Iterator[tuple[str, tuple[str, ...], Path]]":
+        """Yield each model with the adapters that a step or a component names for it, and where."""
+        for step in walk(self.steps):
+            if step.adapters:
+                yield step.name, step.adapters, (*step.at, "adapter")
+        for part, names in (self.preset.adapters if self.preset else {}).items():
+            if self.preset and part in self.preset.parts:
+                yield self.preset.parts[part], names, (*self.at, "components", part, "adapter")
+
     @property
     def adapters(self) -> tuple[str, ...]:
-        """The adapters that its steps name, each once."""
-        return tuple(dict.fromkeys(name for step in walk(self.steps) for name in step.adapters))
+        """The adapters that it names, each once."""
+        return tuple(dict.fromkeys(name for _, names, _ in self.adapter_uses() for name in names))
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -94,6 +107,9 @@ def read_pipeline(name: str, data: Mapping[str, Any]) -> PipelineSpec:
     """Read a pipeline that the schema has accepted."""
     at: Path = ("pipelines", name)
     kept = {key: value for key, value in data.items() if key not in {"providers", "components"}}
+    kept["adapters"] = {
+        part: own["adapter"] for part, own in data.get("components", {}).items() if "adapter" in (own or {})
+    }
     definition = json.dumps(kept, sort_keys=True)
     if "preset" in data:
         preset, outputs = _preset(name, data), {"image": "image"}
@@ -125,7 +141,15 @@ def _preset(name: str, data: Mapping[str, Any]) -> PresetSpec:
         height=data.get("height", DEFAULT_SIZE),
         width=data.get("width", DEFAULT_SIZE),
         latents=data.get("latents"),
+        adapters={
+            part: _names(own["adapter"]) for part, own in data.get("components", {}).items() if "adapter" in (own or {})
+        },
     )
+
+
+def _names(adapter: Any) -> tuple[str, ...]:
+    """Read an adapter's name, or a list of them."""
+    return (adapter,) if isinstance(adapter, str) else tuple(adapter)
 
 
 def component_models(name: str, data: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], Path]]:
@@ -137,7 +161,8 @@ def component_models(name: str, data: Mapping[str, Any]) -> Iterator[tuple[str, 
     shared = {"providers": data["providers"]} if "providers" in data else {}
     for part in COMPONENTS if "preset" in data else ():
         own = data.get("components", {}).get(part)
-        model = {**shared, **(own or {}), "path": f"{data['from'].rstrip('/')}/{part}/model.onnx"}
+        settings = {key: value for key, value in (own or {}).items() if key != "adapter"}
+        model = {**shared, **settings, "path": f"{data['from'].rstrip('/')}/{part}/model.onnx"}
         yield f"{name}.{part}", model, (*at, "components", part) if own else at
 
 
@@ -158,7 +183,6 @@ def _step(data: Mapping[str, Any], at: Path) -> StepOfPipeline:
     wires = {key: name for key, value in data["in"].items() if (name := wire_name(value)) is not None}
     options = {key: value for key, value in data["in"].items() if key not in wires}
     if "run" in data:
-        adapter = data.get("adapter", ())
         return StepOfPipeline(
             kind="run",
             name=data["run"],
@@ -166,7 +190,7 @@ def _step(data: Mapping[str, Any], at: Path) -> StepOfPipeline:
             options={},
             outputs=tuple(data["out"].items()),
             at=at,
-            adapters=(adapter,) if isinstance(adapter, str) else tuple(adapter),
+            adapters=_names(data.get("adapter", ())),
         )
     names = [data["out"]] if isinstance(data["out"], str) else data["out"]
     outputs = tuple((str(index), name) for index, name in enumerate(names))

@@ -192,6 +192,21 @@ class OutputSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterUse:
+    """Adapters that something names for a model: a job, a step of a pipeline, or a component. `who` says which.
+
+    `together`: they apply at the same time; else a row gets one of them. `job` is the job's name, if it is one.
+    """
+
+    who: str
+    model: str
+    names: tuple[str, ...]
+    together: bool
+    at: Path
+    job: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsSpec:
     """What a job may use: memory of its process and disk of its output in bytes, and threads; None: no limit.
 
@@ -276,6 +291,23 @@ class Spec:
     def adapter(self, name: str | None) -> AdapterSpec | None:
         """Return the adapter of that name, if there is one."""
         return next((adapter for adapter in self.adapters if adapter.name == name), None)
+
+    def adapter_uses(self) -> Iterator[AdapterUse]:
+        """Yield where adapters are named."""
+        for job in self.jobs:
+            if job.adapters.names and job.pipeline is None:
+                yield AdapterUse(
+                    who=f'Job "{job.name}"',
+                    model=job.model,
+                    names=job.adapters.names,
+                    together=job.adapters.column is None,
+                    at=(*job.at, "adapter"),
+                    job=job.name,
+                )
+        for pipeline in self.pipelines:
+            for model, names, at in pipeline.adapter_uses():
+                who = f'Pipeline "{pipeline.name}"'
+                yield AdapterUse(who=who, model=model, names=names, together=True, at=at)
 
     def chain_of(self, session: SessionSpec) -> tuple[ProviderSpec, ...]:
         """Return the chain that a session asks for, as written; nothing when it names one that is not there."""

@@ -12,6 +12,7 @@ from ortdeploy.element_types import is_narrow, numpy_dtype, widened
 from ortdeploy.opening import OpenedSession
 from ortdeploy.planned_pipeline import PlannedValue
 from ortdeploy.runtime.protocol import Array
+from ortdeploy.session_runs import prove_effect
 from ortdeploy.tensors import format_shape
 
 
@@ -24,6 +25,7 @@ class Component:
         self.opened = opened
         self.failed = False
         self._probe = opened.probe
+        self._effective: set[tuple[str, ...]] = set()
         self._turn = threading.Lock()
 
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Any]:
@@ -39,6 +41,9 @@ class Component:
 
     def _run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Any]:
         values = self.opened.session.run(outputs, feeds, adapters)
+        if adapters and tuple(adapters) not in self._effective:
+            self._effective.add(tuple(adapters))
+            prove_effect(self.opened.session, outputs, feeds, adapters)
         if self._probe is not None and self._probe.session is not None:
             self._probe.compare(outputs, values, self._probe.session.run(outputs, feeds, adapters))
             self._probe.take()

@@ -103,7 +103,8 @@ class TextToImageSession(ComposedSession):
             cut = {
                 name: _filled(array[begin : begin + size], size).astype(dtypes[name]) for name, array in feeds.items()
             }
-            (value,) = self._parts[part].run([ports["output"]], {**cut, **alone}, ())
+            adapters = tuple(self._preset.adapters.get(part, ()))
+            (value,) = self._parts[part].run([ports["output"]], {**cut, **alone}, adapters)
             found.append(np.asarray(value)[: rows - begin])
         return np.concatenate(found).astype(np.float64 if part == "unet" else np.float32)
 

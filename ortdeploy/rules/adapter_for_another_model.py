@@ -23,12 +23,12 @@ RULE = Rule(id="adapter-for-another-model", summary="Adapter belongs to another 
 
 
 def check(spec: "Spec") -> Iterator[Finding]:
-    for job in spec.jobs:
-        for adapter in (spec.adapter(name) for name in job.adapters.names):
-            if adapter is None or adapter.model == job.model:
+    for use in spec.adapter_uses():
+        for adapter in (spec.adapter(name) for name in use.names):
+            if adapter is None or adapter.model == use.model:
                 continue
             detail = (
-                f'Job "{job.name}" runs model "{job.model}" with adapter "{adapter.name}", which was made for '
-                f'"{adapter.model}". Name an adapter of "{job.model}", or run "{adapter.model}".'
+                f'{use.who} runs model "{use.model}" with adapter "{adapter.name}", which was made for '
+                f'"{adapter.model}". Name an adapter of "{use.model}", or run "{adapter.model}".'
             )
-            yield Finding(at=(*job.at, "adapter"), detail=detail, job=job.name, model=job.model)
+            yield Finding(at=use.at, detail=detail, job=use.job, model=use.model)

@@ -56,8 +56,9 @@ def _finding(adapters: "Sequence[AdapterSpec]", problem: str) -> Finding:
 
 def _together(spec: "Spec") -> "Iterator[tuple[str, ...]]":
     """Yield the adapters that apply at the same time, each set once: of jobs, of checks, and those that none uses."""
-    sets = {job.adapters.always for job in spec.jobs if job.adapters.always}
-    sets |= {(name,) for job in spec.jobs if job.adapters.column is not None for name in job.adapters.names}
+    uses = list(spec.adapter_uses())
+    sets = {use.names for use in uses if use.together}
+    sets |= {(name,) for use in uses if not use.together for name in use.names}
     used = {name for names in sets for name in names}
     sets |= {(adapter.name,) for adapter in spec.adapters if adapter.checks or adapter.name not in used}
     yield from sorted(sets)

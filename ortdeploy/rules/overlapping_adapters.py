@@ -21,14 +21,15 @@ RULE = Rule(id="overlapping-adapters", summary="Adapters bring the same paramete
 
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
-    for job in deployment.jobs:
-        names = [name for name in job.spec.adapters.always if name in job.adapter_facts]
+    facts = deployment.facts.adapters
+    for use in deployment.spec.adapter_uses():
+        names = [name for name in use.names if use.together and name in facts]
         for one, other in combinations(names, 2):
-            parameters = {parameter.name for parameter in job.adapter_facts[one].parameters}
-            shared = sorted(parameters & {parameter.name for parameter in job.adapter_facts[other].parameters})
+            parameters = {parameter.name for parameter in facts[one].parameters}
+            shared = sorted(parameters & {parameter.name for parameter in facts[other].parameters})
             if shared:
                 detail = (
                     f'Adapters "{one}" and "{other}" both bring {", ".join(shared[:3])}: the one that is named first '
                     "would win, for each by itself. Name one of them, or merge them into one adapter."
                 )
-                yield Finding(at=(*job.spec.at, "adapter"), detail=detail, job=job.spec.name, model=job.spec.model)
+                yield Finding(at=use.at, detail=detail, job=use.job, model=use.model)

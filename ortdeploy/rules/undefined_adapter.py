@@ -23,7 +23,7 @@ RULE = Rule(id="undefined-adapter", summary="Adapter is not declared")
 
 def check(spec: "Spec") -> Iterator[Finding]:
     known = [adapter.name for adapter in spec.adapters]
-    for job in spec.jobs:
-        for name in (name for name in job.adapters.names if name not in known):
-            detail = f'Job "{job.name}" names the adapter "{name}". {did_you_mean(name, known)}'
-            yield Finding(at=(*job.at, "adapter"), detail=detail, job=job.name, model=job.model)
+    for use in spec.adapter_uses():
+        for name in (name for name in use.names if name not in known):
+            detail = f'{use.who} names the adapter "{name}". {did_you_mean(name, known)}'
+            yield Finding(at=use.at, detail=detail, job=use.job, model=use.model)

@@ -28,8 +28,7 @@ def check(spec: "Spec") -> Iterator[Finding]:
         if name not in chains:
             detail = f'No model uses the provider chain "{name}". Use it, or remove it.'
             yield Finding(at=("providers", name), detail=detail, key=True)
-    adapters = {name for job in spec.jobs for name in job.adapters.names}
-    adapters |= {name for pipeline in spec.pipelines for name in pipeline.adapters}
+    adapters = {name for use in spec.adapter_uses() for name in use.names}
     for adapter in spec.adapters:
         if adapter.name not in adapters and not adapter.checks:
             detail = f'No job uses the adapter "{adapter.name}". Use it, or remove it.'

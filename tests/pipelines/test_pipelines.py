@@ -224,3 +224,44 @@ def test_a_component_gets_qnns_options(sums: Path) -> None:
     report = json.loads((sums / "out/_run.json").read_text())
     assert report["components"]["double"]["placement"] == {"QNNExecutionProvider": 1}
     assert report["components"]["double"]["providers"][0]["options"]["htp_performance_mode"] == "burst"
+
+
+VIEWS = """\
+version: 1
+models:
+  reader: {path: models/views.onnx}
+adapters:
+  rotated: {path: adapters/rotated.onnx_adapter, model: reader}
+  inverted: {path: adapters/inverted.onnx_adapter, model: reader}
+pipelines:
+  all-views:
+    steps:
+      - {run: reader, in: {image: $image}, out: {scores: plain}}
+      - {run: reader, in: {image: $image}, out: {scores: turned}, adapter: rotated}
+      - {run: reader, in: {image: $image}, out: {scores: negative}, adapter: [inverted]}
+    outputs: {plain: $plain, turned: $turned, negative: $negative}
+jobs:
+  read:
+    pipeline: all-views
+    input: {path: views.npz, key: [view, label]}
+    prepare: {image: [{scale: 0.0625}]}
+    output: {path: out}
+"""
+
+
+def test_steps_have_adapters_of_their_own(tmp_path: Path, cli: Cli) -> None:
+    for name in ("models/views.onnx", "adapters/rotated.onnx_adapter", "adapters/inverted.onnx_adapter", "views.npz"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(EXAMPLES / name, tmp_path / name)
+    (tmp_path / "m.yaml").write_text(VIEWS)
+    done = cli("apply", tmp_path / "m.yaml")
+    assert done.code == 0, done.out + done.err
+    assert "adapter.without_effect" not in done.err
+    rows = results(tmp_path / "out")
+    for view, column in (("upright", "plain"), ("rotated", "turned"), ("inverted", "negative")):
+        right = [np.argmax(row[column]) == row["label"] for row in rows if row["view"] == view]
+        wrong = [np.argmax(row[column]) == row["label"] for row in rows if row["view"] != view]
+        assert np.mean(right) > 0.9, view
+        assert np.mean(wrong) < 0.5, view
+    (part,) = json.loads((tmp_path / "out/_run.json").read_text())["provenance"].values()
+    assert set(part["adapters"]) == {"rotated", "inverted"}

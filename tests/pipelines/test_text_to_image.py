@@ -11,6 +11,7 @@ import onnx
 import pytest
 from conftest import REPOSITORY, Cli, run_process
 from onnx import TensorProto, helper
+from support.models import make_adapter
 from support.plugins import needs_openvino_device
 
 from ortdeploy.opening import ModelOpener
@@ -215,3 +216,33 @@ def test_a_prompt_longer_than_the_model_takes_is_cut_and_a_bad_seed_fails_alone(
     assert len(images(painter)) == 2
     (failed,) = [json.loads(line) for line in (painter / "outbox/paintings/_failed.jsonl").read_text().splitlines()]
     assert failed["row"] == 1
+
+
+def test_a_component_has_adapters_of_its_own(painter: Path, cli: Cli) -> None:
+    """A low-rank pair beside the unet's last bias: two more inputs of its graph, with defaults that change nothing."""
+    path = painter / "models/painter/unet/model.onnx"
+    model = onnx.load(str(path))
+    for name, shape in (("lora_A", [1, 0]), ("lora_B", [0, 1])):
+        model.graph.initializer.append(helper.make_tensor(name, TensorProto.FLOAT, shape, []))
+        rank = ["one", "rank"] if name == "lora_A" else ["rank", "one"]
+        model.graph.input.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, rank))
+    last = model.graph.node[-1]
+    last.output[0] = "before"
+    model.graph.node.append(helper.make_node("MatMul", ["lora_A", "lora_B"], ["change"]))
+    model.graph.node.append(helper.make_node("Add", ["before", "change"], ["out_sample"]))
+    onnx.save(model, str(path))
+    make_adapter(
+        painter / "lighter.onnx_adapter",
+        lora_A=np.full((1, 2), 0.5, np.float32),
+        lora_B=np.full((2, 1), 0.5, np.float32),
+    )
+    assert cli("apply", painter / "painter.yaml").code == 0
+    plain = images(painter)
+    text = (painter / "painter.yaml").read_text().replace("unet: {", "unet: {adapter: lighter, ")
+    (painter / "painter.yaml").write_text(
+        f"{text}adapters: {{lighter: {{path: lighter.onnx_adapter, model: paint.unet}}}}\n"
+    )
+    done = cli("apply", painter / "painter.yaml", "--new-run")
+    assert done.code == 0, done.out + done.err
+    assert "adapter.without_effect" not in done.err
+    assert np.abs(images(painter).astype(int) - plain).max() > 1
