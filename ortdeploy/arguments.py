@@ -130,6 +130,9 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     _add_manifests(parser, ("text", "json"), "a manifest, or a folder of them")
     parser.add_argument("--model", metavar="NAME", help="this model only")
     parser.add_argument("--record", action="store_true", help="write the CPU provider's outputs instead of comparing")
+    leaks = "run each model many times, on its golden inputs or made-up ones, and tell a leak from memory that stays"
+    parser.add_argument("--leaks", action="store_true", help=leaks)
+    parser.add_argument("--runs", metavar="N", type=_runs, default=1000, help="with --leaks (default: 1000)")
 
 
 def _add_tune(parser: argparse.ArgumentParser) -> None:
@@ -141,6 +144,12 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
     add("--seconds", metavar="N", type=float, default=3.0, help="how long a setting is tried (default: 3)")
     add("-o", "--output", metavar="FILE", help="the overlay to write (default: overlays/MANIFEST.JOB.yaml beside it)")
     add("--report", metavar="FILE", help="write an HTML page with what was tried")
+
+
+def _runs(text: str) -> int:
+    if not text.isdecimal() or int(text) < 300:  # noqa: PLR2004  fewer runs tell nothing
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of runs, at least 300")
+    return int(text)
 
 
 def _add_status(parser: argparse.ArgumentParser) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.golden import GoldenSet, difference, find_sets, read_set, write_outputs
+from ortdeploy.leaks import look_for_leak
+from ortdeploy.made_up_feeds import made_up_feeds
 from ortdeploy.opening import ModelOpener
 from ortdeploy.plan import PlannedCheck
 from ortdeploy.runtime.protocol import Session
@@ -38,6 +40,9 @@ def run_check(check: PlannedCheck, opener: ModelOpener) -> Iterator[CheckResult]
             opener.runtime.load_adapter(check.adapter, opened.session)
     except OrtdeployError as error:
         yield from (result_of(check, folder, ERROR, str(error)) for folder in check.folders)
+        return
+    if check.leak_runs:
+        yield _look_for_leak(check, opened.session)
         return
     for folder, tolerances in zip(check.folders, check.tolerances, strict=True):
         sets = find_sets(Path(check.root) / folder)
@@ -95,6 +100,27 @@ def _record(check: PlannedCheck, session: Session, path: Path, shown: str, golde
     values = dict(zip(names, session.run(names, golden.inputs, _adapters(check)), strict=True))
     write_outputs(path, values, check.outputs)
     return result_of(check, shown, PASSED, "recorded")
+
+
+def _look_for_leak(check: PlannedCheck, session: Session) -> CheckResult:
+    """Run on the golden inputs, or on made-up ones, and judge what memory does."""
+    try:
+        paths = [path for folder in check.folders for path in find_sets(Path(check.root) / folder)]
+        feeds = [read_set(path, check.inputs, check.outputs).inputs for path in paths] or made_up_feeds(check.made_up)
+        outputs = [value.name for value in check.outputs]
+        verdict = look_for_leak(
+            lambda number: discard(session.run(outputs, feeds[number % len(feeds)], ())), len(feeds), check.leak_runs
+        )
+    except (OrtdeployError, ProviderFailedError) as error:
+        hint = "" if check.folders else "; golden inputs under checks: are used where there are some"
+        return result_of(check, "leaks", ERROR, f"{error}{hint}")
+    if verdict is None:
+        return result_of(check, "leaks", ERROR, "this system does not tell what memory a process has of its own")
+    return result_of(check, "leaks", FAILED if verdict.leaks else PASSED, verdict.text)
+
+
+def discard(_values: object) -> None:
+    """Let go of a run's outputs."""
 
 
 def _compare(

@@ -81,6 +81,11 @@ def _kib_of(path: str, name: str) -> int | None:
         return None
 
 
+def private_memory() -> int | None:
+    """Return the resident memory of this process that is in no file, in bytes; Linux tells it."""
+    return _kib_of("/proc/self/status", "RssAnon:")
+
+
 def proportional_memory() -> int | None:
     """Return this process's memory with pages that it shares counted in parts (PSS), in bytes; Linux tells it."""
     return _kib_of("/proc/self/smaps_rollup", "\nPss:")

@@ -207,11 +207,22 @@ class GoldenValue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MadeUpInput:
+    """An input that nobody gave values for: its type, and what they may be."""
+
+    name: str
+    dtype: str
+    shape: Shape | None
+    limits: tuple[float, float] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCheck:
     """One session of a model and the golden folders, below `root`, to run on it; with an adapter, if there is one.
 
     Tolerances are relative and absolute, by output; those of "" are for all others. `record`: outputs are written
-    instead of compared.
+    instead of compared. `leak_runs`: instead of that, so many runs are watched for a leak, on the golden inputs or,
+    without folders, on `made_up` ones.
     """
 
     opening: OpenSession
@@ -222,6 +233,8 @@ class PlannedCheck:
     outputs: tuple[GoldenValue, ...]
     adapter: LoadAdapter | None = None
     record: bool = False
+    leak_runs: int = 0
+    made_up: tuple[MadeUpInput, ...] = ()
 
 
 Step = OpenSession | LoadAdapter | RunJob
@@ -307,6 +320,39 @@ def _checks_of(
             outputs=_golden_values(model.facts.outputs),
             adapter=adapter,
         )
+
+
+def make_leak_checks(deployment: Deployment, models: Collection[str], runs: int) -> tuple[PlannedCheck, ...]:
+    """Write down a search for leaks on each session of some models."""
+    return tuple(
+        PlannedCheck(
+            opening=replace(opening, candidates=(replace(candidate, count=1),), use="first", probe=None),
+            root=deployment.spec.folder,
+            folders=tuple(one.path for one in model.spec.checks),
+            tolerances=(),
+            inputs=_golden_values(model.facts.inputs),
+            outputs=_golden_values(model.facts.outputs),
+            leak_runs=runs,
+            made_up=tuple(_made_up(model)),
+        )
+        for model in deployment.models
+        if model.spec.name in models
+        for opening in [_open_session(model, deployment.spec.folder)]
+        for candidate in opening.candidates
+    )
+
+
+def _made_up(model: ResolvedModel) -> Iterator[MadeUpInput]:
+    """Yield the inputs that must be fed, as the graph and the manifest have them."""
+    declared = {tensor.name: tensor for tensor in model.spec.inputs}
+    for value in (value for value in model.facts.inputs if not value.optional and value.kind == "tensor"):
+        said = declared.get(value.name)
+        shape = value.tensor.shape
+        if shape is not None and said is not None and said.tensor.shape is not None:
+            shape = tuple(w if isinstance(w, int) else h for h, w in zip(shape, said.tensor.shape, strict=False))
+        limits = value.limits or (said.limits if said else None)
+        kept = (float(limits[0]), float(limits[1])) if limits else None
+        yield MadeUpInput(name=value.name, dtype=value.tensor.dtype or "float32", shape=shape, limits=kept)
 
 
 def _golden_values(values: Sequence[ValueFacts]) -> tuple[GoldenValue, ...]:

@@ -104,10 +104,18 @@ def plan_manifests(
 
 
 def plan_checks(
-    paths: Sequence[str], options: LoadOptions, *, state_dir: str | None, only_model: str | None = None
+    paths: Sequence[str],
+    options: LoadOptions,
+    *,
+    state_dir: str | None,
+    only_model: str | None = None,
+    leak_runs: int = 0,
 ) -> "tuple[tuple[PlannedCheck, ...], tuple[Diagnostic, ...]]":
-    """Validate, look at the models, object, and write down their golden checks; jobs are left out of it."""
-    from ortdeploy.plan import make_checks  # noqa: PLC0415
+    """Validate, look at the models, object, and write down their golden checks; jobs are left out of it.
+
+    `leak_runs`: instead of golden checks, every model is run so often and watched for a leak.
+    """
+    from ortdeploy.plan import make_checks, make_leak_checks  # noqa: PLC0415
 
     validated = validate(paths, options)
     diagnostics = validated.diagnostics
@@ -123,12 +131,15 @@ def plan_checks(
         models = tuple(
             model
             for model in spec.models
-            if (model.checks or model.name in of_adapters) and only_model in {None, model.name}
+            if (leak_runs or model.checks or model.name in of_adapters) and only_model in {None, model.name}
         )
         adapters = tuple(adapter for adapter in spec.adapters if adapter.model in {model.name for model in models})
-        deployment, found = _resolve(replace(spec, jobs=(), models=models, adapters=adapters), host, state_dir)
+        alone = replace(spec, jobs=(), pipelines=(), models=models, adapters=adapters)
+        deployment, found = _resolve(alone, host, state_dir)
         diagnostics += found
-        checks += () if has_errors(found) else make_checks(deployment, names)
+        if has_errors(found):
+            continue
+        checks += make_leak_checks(deployment, names, leak_runs) if leak_runs else make_checks(deployment, names)
     return checks, sort_diagnostics(diagnostics)
 
 

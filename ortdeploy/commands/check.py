@@ -10,7 +10,7 @@ from contextlib import suppress
 from ortdeploy.check_run import ERROR, PASSED, CheckResult, result_of
 from ortdeploy.child import child_command, how_it_ended
 from ortdeploy.commands.shared import load_options, log_outcome, use_color
-from ortdeploy.diagnostics import has_errors
+from ortdeploy.diagnostics import UsageError, has_errors
 from ortdeploy.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.plan import PlannedCheck, recording
 from ortdeploy.plan_file import encode
@@ -20,8 +20,14 @@ from ortdeploy.workflow import plan_checks
 
 def run(arguments: argparse.Namespace) -> int:
     """Check, and print how each data set ended."""
+    if arguments.leaks and arguments.record:
+        raise UsageError("--leaks looks at memory and --record writes outputs: choose one of the two")
     checks, diagnostics = plan_checks(
-        arguments.paths, load_options(arguments), state_dir=arguments.state_dir, only_model=arguments.model
+        arguments.paths,
+        load_options(arguments),
+        state_dir=arguments.state_dir,
+        only_model=arguments.model,
+        leak_runs=arguments.runs if arguments.leaks else 0,
     )
     rejected = has_errors(diagnostics)
     sys.stderr.write(text.render_diagnostics(diagnostics, color=use_color(arguments)))

@@ -25,7 +25,10 @@ def infer(options: Options, types: Types) -> tuple[TensorType, ...]:  # noqa: AR
 def build(options: Options, types: Types) -> Call:  # noqa: ARG001  text is what it takes
     from tokenizers import Tokenizer  # noqa: PLC0415  an extra: only who tokenizes needs it
 
-    tokenizer = Tokenizer.from_file(options["tokenizer"])
+    try:
+        tokenizer = Tokenizer.from_file(options["tokenizer"])
+    except Exception as error:  # what the package raises has no class of its own
+        raise ValueError(f"{options['tokenizer']} is no tokenizer.json: {error}") from error
     length, padding = options.get("length"), tokenizer.padding or {}
     known = {key: padding[key] for key in ("direction", "pad_id", "pad_type_id", "pad_token") if key in padding}
     tokenizer.enable_padding(**known, length=length)

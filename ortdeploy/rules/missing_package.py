@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import Certainty
+from ortdeploy.manifest.pipelines import walk
+from ortdeploy.operations.catalogue import OPERATIONS
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ RULE = Rule(id="missing-package", summary="A package is not installed", certaint
 
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
+    yield from _of_operations(deployment)
     for job in deployment.jobs:
         if job.output.missing_package:
             needs = _needs(job.output.missing_package)
@@ -36,6 +39,17 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
                 if step.name == "resize" and "PIL" not in deployment.facts.runtime.packages:
                     detail = f"resize of input \"{name}\" needs Pillow. Install it: pip install 'ortdeploy[images]'."
                     yield Finding(at=step.at, detail=detail, job=job.spec.name)
+
+
+def _of_operations(deployment: "Deployment") -> Iterator[Finding]:
+    """Yield the steps of pipelines whose operation needs a package."""
+    steps = (step for pipeline in deployment.spec.pipelines for step in walk(pipeline.steps) if step.kind == "do")
+    for step in steps:
+        package = OPERATIONS[step.name].PACKAGE
+        if package is None and step.name == "crop" and "size" in step.options:
+            package = OPERATIONS["resize"].PACKAGE
+        if package is not None and package.module not in deployment.facts.runtime.packages:
+            yield Finding(at=(*step.at, "do"), detail=f"{step.name} needs {_needs(package)}")
 
 
 def _needs(package: "Package") -> str:

@@ -1,0 +1,126 @@
+"""`ortdeploy check --leaks`: a planted leak is found, memory that grows and stays is not called one."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Cli
+from onnx import TensorProto, helper
+from support.models import gather_model, save_model, scale_model
+
+from ortdeploy.leaks import EVERY, judge
+from ortdeploy.made_up_feeds import made_up_feeds
+from ortdeploy.memory import private_memory
+from ortdeploy.plan import MadeUpInput
+
+needs_private_memory = pytest.mark.skipif(private_memory() is None, reason="this system does not tell private memory")
+
+RUNS = """\
+import ctypes, sys
+import numpy as np, onnxruntime
+from ortdeploy.leaks import look_for_leak
+leak, varying = int(sys.argv[2]), sys.argv[3] == "varying"
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+random = np.random.default_rng(0)
+
+def run(number):
+    rows = int(random.integers(1, 400)) if varying and number else 400
+    session.run(None, {"x": np.ones((rows, 64), np.float32)})
+    if leak:
+        ctypes.memset(libc.malloc(leak), 1, leak)
+
+verdict = look_for_leak(run, 1)
+print(verdict.leaks, verdict.text)
+"""
+
+
+@needs_private_memory
+@pytest.mark.parametrize(
+    ("leak", "shapes", "found"),
+    [
+        (0, "fixed", "False"),
+        (0, "varying", "False"),
+        (1100, "fixed", "True"),
+        (1100, "varying", "True"),
+        (4096, "varying", "True"),
+    ],
+)
+def test_a_planted_leak_is_found_and_a_growing_arena_is_none(
+    tmp_path: Path, leak: int, shapes: str, found: str
+) -> None:
+    if sys.platform != "linux":
+        pytest.skip("malloc is reached through the C library")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Relu", ["a"], ["y"])]
+    weights = {"w": np.ones((64, 64), dtype=np.float32)}
+    sizes: list[int | str | None] = ["rows", 64]
+    shape = (TensorProto.FLOAT, sizes)
+    path = save_model(tmp_path / "m.onnx", nodes, {"x": shape}, {"y": shape}, weights)
+    command = [sys.executable, "-c", RUNS, str(path), str(leak), shapes]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.split()[0] == found, done.stdout
+
+
+def test_samples_are_judged_by_slope_and_certainty() -> None:
+    count = 21
+    steady = [10_000_000] * count
+    assert not judge(steady, 1000).leaks
+    rising = [10_000_000 + number * EVERY * 2048 for number in range(count)]
+    verdict = judge(rising, 1000)
+    assert verdict.leaks
+    assert verdict.bytes_a_run == pytest.approx(2048)
+    assert verdict.confidence > 0.999
+    plateau = [10_000_000 + min(number, 5) * 4_000_000 for number in range(count)]
+    assert not judge(plateau, 1000).leaks
+    noise = np.random.default_rng(1).integers(0, 8_000_000, size=count)
+    noisy = [10_000_000 + int(one) for one in noise]
+    assert not judge(noisy, 1000).leaks
+    falling = judge(rising[::-1], 1000)
+    assert not falling.leaks
+    assert falling.confidence < 0.001
+
+
+def test_made_up_inputs_keep_types_sizes_and_limits() -> None:
+    inputs = [
+        MadeUpInput(name="image", dtype="float32", shape=("batch", 3, "side", "side"), limits=(-1.0, 1.0)),
+        MadeUpInput(name="ids", dtype="int64", shape=("batch", None), limits=(0.0, 9.0)),
+        MadeUpInput(name="text", dtype="string", shape=("batch",), limits=None),
+        MadeUpInput(name="bits", dtype="int4", shape=("batch", 2), limits=(-8.0, 7.0)),
+    ]
+    feeds = made_up_feeds(inputs)
+    assert len({feed["image"].shape for feed in feeds}) == len(feeds)
+    for feed in feeds:
+        rows, channels, height, width = feed["image"].shape
+        assert channels == 3
+        assert height == width
+        assert {len(array) for array in feed.values()} == {rows}
+        assert feed["ids"].dtype == np.int64
+        assert 0 <= feed["ids"].min() <= feed["ids"].max() <= 9
+        assert feed["image"].min() < 0
+        assert feed["bits"].dtype.name == "int4"
+
+
+@needs_private_memory
+def test_models_are_looked_at_on_made_up_and_on_golden_inputs(tmp_path: Path, cli: Cli) -> None:
+    scale_model(tmp_path / "double.onnx")
+    gather_model(tmp_path / "look.onnx")
+    (tmp_path / "m.yaml").write_text("version: 1\nmodels: {a: {path: double.onnx}, b: {path: look.onnx}}\n")
+    checked = cli("check", tmp_path / "m.yaml", "--leaks", "--runs", "300")
+    assert checked.code == 0, checked.out
+    assert checked.out.count("leaks: no leak") == 2
+    (tmp_path / "golden").mkdir()
+    np.savez(tmp_path / "golden/inputs.npz", x=np.ones((3, 4), np.float32))
+    (tmp_path / "m.yaml").write_text("version: 1\nmodels: {a: {path: double.onnx, checks: [golden]}}\n")
+    only = cli("check", tmp_path / "m.yaml", "--leaks", "--runs", "300", "--format", "json")
+    assert only.json["checks"][0]["check"] == "leaks"
+    assert only.json["checks"][0]["status"] == "passed"
+
+
+def test_leaks_cannot_be_recorded_and_need_enough_runs(tmp_path: Path, cli: Cli) -> None:
+    scale_model(tmp_path / "double.onnx")
+    (tmp_path / "m.yaml").write_text("version: 1\nmodels: {a: {path: double.onnx}}\n")
+    assert cli("check", tmp_path / "m.yaml", "--leaks", "--record").code == 64
+    assert cli("check", tmp_path / "m.yaml", "--leaks", "--runs", "10").code == 64
