@@ -59,7 +59,7 @@ def probe_digests(spec: Spec) -> tuple[tuple[Digested, ...], tuple[Diagnostic, .
     files: list[Digested] = []
     problems: list[Diagnostic] = []
     for model in spec.models:
-        if model.at not in spec.document.spans:  # a component that the manifest does not name has no place for one
+        if model.at[0] != "models":  # a component's file is named by its folder: there is no place beside its path
             continue
         facts = _probe_model(_full(spec, model.path), model.path, roots, DigestCache(None))
         files += _digested(model, facts.sha256)

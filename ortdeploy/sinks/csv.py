@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ortdeploy.sinks.protocol import Column, Order, RowShape
+from ortdeploy.sinks.protocol import Column, Order, RowShape, as_rows
 
 SUFFIX = ".csv"
 BLOCK_COPIES, PART_COPIES = 20, 0
@@ -42,9 +42,9 @@ class _CsvSink:
 
 
 def _flatten(name: str, column: Column) -> Iterator[tuple[str, list[Any]]]:
-    array = np.asarray(column)
+    array = as_rows(name, column)
     if isinstance(column, list) and array.ndim != 1:
-        raise ValueError(f"the key {name} holds lists, which CSV cannot; use jsonl")
+        raise ValueError(f"the rows of {name} hold lists, which CSV cannot; use jsonl")
     if array.ndim == 1:
         yield name, column if isinstance(column, list) else column.tolist()
         return

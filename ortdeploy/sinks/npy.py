@@ -6,7 +6,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ortdeploy.sinks.protocol import Column, Order, RowShape
+from ortdeploy.sinks.protocol import Column, Order, RowShape, as_rows
 
 SUFFIX = ".npy"
 BLOCK_COPIES, PART_COPIES = 0, 0
@@ -22,12 +22,7 @@ class _NpySink:
         self._held: list[np.ndarray[Any, Any]] = []
 
     def write(self, columns: Mapping[str, Column]) -> None:
-        try:
-            array = np.asarray(columns[self._column])
-        except ValueError as error:
-            raise ValueError(
-                f"rows of {self._column} differ in shape, which an array cannot hold; use jsonl"
-            ) from error
+        array = as_rows(self._column, columns[self._column])
         if self._first is None:
             self._first = array[:0]
             self._write_header(array, rows=0)

@@ -3,11 +3,14 @@
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
+import numpy.typing as npt
 
-from ortdeploy.sinks.protocol import Column, Order, RowShape
+from ortdeploy.sinks.protocol import Column, Order, RowShape, as_rows
+
+Array = npt.NDArray[Any]
 
 SUFFIX = ".npz"
 BLOCK_COPIES, PART_COPIES = 0, 2
@@ -18,12 +21,12 @@ class _NpzSink:
     def __init__(self, file: BinaryIO, columns: Sequence[str], origin: str) -> None:
         self._file = file
         self._origin = origin
-        self._parts: dict[str, list[Column]] = {name: [] for name in columns}
+        self._parts: dict[str, list[Array]] = {name: [] for name in columns}
 
     def write(self, columns: Mapping[str, Column]) -> None:
         for name, parts in self._parts.items():
-            column = columns[name]
-            if parts and not isinstance(column, list) and column.shape[1:] != np.shape(parts[0])[1:]:
+            column = as_rows(name, columns[name])
+            if parts and column.shape[1:] != parts[0].shape[1:]:
                 raise ValueError(f"rows of {name} differ in shape, which an array cannot hold; use jsonl")
             parts.append(column)
 
@@ -38,8 +41,8 @@ class _NpzSink:
             archive.comment = self._origin.encode()
 
 
-def _joined(parts: list[Column]) -> np.ndarray:
-    array = np.concatenate([np.asarray(part) for part in parts])
+def _joined(parts: list[Array]) -> Array:
+    array = np.concatenate(parts)
     return array.astype(str) if array.dtype == object else array
 
 

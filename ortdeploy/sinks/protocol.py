@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
 from ortdeploy.facts import Package
@@ -21,6 +22,14 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Write what is still held back. The file itself is flushed and closed by who opened it."""
+
+
+def as_rows(name: str, column: Column) -> npt.NDArray[Any]:
+    """Return a column as one array. Raises ValueError where its rows differ in shape."""
+    try:
+        return np.asarray(column)
+    except ValueError as error:
+        raise ValueError(f"rows of {name} differ in shape, which an array cannot hold; use jsonl") from error
 
 
 Order = Sequence[int]

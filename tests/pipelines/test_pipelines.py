@@ -265,3 +265,47 @@ def test_steps_have_adapters_of_their_own(tmp_path: Path, cli: Cli) -> None:
         assert np.mean(wrong) < 0.5, view
     (part,) = json.loads((tmp_path / "out/_run.json").read_text())["provenance"].values()
     assert set(part["adapters"]) == {"rotated", "inverted"}
+
+
+@pytest.mark.parametrize("kind", ["npz", "csv", "npy"])
+def test_lists_of_several_lengths_need_a_format_that_holds_them(pages: Path, cli: Cli, kind: str) -> None:
+    text = (
+        (pages / "pages.yaml").read_text().replace("format: jsonl", f"format: {kind}").replace("key: [path]", "key: []")
+    )
+    if kind == "npy":
+        text = text.replace("outputs: {boxes: $boxes, digits: $digits}", "outputs: {boxes: $boxes}")
+    (pages / "pages.yaml").write_text(text)
+    failed = cli("apply", pages / "pages.yaml")
+    assert failed.code == 1, failed.out
+    assert "differ in shape" in failed.out
+    assert "use jsonl" in failed.out
+
+
+def test_tables_hold_lists_of_several_lengths(pages: Path, cli: Cli) -> None:
+    pytest.importorskip("pyarrow")
+    from pyarrow import parquet  # noqa: PLC0415  an extra
+
+    text = (pages / "pages.yaml").read_text()
+    assert cli("apply", pages / "pages.yaml").code == 0
+    (pages / "pages.yaml").write_text(
+        text.replace("format: jsonl", "format: parquet").replace("outbox/pages", "outbox/table")
+    )
+    assert cli("apply", pages / "pages.yaml").code == 0
+    table = parquet.read_table(next((pages / "outbox/table").glob("part-*")))
+    assert table.column("digits").to_pylist() == [row["digits"] for row in results(pages / "outbox/pages")]
+
+
+def test_digests_of_models_are_locked_and_those_of_components_are_checked(
+    pages: Path, tmp_path: Path, cli: Cli
+) -> None:
+    assert cli("lock", pages / "pages.yaml").code == 0
+    assert cli("lock", pages / "pages.yaml", "--check").code == 0
+    shutil.copytree(EXAMPLES / "models/painter", tmp_path / "models/painter")
+    shutil.copy(EXAMPLES / "prompts.csv", tmp_path / "prompts.csv")
+    text = (EXAMPLES / "painter.yaml").read_text()
+    (tmp_path / "painter.yaml").write_text(text)
+    assert cli("lock", tmp_path / "painter.yaml").code == 0
+    assert (tmp_path / "painter.yaml").read_text() == text
+    (tmp_path / "painter.yaml").write_text(text.replace("unet: {", f"unet: {{sha256: {'a' * 64}, "))
+    refused = cli("plan", tmp_path / "painter.yaml")
+    assert "digest-mismatch" in refused.out + refused.err
