@@ -167,8 +167,10 @@ class ResolvedJob:
         """
         spec = self.spec
         output = [spec.output.format, self.columns, spec.input.key, spec.output.rows_per_part, spec.nan_policy]
+        of_pipeline = {"pipeline": _digest(self.pipeline.spec.definition)} if self.pipeline else {}
         return {
             "model": self.model.facts.sha256,
+            **of_pipeline,
             "adapter": self._adapter_identity,
             "providers": _digest([[_written(entry) for entry in session.written] for session in self.model.sessions]),
             "columns": _digest(
@@ -294,7 +296,7 @@ def _as_model(pipeline: ResolvedPipeline, facts: Facts) -> ResolvedModel:
         inputs = tuple(pipeline.wiring.inputs.values()) if pipeline.wiring else ()
         outputs = tuple(ValueFacts(name=name, kind="tensor", tensor=tensor) for name, tensor in wired.items())
     problem = problem or next((part.facts.problem for part in parts if part.facts.problem), None)
-    made_of = [spec.definition, [[part.spec.name, part.facts.sha256] for part in parts]]
+    made_of: list[Any] = [[part.spec.name, part.facts.sha256] for part in parts]
     made_of += sorted([path, file.sha256] for path, file in facts.resources.items() if path in spec.definition)
     made_of += [pipeline.diffusion.sha256] if pipeline.diffusion else []
     first = parts[0]

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ortdeploy.facts import AdapterFacts, DiffusionFacts, ModelFacts, Problem, ValueFacts
 from ortdeploy.manifest.pipelines import PresetSpec
 from ortdeploy.operations.tokenize_clip import DEFAULT_LENGTH
@@ -30,12 +32,13 @@ _FILES = ("tokenizer/vocab.json", "tokenizer/merges.txt", "scheduler/scheduler_c
 
 
 def read_diffusion(
-    folder: Path, preset: PresetSpec, models: Mapping[str, ModelFacts], adapters: Mapping[str, AdapterFacts]
+    root: Path, preset: PresetSpec, models: Mapping[str, ModelFacts], adapters: Mapping[str, AdapterFacts]
 ) -> DiffusionFacts:
     """Read what lies beside the models, and hold the components against each other; what is wrong is the problem.
 
-    What the components' adapters bring need not be fed.
+    `root` is the manifest's folder. What the components' adapters bring need not be fed.
     """
+    folder = root / preset.folder
     text = TensorType("string", (ROWS,))
     inputs = (
         ValueFacts(name="prompt", kind="tensor", tensor=text),
@@ -52,6 +55,8 @@ def read_diffusion(
             return DiffusionFacts(inputs=inputs, outputs=outputs, problem=unusable)
         ports = {part: _ports(part, facts, _adapted(part, preset, adapters)) for part, facts in parts.items()}
         _check_together(parts, ports, preset, folder)
+        if preset.latents is not None:
+            _check_latents(root / preset.latents, preset)
     except _PresetProblemError as error:
         return DiffusionFacts(inputs=inputs, outputs=outputs, problem=Problem(kind="preset", detail=str(error)))
     return DiffusionFacts(sha256=digest, scheduler=scheduler, ports=ports, inputs=inputs, outputs=outputs)
@@ -166,6 +171,19 @@ def _check_together(
             f"The vocabulary has ids up to {highest}, and text_encoder's table ends at {limits[1]}: they are of two "
             "pipelines."
         )
+
+
+def _check_latents(path: Path, preset: PresetSpec) -> None:
+    """Hold starting noise against the images' size."""
+    wanted = (_LATENT_CHANNELS, preset.height // _PIXELS, preset.width // _PIXELS)
+    try:
+        shape = np.load(path, mmap_mode="r", allow_pickle=False).shape
+    except OSError as error:
+        raise _PresetProblemError(f"latents: {preset.latents} cannot be read: {error.strerror}.") from error
+    except (ValueError, EOFError) as error:
+        raise _PresetProblemError(f"latents: {preset.latents} is no .npy array of numbers.") from error
+    if shape not in {wanted, (1, *wanted)}:
+        raise _PresetProblemError(f"latents: {preset.latents} is {list(shape)}, and the images need {list(wanted)}.")
 
 
 def _shape(facts: ModelFacts, name: str) -> tuple[Any, ...]:

@@ -136,7 +136,7 @@ def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] =
         path_problems=_probe_option_paths(spec, roots),
         resources={one.path: _probe_resource(spec, one, roots, digests) for one in operation_paths(spec)},
         diffusion={
-            pipeline.name: read_diffusion(_full(spec, pipeline.preset.folder), pipeline.preset, models, adapters)
+            pipeline.name: read_diffusion(Path(spec.folder), pipeline.preset, models, adapters)
             for pipeline in spec.pipelines
             if pipeline.preset is not None
         },

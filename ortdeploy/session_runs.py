@@ -149,8 +149,11 @@ def prove_effect(session: Session, outputs: Sequence[str], feeds: Mapping[str, A
             log.warning("adapter.without_effect", adapters=list(adapters), outputs=list(outputs))
 
 
-def _join_rows(values: Sequence[Any], batches: Sequence[range]) -> Array | None:
-    """Return an output of several runs as one array; None where it is not one row for each that was fed."""
+def _join_rows(values: Sequence[Any], batches: Sequence[range]) -> Column | None:
+    """Return an output of several runs as one column; None where it is not one row for each that was fed."""
+    if any(isinstance(value, list) for value in values):  # a pipeline's rows may differ in shape
+        fits = all(len(value) == len(rows) for value, rows in zip(values, batches, strict=True))
+        return [row for value in values for row in value] if fits else None
     for value, rows in zip(values, batches, strict=True):
         if not isinstance(value, np.ndarray) or not value.ndim or len(value) != len(rows):
             return None

@@ -55,22 +55,42 @@ def _in_reading_order(boxes: list[Box]) -> list[Box]:
 
 
 def _places(hot: Array) -> Iterator[tuple[Box, int]]:
-    """Yield the box of each connected place, its right and bottom edge beyond it, and its number of pixels."""
-    left = hot.copy()
-    height, width = hot.shape
-    for top, start in np.argwhere(hot):
-        if not left[top, start]:
-            continue
-        left[top, start] = False
-        waiting, size = [(int(top), int(start))], 0
-        box = [int(start), int(top), int(start), int(top)]
-        while waiting:
-            y, x = waiting.pop()
-            size += 1
-            box = [min(box[0], x), min(box[1], y), max(box[2], x), max(box[3], y)]
-            for row in range(max(y - 1, 0), min(y + 2, height)):
-                for column in range(max(x - 1, 0), min(x + 2, width)):
-                    if left[row, column]:
-                        left[row, column] = False
-                        waiting.append((row, column))
-        yield (box[0], box[1], box[2] + 1, box[3] + 1), size
+    """Yield the box of each connected place, its right and bottom edge beyond it, and its number of pixels.
+
+    Rows are cut into runs of hot pixels, and runs that touch those of the row above are one place.
+    """
+    edges = np.diff(np.pad(hot, ((0, 0), (1, 1))).astype(np.int8), axis=1)
+    rows, lefts = (edge.tolist() for edge in np.nonzero(edges == 1))
+    rights = np.nonzero(edges == -1)[1].tolist()
+    parents = list(range(len(rows)))
+    above, begin = range(0), 0
+    for row in range(hot.shape[0]):
+        end = begin
+        while end < len(rows) and rows[end] == row:
+            end += 1
+        _join_rows(above, range(begin, end), lefts, rights, parents)
+        above, begin = range(begin, end), end
+    found: dict[int, tuple[Box, int]] = {}
+    for run, (row, left, right) in enumerate(zip(rows, lefts, rights, strict=True)):
+        (a, b, c, d), size = found.get(root := _root(parents, run), ((left, row, right, row + 1), 0))
+        found[root] = (min(a, left), min(b, row), max(c, right), max(d, row + 1)), size + right - left
+    yield from found.values()
+
+
+def _join_rows(above: range, here: range, lefts: list[int], rights: list[int], parents: list[int]) -> None:
+    """Give runs of two rows that touch, also at a corner, the same root."""
+    upper, lower = above.start, here.start
+    while upper < above.stop and lower < here.stop:
+        if lefts[upper] <= rights[lower] and lefts[lower] <= rights[upper]:
+            parents[_root(parents, lower)] = _root(parents, upper)
+        if rights[upper] < rights[lower]:
+            upper += 1
+        else:
+            lower += 1
+
+
+def _root(parents: list[int], run: int) -> int:
+    while parents[run] != run:
+        parents[run] = parents[parents[run]]
+        run = parents[run]
+    return run

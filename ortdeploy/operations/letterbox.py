@@ -39,10 +39,11 @@ def build(options: Options, types: Types) -> Call:  # noqa: ARG001  the same for
         inner = [
             max(1, min(side, round(have * factor))) for side, have in zip((height, width), image.shape, strict=False)
         ]
-        (scaled,) = resize.build({"resize": inner}, TensorType())(image[np.newaxis])
+        same = inner == list(image.shape[:2])
+        scaled = image if same else resize.build({"resize": inner}, TensorType())(image[np.newaxis])[0][0]
         top, left = (height - inner[0]) // 2, (width - inner[1]) // 2
         made = np.full((height, width, image.shape[2]), value, dtype=image.dtype)
-        made[top : top + inner[0], left : left + inner[1]] = scaled[0]
+        made[top : top + inner[0], left : left + inner[1]] = scaled
         return made, np.array([factor, left, top], dtype=np.float32)
 
     return by_row(fit, 2, "image")

@@ -4,7 +4,7 @@ Whatever treats a session's rows (batches, splitting for a bad row, parts, the l
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,8 +58,8 @@ class StepsSession(ComposedSession):
             return _Step(step, lambda values, rows: self._run_model(step, values, rows))
         if step.kind == "do":
             return _Step(step, _operation(step))
-        inner = [self._build(one) for one in step.steps]
-        return _Step(step, lambda values, _rows: self._run_each(step, inner, values))
+        inner, read = [self._build(one) for one in step.steps], _names_read(step.steps)
+        return _Step(step, lambda values, _rows: self._run_each(step, inner, read, values))
 
     def _run_model(self, step: PlannedWireStep, values: Values, rows: int) -> Values:
         """Run a model on all rows: together where they are alike, else those of one shape at a time."""
@@ -100,7 +100,7 @@ class StepsSession(ComposedSession):
             )
         return [np.concatenate(pieces) if len(pieces) > 1 else pieces[0] for pieces in zip(*taken, strict=True)]
 
-    def _run_each(self, step: PlannedWireStep, inner: Sequence[_Step], values: Values) -> Values:
+    def _run_each(self, step: PlannedWireStep, inner: Sequence[_Step], read: Collection[str], values: Values) -> Values:
         """Take the items of all rows through the inner steps, and list what they gave by row again."""
         listed = values[step.name]
         counts = [len(row) for row in listed]
@@ -111,7 +111,7 @@ class StepsSession(ComposedSession):
         collected: dict[str, list[Any]] = {inside: [] for inside, _ in step.outputs}
         for begin in range(0, len(items), step.batch):
             some, owner = items[begin : begin + step.batch], owners[begin : begin + step.batch]
-            inside: Values = {name: pick(column, owner) for name, column in values.items()}
+            inside: Values = {name: pick(values[name], owner) for name in read if name in values}
             inside[step.item] = as_column([np.asarray(item) if np.isscalar(item) else item for item in some])
             for one in inner:
                 inside |= one.apply(inside, len(some))
@@ -139,6 +139,12 @@ def _operation(step: PlannedWireStep) -> Callable[[Values, int], Values]:
         return dict(zip(names, found, strict=False))
 
     return apply
+
+
+def _names_read(steps: Sequence[PlannedWireStep]) -> set[str]:
+    """Return the values that steps read, those inside of others too."""
+    found = {name for step in walk(steps) for _, name in step.wires}
+    return found | {step.name for step in walk(steps) if step.kind == "each"}
 
 
 def _last_readers(pipeline: PlannedPipeline) -> dict[str, float]:

@@ -89,6 +89,7 @@ DEPLOYMENT_RULES: tuple[str, ...] = (
     "unreadable-model",
     "unsupported-operator",
     "unsupported-tensor",
+    "unusable-affinity",
     "unusable-filler",
     "unusable-option-path",
     "unusable-preset",

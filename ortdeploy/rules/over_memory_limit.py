@@ -52,6 +52,9 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
 
 
 def _advice(job: "ResolvedJob", forecast: "MemoryForecast") -> str:
+    process = next((part.size for part in forecast.parts if part.what == "process"), 0)
+    if forecast.limit is not None and process >= forecast.limit:
+        return f"Python with ONNX Runtime alone takes {format_size(process)}; raise the limit above that."
     if forecast.fitting is not None:
         return f"batch: {{size: {forecast.fitting}}} fits."
     if job.model.spec.sessions_at_once > 1:

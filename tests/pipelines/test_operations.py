@@ -57,6 +57,27 @@ def test_boxes_are_around_connected_places_in_the_order_of_reading() -> None:
     assert boxes[0].tolist() == [[7, 7, 21, 21], [39, 3, 53, 17]]
 
 
+@given(st.lists(st.lists(st.booleans(), min_size=7, max_size=7), min_size=1, max_size=7))
+def test_places_are_those_that_a_walk_over_the_pixels_finds(pixels: list[list[bool]]) -> None:
+    hot = np.array(pixels)
+    left = {(int(y), int(x)) for y, x in np.argwhere(hot)}
+    walked = []
+    while left:
+        waiting = [left.pop()]
+        place = list(waiting)
+        while waiting:
+            y, x = waiting.pop()
+            near = {(y + dy, x + dx) for dy in (-1, 0, 1) for dx in (-1, 0, 1)} & left
+            left -= near
+            waiting += near
+            place += near
+        ys, xs = zip(*place, strict=True)
+        walked.append([min(xs), min(ys), max(xs) + 1, max(ys) + 1])
+    types = {"heat": TensorType("float32", (ROWS, None, None))}
+    (boxes,) = do("boxes_from_heatmap", {"threshold": 0.5}, types, heat=hot[None].astype(np.float32))
+    assert sorted(boxes[0].tolist()) == sorted(walked)
+
+
 def test_crops_have_their_boxes_sizes_or_one_size() -> None:
     image = np.arange(48, dtype=np.float32).reshape(1, 6, 8, 1)
     boxes = np.array([[[1, 2, 3, 5], [0.5, 0.5, 1.5, 1.5]]], dtype=np.float32)

@@ -246,3 +246,21 @@ def test_a_component_has_adapters_of_its_own(painter: Path, cli: Cli) -> None:
     assert done.code == 0, done.out + done.err
     assert "adapter.without_effect" not in done.err
     assert np.abs(images(painter).astype(int) - plain).max() > 1
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [("text", "is no .npy array"), ([1, 4, 8, 8], "is [1, 4, 8, 8], and the images need [4, 4, 4]")],
+)
+def test_starting_noise_of_another_shape_is_refused(painter: Path, cli: Cli, content: Any, words: str) -> None:
+    if content == "text":
+        (painter / "noise.npy").write_text("text")
+    else:
+        np.save(painter / "noise.npy", np.zeros(content))
+    text = (painter / "painter.yaml").read_text().replace("    height: 32", "    latents: noise.npy\n    height: 32")
+    (painter / "painter.yaml").write_text(text)
+    assert words in refusal(painter, cli)
+    np.save(painter / "noise.npy", np.zeros((4, 4, 4)))
+    assert cli("apply", painter / "painter.yaml").code == 0
+    first = images(painter)
+    assert np.array_equal(first[1], first[2]), "the seed counts no more"
