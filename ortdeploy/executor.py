@@ -113,7 +113,7 @@ class Execution:
             opened = self._compose(step, sessions)
             if isinstance(opened, OrtdeployError):
                 log.error("job.failed", job=step.job, model=step.model, reason=str(opened))
-                return JobResult(job=step.job, status=Status.FAILED, output=step.output, reason=str(opened))
+                return JobResult(job=step.job, status=Status.FAILED, output=step.shown_output, reason=str(opened))
             result = self._run_on(step, opened)
             name = failed_component(opened) or step.session
             failed = sessions.get(name)

@@ -4,17 +4,18 @@ No native code sees a buffer that does not fit. The plan looks at a job's first 
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 
 from ortdeploy.element_types import numpy_dtype, widened
+from ortdeploy.objects import fetched
 from ortdeploy.plan import PlannedInput, PlannedStep, RunJob
 from ortdeploy.sources.catalogue import SOURCES
+from ortdeploy.sources.files import full_path
 from ortdeploy.sources.protocol import Array, Block, Column, Source, Wanted, pick
 from ortdeploy.tensors import TensorType, format_shape
 from ortdeploy.transforms.catalogue import PREPARE
@@ -49,10 +50,15 @@ def wanted_columns(job: RunJob) -> Wanted:
     )
 
 
-def open_rows(job: RunJob, folder: str, only: Sequence[int] | None = None) -> AbstractContextManager[Source]:
-    """Open a job's files, below the manifest's folder, for all of their rows or only some."""
-    files = [str(Path(folder) / state.path) for state in job.files]
-    return SOURCES[job.format].open_source(files, folder, replace(wanted_columns(job), only=only))
+@contextmanager
+def open_rows(job: RunJob, folder: str, only: Sequence[int] | None = None) -> Iterator[Source]:
+    """Open a job's files, below the manifest's folder or on a store, for all of their rows or only some."""
+    files = [full_path(folder, state.path) for state in job.files]
+    with (
+        fetched(files) as there,
+        SOURCES[job.format].open_source(there, folder, replace(wanted_columns(job), only=only)) as source,
+    ):
+        yield source
 
 
 class Feeder:

@@ -11,6 +11,7 @@ from ortdeploy.deployment import Deployment, ResolvedJob
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts import FirstRows, RefusedRow
 from ortdeploy.feeds import Feeder, StageError, wanted_columns
+from ortdeploy.objects import fetched
 from ortdeploy.plan import RunJob, planned_job
 from ortdeploy.sources.catalogue import SOURCES
 from ortdeploy.sources.protocol import Array, Block
@@ -29,7 +30,10 @@ def _look(job: ResolvedJob, folder: str) -> FirstRows:
     module = SOURCES[step.format]
     size = min(step.batch_size or 1, module.FIRST_ROWS)
     try:
-        with module.open_source(job.input.files, folder, wanted_columns(step)) as source:
+        with (
+            fetched(job.input.files) as files,
+            module.open_source(files, folder, wanted_columns(step)) as source,
+        ):
             for block in islice(source.blocks(step.first_row, repeat(size)), -(-module.FIRST_ROWS // size)):
                 looker.take(block)
     except OrtdeployError as error:

@@ -12,6 +12,7 @@ from functools import partial
 from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import structlog
 
@@ -24,6 +25,7 @@ from ortdeploy.live import Live
 from ortdeploy.memory_watch import MemoryWatch
 from ortdeploy.merges import complete_merges
 from ortdeploy.native_output import because
+from ortdeploy.objects import Upload
 from ortdeploy.opening import OpenedModel
 from ortdeploy.part_files import remove_temporaries, sync_folder
 from ortdeploy.part_writer import PartWriter
@@ -32,7 +34,7 @@ from ortdeploy.provenance import provenance
 from ortdeploy.report import write_report
 from ortdeploy.results import JobResult, Observer, Status
 from ortdeploy.sizes import format_size
-from ortdeploy.sources.files import file_states
+from ortdeploy.sources.files import file_states, full_path
 from ortdeploy.stream import Finished, Stream
 
 if TYPE_CHECKING:
@@ -74,6 +76,7 @@ class JobRun:
         self._observer = observer
         self._stop = stop
         self._folder = Path(plan.folder) / step.output
+        self._upload = Upload(step.upload, self._folder) if step.upload else None
         self._output = ledger.key(self._folder)
         self._stream = Stream(step, opened.sessions, dispensable=opened.dispensable, stop=stop)
         self._origin = provenance(plan, step, opened)
@@ -126,6 +129,8 @@ class JobRun:
             return Status.NOTHING_TO_DO
         self._write_parts()
         self._check_sum()
+        if self._upload is not None:
+            self._upload.tidy()
         return Status.DONE
 
     def _resume(self) -> bool:
@@ -134,12 +139,14 @@ class JobRun:
         known = self._known_output()
         if known is not None:
             if dict(known.identity) != dict(step.identity):
-                raise OrtdeployError(f"{step.output} holds parts of another plan")
+                raise OrtdeployError(f"{step.shown_output} holds parts of another plan")
             if self._is_finished(known):
                 return True
             complete_merges(self._ledger, self._output, self._folder)
             self._take_up(known)
         self._check_files()
+        if self._upload is not None:
+            self._upload.check(known=known is not None)
         self._folder.mkdir(parents=True, exist_ok=True)
         remove_temporaries(self._folder)
         self._ledger.begin(
@@ -153,7 +160,7 @@ class JobRun:
         self._begun = True
         if step.auto_batch:
             self._ledger.remember_batch_size(self._output, step.batch_size)
-        self._log.info("job.started", rows=step.rows, done=self._done, output=step.output)
+        self._log.info("job.started", rows=step.rows, done=self._done, output=step.shown_output)
         self._observer.job_started(step.job, self._done, step.rows)
         self._live = Live(self._ledger.state_dir, self._output, step.rows, self._done)
         return False
@@ -176,8 +183,10 @@ class JobRun:
         aside = next(path for path in map(self._folder.with_name, names) if not path.exists())
         self._folder.rename(aside)
         sync_folder(self._folder.parent)
+        if self._upload is not None:
+            self._upload.put_aside(unquote(aside.name).rpartition("/")[2])
         self._ledger.rename(self._output, self._ledger.key(aside))
-        self._log.info("output.put_aside", output=self._step.output, kept=aside.name)
+        self._log.info("output.put_aside", output=self._step.shown_output, kept=aside.name)
 
     def _is_finished(self, known: OutputRecord) -> bool:
         """Tell whether every file of the plan is accounted for, here or by a run that was quicker."""
@@ -186,7 +195,9 @@ class JobRun:
 
     def _take_up(self, known: OutputRecord) -> None:
         if known.first_row != self._step.first_row:
-            raise OrtdeployError(f"another run has worked on {self._step.output} since the plan was made; plan again")
+            raise OrtdeployError(
+                f"another run has worked on {self._step.shown_output} since the plan was made; plan again"
+            )
         self._done = known.rows
         self._part = len(known.parts)
         self._budget = ErrorBudget(self._step, sum(part.failed for part in known.parts))
@@ -253,7 +264,13 @@ class JobRun:
         part = self._writer.write(self._part, blocks)
         if part is not None:
             self._check_disk(part)
+            self._send(part)
             self._commit(part)
+
+    def _send(self, part: Part) -> None:
+        """Upload a part before it is committed. Raises OrtdeployError."""
+        if self._upload is not None and part.file is not None:
+            self._upload.send(lambda name: name == part.file or "/" in name)
 
     def _check_disk(self, part: Part) -> None:
         """Raise OrtdeployError when a part is one too many for the disk that the job may use; it is not committed."""
@@ -307,7 +324,7 @@ class JobRun:
     def _check_files(self) -> None:
         """Raise OrtdeployError when an input file is gone, or not what it was when the plan was made."""
         folder = self._plan.folder
-        states = file_states([str(Path(folder) / before.path) for before in self._step.files], folder)
+        states = file_states([full_path(folder, before.path) for before in self._step.files], folder)
         for before, after in zip(self._step.files, states, strict=True):
             if after != before:
                 raise OrtdeployError(
@@ -384,6 +401,8 @@ class JobRun:
                 tried={one.session: one.reason for one in self._opened.tried},
                 seconds=self._statistics.seconds,
             )
+            if self._upload is not None:
+                self._upload.send()
 
     def _result(self, status: Status, reason: str | None) -> JobResult:
         try:
@@ -393,7 +412,7 @@ class JobRun:
         return JobResult(
             job=self._step.job,
             status=status,
-            output=self._step.output,
+            output=self._step.shown_output,
             committed=sum(part.committed for part in parts),
             failed=sum(part.failed for part in parts) + len(self._pending) + len(self._refused),
             skipped=sum(part.skipped for part in parts),

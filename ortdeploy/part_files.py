@@ -66,5 +66,5 @@ def sync_folder(folder: Path) -> None:
 
 def remove_temporaries(folder: Path) -> None:
     """Delete what a run left that was killed while it wrote."""
-    for path in folder.glob(f".*{TEMPORARY}"):
+    for path in (*folder.glob(f".*{TEMPORARY}"), *folder.glob(f"*/.*{TEMPORARY}")):
         path.unlink(missing_ok=True)

@@ -9,6 +9,7 @@ from typing import Any
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.ledger import Part
 from ortdeploy.part_files import open_whole
+from ortdeploy.pictures import write_pictures
 from ortdeploy.plan import RunJob
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sinks.protocol import Column, Sink
@@ -51,12 +52,26 @@ class PartWriter:
                     if sink is None:
                         file = stack.enter_context(open_whole(path))
                         sink = self._module.open_sink(file, self._columns, self._origin)
-                    self._write(sink, finished.outcome.columns, path.name)
+                    self._write(sink, self._with_pictures(finished), path.name)
             with timed(self.sync_times):
                 if sink is not None:
                     sink.close()
                 stack.close()  # the file is synced, and gets its name
         return totals
+
+    def _with_pictures(self, finished: Finished) -> dict[str, Column]:
+        """Return a block's columns, images written as files and named. Raises OSError, OrtdeployError."""
+        columns = finished.outcome.columns
+        if not self._job.images:
+            return columns
+        gone = {row.row for row in finished.outcome.failed}.union(finished.outcome.skipped)
+        rows = [row for row in finished.block.rows if row not in gone]
+        try:
+            with timed(self.write_times):
+                pictures = {name: write_pictures(self._folder, name, rows, columns[name]) for name in self._job.images}
+        except ValueError as error:
+            raise OrtdeployError(str(error)) from error
+        return {**columns, **pictures}
 
     def _write(self, sink: Sink, columns: dict[str, Column], name: str) -> None:
         try:

@@ -142,6 +142,7 @@ class RunJob:
     `first_row` rows came from others, in runs that are finished. `row_shapes` are those of `columns`. `replaces` is the
     run whose result makes room for this one's. `retry`: its failed rows are run, and nothing else. `progress_timeout`
     is in seconds, limits are in bytes. `memory` is what the job is predicted to take; `trim` as of its model.
+    `upload` is a folder on an object store that gets what is written.
     """
 
     job: str
@@ -185,6 +186,13 @@ class RunJob:
     memory: MemoryForecast | None = None
     trim: bool = False
     pipeline: PlannedPipeline | None = None
+    upload: str | None = None
+    images: tuple[str, ...] = ()
+
+    @property
+    def shown_output(self) -> str:
+        """Where results go, as the user knows it."""
+        return self.upload or self.output
 
     @property
     def adapter_names(self) -> tuple[str, ...]:
@@ -447,7 +455,7 @@ def moved_facts(planned: Sequence[Fact], now: Sequence[Fact]) -> tuple[Fact, ...
 
 
 def _finished(job: ResolvedJob) -> FinishedJob:
-    return FinishedJob(job=job.spec.name, output=job.spec.output.path, rows=job.output.rows)
+    return FinishedJob(job=job.spec.name, output=job.spec.output.shown, rows=job.output.rows)
 
 
 def _steps(jobs: Sequence[ResolvedJob], deployment: Deployment, *, retry: bool) -> Iterator[Step]:
@@ -555,7 +563,10 @@ def planned_job(job: ResolvedJob) -> RunJob:
         output=spec.output.path,
         output_format=spec.output.format,
         columns=job.columns,
-        row_shapes=tuple(_row_shape(job.results.get(name), job.batch_size) for name in job.columns),
+        row_shapes=tuple(
+            None if name in spec.output.images else _row_shape(job.results.get(name), job.batch_size)
+            for name in job.columns
+        ),
         rows_per_part=-(-spec.output.rows_per_part // read_size) * read_size,
         max_failed=spec.max_failed,
         max_consecutive=spec.max_consecutive,
@@ -566,6 +577,8 @@ def planned_job(job: ResolvedJob) -> RunJob:
         reports=spec.reports,
         memory_limit=spec.limits.memory,
         disk_limit=spec.limits.disk,
+        upload=spec.output.url,
+        images=spec.output.images,
         trim=any(model.spec.memory.trim for model in job.models),
         replaces=job.output.run if job.output.state == "stale" else None,
     )

@@ -262,7 +262,7 @@ def _probe_labels(path: Path, shown: str, roots: tuple[str, ...]) -> FileFacts:
 
 def _probe_output(spec: Spec, job: JobSpec, state_dir: Path, before: _Before, roots: tuple[str, ...]) -> OutputFacts:
     folder = _full(spec, job.output.path)
-    shown = job.output.path
+    shown = job.output.shown
     problem = _unwritable(folder, shown, roots)
     if problem is not None:
         return OutputFacts(problem=problem)

@@ -38,7 +38,7 @@ class RetryRun(JobRun):
         """Run the failed rows of every part."""
         known = self._ledger.output(self._output)
         if known is None or not self._folder.exists() or dict(known.identity) != dict(self._step.identity):
-            raise OrtdeployError(f"{self._step.output} holds no result of this job as it is now; apply it first")
+            raise OrtdeployError(f"{self._step.shown_output} holds no result of this job as it is now; apply it first")
         complete_merges(self._ledger, self._output, self._folder)
         remove_temporaries(self._folder)
         attempts = self._ledger.failed_rows(self._output)
@@ -49,7 +49,7 @@ class RetryRun(JobRun):
         inputs = self._ledger.inputs(self._output)
         self._step = replace(self._step, files=tuple(one.state for one in inputs), first_row=0)
         self._check_files()
-        self._log.info("job.started", rows=sum(map(len, attempts.values())), done=0, output=self._step.output)
+        self._log.info("job.started", rows=sum(map(len, attempts.values())), done=0, output=self._step.shown_output)
         self._observer.job_started(self._step.job, 0, sum(map(len, attempts.values())))
         for part in parts:
             if self._stop():
@@ -107,6 +107,8 @@ class RetryRun(JobRun):
         )
         self._ledger.begin_merge(self._output, merge)
         complete(self._ledger, self._output, self._folder, merge)
+        if self._upload is not None:
+            self._upload.send(lambda name: name == file, anew=True)
         new.unlink(missing_ok=True)
         self._log.info("part.merged", part=part.number, rows=len(again.recovered), file=file)
 

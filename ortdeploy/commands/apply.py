@@ -124,7 +124,7 @@ def _refused_by_gates(plan: Plan) -> tuple[JobResult, ...] | None:
         return None
     reason = f"golden check {bad.check} of model {bad.model} on session {bad.session} {bad.status}: {bad.message}"
     return tuple(
-        JobResult(job=step.job, status=Status.FAILED, output=step.output, reason=reason)
+        JobResult(job=step.job, status=Status.FAILED, output=step.shown_output, reason=reason)
         for step in plan.steps
         if isinstance(step, RunJob)
     )

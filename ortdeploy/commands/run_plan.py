@@ -163,7 +163,7 @@ def _failed_job(ledger: Ledger, folder: Path, step: RunJob, reason: str) -> JobR
     return JobResult(
         job=step.job,
         status=Status.FAILED,
-        output=step.output,
+        output=step.shown_output,
         committed=sum(part.committed for part in parts),
         failed=sum(part.failed for part in parts),
         skipped=sum(part.skipped for part in parts),

@@ -45,5 +45,5 @@ def _records(spec: Spec, state_dir: str | None) -> list[JobStatus]:
         record = known.get(output_key(Path(spec.folder) / job.output.path, folder))
         ours = record is not None and (record.deployment, record.job) == (spec.name, job.name)
         live = read_live(folder, record.output) if ours and record and record.status == "running" else None
-        found.append(JobStatus(job=job.name, output=job.output.path, record=record if ours else None, live=live))
+        found.append(JobStatus(job=job.name, output=job.output.shown, record=record if ours else None, live=live))
     return found

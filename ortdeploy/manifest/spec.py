@@ -12,6 +12,7 @@ from ortdeploy.diagnostics import Span
 from ortdeploy.manifest.document import Document, Path
 from ortdeploy.manifest.memory import MemorySpec, arena_config, read_memory
 from ortdeploy.manifest.pipelines import PipelineSpec, component_models, read_pipeline
+from ortdeploy.objects import is_url, mirror_of
 from ortdeploy.sizes import parse_size
 from ortdeploy.tensors import TensorType
 
@@ -182,13 +183,24 @@ class InputSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputSpec:
-    """Where a job's results go; `columns` empty means all of them."""
+    """Where a job's results go; `columns` empty means all of them.
+
+    `images` are results that are written as files of their own. `url` is a folder on an object store; `path` is then
+    where the output is written before it is uploaded.
+    """
 
     path: str
+    url: str | None
     format: str
     columns: tuple[str, ...]
     rows_per_part: int
     at: Path
+    images: tuple[str, ...] = ()
+
+    @property
+    def shown(self) -> str:
+        """Where they go, as the user knows it."""
+        return self.url or self.path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -552,11 +564,14 @@ def _limits(of_deployment: Mapping[str, Any], own: Mapping[str, Any], at: Path) 
 
 
 def _output(data: Mapping[str, Any], at: Path) -> OutputSpec:
+    url = data["path"] if is_url(data["path"]) else None
     return OutputSpec(
-        path=data["path"],
+        path=data["path"] if url is None else mirror_of(url),
+        url=url,
         format=data.get("format", "jsonl"),
         columns=tuple(data.get("columns", ())),
         rows_per_part=data.get("rows_per_part", DEFAULT_ROWS_PER_PART),
+        images=tuple(data.get("images", ())),
         at=at,
     )
 

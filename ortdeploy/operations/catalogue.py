@@ -12,6 +12,7 @@ from ortdeploy.operations import (
     letterbox,
     mean_pool,
     nms,
+    pixels,
     tokenize,
     tokenize_clip,
     unletterbox,
@@ -57,7 +58,7 @@ class TransformOperation:
         return call
 
 
-_PILLOW = Package(module="PIL", name="Pillow", extra="images")
+PILLOW = Package(module="PIL", name="Pillow", extra="images")
 _STEPS = ("cast", "expand", "flatten", "grayscale", "layout", "normalize", "resize", "scale", "squeeze")
 _RESULTS = ("argmax", "sigmoid", "softmax")
 
@@ -69,9 +70,10 @@ OPERATIONS: dict[str, Operation] = {
     "letterbox": letterbox,
     "mean_pool": mean_pool,
     "nms": nms,
+    "pixels": pixels,
     "tokenize": tokenize,
     "tokenize_clip": tokenize_clip,
     "unletterbox": unletterbox,
-    **{name: TransformOperation(PREPARE[name], _PILLOW if name == "resize" else None) for name in _STEPS},
+    **{name: TransformOperation(PREPARE[name], PILLOW if name == "resize" else None) for name in _STEPS},
     **{name: TransformOperation(POSTPROCESS[name]) for name in _RESULTS},
 }

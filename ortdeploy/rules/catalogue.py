@@ -91,6 +91,7 @@ DEPLOYMENT_RULES: tuple[str, ...] = (
     "unsupported-tensor",
     "unusable-affinity",
     "unusable-filler",
+    "unusable-image-column",
     "unusable-option-path",
     "unusable-preset",
     "unwritable-output",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import Certainty
 from ortdeploy.manifest.pipelines import walk
-from ortdeploy.operations.catalogue import OPERATIONS
+from ortdeploy.operations.catalogue import OPERATIONS, PILLOW
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
@@ -34,6 +34,9 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             detail = f'Job "{job.spec.name}" reads {job.input.format} files, which needs {needs}'
             yield Finding(at=(*job.spec.input.at, "path"), detail=detail, job=job.spec.name)
             continue
+        if job.spec.output.images and "PIL" not in deployment.facts.runtime.packages:
+            detail = f'Job "{job.spec.name}" writes images, which needs {_needs(PILLOW)}'
+            yield Finding(at=(*job.spec.output.at, "images"), detail=detail, job=job.spec.name)
         for name, steps in job.spec.prepare.items():
             for step in steps:
                 if step.name == "resize" and "PIL" not in deployment.facts.runtime.packages:

@@ -26,7 +26,7 @@ def check(spec: "Spec") -> Iterator[Finding]:
     for job in spec.jobs:
         for reader in spec.jobs:
             for pattern in reader.input.paths:
-                if _covers(pattern, job.output.path):
+                if _covers(pattern, job.output.url or job.output.path):
                     detail = (
                         f'Job "{job.name}" writes to "{job.output.path}", which "{pattern}" of job "{reader.name}" '
                         "reads. Write to a folder that no input covers."

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ortdeploy.manifest.option_paths import find_option_paths
+from ortdeploy.objects import is_url
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ def _paths_of_jobs(spec: "Spec") -> "Iterator[tuple[str, Path]]":
 
 def _check_path(spec: "Spec", path: str, at: "Path") -> Iterator[Finding]:
     """Compare by text alone: links are followed where files are looked at."""
+    if is_url(path):
+        return
     full = os.path.normpath(os.path.join(spec.folder, path))  # noqa: PTH118  joined as text, nothing is looked at
     if not any(full == root or full.startswith(root.rstrip(os.sep) + os.sep) for root in (spec.folder, *spec.roots)):
         detail = (

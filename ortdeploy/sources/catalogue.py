@@ -1,13 +1,13 @@
 """The input formats by name, and the probe that every one of them shares."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 
 from ortdeploy.diagnostics import OrtdeployError, did_you_mean
 from ortdeploy.facts import InputFacts, KnownFile, Problem
+from ortdeploy.objects import fetched
 from ortdeploy.sources import arrow, csv, image, jsonl, npy, npz, parquet, pb, raw, text, wav
-from ortdeploy.sources.files import file_states, list_files, not_accounted_for, outside, shown, states_digest
+from ortdeploy.sources.files import file_states, full_path, list_files, not_accounted_for, outside, shown, states_digest
 from ortdeploy.sources.opened import format_suffix, is_compressed
 from ortdeploy.sources.protocol import SourceModule
 from ortdeploy.tensors import TensorType
@@ -46,7 +46,10 @@ def probe_input(
 
     Of files that are known, those whose rows are accounted for are left out, unless there are no others.
     """
-    files = list_files(folder, patterns)
+    try:
+        files = list_files(folder, patterns)
+    except OrtdeployError as error:
+        return InputFacts(problem=Problem(kind="unreadable", detail=f"{error}."))
     if not files:
         detail = f"No file matches {', '.join(patterns)} in {folder}. Paths are relative to the manifest."
         return InputFacts(problem=Problem(kind="unmatched", detail=detail))
@@ -63,14 +66,17 @@ def probe_input(
     try:
         states = file_states(files, folder)
         left, changed = not_accounted_for(states, known)
-        read = tuple(os.path.join(folder, state.path) for state in left) if known and left else files  # noqa: PTH118
+        read = tuple(full_path(folder, state.path) for state in left) if known and left else files
         facts = InputFacts(
             format=name, files=read, states=left, row_type=row_type, changed=changed, digest=states_digest(states)
         )
         if module.PACKAGE and module.PACKAGE.module not in packages:
             return InputFacts(format=name, files=files, missing_package=module.PACKAGE)
         problem = _unfit(name, files, folder, row_type)
-        return replace(facts, problem=problem) if problem else module.probe(facts.files, facts)
+        if problem:
+            return replace(facts, problem=problem)
+        with fetched(facts.files) as there:
+            return module.probe(there, facts)
     except OrtdeployError as error:
         return InputFacts(format=name, files=files, problem=Problem(kind="unreadable", detail=f"{error}."))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts import FileState, KnownFile
+from ortdeploy.objects import is_url, list_urls, shown_url, state_of
 
 _MAGIC = "*?["
 
@@ -16,6 +17,9 @@ def list_files(folder: str, patterns: Sequence[str]) -> tuple[str, ...]:
     """Return the files that paths, folders and globs name, each once; sorted within each pattern."""
     found: dict[str, None] = {}
     for pattern in patterns:
+        if is_url(pattern):
+            found.update(dict.fromkeys(list_urls(pattern)))
+            continue
         full = os.path.normpath(os.path.join(folder, pattern))  # noqa: PTH118  keeps a glob's text as it is
         found.update(dict.fromkeys(_expand(full)))
     return tuple(found)
@@ -33,6 +37,10 @@ def file_states(files: Sequence[str], folder: str) -> tuple[FileState, ...]:
     """Look at files, which is quick: contents are not read, inputs can be terabytes. Raises OrtdeployError."""
     found = []
     for path in files:
+        if is_url(path):
+            size, version = state_of(path)
+            found.append(FileState(path=path, size=size, mtime_ns=version))
+            continue
         try:
             stat = os.stat(path)  # noqa: PTH116  a hundred thousand of them
         except OSError as error:
@@ -68,12 +76,24 @@ def not_accounted_for(
 
 def outside(path: str, roots: Sequence[str]) -> bool:
     """Whether a path leads out of every root once links are followed."""
+    if is_url(path):
+        return False
     real = Path(os.path.realpath(path))  # unlike Path.resolve, no exception for a link to itself
     return not any(real.is_relative_to(os.path.realpath(root)) for root in roots)
 
 
 def shown(path: str, folder: str) -> str:
-    """Return a path as the user knows it: relative to the manifest, with forward slashes."""
+    """Return a path as the user knows it: relative to the manifest, with forward slashes; or its URL."""
+    if is_url(path):
+        return path
+    url = shown_url(path)
+    if url is not None:
+        return url
     if path.startswith(folder + os.sep):
         return path[len(folder) + 1 :].replace(os.sep, "/")
     return os.path.relpath(path, folder).replace(os.sep, "/")
+
+
+def full_path(folder: str, path: str) -> str:
+    """Return a path below the manifest's folder in full; a URL is full already."""
+    return path if is_url(path) else os.path.join(folder, path)  # noqa: PTH118  keeps what is absolute

@@ -155,7 +155,7 @@ def _render_job(step: "RunJob", paint: Paint) -> Iterator[str]:
         size = "batches of a size that its first rows decide"
     if step.retry:
         yield f"{paint('+', _GREEN)} run the failed rows of job {step.job} once more, in {size}"
-        yield f"    writes {step.output}/part-*.{step.output_format}, where they were missing"
+        yield f"    writes {step.shown_output}/part-*.{step.output_format}, where they were missing"
         return
     verb = (
         f"go on with job {step.job} after {step.committed_rows:,} rows"
@@ -169,7 +169,7 @@ def _render_job(step: "RunJob", paint: Paint) -> Iterator[str]:
     if step.memory is not None:
         yield f"    {_render_memory(step.memory)}"
     columns = ", ".join((*step.key, *step.columns))
-    yield f"    writes {step.output}/part-*.{step.output_format}: {columns}"
+    yield f"    writes {step.shown_output}/part-*.{step.output_format}: {columns}"
 
 
 def _render_memory(forecast: "MemoryForecast") -> str:

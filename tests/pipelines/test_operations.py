@@ -174,3 +174,13 @@ def test_a_folder_without_a_clip_vocabulary_is_refused(tmp_path: Path) -> None:
     assert tokenizer.encode("a a a a a a a", 4) == [0, 2, 2, 1]
     with pytest.raises(ValueError, match='no "b</w>"'):
         tokenizer.encode("b", 6)
+
+
+def test_pixels_are_whole_numbers_and_nan_fails() -> None:
+    types = {"x": TensorType("float32", (ROWS, None, None))}
+    (made,) = do("pixels", {}, types, x=np.array([[[-1, 0, 0.5, 1, 2]]], dtype=np.float32))
+    assert made.tolist() == [[[0, 0, 128, 255, 255]]]
+    (made,) = do("pixels", {}, types, x=[np.zeros((2, 3), np.float32), np.ones((1, 1), np.float32)])
+    assert [row.shape for row in made] == [(2, 3), (1, 1)]
+    with pytest.raises(ValueError, match="NaN"):
+        do("pixels", {}, types, x=np.array([[[np.nan]]], dtype=np.float32))

@@ -11,6 +11,7 @@ import onnx
 import pytest
 from conftest import REPOSITORY, Cli, run_process
 from onnx import TensorProto, helper
+from PIL import Image
 from support.models import make_adapter
 from support.plugins import needs_openvino_device
 
@@ -264,3 +265,35 @@ def test_starting_noise_of_another_shape_is_refused(painter: Path, cli: Cli, con
     assert cli("apply", painter / "painter.yaml").code == 0
     first = images(painter)
     assert np.array_equal(first[1], first[2]), "the seed counts no more"
+
+
+def test_images_are_written_as_files_beside_the_rows(painter: Path, cli: Cli) -> None:
+    assert cli("apply", painter / "painter.yaml").code == 0
+    expected = images(painter)
+    text = (painter / "painter.yaml").read_text()
+    files = text.replace("outbox/paintings, format: npz", "outbox/files, images: [image], rows_per_part: 2")
+    (painter / "painter.yaml").write_text(files)
+    done = cli("apply", painter / "painter.yaml")
+    assert done.code == 0, done.out + done.err
+    parts = sorted((painter / "outbox/files").glob("part-*"))
+    lines = [json.loads(line) for path in parts for line in path.read_text().splitlines()]
+    assert [line["image"] for line in lines] == [f"images/image-{row:08d}.png" for row in range(4)]
+    for line, image in zip(lines, expected, strict=True):
+        with Image.open(painter / "outbox/files" / line["image"]) as picture:
+            np.testing.assert_array_equal(np.asarray(picture), image)
+    (painter / "painter.yaml").write_text(files.replace("images: [image]", "images: [picture]"))
+    assert "unusable-image-column" in refusal(painter, cli)
+
+
+def test_files_go_to_a_store_with_their_part(painter: Path, cli: Cli) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    store = fsspec.filesystem("memory")
+    store.store.clear()
+    text = (painter / "painter.yaml").read_text()
+    (painter / "painter.yaml").write_text(
+        text.replace("outbox/paintings, format: npz", '"memory://gallery", images: [image]')
+    )
+    assert cli("apply", painter / "painter.yaml").code == 0
+    assert len(store.glob("/gallery/images/*.png")) == 4
+    assert store.exists("/gallery/part-00000.jsonl")
+    store.store.clear()

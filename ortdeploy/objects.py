@@ -1,0 +1,202 @@
+"""Files on object stores, by URLs such as s3://bucket/scans/*.png, through fsspec (extra `objects`).
+
+Input files are fetched one after the other, when they are read, into a folder of their own, and taken away when the
+reader is past them. Outputs are written beside the manifest like any other, and each part is uploaded before it is
+committed: an object appears whole or not at all, and what the ledger knows to be committed is there.
+"""
+
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, overload
+from urllib.parse import quote, unquote
+
+from ortdeploy.diagnostics import OrtdeployError
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_MAGIC = "*?["
+_MARK = "url="
+_KEPT = 3  # files behind the one that is read: sources map files, and look back at most one
+_LONGEST_NAME = 200
+MIRRORS = ".ortdeploy/outputs"
+"""Where outputs that are uploaded lie, beside the manifest."""
+
+
+def is_url(path: str) -> bool:
+    """Tell whether a path is on an object store."""
+    return _URL.match(path) is not None
+
+
+def mirror_of(url: str) -> str:
+    """Return the folder beside the manifest in which an output is written before it is uploaded."""
+    return f"{MIRRORS}/{quote(url.rstrip('/'), safe='')}"
+
+
+def shown_url(path: str) -> str | None:
+    """Return the URL of a file that was fetched; None for any other."""
+    name = os.path.basename(path)  # noqa: PTH119  as text
+    return unquote(name[len(_MARK) :]) if name.startswith(_MARK) else None
+
+
+@contextmanager
+def _in_words(url: str, what: str) -> Iterator[None]:
+    """Turn what a store's package raises, which has classes of its own, into an OrtdeployError."""
+    try:
+        yield
+    except OrtdeployError:
+        raise
+    except ImportError as error:
+        raise OrtdeployError(
+            f"{url} needs a package that is not installed: {error}. Install it, and pip install 'ortdeploy[objects]'"
+        ) from error
+    except FileNotFoundError as error:
+        raise OrtdeployError(f"{url} cannot be {what}: there is no such file") from error
+    except Exception as error:
+        raise OrtdeployError(f"{url} cannot be {what}: {str(error) or type(error).__name__}") from error
+
+
+def _store(url: str) -> tuple[Any, str]:
+    """Return the file system of a URL, and the path in it."""
+    import fsspec  # noqa: PLC0415  an extra: only who has URLs needs it
+
+    system, path = fsspec.core.url_to_fs(url)
+    system.invalidate_cache()
+    return system, str(path)
+
+
+def list_urls(pattern: str) -> list[str]:
+    """Return the files that a URL, a folder or a glob on a store names, sorted. Raises OrtdeployError."""
+    with _in_words(pattern, "listed"):
+        system, path = _store(pattern)
+        if any(sign in path for sign in _MAGIC):
+            found = [one for one in system.glob(path) if system.isfile(one)]
+        elif system.isdir(path):
+            found = [one["name"] for one in system.ls(path, detail=True) if one["type"] == "file"]
+        else:
+            found = [path] if system.isfile(path) else []
+        return sorted(system.unstrip_protocol(one) for one in found)
+
+
+def state_of(url: str) -> tuple[int, int]:
+    """Return an object's size, and a number that changes with its content. Raises OrtdeployError."""
+    with _in_words(url, "read"):
+        system, path = _store(url)
+        info = system.info(path)
+        versions = [
+            str(info[key]) for key in ("ETag", "etag", "md5Hash", "LastModified", "mtime", "created") if key in info
+        ]
+        return int(info["size"] or 0), int(hashlib.sha256("|".join(versions).encode()).hexdigest()[:15], 16)
+
+
+class Fetched(Sequence[str]):
+    """Files, those on stores fetched when they are asked for; the last few of those are kept."""
+
+    def __init__(self, files: Sequence[str], folder: Path) -> None:
+        """Take the files; `folder` is for what is fetched."""
+        self._files = files
+        self._folder = folder
+        self._here: dict[int, Path] = {}
+
+    def __len__(self) -> int:
+        """Return how many files there are, fetched or not."""
+        return len(self._files)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Fetched": ...
+    def __getitem__(self, index: int | slice) -> "str | Fetched":
+        """Return a file, fetched. Raises OrtdeployError."""
+        if isinstance(index, slice):
+            return Fetched(self._files[index], self._folder)
+        url = self._files[index]
+        if not is_url(url):
+            return url
+        place = index % len(self._files)
+        if place not in self._here:
+            self._here[place] = self._fetch(url)
+            for other in [one for one in self._here if one < place - _KEPT]:
+                self._here.pop(other).unlink(missing_ok=True)
+        return str(self._here[place])
+
+    def _fetch(self, url: str) -> Path:
+        name = _MARK + quote(url, safe="")
+        if len(name) > _LONGEST_NAME:
+            raise OrtdeployError(f"{url} is too long a name to be fetched under; {_LONGEST_NAME} signs are possible")
+        target = self._folder / name
+        with _in_words(url, "read"):
+            system, path = _store(url)
+            system.get_file(path, str(target))
+        return target
+
+
+@contextmanager
+def fetched(files: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Yield files that can be opened; what had to be fetched is gone afterwards."""
+    if not any(map(is_url, files)):
+        yield files
+        return
+    with tempfile.TemporaryDirectory(prefix="ortdeploy-objects-") as folder:
+        yield Fetched(files, Path(folder))
+
+
+class Upload:
+    """Keeps a folder on a store equal to an output folder beside the manifest."""
+
+    def __init__(self, url: str, folder: Path) -> None:
+        """Take both; nothing is looked at yet."""
+        self._url = url.rstrip("/")
+        self._folder = folder
+        self._sent: dict[str, tuple[int, int]] = {}
+
+    def check(self, *, known: bool) -> None:
+        """Raise OrtdeployError where files lie there that no run of this ledger has written."""
+        with _in_words(self._url, "listed"):
+            system, path = _store(self._url)
+            if not known and system.exists(path) and system.ls(path, detail=False):
+                raise OrtdeployError(
+                    f"{self._url} holds files already, and the ledger knows nothing of them; choose another place"
+                )
+
+    def send(self, wanted: Callable[[str], bool] = lambda _name: True, *, anew: bool = False) -> None:
+        """Upload what has changed since the last time; `anew`: also what is there already. Raises OrtdeployError."""
+        for path in sorted((*self._folder.glob("*"), *self._folder.glob("*/*"))):
+            name = path.relative_to(self._folder).as_posix()
+            if path.name.startswith(".") or not path.is_file() or not wanted(name):
+                continue
+            stat = path.stat()
+            state = (stat.st_size, stat.st_mtime_ns)
+            if self._sent.get(name) != state:
+                self._put(path, name, stat.st_size, anew=anew)
+                self._sent[name] = state
+
+    def _put(self, path: Path, name: str, size: int, *, anew: bool) -> None:
+        url = f"{self._url}/{name}"
+        with _in_words(url, "written"):
+            system, there = _store(url)
+            is_new = anew or name in self._sent or name.startswith("_") or not system.exists(there)
+            if not is_new and system.size(there) == size:
+                return  # a run before has uploaded it: parts are changed by a retry alone
+            system.makedirs(os.path.dirname(there), exist_ok=True)  # noqa: PTH120  as text
+            system.put_file(str(path), there)
+
+    def tidy(self) -> None:
+        """Take away parts there that are none here: a run that was killed may have uploaded one too many."""
+        with _in_words(self._url, "listed"):
+            system, path = _store(self._url)
+            here = {one.name for one in self._folder.iterdir()}
+            for one in system.ls(path, detail=False) if system.exists(path) else ():
+                name = os.path.basename(one)  # noqa: PTH119  as text
+                if name.startswith("part-") and name not in here:
+                    system.rm_file(one)
+
+    def put_aside(self, name: str) -> None:
+        """Give what lies there another name beside it."""
+        with _in_words(self._url, "moved"), suppress(FileNotFoundError):
+            system, path = _store(self._url)
+            if system.exists(path):
+                system.mv(path, f"{os.path.dirname(path)}/{name}", recursive=True)  # noqa: PTH120  as text

@@ -1,0 +1,202 @@
+"""Inputs and outputs on object stores, through fsspec: in memory, and through file:// where a process is killed."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import MANIFEST, Cli, run_process
+from support.models import scale_model
+
+fsspec = pytest.importorskip("fsspec")
+
+from ortdeploy.objects import Fetched, fetched, is_url, mirror_of  # noqa: E402  after the package that it needs
+
+
+@pytest.fixture
+def store() -> Iterator[Any]:
+    """An empty store in memory, with ten files of rows."""
+    system = fsspec.filesystem("memory")
+    system.store.clear()
+    system.pseudo_dirs[:] = [""]
+    yield system
+    system.store.clear()
+
+
+def put_rows(system: Any, path: str, first: int, rows: int) -> None:
+    lines = "".join(json.dumps({"x": [float(first + row)] * 4}) + "\n" for row in range(rows))
+    system.pipe_file(path, lines.encode())
+
+
+def deployment(folder: Path, path: str, output: str, **more: str) -> Path:
+    scale_model(folder / "double.onnx")
+    text = (
+        MANIFEST.replace("data.npy", f'"{path}"')
+        .replace("outbox/run", f'"{output}"')
+        .replace("key: [row]", "key: [row, path]")
+    )
+    text = text.replace("format: jsonl", f"format: jsonl, rows_per_part: {more.get('rows_per_part', '1000')}")
+    (folder / "m.yaml").write_text(text + more.get("end", ""))
+    return folder / "m.yaml"
+
+
+def rows_of(system: Any, folder: str) -> list[dict[str, Any]]:
+    names = sorted(name for name in system.ls(folder, detail=False) if "/part-" in name)
+    return [json.loads(line) for name in names for line in system.cat_file(name).decode().splitlines()]
+
+
+def test_rows_come_from_a_store_and_go_to_one(tmp_path: Path, cli: Cli, store: Any) -> None:
+    for number in range(10):
+        put_rows(store, f"/in/{number}.jsonl", number * 7, 7)
+    manifest = deployment(tmp_path, "memory://in/*.jsonl", "memory://out/run", rows_per_part="16")
+    planned = cli("plan", manifest)
+    assert planned.code == 0, planned.out
+    assert "writes memory://out/run/part-*.jsonl" in planned.out
+    done = cli("apply", manifest)
+    assert done.code == 0, done.out + done.err
+    assert "in memory://out/run" in done.out
+    rows = rows_of(store, "/out/run")
+    assert [row["row"] for row in rows] == list(range(70))
+    assert [row["y"][0] for row in rows] == [2.0 * row for row in range(70)]
+    assert rows[9]["path"] == "memory:///in/1.jsonl", "as the store itself names it"
+    report = json.loads(store.cat_file("/out/run/_run.json"))
+    assert report["status"] == "done"
+    assert report["rows"]["committed"] == 70
+    assert "nothing to do" in cli("apply", manifest).out
+    assert "memory://out/run" in cli("status", manifest).out
+
+
+def test_a_store_that_grew_is_taken_up_and_a_changed_object_is_named(tmp_path: Path, cli: Cli, store: Any) -> None:
+    put_rows(store, "/in/a.jsonl", 0, 5)
+    manifest = deployment(tmp_path, "memory://in/*.jsonl", "memory://out/run")
+    assert cli("apply", manifest).code == 0
+    put_rows(store, "/in/b.jsonl", 5, 5)
+    assert cli("apply", manifest).code == 0
+    assert [row["row"] for row in rows_of(store, "/out/run")] == list(range(10))
+    put_rows(store, "/in/a.jsonl", 100, 5)
+    refused = cli("apply", manifest)
+    assert refused.code == 1
+    assert "memory:///in/a.jsonl" in " ".join((refused.out + refused.err).split())
+    assert cli("apply", manifest, "--new-run").code == 0
+    assert rows_of(store, "/out/run")[0]["y"][0] == 200.0
+    (kept,) = [name for name in store.ls("/out", detail=False) if name != "/out/run"]
+    assert rows_of(store, kept)[0]["y"][0] == 0.0, "the old result is kept under another name"
+
+
+def test_a_place_with_files_of_others_is_refused(tmp_path: Path, cli: Cli, store: Any) -> None:
+    put_rows(store, "/in/a.jsonl", 0, 5)
+    store.pipe_file("/out/run/part-00000.jsonl", b"somebody's")
+    ended = cli("apply", deployment(tmp_path, "memory://in/a.jsonl", "memory://out/run"))
+    assert ended.code == 1
+    assert "holds files already" in ended.out
+    assert store.cat_file("/out/run/part-00000.jsonl") == b"somebody's"
+
+
+def test_a_retry_is_uploaded_too(tmp_path: Path, cli: Cli, store: Any) -> None:
+    store.pipe_file("/in/a.jsonl", b'{"x": [1, 1, 1, 1]}\n{"x": [2, 2]}   \n{"x": [3, 3, 3, 3]}\n')
+    end = "    errors: {max_failed: 1}\n"
+    manifest = deployment(tmp_path, "memory://in/a.jsonl", "memory://out/run", end=end)
+    assert cli("apply", manifest).code == 0
+    assert len(rows_of(store, "/out/run")) == 2
+    assert b'"row": 1' in store.cat_file("/out/run/_failed.jsonl")
+    state = store.info("/in/a.jsonl")
+    store.store["/in/a.jsonl"].seek(0)
+    store.store["/in/a.jsonl"].write(b'{"x": [1, 1, 1, 1]}\n{"x": [2,2,2,2]}')
+    assert store.info("/in/a.jsonl")["created"] == state["created"]
+    retried = cli("retry", manifest, "--job", "run")
+    assert retried.code == 0, retried.out + retried.err
+    assert [row["row"] for row in rows_of(store, "/out/run")] == [0, 1, 2]
+    assert not store.cat_file("/out/run/_failed.jsonl")
+
+
+def test_arrays_and_other_formats_are_fetched_whole(tmp_path: Path, cli: Cli, store: Any) -> None:
+    np.save(tmp_path / "rows.npy", np.arange(80, dtype=np.float32).reshape(20, 4))
+    store.pipe_file("/in/rows.npy", (tmp_path / "rows.npy").read_bytes())
+    manifest = deployment(tmp_path, "memory://in/rows.npy", "outbox/run")
+    assert cli("apply", manifest).code == 0
+    assert len((tmp_path / "outbox/run/part-00000.jsonl").read_text().splitlines()) == 20
+
+
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("memory://in/none.jsonl", "No file matches memory://in/none.jsonl"),
+        ("nosuch://bucket/x.jsonl", "nosuch://bucket/x.jsonl cannot be listed: Protocol not known: nosuch"),
+        ("s3://bucket/x.jsonl", "needs a package that is not installed"),
+    ],
+)
+@pytest.mark.usefixtures("store")
+def test_what_cannot_be_reached_is_said(tmp_path: Path, cli: Cli, path: str, words: str) -> None:
+    refused = cli("plan", deployment(tmp_path, path, "outbox/run"))
+    assert refused.code == 1
+    assert words in " ".join((refused.out + refused.err).split())
+
+
+def test_an_upload_that_fails_ends_the_job_and_the_next_one_goes_on(
+    tmp_path: Path, cli: Cli, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_rows(store, "/in/a.jsonl", 0, 64)
+    manifest = deployment(tmp_path, "memory://in/a.jsonl", "memory://out/run", rows_per_part="16")
+    put, calls = type(store).put_file, []
+
+    def failing(self: Any, local: str, remote: str, **more: Any) -> None:
+        calls.append(remote)
+        if len([one for one in calls if "/part-" in one]) == 3:
+            raise ConnectionError("the network is away")
+        put(self, local, remote, **more)
+
+    monkeypatch.setattr(type(store), "put_file", failing)
+    failed = cli("apply", manifest)
+    assert failed.code == 1
+    assert "the network is away" in failed.out
+    assert "32 rows committed" in failed.out
+    monkeypatch.undo()
+    assert cli("apply", manifest).code == 0
+    assert [row["row"] for row in rows_of(store, "/out/run")] == list(range(64))
+
+
+def test_a_kill_between_upload_and_commit_leaves_the_same_result(tmp_path: Path) -> None:
+    """The ledger is taken back to before a commit: what lies there already is written again, and nothing twice."""
+    source, target = tmp_path / "bucket/in", tmp_path / "bucket/out"
+    source.mkdir(parents=True)
+    (source / "a.jsonl").write_text("".join(json.dumps({"x": [float(row)] * 4}) + "\n" for row in range(64)))
+    folder = tmp_path / "deployment"
+    folder.mkdir()
+    deployment(folder, f"file://{source}/a.jsonl", f"file://{target}", rows_per_part="16")
+    done = run_process(["apply", "m.yaml"], cwd=folder)
+    assert done.code == 0, done.out + done.err
+    before = {path.name: path.read_bytes() for path in target.glob("part-*")}
+    assert len(before) == 4
+    mirror = folder / mirror_of(f"file://{target}")
+    (target / "part-00004.jsonl").write_text("one too many, of a run that was killed")
+    again = run_process(["apply", "m.yaml"], cwd=folder)
+    assert "nothing to do" in again.out
+    assert {path.name: path.read_bytes() for path in mirror.glob("part-*")} == before
+
+
+def test_only_what_is_asked_for_is_fetched_and_old_files_go(store: Any) -> None:
+    urls = []
+    for number in range(8):
+        store.pipe_file(f"/in/{number}.bin", bytes([number]))
+        urls.append(f"memory://in/{number}.bin")
+    with fetched(urls) as files:
+        assert len(files) == 8
+        assert isinstance(files, Fetched)
+        folder = Path(files[0]).parent
+        assert len(list(folder.iterdir())) == 1
+        assert [Path(path).read_bytes()[0] for path in files] == list(range(8))
+        assert len(list(folder.iterdir())) <= 4
+        assert Path(files[2]).read_bytes() == b"\x02", "what was taken away is fetched again"
+        assert len(files[2:4]) == 2
+    assert not folder.exists()
+    with fetched(["/a/b.npy"]) as plain:
+        assert plain == ["/a/b.npy"]
+
+
+def test_paths_and_urls_are_told_apart() -> None:
+    assert is_url("s3://bucket/key")
+    assert not is_url("C:/data/x.npy")
+    assert not is_url("folder/with:colon//x")
+    assert "/" not in mirror_of("s3://bucket/key/").removeprefix(".ortdeploy/outputs/")
