@@ -1,0 +1,102 @@
+"""Jobs inside of a real control group: the plan reads its limit, and a run keeps to it instead of being killed."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+from support.models import save_model
+
+MIB = 1024 * 1024
+ROOTS = (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max"))
+
+
+class Group:
+    """A control group with a limit of memory, of version 1 or 2."""
+
+    def __init__(self, folder: Path, limit: Path) -> None:
+        self.folder, self._limit = folder, limit
+
+    def run(self, limit: int, *arguments: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
+        """Call ortdeploy inside."""
+        self._limit.write_text(str(limit))
+        inside = f'echo $$ > {self.folder}/cgroup.procs && exec "$0" -m ortdeploy "$@"'
+        command = ["bash", "-c", inside, sys.executable, *arguments]
+        return subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def group() -> Iterator[Group]:
+    for root, name in ROOTS:
+        folder = Path(root) / f"ortdeploy-test-{os.getpid()}"
+        try:
+            folder.mkdir()
+        except OSError:
+            continue
+        limit = folder / name
+        if limit.is_file() and os.access(limit, os.W_OK):
+            yield Group(folder, limit)
+            folder.rmdir()
+            return
+        folder.rmdir()
+    pytest.skip("this user may not make a control group with a limit of memory")
+
+
+@pytest.fixture
+def wide(tmp_path: Path) -> Path:
+    """128 MiB of activations for a batch of 512 rows, twice that with the memory pattern."""
+    nodes = [
+        helper.make_node("Tile", ["x", "times"], ["a"]),
+        helper.make_node("Sin", ["a"], ["b"]),
+        helper.make_node("ReduceSum", ["b"], ["y"], axes=[1], keepdims=1),
+    ]
+    weights = {"times": np.array([1, 64], dtype=np.int64)}
+    takes, makes = {"x": (TensorProto.FLOAT, ["n", 512])}, {"y": (TensorProto.FLOAT, ["n", 1])}
+    save_model(tmp_path / "wide.onnx", nodes, takes, makes, weights, opset=12)  # type: ignore[arg-type]  # names and sizes
+    np.save(tmp_path / "data.npy", np.ones((4096, 512), dtype=np.float32))
+    (tmp_path / "m.yaml").write_text(
+        """\
+version: 1
+models: {wide: {path: wide.onnx}}
+jobs:
+  run: {model: wide, input: {path: data.npy}, batch: {size: 512}, output: {path: out, format: npy, rows_per_part: 512}}
+"""
+    )
+    return tmp_path
+
+
+def test_the_plan_knows_the_groups_limit(wide: Path, group: Group) -> None:
+    refused = group.run(220 * MIB, "plan", "m.yaml", cwd=wide)
+    assert refused.returncode == 1
+    assert "control group of this process, has 220 MiB" in " ".join(refused.stdout.split())
+    assert group.run(600 * MIB, "plan", "m.yaml", cwd=wide).returncode == 0
+
+
+@pytest.mark.parametrize("limit", [260, 200, 150])
+def test_a_run_in_a_group_that_is_too_small_is_never_killed(wide: Path, group: Group, limit: int) -> None:
+    """The plan was made where there was more memory."""
+    planned = [sys.executable, "-m", "ortdeploy", "plan", "m.yaml", "--out", "plan.json"]
+    assert subprocess.run(planned, cwd=wide, capture_output=True, check=False).returncode == 0
+    done = group.run(limit * MIB, "apply", "plan.json", cwd=wide)
+    assert done.returncode in {0, 1}, f"killed: {done.returncode}"
+    assert "Traceback" not in done.stdout + done.stderr
+    report = json.loads((wide / "out/_run.json").read_text())
+    if done.returncode == 0:
+        assert report["rows"]["committed"] == 4096
+    else:
+        assert "memory" in report["reason"]
+        again = subprocess.run(
+            [sys.executable, "-m", "ortdeploy", "apply", "m.yaml"],
+            cwd=wide,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert again.returncode == 0, again.stdout
+    rows = np.concatenate([np.load(path) for path in sorted((wide / "out").glob("part-*"))])
+    np.testing.assert_allclose(rows.ravel(), np.full(4096, 512 * 64 * np.sin(1.0)), rtol=1e-3)
