@@ -20,6 +20,7 @@ from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.error_budget import BudgetError, ErrorBudget
 from ortdeploy.feeds import open_rows
 from ortdeploy.job_statistics import JobStatistics
+from ortdeploy.leaks import LeakWatch
 from ortdeploy.ledger import Ledger, OutputRecord, Part, now
 from ortdeploy.live import Live
 from ortdeploy.memory_watch import MemoryWatch
@@ -84,6 +85,7 @@ class JobRun:
         self._statistics = JobStatistics({}, self._stream, self._writer)
         self._budget = ErrorBudget(step, 0)
         self._memory = MemoryWatch(step.memory_limit, len(opened.sessions) + 1, trim=step.trim)
+        self._leak = LeakWatch()
         self._done = 0
         self._part = 0
         self._pending: list[FailedRow] = []
@@ -231,6 +233,7 @@ class JobRun:
                 yield one
                 if self._memory.is_near():
                     self._keep_to_memory()
+                self._watch_for_leak()
         except BudgetError as error:
             self._ended, self._refused = error, one.outcome.failed
         except (OSError, MemoryError, OrtdeployError) as error:
@@ -248,6 +251,11 @@ class JobRun:
                 f"the process takes {taken} of memory and may take {limit}, with batches that cannot be smaller. Raise "
                 "limits: {memory: …}, or write memory: lean for the model"
             )
+
+    def _watch_for_leak(self) -> None:
+        verdict = self._leak.look(sum(member.rows.run_times.count for member in self._stream.members))
+        if verdict is not None:
+            self._log.warning("job.leaks", verdict=verdict.text)
 
     def _rest_of_part(self, first: Finished, blocks: Iterator[Finished]) -> Iterator[Finished]:
         """Yield the further blocks of the part that begins with `first`."""

@@ -7,6 +7,7 @@ Over 1000 runs that gave no false alarm in 36 searches, and missed none of 90 le
 """
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -19,6 +20,8 @@ EVERY = 50
 LEAK_BYTES_A_RUN = 1024
 _DROPPED = 3  # one in three samples
 _SURE = 0.99
+_SECONDS_BETWEEN = 60.0
+_FEWEST_SAMPLES, _MOST_SAMPLES = 30, 240
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,3 +87,32 @@ def _confidence(signs: Sequence[float], count: int) -> float:
     score = sum(signs)
     z = (score - math.copysign(1, score)) / spread if score and spread else 0.0
     return 0.5 * (1 + math.erf(z / math.sqrt(2)))
+
+
+class LeakWatch:
+    """Watches a job for a leak while it runs, for hours and days: a sample a minute, fewer as time goes on."""
+
+    def __init__(self) -> None:
+        """Begin without samples."""
+        self._samples: list[int] = []
+        self._first_run = 0
+        self._between = _SECONDS_BETWEEN
+        self._next = time.monotonic() + self._between
+        self._said = False
+
+    def look(self, runs: int) -> LeakVerdict | None:
+        """Take a sample when it is time, after so many runs; return the verdict the first time that it is a leak."""
+        now = time.monotonic()
+        if self._said or now < self._next:
+            return None
+        self._next = now + self._between
+        self._first_run = self._first_run or runs
+        self._samples.append(private_memory() or 0)
+        if len(self._samples) > _MOST_SAMPLES:
+            self._samples = self._samples[::2]
+            self._between *= 2
+        if len(self._samples) < _FEWEST_SAMPLES or runs <= self._first_run:
+            return None
+        verdict = judge(self._samples, runs - self._first_run)
+        self._said = verdict.leaks
+        return verdict if verdict.leaks else None

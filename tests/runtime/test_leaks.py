@@ -10,6 +10,7 @@ from conftest import Cli
 from onnx import TensorProto, helper
 from support.models import gather_model, save_model, scale_model
 
+from ortdeploy import leaks
 from ortdeploy.leaks import EVERY, judge
 from ortdeploy.made_up_feeds import made_up_feeds
 from ortdeploy.memory import private_memory
@@ -124,3 +125,24 @@ def test_leaks_cannot_be_recorded_and_need_enough_runs(tmp_path: Path, cli: Cli)
     (tmp_path / "m.yaml").write_text("version: 1\nmodels: {a: {path: double.onnx}}\n")
     assert cli("check", tmp_path / "m.yaml", "--leaks", "--record").code == 64
     assert cli("check", tmp_path / "m.yaml", "--leaks", "--runs", "10").code == 64
+
+
+@pytest.mark.parametrize(("bytes_a_run", "found"), [(3000, True), (0, False), (-3000, False)])
+def test_a_running_job_is_watched(monkeypatch: pytest.MonkeyPatch, bytes_a_run: int, found: bool) -> None:
+    clock, memory = [0.0], [10_000_000]
+    monkeypatch.setattr("ortdeploy.leaks.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr(leaks, "private_memory", lambda: memory[0])
+    watch, said = leaks.LeakWatch(), []
+    for minute in range(1000):
+        clock[0] += 61
+        memory[0] += 100 * bytes_a_run
+        said += [verdict for verdict in [watch.look(100 * (minute + 1))] if verdict is not None]
+    assert len(said) == found, "it is said once"
+    if found:
+        assert said[0].bytes_a_run == pytest.approx(bytes_a_run)
+
+
+def test_looking_costs_nothing_between_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaks, "private_memory", lambda: pytest.fail("no time has passed"))
+    watch = leaks.LeakWatch()
+    assert all(watch.look(number) is None for number in range(1000))
