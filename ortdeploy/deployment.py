@@ -189,6 +189,11 @@ class ResolvedJob:
         return self.pipeline.parts if self.pipeline else (self.model,)
 
     @property
+    def has_state(self) -> bool:
+        """Whether a row hands something on to the next."""
+        return self.pipeline is not None and bool(self.pipeline.spec.state)
+
+    @property
     def is_finished(self) -> bool:
         """Whether a run has accounted for every row that there is."""
         return self.output.state == "finished" and not self.input.states

@@ -42,12 +42,18 @@ def wanted_columns(job: RunJob) -> Wanted:
     """Return what a job's source is to read."""
     return Wanted(
         dtypes={name: planned.read_dtype for planned in job.inputs for name in planned.columns},
-        keys=tuple(dict.fromkeys((*job.key, *((job.adapters.column,) if job.adapters.column else ()), "path"))),
+        keys=tuple(dict.fromkeys((*job.key, *_choosing(job), "path"))),
         missing=job.missing,
         first_row=job.first_row,
         retries=job.retries,
         row_type=job.row_type,
     )
+
+
+def _choosing(job: RunJob) -> tuple[str, ...]:
+    """Return the columns that decide about a row: its adapter, or where state begins anew."""
+    reset = job.pipeline.reset if job.pipeline else ()
+    return (*((job.adapters.column,) if job.adapters.column else ()), *reset)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import structlog
@@ -30,6 +30,7 @@ from ortdeploy.objects import Upload
 from ortdeploy.opening import OpenedModel
 from ortdeploy.part_files import remove_temporaries, sync_folder
 from ortdeploy.part_writer import PartWriter
+from ortdeploy.pipelines.steps import State, pack_state, unpack_state
 from ortdeploy.plan import LoadAdapter, Plan, RunJob
 from ortdeploy.provenance import provenance
 from ortdeploy.report import write_report
@@ -86,6 +87,8 @@ class JobRun:
         self._budget = ErrorBudget(step, 0)
         self._memory = MemoryWatch(step.memory_limit, len(opened.sessions) + 1, trim=step.trim)
         self._leak = LeakWatch()
+        self._state: State | None = None
+        self._committed_state: str | None = None
         self._done = 0
         self._part = 0
         self._pending: list[FailedRow] = []
@@ -204,6 +207,10 @@ class JobRun:
         self._part = len(known.parts)
         self._budget = ErrorBudget(self._step, sum(part.failed for part in known.parts))
         self._statistics = JobStatistics(known.statistics, self._stream, self._writer)
+        self._committed_state = known.statistics.get("state")
+        if self._committed_state is not None:
+            for member in self._stream.members:
+                member.rows.go_on_from(unpack_state(self._committed_state))
 
     def _write_parts(self) -> None:
         """Read blocks and write parts until the input ends, or what ends the job early."""
@@ -224,6 +231,7 @@ class JobRun:
         try:
             for one in finished:
                 self._log_block(one)
+                self._state = one.outcome.state or self._state
                 self._budget.note(one.block, one.outcome.failed)
                 self._done += one.block.count
                 self._pending += one.outcome.failed
@@ -309,6 +317,13 @@ class JobRun:
                     f"{path} was changed while it was in use. Replace an adapter by renaming a new file into its place"
                 )
 
+    def _kept(self, *, committed: bool = False) -> dict[str, Any]:
+        """Return what the ledger keeps of the job: its numbers, and the state that the next row takes."""
+        if not committed and self._state is not None:
+            self._committed_state = pack_state(self._state)
+        state = {} if self._committed_state is None else {"state": self._committed_state}
+        return {**self._statistics.plain(), **state}
+
     def _commit(self, part: Part) -> None:
         begin = time.perf_counter()
         self._ledger.commit_part(
@@ -316,7 +331,7 @@ class JobRun:
             part,
             self._pending,
             provenance=self._origin,
-            statistics=self._statistics.plain(),
+            statistics=self._kept(),
         )
         self._statistics.committed(self._done, time.perf_counter() - begin)
         self._pending = []
@@ -362,7 +377,7 @@ class JobRun:
                 lost = [*self._pending, *self._refused]
                 if lost:
                     self._ledger.note_failures(self._output, self._part, lost)
-                self._ledger.keep_statistics(self._output, self._statistics.plain())
+                self._ledger.keep_statistics(self._output, self._kept(committed=True))
                 status, reason = self._end(status, reason)
             except OrtdeployError as error:
                 status, reason = Status.FAILED, reason or str(error)

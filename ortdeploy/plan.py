@@ -552,7 +552,7 @@ def planned_job(job: ResolvedJob) -> RunJob:
         key=spec.input.key,
         rows=None if job.input.rows is None else job.input.first_row + job.input.rows,
         batch_size=job.batch_size,
-        auto_batch=spec.auto_batch and job.fixed_batch is None and job.batch_size > 0,
+        auto_batch=spec.auto_batch and job.fixed_batch is None and job.batch_size > 0 and not job.has_state,
         read_size=read_size,
         last=spec.last,
         pad_to=job.fixed_batch if job.fixed_batch is not None else (job.batch_size if spec.last == "pad" else None),

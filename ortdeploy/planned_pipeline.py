@@ -68,13 +68,20 @@ class PlannedPreset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedPipeline:
-    """A pipeline: the sessions that it runs, its steps or its preset, and its outputs by name with their values."""
+    """A pipeline: the sessions that it runs, its steps or its preset, and its outputs by name with their values.
+
+    `state` are pairs of a value and the one of the row before that it is; `first_state` are their types. The state
+    begins anew where a column of `reset` changes.
+    """
 
     name: str
     sessions: tuple[str, ...]
     steps: tuple[PlannedWireStep, ...]
     outputs: tuple[tuple[str, str], ...]
     preset: PlannedPreset | None = None
+    state: tuple[tuple[str, str], ...] = ()
+    first_state: tuple[PlannedValue, ...] = ()
+    reset: tuple[str, ...] = ()
 
     @property
     def adapters(self) -> tuple[str, ...]:
@@ -99,6 +106,11 @@ def plan_pipeline(pipeline: ResolvedPipeline, folder: str) -> PlannedPipeline:
         steps=tuple(_plan_steps(pipeline.wiring.steps, folder)) if pipeline.wiring else (),
         outputs=tuple(pipeline.spec.outputs.items()),
         preset=_plan_preset(pipeline, folder),
+        state=tuple(pipeline.spec.state.items()),
+        first_state=tuple(
+            _value(name, one) for name, one in (pipeline.wiring.state if pipeline.wiring else {}).items()
+        ),
+        reset=pipeline.spec.reset,
     )
 
 

@@ -36,6 +36,8 @@ class RetryRun(JobRun):
 
     def _work(self) -> Status:
         """Run the failed rows of every part."""
+        if self._step.pipeline is not None and self._step.pipeline.state:
+            raise OrtdeployError("rows that hand state on cannot be run by themselves; apply with --new-run")
         known = self._ledger.output(self._output)
         if known is None or not self._folder.exists() or dict(known.identity) != dict(self._step.identity):
             raise OrtdeployError(f"{self._step.shown_output} holds no result of this job as it is now; apply it first")

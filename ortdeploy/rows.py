@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -33,12 +34,16 @@ Piece = tuple[Sequence[int], dict[str, Column]]
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """The results of a block, keys and outputs, and its rows that failed or were skipped."""
+    """The results of a block, keys and outputs, and its rows that failed or were skipped.
+
+    `state` is what its last row hands on, of a pipeline that has some.
+    """
 
     columns: dict[str, Column]
     committed: int
     failed: list[FailedRow]
     skipped: tuple[int, ...]
+    state: Any = None
 
     @property
     def size_bytes(self) -> int:
@@ -84,6 +89,7 @@ class RowRunner:
         self.postprocess_times = Histogram()
         self.retried = 0
         self._smooth = True
+        self._stateful = job.pipeline is not None and bool(job.pipeline.state)
         self._wanted: int | None = None
 
     def run_smaller(self) -> bool:
@@ -114,8 +120,11 @@ class RowRunner:
             self._run_at_most(self._wanted)
             self._wanted = None
         block, failed = prepared.block, list(prepared.block.failed)
-        pieces = self._run_smoothly(prepared) if self._smooth else None
-        self._smooth = pieces is not None or prepared.feeds is None
+        if self._stateful:
+            pieces: list[Piece] | None = self._run_in_turn(prepared, failed)
+        else:
+            pieces = self._run_smoothly(prepared) if self._smooth else None
+            self._smooth = pieces is not None or prepared.feeds is None
         if pieces is None:
             runs = [self._run_batch(prepared, rows, adapters) for adapters, rows in self._batches(block, failed)]
             pieces = self._finish_together(runs)
@@ -129,7 +138,27 @@ class RowRunner:
         committed = sum(len(rows) for rows, _ in pieces)
         columns = self._collect(block, pieces)
         skipped = self._skipped(block, pieces, failed)
-        return Outcome(columns=columns, committed=committed, failed=failed, skipped=skipped)
+        state = self._runs.state if self._stateful else None
+        return Outcome(columns=columns, committed=committed, failed=failed, skipped=skipped, state=state)
+
+    def go_on_from(self, state: Any) -> None:
+        """Take up what the last committed row has handed on."""
+        self._runs.go_on_from(state)
+
+    def _run_in_turn(self, prepared: Prepared, failed: list[FailedRow]) -> list[Piece]:
+        """Run rows that hand something on to the next: a batch is done with before the next one begins."""
+        block, pieces = prepared.block, []
+        for adapters, rows in self._batches(block, failed):
+            for key, same in groupby(rows, lambda row: self._key(block, row)):
+                self._runs.begin(key)
+                run = self._run_batch(Prepared(block=block, feeds=None), list(same), adapters)
+                pieces += self._finish(block, run, failed)
+        return pieces
+
+    def _key(self, block: Block, row: int) -> tuple[str, ...]:
+        """Return what a row belongs to: where that changes, state begins anew."""
+        reset = self._job.pipeline.reset if self._job.pipeline else ()
+        return tuple(str(block.columns[name][row]) for name in reset)
 
     def _run_smoothly(self, prepared: Prepared) -> list[Piece] | None:
         """Run a block of which nothing fails and no adapter is chosen by row; None where it is another one."""
@@ -219,6 +248,7 @@ class RowRunner:
         clean = self._feeder.finite_rows(run.feeds or {}, len(rows))
         if not clean.all() and (clean & ~finite).any():  # a graph that mixes rows: NaN of some may have reached others
             self._refuse_not_finite(block, rows, clean, failed)
+            self._runs.undo()
             return self._again(block, [row for row, fine in zip(rows, clean, strict=True) if fine], run, failed)
         self.adapter_rows[run.adapters] += len(rows)
         self._refuse_not_finite(block, rows, finite, failed)
@@ -227,6 +257,8 @@ class RowRunner:
     def _split(self, block: Block, run: _Run, error: StageError, failed: list[FailedRow]) -> list[Piece]:
         """Run each half of the rows of a failed run; a row that is alone fails, or is tried once more."""
         rows = run.rows
+        if run.results:
+            self._runs.undo()
         if len(rows) > 1:
             if error.no_memory:
                 self._halve(len(rows), error)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import structlog
@@ -26,6 +26,19 @@ from ortdeploy.timing import Histogram
 log = structlog.get_logger()
 
 _FEW = 4  # rows that tell whether an adapter changes anything
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """A session that hands something on from row to row."""
+
+    state: Any
+
+    def begin(self, key: tuple[str, ...]) -> None:
+        """Take note of what the next rows belong to."""
+
+    def undo(self) -> None:
+        """Take the state back to before the last run."""
 
 
 class SessionRuns:
@@ -104,6 +117,26 @@ class SessionRuns:
                 raise StageError("contract", "output-rows", message)
             results[name] = value if expected == rows else value[:rows]
         return results
+
+    def begin(self, key: tuple[str, ...]) -> None:
+        """Say what the next rows belong to, where a pipeline hands state from row to row."""
+        if isinstance(self._session, Stateful):
+            self._session.begin(key)
+
+    def undo(self) -> None:
+        """Take the state back to before the last run, whose rows are run again."""
+        if isinstance(self._session, Stateful):
+            self._session.undo()
+
+    @property
+    def state(self) -> Any:
+        """What the last row has handed on; None where nothing is."""
+        return self._session.state if isinstance(self._session, Stateful) else None
+
+    def go_on_from(self, state: Any) -> None:
+        """Take up a state."""
+        if isinstance(self._session, Stateful):
+            self._session.state = state
 
     def settle(self) -> None:
         """Count the durations of the runs since the last time; the histogram may be read from another thread."""

@@ -38,12 +38,16 @@ class WiredStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wiring:
-    """A pipeline's inputs, which a job's columns feed, its outputs, its steps, and what is wrong with its wires."""
+    """A pipeline's inputs, which a job's columns feed, its outputs, its steps, and what is wrong with its wires.
+
+    `state` are the values that a row takes from the one before, as the models take them: whole, without rows.
+    """
 
     inputs: Mapping[str, ValueFacts]
     outputs: Mapping[str, TensorType]
     steps: tuple[WiredStep, ...]
     problems: tuple[WireProblem, ...]
+    state: Mapping[str, TensorType] = field(default_factory=dict)
 
 
 def wire(
@@ -53,15 +57,16 @@ def wire(
     arrives: Callable[[str], TensorType],
 ) -> Wiring:
     """Type a pipeline. `arrives` tells in which type a column comes, for inputs that only operations read."""
-    wirer = _Wirer(models, adapters, arrives)
+    wirer = _Wirer(models, adapters, arrives, pipeline.state)
     values: dict[str, TensorType] = {}
     steps = tuple(wirer.step(step, values) for step in pipeline.steps)
+    wirer.check_state(pipeline, values)
     outputs = {}
     for name, value in pipeline.outputs.items():
         if value not in values and value not in wirer.inputs:
             wirer.complain((*pipeline.at, "outputs", name), f"No step makes ${value}. {did_you_mean(value, values)}")
         outputs[name] = values.get(value, TensorType())
-    return Wiring(inputs=wirer.inputs, outputs=outputs, steps=steps, problems=tuple(wirer.problems))
+    return Wiring(inputs=wirer.inputs, outputs=outputs, steps=steps, problems=tuple(wirer.problems), state=wirer.taken)
 
 
 @dataclass(slots=True)
@@ -69,11 +74,31 @@ class _Wirer:
     models: Mapping[str, ModelFacts]
     adapters: Mapping[str, AdapterFacts]
     arrives: Callable[[str], TensorType]
+    state: Mapping[str, str]
+    taken: dict[str, TensorType] = field(default_factory=dict)
     inputs: dict[str, ValueFacts] = field(default_factory=dict)
     problems: list[WireProblem] = field(default_factory=list)
 
     def complain(self, at: Path, detail: str) -> None:
         self.problems.append(WireProblem(at=at, detail=detail))
+
+    def check_state(self, pipeline: PipelineSpec, values: Mapping[str, TensorType]) -> None:
+        """Hold what a row hands on against what the next one takes."""
+        for name, source in pipeline.state.items():
+            at: Path = (*pipeline.at, "state", name)
+            taken, made = self.taken.get(name), values.get(source)
+            if taken is None:
+                self.complain(at, f"No model takes ${name}. State is handed to an input of a model.")
+            if made is None:
+                self.complain(at, f"No step makes ${source}. {did_you_mean(source, values)}")
+            if taken is None or made is None:
+                continue
+            fits = taken.shape is None or made.shape is None or len(taken.shape) == len(made.shape)
+            sizes = zip(made.shape or (), taken.shape or (), strict=False)
+            if made.dtype != taken.dtype or not fits or not all(dimensions_agree(*pair) for pair in sizes):
+                self.complain(at, f"${source} is {made}, and the next row takes {taken}.")
+            if source in pipeline.outputs.values():
+                self.complain(at, f"${source} is handed on whole, and cannot be a result of the row too.")
 
     def step(self, step: StepOfPipeline, values: dict[str, TensorType]) -> WiredStep:
         """Type one step, and add what it makes to the values."""
@@ -124,6 +149,8 @@ class _Wirer:
         if name in values:
             return values[name]
         tensor = port.tensor
+        if name in self.state:
+            return self.taken.setdefault(name, tensor)
         shape = tensor.shape
         if shape is not None:
             shape = (ROWS, *(f"{model}.{size}" if isinstance(size, str) else size for size in shape[1:]))
@@ -146,6 +173,8 @@ class _Wirer:
             )
             return TensorType()
         shape, dtype = output.tensor.shape, output.tensor.dtype
+        if dict(step.outputs)[port] in self.state.values():
+            return output.tensor
         if shape is not None and not shape:
             self.complain((*step.at, "out", port), f'Output "{port}" is a scalar of a whole run, and not of each row.')
             return TensorType()

@@ -63,7 +63,8 @@ class PresetSpec:
 class PipelineSpec:
     """A pipeline: `outputs` are its results by name, each a value of its steps. `definition` is its text as JSON.
 
-    `components` are those that the manifest names.
+    `components` are those that the manifest names. `state` says which value a row takes from which of the row before;
+    `reset` are columns whose change makes it begin anew.
     """
 
     name: str
@@ -73,6 +74,8 @@ class PipelineSpec:
     definition: str
     preset: PresetSpec | None = field(default=None)
     components: tuple[str, ...] = ()
+    state: Mapping[str, str] = field(default_factory=dict)
+    reset: tuple[str, ...] = ()
 
     def adapter_uses(self) -> "Iterator[tuple[str, tuple[str, ...], Path]]":
         """Yield each model with the adapters that a step or a component names for it, and where."""
@@ -125,7 +128,16 @@ def read_pipeline(name: str, data: Mapping[str, Any]) -> PipelineSpec:
     steps = tuple(_step(step, (*at, "steps", index)) for index, step in enumerate(data["steps"]))
     outputs = {key: value[1:] for key, value in data["outputs"].items()}
     named = tuple(data.get("components", ()))
-    return PipelineSpec(name=name, steps=steps, outputs=outputs, at=at, definition=definition, components=named)
+    return PipelineSpec(
+        name=name,
+        steps=steps,
+        outputs=outputs,
+        at=at,
+        definition=definition,
+        components=named,
+        state={key: value[1:] for key, value in data.get("state", {}).items()},
+        reset=tuple(data.get("reset", ())),
+    )
 
 
 COMPONENTS = ("text_encoder", "unet", "vae_decoder")

@@ -65,6 +65,12 @@ class ComposedSession:
         self.cpu_operators: Sequence[str] = sorted({name for session in sessions for name in session.cpu_operators})
         self.cache: str | None = None
 
+    def begin(self, key: tuple[str, ...]) -> None:
+        """Take note of what the next rows belong to: state that belongs to something else is dropped."""
+
+    def undo(self) -> None:
+        """Take the state back to before the last run: its rows are run again."""
+
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Any]:
         """Take rows through and return the named outputs, each with the rows first. Raises OrtdeployError."""
         raise NotImplementedError

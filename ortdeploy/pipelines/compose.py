@@ -19,7 +19,7 @@ def compose(pipeline: PlannedPipeline, models: Mapping[str, OpenedModel]) -> Ope
     shared = {name: [Component(name, one) for one in opened.sessions] for name, opened in models.items()}
     chains = [one.candidate.providers for opened in models.values() for one in opened.sessions]
     different = len({tuple(provider.name for provider in chain) for chain in chains})
-    count = max([len(components) for components in shared.values()] + [min(different, 2)])
+    count = 1 if pipeline.state else max([len(components) for components in shared.values()] + [min(different, 2)])
     candidate = PlannedSession(name=pipeline.name, providers=_all_providers(chains), count=count)
     build = StepsSession if pipeline.preset is None else TextToImageSession
     sessions = []

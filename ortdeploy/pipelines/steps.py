@@ -3,6 +3,8 @@
 Whatever treats a session's rows (batches, splitting for a bad row, parts, the ledger) treats a pipeline's.
 """
 
+import base64
+import io
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +25,35 @@ from ortdeploy.tensors import format_shape
 Values = dict[str, Column]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What a row hands on to the next, and what the rows belong to."""
+
+    values: Mapping[str, Array]
+    key: tuple[str, ...] = ()
+
+
+def pack_state(state: State) -> str:
+    """Return a state as text, for the ledger."""
+    file = io.BytesIO()
+    arrays: dict[str, Any] = {f"value:{name}": array for name, array in state.values.items()}
+    np.savez(file, **arrays, key=np.array(state.key, dtype=str))
+    return base64.b64encode(file.getvalue()).decode("ascii")
+
+
+def unpack_state(text: str) -> State:
+    """Return the state of a text that `pack_state` has made."""
+    with np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False) as arrays:
+        values = {name.removeprefix("value:"): arrays[name] for name in arrays.files if name != "key"}
+        return State(values=values, key=tuple(str(one) for one in arrays["key"]))
+
+
+def _zeros(value: PlannedValue) -> Array:
+    """Return the state of a first row: zeros, one of each open dimension."""
+    sizes = [size if isinstance(size, int) else 1 for size in value.shape or ()]
+    return np.zeros(sizes, numpy_dtype(value.dtype or "float32"))
+
+
 @dataclass(frozen=True, slots=True)
 class _Step:
     """A planned step with the function that does it."""
@@ -40,18 +71,52 @@ class StepsSession(ComposedSession):
         self._outputs = dict(pipeline.outputs)
         self._steps = [self._build(step) for step in pipeline.steps]
         self._readers = _last_readers(pipeline)
+        self._handed_on = dict(pipeline.state)
+        self._whole = {*self._handed_on, *self._handed_on.values()}
+        self._first = {value.name: _zeros(value) for value in pipeline.first_state}
+        self.state = State(values=self._first)
+        self._before = self.state
+
+    def begin(self, key: tuple[str, ...]) -> None:
+        """Begin with zeros where the rows belong to something else than those before."""
+        if key != self.state.key:
+            self.state = State(values=self._first, key=key)
+
+    def undo(self) -> None:
+        """Take the state back to before the last run."""
+        self.state = self._before
 
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Any]:
         """Take rows through all steps and return the named outputs, each with the rows first. Raises OrtdeployError."""
         if adapters:
             raise TypeError("adapters of a pipeline belong to its steps")
-        values: Values = dict(feeds)
-        rows = len(next(iter(feeds.values())))
+        if not self._handed_on:
+            values = self._run_rows(dict(feeds), len(next(iter(feeds.values()))))
+            return [values[self._outputs[name]] for name in outputs]
+        return self._run_in_turn(outputs, feeds)
+
+    def _run_in_turn(self, outputs: Sequence[str], feeds: Mapping[str, Array]) -> Sequence[Any]:
+        """Take rows through one after the other; each hands its state on. Where one fails, none of them has."""
+        self._before = self.state
+        rows: list[list[Any]] = []
+        try:
+            for row in range(len(next(iter(feeds.values())))):
+                cut = {name: array[row : row + 1] for name, array in feeds.items()}
+                values = self._run_rows({**cut, **self.state.values}, 1)
+                kept = {name: np.asarray(values[source]) for name, source in self._handed_on.items()}
+                self.state = State(values=kept, key=self.state.key)
+                rows.append([values[self._outputs[name]][0] for name in outputs])
+        except OrtdeployError:
+            self.undo()
+            raise
+        return [as_column([row[index] for row in rows]) for index in range(len(outputs))]
+
+    def _run_rows(self, values: Values, rows: int) -> Values:
         for index, step in enumerate(self._steps):
             values |= step.apply(values, rows)
             for name in [name for name in values if self._readers.get(name, -1) <= index]:
                 del values[name]  # memory is flat in the number of steps
-        return [values[self._outputs[name]] for name in outputs]
+        return values
 
     def _build(self, step: PlannedWireStep) -> _Step:
         if step.kind == "run":
@@ -66,6 +131,8 @@ class StepsSession(ComposedSession):
         ports = {port.name: port for port in step.takes}
         columns = {port: values[name] for port, name in step.wires}
         fetch = [port for port, _ in step.outputs]
+        if self._whole.intersection(name for _, name in (*step.wires, *step.outputs)):
+            return self._run_whole(step, ports, columns)
         results: list[list[Any]] = [[None] * rows for _ in fetch]
         for places in _alike(columns, rows):
             feeds = {name: np.asarray(_taken(column, places, rows)) for name, column in columns.items()}
@@ -78,6 +145,17 @@ class StepsSession(ComposedSession):
                 for place, row in zip(places, value, strict=True):
                     result[place] = row
         return {name: as_column(result) for (_, name), result in zip(step.outputs, results, strict=True)}
+
+    def _run_whole(
+        self, step: PlannedWireStep, ports: Mapping[str, PlannedValue], columns: Mapping[str, Column]
+    ) -> Values:
+        """Run a model on one row and its state, which has no rows of its own."""
+        feeds = {name: np.ascontiguousarray(column) for name, column in columns.items()}
+        for name, array in feeds.items():
+            check_port(step.name, ports[name], array)
+        fetch = [port for port, _ in step.outputs]
+        found = self.components[step.name].run(fetch, feeds, step.adapters)
+        return {name: value for (_, name), value in zip(step.outputs, found, strict=True)}
 
     def _run_batches(
         self, step: PlannedWireStep, fetch: Sequence[str], feeds: Mapping[str, Array], rows: int
@@ -154,7 +232,7 @@ def _last_readers(pipeline: PlannedPipeline) -> dict[str, float]:
         for one in walk([step]):
             names = [name for _, name in one.wires] + ([one.name] if one.kind == "each" else [])
             last.update(dict.fromkeys(names, index))
-    return last | dict.fromkeys((value for _, value in pipeline.outputs), math.inf)
+    return last | dict.fromkeys((value for _, value in (*pipeline.outputs, *pipeline.state)), math.inf)
 
 
 def _alike(columns: Mapping[str, Column], rows: int) -> list[Sequence[int]]:
