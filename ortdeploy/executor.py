@@ -5,7 +5,7 @@ It knows no format, no provider and no YAML. One job failing does not lose the o
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import structlog
@@ -24,6 +24,9 @@ from ortdeploy.retry_run import RetryRun
 from ortdeploy.runtime.protocol import Runtime
 
 log = structlog.get_logger()
+
+_ROOMY = 0.85
+"""A job that is predicted to take less than this share of its limit keeps the CPU arena: it does not come near."""
 
 _Opened = OpenedModel | OrtdeployError
 """A model's open sessions, or why there is none."""
@@ -79,20 +82,39 @@ class Execution:
     ) -> _Opened:
         """Open a model's sessions, or return why there is none."""
         opener = ModelOpener(runtime=self.runtime, announce=self.announce, printed=self.printed)
+        limit = self._memory_limit(step)
         try:
-            with MemoryBound(self._memory_limit(step), os.cpu_count() or 1):
-                return opener.open_model(step, candidates, tried)
+            with MemoryBound(limit, os.cpu_count() or 1):
+                return opener.open_model(self._without_arena(step, limit), candidates, tried)
         except OrtdeployError as error:
             return error
         finally:
             if step.trim:
                 trim_memory()
 
+    def _jobs_of(self, opening: OpenSession) -> list[RunJob]:
+        return [step for step in self.plan.steps if isinstance(step, RunJob) and opening.session in step.sessions]
+
     def _memory_limit(self, opening: OpenSession) -> int | None:
         """Return the least that a job of these sessions may take, or the control group of this process."""
-        steps = (step for step in self.plan.steps if isinstance(step, RunJob) and opening.session in step.sessions)
-        limits = [*(step.memory_limit for step in steps), memory_of_the_group()]
+        limits = [*(step.memory_limit for step in self._jobs_of(opening)), memory_of_the_group()]
         return min((limit for limit in limits if limit is not None), default=None)
+
+    def _without_arena(self, opening: OpenSession, limit: int | None) -> OpenSession:
+        """Return the step without the CPU arena where a job may come to its limit, unless the manifest speaks of it.
+
+        An arena that cannot grow takes nine tenths of the room, and again, until something fits: what is left is too
+        little for its own books, which onnxruntime 1.31.1 then leaves broken. It aborts the process at a later run.
+        """
+        own_words = "enable_cpu_mem_arena" in opening.options or opening.shared_arena is not None
+        if limit is None or own_words:
+            return opening
+        needs = (step.memory for step in self._jobs_of(opening))
+        if all(need is not None and need.unknown is None and need.total < limit * _ROOMY for need in needs):
+            return opening
+        log.info("session.without_arena", model=opening.model, session=opening.session, limit=limit)
+        without = {"enable_cpu_mem_arena": False, "enable_mem_pattern": False}
+        return replace(opening, options={**opening.options, **without})
 
     def _load_adapter(self, step: LoadAdapter, opened: _Opened) -> _Opened:
         if isinstance(opened, OrtdeployError):

@@ -152,6 +152,18 @@ def test_a_job_that_was_let_through_is_still_held(wide: Path, cli: Cli) -> None:
         assert report["sessions"][0]["batch_size"] < 512
 
 
+@pytest.mark.parametrize(
+    ("limit", "model", "without"),
+    [("200MiB", "", True), ("200MiB", ", memory: {arena: true}", False), ("900MiB", "", False)],
+)
+def test_a_job_near_its_limit_has_no_arena(wide: Path, limit: str, model: str, *, without: bool) -> None:
+    """An arena that cannot grow takes what is left, and is broken then."""
+    write(wide, top=f"limits: {{memory: {limit}}}", size=128 if not model else 64, model=model)
+    done = run_process(["apply", "m.yaml"], cwd=wide)
+    assert done.code == 0, done.out + done.err
+    assert ('"session.without_arena"' in done.err) is without
+
+
 def test_threads_are_divided_over_the_sessions(wide: Path, cli: Cli) -> None:
     quiet = "session: {config: {session.intra_op.allow_spinning: false}}"
     model = f", sessions: [{{name: a, providers: [CPU], count: 2}}], {quiet}"
