@@ -7,6 +7,7 @@ names them. Where something is not known, nothing is bound, and a kernel is then
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from typing import Any
 
 import onnx
 import onnx.inliner
@@ -117,7 +118,7 @@ def _node(
         local = (domain, operator) in functions
         return NodeFacts(name=name, domain=domain, operator=operator, since=version, local=local)
     bound = _bind(node.output, schema.outputs, types) | _bind(node.input, schema.inputs, types)
-    expandable = schema.has_function or schema.has_context_dependent_function  # type: ignore[attr-defined]  # onnx has it
+    expandable = _is_expandable(schema, version)
     return NodeFacts(
         name=name,
         domain=domain,
@@ -128,6 +129,30 @@ def _node(
         expandable=expandable,
         body=_body(node, version, types) if expandable and domain == "ai.onnx" else (),
     )
+
+
+def _is_expandable(schema: Any, opset: int) -> bool:
+    """Tell whether ONNX Runtime can put a function's body into a model of an operator set.
+
+    Not where an operator of the body has another version there (onnx's OpSchema::ValidateReferencedOpsInFuncBody):
+    Swish of set 24 is made of CastLike 24, so a model of set 28 needs a kernel for it. `schema` is an OpSchema, whose
+    functions onnx's type information leaves out.
+    """
+    if schema.has_context_dependent_function or not schema.has_function:
+        return bool(schema.has_context_dependent_function)
+    written = max((one for one in schema.function_opset_versions if one <= opset), default=None)
+    if schema.domain or written is None:
+        return True
+    body = onnx.FunctionProto.FromString(schema.get_function_with_opset_version(written))
+    inner = {node.op_type for node in body.node if not node.domain}
+    return all(_version(operator, written) == _version(operator, opset) for operator in inner)
+
+
+def _version(operator: str, opset: int) -> int | None:
+    try:
+        return onnx.defs.get_schema(operator, opset, "").since_version
+    except onnx.defs.SchemaError:
+        return None
 
 
 def _body(node: onnx.NodeProto, opset: int, types: Types) -> tuple[NodeFacts, ...]:

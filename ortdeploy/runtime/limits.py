@@ -1,19 +1,44 @@
-"""What each ONNX Runtime release can load at most: IR version and operator sets.
+"""What this ONNX Runtime can load at most: IR version and operator sets, asked of itself.
 
-Source: https://onnxruntime.ai/docs/reference/compatibility.html and loading models made for it with the wheels.
+It names them where it refuses a model of a later one (core/graph/model.cc, model_load_utils.h), before it looks at the
+graph. Later operator sets are not refused where ALLOW_RELEASED_ONNX_OPSET_ONLY=0 is set.
 """
 
-LIMITS: dict[tuple[int, int], tuple[int, int, int]] = {
-    (1, 31): (13, 26, 5),
-    (1, 30): (13, 26, 5),
+import re
+
+import onnxruntime as ort
+
+_FATAL_ONLY = 4
+_IR_VERSION = re.compile(r"max supported IR version: (\d+)")
+_OPSET = re.compile(r"official support for domain \S+ is till opset (\d+)")
+_NO_GRAPH = b"\x3a\x00"
+_OPSET_17 = b"\x42\x02\x10\x11"
+_LATER_IR_VERSION = b"\x08\xe7\x07" + _NO_GRAPH + _OPSET_17
+"""A ModelProto of IR version 999 with nothing in it; those below are of IR version 10 and import a set 999."""
+_LATER_OPSETS = {
+    "ai.onnx": b"\x08\x0a" + _NO_GRAPH + b"\x42\x03\x10\xe7\x07",
+    "ai.onnx.ml": b"\x08\x0a" + _NO_GRAPH + _OPSET_17 + b"\x42\x0f\x0a\x0aai.onnx.ml\x10\xe7\x07",
 }
-"""Release → highest IR version, highest opset of ai.onnx, highest of ai.onnx.ml."""
 
 
-def limits_of(version: str) -> tuple[int | None, dict[str, int]]:
-    """Return the highest IR version and opsets, or none at all for a release that this table does not know."""
-    major, minor = (int(part) for part in version.split(".")[:2])
-    if (major, minor) not in LIMITS:
-        return None, {}
-    ir_version, onnx, onnx_ml = LIMITS[major, minor]
-    return ir_version, {"ai.onnx": onnx, "ai.onnx.ml": onnx_ml}
+def find_limits() -> tuple[int | None, dict[str, int]]:
+    """Return the highest IR version and opsets, as far as ONNX Runtime tells them."""
+    opsets = {domain: _number(_OPSET, _refusal(model)) for domain, model in _LATER_OPSETS.items()}
+    known = {domain: number for domain, number in opsets.items() if number is not None}
+    return _number(_IR_VERSION, _refusal(_LATER_IR_VERSION)), known
+
+
+def _refusal(model: bytes) -> str:
+    """Return why ONNX Runtime does not load a model; nothing where it does."""
+    options = ort.SessionOptions()
+    options.log_severity_level = _FATAL_ONLY
+    try:
+        ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # noqa: BLE001  every error of the binding is its own class, all derived from Exception
+        return str(error)
+    return ""
+
+
+def _number(pattern: re.Pattern[str], text: str) -> int | None:
+    found = pattern.search(text)
+    return int(found[1]) if found else None

@@ -12,7 +12,7 @@ import onnxruntime
 from ortdeploy.facts import DEFAULT_LOCALE, RuntimeFacts
 from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.runtime.kernels import built_in_kernels, known_attributes
-from ortdeploy.runtime.limits import limits_of
+from ortdeploy.runtime.limits import find_limits
 from ortdeploy.runtime.native_library import loading_problem
 from ortdeploy.runtime.plugin_probe import probe_plugin
 from ortdeploy.runtime.plugins import find_library
@@ -26,7 +26,7 @@ def probe_runtime(wanted: Mapping[str, str | None]) -> RuntimeFacts:
     `wanted` are the providers that manifests ask for, by their full names, with the library that they name or None.
     Libraries, and the plugin packages of providers that are not built in, are asked for their devices.
     """
-    ir_version, opsets = limits_of(onnxruntime.__version__)
+    ir_version, opsets = find_limits()
     built_in = onnxruntime.get_available_providers()
     plugins = {name: probe_plugin(name, library) for name, library in sorted(_libraries(wanted, built_in).items())}
     problems = {name: plugin.problem for name, plugin in plugins.items() if plugin.problem is not None}

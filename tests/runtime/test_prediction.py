@@ -92,3 +92,17 @@ def test_nothing_is_predicted_where_kernels_do_not_decide_or_are_not_known(chain
 
 def test_azure_takes_no_node() -> None:
     assert predict_placement(ModelFacts(path=""), ["AzureExecutionProvider", CPU], KERNELS) == Prediction()
+
+
+@pytest.mark.parametrize(("opset", "expandable"), [(24, True), (27, False)])
+def test_a_function_whose_body_has_other_versions_is_not_put_in(opset: int, expandable: bool) -> None:
+    value = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("Swish", ["x"], ["y"])],
+        "g",
+        [value("x", onnx.TensorProto.FLOAT, [2])],
+        [value("y", onnx.TensorProto.FLOAT, [2])],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)])
+    (node,), _ = read_nodes(model)
+    assert node.expandable is expandable
