@@ -245,10 +245,13 @@ class RowRunner:
         if finite is None or finite.all():
             self.adapter_rows[run.adapters] += len(rows)
             return [(rows, results)]
+        if self._stateful:  # what is not finite would be handed on
+            self._runs.undo()
+            if len(rows) > 1:
+                return self._run_halves(block, run, failed)
         clean = self._feeder.finite_rows(run.feeds or {}, len(rows))
         if not clean.all() and (clean & ~finite).any():  # a graph that mixes rows: NaN of some may have reached others
             self._refuse_not_finite(block, rows, clean, failed)
-            self._runs.undo()
             return self._again(block, [row for row, fine in zip(rows, clean, strict=True) if fine], run, failed)
         self.adapter_rows[run.adapters] += len(rows)
         self._refuse_not_finite(block, rows, finite, failed)
@@ -262,8 +265,7 @@ class RowRunner:
         if len(rows) > 1:
             if error.no_memory:
                 self._halve(len(rows), error)
-            middle = -(-len(rows) // 2)
-            return [piece for half in (rows[:middle], rows[middle:]) for piece in self._again(block, half, run, failed)]
+            return self._run_halves(block, run, failed)
         attempts = 1
         if error.transient and self._job.retries:
             run, attempts = self._retry(block, run)
@@ -272,6 +274,11 @@ class RowRunner:
             error = run.error
         failed.append(self._failure(block, rows[0], error, attempts))
         return []
+
+    def _run_halves(self, block: Block, run: _Run, failed: list[FailedRow]) -> list[Piece]:
+        middle = -(-len(run.rows) // 2)
+        halves = run.rows[:middle], run.rows[middle:]
+        return [piece for half in halves for piece in self._again(block, half, run, failed)]
 
     def _again(self, block: Block, rows: Sequence[int], like: _Run, failed: list[FailedRow]) -> list[Piece]:
         """Run some of a run's rows once more."""

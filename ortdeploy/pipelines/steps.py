@@ -106,7 +106,7 @@ class StepsSession(ComposedSession):
                 kept = {name: np.asarray(values[source]) for name, source in self._handed_on.items()}
                 self.state = State(values=kept, key=self.state.key)
                 rows.append([values[self._outputs[name]][0] for name in outputs])
-        except OrtdeployError:
+        except (OrtdeployError, MemoryError):
             self.undo()
             raise
         return [as_column([row[index] for row in rows]) for index in range(len(outputs))]

@@ -1,6 +1,7 @@
 """State that a row hands on to the next: sums over a stream, across parts, runs, rows that fail, files."""
 
 import json
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from onnx import TensorProto, helper
 from support.models import save_model
 
 from ortdeploy.cli import main
+from ortdeploy.pipelines.component import Component
 from ortdeploy.pipelines.steps import State, pack_state, unpack_state
 
 FLOAT = TensorProto.FLOAT
@@ -130,6 +132,34 @@ def test_a_row_that_fails_hands_nothing_on(bad: set[int], size: int, tmp_path_fa
     assert main(["apply", "-q", str(folder / "m.yaml"), "--log-file", str(folder / "log")]) == 0
     kept = [row for row in range(20) if row not in bad]
     np.testing.assert_allclose(sums(folder).reshape(-1, 2), ROWS[kept].cumsum(axis=0))
+
+
+@pytest.mark.parametrize("size", [1, 4, 64])
+def test_a_row_that_is_not_finite_hands_nothing_on(stream: Path, cli: Cli, size: int) -> None:
+    bad = [5, 6, 30]
+    rows = ROWS.copy()
+    rows[bad, 0] = np.nan
+    np.save(stream / "data.npy", rows)
+    done = cli("apply", write(stream, size=size, more="    errors: {max_failed: 20, on_nan: fail}\n"))
+    assert done.code == 0, done.out + done.err
+    np.testing.assert_allclose(sums(stream), np.delete(ROWS, bad, axis=0).cumsum(axis=0))
+
+
+def test_rows_that_memory_was_too_small_for_are_counted_once(
+    stream: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, calls = Component.run, count()
+
+    def run_short_of_memory(component: Component, *arguments: Any) -> Any:
+        if next(calls) == 6:
+            raise MemoryError
+        return run(component, *arguments)
+
+    monkeypatch.setattr(Component, "run", run_short_of_memory)
+    done = cli("apply", write(stream))
+    assert done.code == 0, done.out + done.err
+    assert next(calls) > len(ROWS) + 1
+    np.testing.assert_allclose(sums(stream), ROWS.cumsum(axis=0))
 
 
 @pytest.mark.parametrize(
