@@ -114,7 +114,7 @@ class Execution:
             return opening
         log.info("session.without_arena", model=opening.model, session=opening.session, limit=limit)
         without = {"enable_cpu_mem_arena": False, "enable_mem_pattern": False}
-        return replace(opening, options={**opening.options, **without})
+        return replace(opening, options={**without, **opening.options})
 
     def _load_adapter(self, step: LoadAdapter, opened: _Opened) -> _Opened:
         if isinstance(opened, OrtdeployError):
