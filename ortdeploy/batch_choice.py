@@ -3,28 +3,19 @@
 What is found is kept per device, model and sessions, and a job that goes on keeps the size that it began with.
 """
 
-import hashlib
-import json
-import platform
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
-from itertools import repeat
-from pathlib import Path
 
-import numpy as np
 import structlog
 
+from ortdeploy.choices import Choices, choice_key
 from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError
-from ortdeploy.feeds import Feeder, open_rows
 from ortdeploy.memory import available_memory, resident_memory
 from ortdeploy.opening import OpenedModel
-from ortdeploy.part_files import open_whole
 from ortdeploy.plan import OpenSession, Plan, RunJob, with_batch_size
 from ortdeploy.provenance import plan_digest
-from ortdeploy.rows import size_bytes
 from ortdeploy.runtime.protocol import Array, Session
+from ortdeploy.trial_rows import first_feeds
 
 log = structlog.get_logger()
 
@@ -36,43 +27,18 @@ _RUN_SECONDS = 0.05  # for each size at least, and three runs
 _RUNS = 3
 _WORTH = 1.05  # a larger size must be so much faster
 _SHARE_OF_MEMORY, _SHARE_OF_LIMIT = 0.25, 0.8
-_MOST_BYTES = 64 * 1024 * 1024  # of rows that are read to try with
-_FILE = "batch-sizes.json"
 
 
-@dataclass(slots=True)
-class BatchMemory:
-    """The sizes that were found before, in a state folder."""
-
-    folder: Path | None
-    _known: dict[str, int] = field(default_factory=dict)
-
-    def find(self, key: str) -> int | None:
-        """Return what was found for a key."""
-        if self.folder is not None:
-            with suppress(OSError, ValueError, TypeError, KeyError):
-                self._known = dict(json.loads((self.folder / _FILE).read_text(encoding="utf-8"))["sizes"])
-        size = self._known.get(key)
-        return size if isinstance(size, int) and size in SIZES else None
-
-    def keep(self, key: str, size: int) -> None:
-        """Keep what was found; where it cannot be written it is found again the next time."""
-        self._known[key] = size
-        if self.folder is not None:
-            with suppress(OSError), open_whole(self.folder / _FILE) as file:
-                file.write(json.dumps({"format_version": 1, "sizes": self._known}, indent=2).encode())
-
-
-def choose_batch(plan: Plan, step: RunJob, opened: OpenedModel, begun_with: int | None, memory: BatchMemory) -> RunJob:
+def choose_batch(plan: Plan, step: RunJob, opened: OpenedModel, begun_with: int | None, choices: Choices) -> RunJob:
     """Return the job with the batch size that it began with, that was found before, or that is found now."""
     key = _key(plan, step, opened)
-    size = begun_with or memory.find(key)
-    if size is None:
+    size = begun_with or choices.find(key)
+    if size not in SIZES:
         rates = dict(_measure(plan, step, opened.sessions[0].session))
         size = _best(rates) if rates else step.batch_size
         log.info("batch.chosen", rows=size, rows_per_second={str(rows): round(rate) for rows, rate in rates.items()})
         if rates:
-            memory.keep(key, size)
+            choices.keep(key, size)
     return with_batch_size(step, size)
 
 
@@ -80,13 +46,12 @@ def _key(plan: Plan, step: RunJob, opened: OpenedModel) -> str:
     """Return what a size holds for: this machine, the model's file and options, and its sessions."""
     models = [one.sha256 for one in plan.steps if isinstance(one, OpenSession) and one.session in step.sessions]
     sessions = [[one.candidate.name, one.instance] for one in opened.sessions]
-    parts = [platform.node(), models, sessions, plan_digest(plan, step.job)]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return choice_key("batch", models, sessions, plan_digest(plan, step.job))
 
 
 def _measure(plan: Plan, step: RunJob, session: Session) -> Iterator[tuple[int, float]]:
     """Yield the rows per second of each size, until more rows at once bring nothing, or take too much."""
-    feeds = _first_rows(plan, step)
+    feeds = first_feeds(plan, step, SIZES[-1])
     if not feeds:
         return
     rows = min(len(array) for array in feeds.values())
@@ -122,28 +87,6 @@ def _seconds_of_a_run(session: Session, step: RunJob, feeds: Mapping[str, Array]
         shortest = min(shortest, time.perf_counter() - before)
         runs += 1
     return max(shortest, 1e-9)
-
-
-def _first_rows(plan: Plan, step: RunJob) -> dict[str, Array]:
-    """Return tensors of the job's first rows; nothing where they cannot be fed together."""
-    feeder = Feeder(step)
-    taken: list[dict[str, Array]] = []
-    with open_rows(step, plan.folder) as source:
-        for block in source.blocks(step.first_row, repeat(step.batch_size)):
-            feeds = feeder.whole(block)
-            if feeds is None:
-                break
-            taken.append(feeds)
-            rows = sum(len(next(iter(one.values()))) for one in taken)
-            if rows >= SIZES[-1] or sum(map(size_bytes, taken)) > _MOST_BYTES:
-                break
-    return _joined(taken)
-
-
-def _joined(taken: list[dict[str, Array]]) -> dict[str, Array]:
-    if not taken or len({tuple(array.shape[1:] for array in one.values()) for one in taken}) > 1:
-        return taken[0] if taken else {}
-    return {name: np.concatenate([one[name] for one in taken]) for name in taken[0]}
 
 
 def _best(rates: Mapping[int, float]) -> int:

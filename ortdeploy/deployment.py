@@ -38,6 +38,7 @@ from ortdeploy.prediction import Prediction, predict_placement
 from ortdeploy.providers.catalogue import full_name
 from ortdeploy.shares import allowed_count
 from ortdeploy.tensors import ROWS, WIDER, Shape, TensorType
+from ortdeploy.thread_budget import Layout, layouts, usable_cores
 from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
 from ortdeploy.transforms.protocol import InapplicableError
 from ortdeploy.wiring import Wiring, wire
@@ -83,6 +84,18 @@ class ResolvedModel:
         usable = tuple(session for session in self.sessions if session.usable)
         needs_all = self.spec.use == "all" and self.spec.on_unavailable == "fail"
         return () if needs_all and len(usable) < len(self.sessions) else usable
+
+    def laid_out(self, layout: Layout) -> "ResolvedModel":
+        """Return the model with as many sessions and callers as a layout has; threads that wait do not spin."""
+        sessions = tuple(
+            replace(one, spec=replace(one.spec, count=layout.sessions, callers=layout.callers)) for one in self.sessions
+        )
+        if layout.sessions == 1 or layout.threads == 1:
+            return replace(self, sessions=sessions)
+        config = {"session.intra_op.allow_spinning": False, **self.spec.session.get("config", {})}
+        return replace(
+            self, sessions=sessions, spec=replace(self.spec, session={**self.spec.session, "config": config})
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,6 +259,14 @@ class Deployment:
     facts: Facts
     models: tuple[ResolvedModel, ...]
     jobs: tuple[ResolvedJob, ...]
+
+    def layouts_of(self, model: ResolvedModel) -> tuple[Layout, ...]:
+        """Return the ways to use threads of a model that says threads: auto, within the limits of all its jobs."""
+        machine = self.facts.machine
+        if not model.spec.auto_threads or machine is None:
+            return ()
+        limits = (job.spec.limits.threads for job in self.jobs if model in job.models)
+        return layouts(min([usable_cores(machine), *(limit for limit in limits if limit is not None)]))
 
 
 def resolve(spec: Spec, facts: Facts) -> Deployment:

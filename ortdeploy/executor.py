@@ -5,12 +5,15 @@ It knows no format, no provider and no YAML. One job failing does not lose the o
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import structlog
 
-from ortdeploy.batch_choice import BatchMemory, choose_batch
+from ortdeploy.batch_choice import choose_batch
+from ortdeploy.choices import Choices
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.job_run import JobRun
 from ortdeploy.ledger import Ledger
@@ -18,10 +21,11 @@ from ortdeploy.memory import memory_of_the_group, trim_memory
 from ortdeploy.memory_watch import MemoryBound
 from ortdeploy.opening import Announce, ModelOpener, OpenedModel, TriedSession
 from ortdeploy.pipelines.compose import compose, failed_component
-from ortdeploy.plan import LoadAdapter, OpenSession, Plan, PlannedSession, RunJob
+from ortdeploy.plan import LoadAdapter, OpenSession, Plan, PlannedLayout, PlannedSession, RunJob
 from ortdeploy.results import JobResult, Observer, Status
 from ortdeploy.retry_run import RetryRun
 from ortdeploy.runtime.protocol import Runtime
+from ortdeploy.thread_choice import choose_layout
 
 log = structlog.get_logger()
 
@@ -37,8 +41,8 @@ class Execution:
     """One run of one plan: what it needs of the world. `stop` tells when to end early.
 
     `announce` is told before native code is entered, `printed` gives what native libraries printed since the last
-    call, and `tried` are the sessions of a model that were passed over before, `batch_sizes` those that were found
-    before.
+    call, and `tried` are the sessions of a model that were passed over before, `choices` are batch sizes and ways
+    to use threads that were found before.
     """
 
     plan: Plan
@@ -50,7 +54,7 @@ class Execution:
     announce: Announce = lambda _doing: None
     printed: Callable[[], str] = lambda: ""
     tried: Mapping[str, tuple[TriedSession, ...]] = field(default_factory=dict)
-    batch_sizes: BatchMemory = field(default_factory=lambda: BatchMemory(None))
+    choices: Choices = field(default_factory=lambda: Choices(None))
 
     def run(self) -> tuple[JobResult, ...]:
         """Do every step; each job ends in a result."""
@@ -63,7 +67,8 @@ class Execution:
         for step in self.plan.steps:
             match step:
                 case OpenSession():
-                    sessions[step.session] = self._open(step, step.candidates, self.tried.get(step.model, ()))
+                    laid_out = self._laid_out(step)
+                    sessions[step.session] = self._open(laid_out, laid_out.candidates, self.tried.get(step.model, ()))
                 case LoadAdapter():
                     sessions[step.session] = self._load_adapter(step, sessions[step.session])
                 case RunJob():
@@ -92,6 +97,30 @@ class Execution:
             if step.trim:
                 trim_memory()
 
+    def _laid_out(self, step: OpenSession) -> OpenSession:
+        """Return the step with the way to use threads that suits its first job best, where that is to be measured."""
+        jobs = self._jobs_of(step)
+        if not step.layouts or not jobs:
+            return step
+        self.announce({"model": step.model, "job": jobs[0].job})
+        found = None
+        bound = MemoryBound(self._memory_limit(step), os.cpu_count() or 1)
+        with bound, suppress(OrtdeployError):  # the job itself says what is wrong with its input
+            found = choose_layout(self.plan, step, jobs[0], self.choices, partial(self._open_layout, step))
+        return replace(step, layouts=()) if found is None else _with_layout(step, found)
+
+    def _open_layout(self, step: OpenSession, layout: PlannedLayout) -> OpenedModel:
+        """Open a model's sessions in one way to use threads, to measure it. Raises OrtdeployError."""
+        laid_out = replace(_with_layout(step, layout), probe=None)
+        with structlog.contextvars.bound_contextvars(trial=layout.name):
+            opened = self._open(laid_out, laid_out.candidates, ())
+            for loading in self.plan.steps:
+                if isinstance(loading, LoadAdapter) and loading.session == step.session:
+                    opened = self._load_adapter(loading, opened)
+        if isinstance(opened, OrtdeployError):
+            raise opened
+        return opened
+
     def _jobs_of(self, opening: OpenSession) -> list[RunJob]:
         return [step for step in self.plan.steps if isinstance(step, RunJob) and opening.session in step.sessions]
 
@@ -110,7 +139,8 @@ class Execution:
         if limit is None or own_words:
             return opening
         needs = (step.memory for step in self._jobs_of(opening))
-        if all(need is not None and need.unknown is None and need.total < limit * _ROOMY for need in needs):
+        layout = opening.layouts[0].name if opening.layouts else None
+        if all(need and need.unknown is None and need.total_of(layout) < limit * _ROOMY for need in needs):
             return opening
         log.info("session.without_arena", model=opening.model, session=opening.session, limit=limit)
         without = {"enable_cpu_mem_arena": False, "enable_mem_pattern": False}
@@ -120,7 +150,7 @@ class Execution:
         if isinstance(opened, OrtdeployError):
             return opened
         try:
-            for one in opened.sessions:
+            for one in {id(one.session): one for one in opened.sessions}.values():  # callers share a session
                 self.runtime.load_adapter(step, one.session)
                 if one.probe is not None and one.probe.session is not None:
                     self.runtime.load_adapter(step, one.probe.session)
@@ -183,17 +213,26 @@ class Execution:
         begun_with = None if record is None or record.run == step.replaces else record.batch_size
         with structlog.contextvars.bound_contextvars(job=step.job, model=step.model):
             try:
-                return choose_batch(self.plan, step, opened, begun_with, self.batch_sizes)
+                return choose_batch(self.plan, step, opened, begun_with, self.choices)
             except OrtdeployError:  # the job itself says what is wrong with its input
                 return step
 
     def _open_next(self, session: str, failed: OpenedModel, reason: str) -> _Opened:
         """Open the next candidate after one whose provider failed, with the adapters that jobs need."""
         name = failed.sessions[0].candidate.name
-        opening = next(s for s in self.plan.steps if isinstance(s, OpenSession) and s.session == session)
+        opening = failed.step
+        if opening is None:
+            raise AssertionError("a model's sessions are opened by a step")
         log.warning("session.failed", model=opening.model, session=name, instance=0, reason=reason)
         opened = self._open(opening, failed.rest, (*failed.tried, TriedSession(session=name, reason=reason)))
         for step in self.plan.steps:
             if isinstance(step, LoadAdapter) and step.session == session:
                 opened = self._load_adapter(step, opened)
         return opened
+
+
+def _with_layout(step: OpenSession, layout: PlannedLayout) -> OpenSession:
+    """Return a step that opens its sessions in one way to use threads, as far as they are still candidates."""
+    names = {candidate.name for candidate in step.candidates}
+    candidates = tuple(candidate for candidate in layout.candidates if candidate.name in names)
+    return replace(step, candidates=candidates, options=layout.options, layouts=(layout,))

@@ -313,20 +313,28 @@ class MemoryPart:
 class MemoryForecast:
     """What a job is predicted to take at most, in bytes, and what of it is not known from the graph.
 
-    `fitting` is the largest batch that its limits have room for, where its own does not fit. `disk` is what its output
-    takes, where that does not depend on values.
+    `fitting` is the largest batch that its limits have room for, where its own does not fit, `count` the largest number
+    of each session. `disk` is what its output
+    takes, where that does not depend on values. `layouts` are the ways to use threads that its limits have room for,
+    where those are to be measured, with what it takes in each.
     """
 
     parts: tuple[MemoryPart, ...]
     unknown: str | None = None
     limit: int | None = None
     fitting: int | None = None
+    count: int | None = None
     disk: int | None = None
+    layouts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
         """The sum of what is known."""
         return sum(part.size for part in self.parts)
+
+    def total_of(self, layout: str | None) -> int:
+        """Return the sum in one way to use threads."""
+        return self.total if layout is None else self.layouts.get(layout, self.total)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

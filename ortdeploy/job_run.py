@@ -422,6 +422,7 @@ class JobRun:
                 step=self._step,
                 members=self._stream.members,
                 tried={one.session: one.reason for one in self._opened.tried},
+                layout=self._opened.layout,
                 seconds=self._statistics.seconds,
             )
             if self._upload is not None:

@@ -17,6 +17,7 @@ from ortdeploy.graph.activations import activation_bytes
 from ortdeploy.providers.catalogue import CPU, find_provider
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.tensors import TensorType
+from ortdeploy.thread_budget import Layout
 from ortdeploy.window import LEAST, SMALL_BYTES
 from ortdeploy.wiring import WiredStep
 
@@ -65,11 +66,35 @@ def _forecast(deployment: Deployment, job: ResolvedJob) -> MemoryForecast:
     machine = deployment.facts.machine
     bound = min((size for size in (limit, machine and machine.memory_bytes) if size), default=None)
     total = sum(part.size for part in parts)
-    fitting = None
-    if bound is not None and total > bound and job.fixed_batch is None and job.batch_size:
-        smaller = (size for size in _CANDIDATES if size < job.batch_size)
-        fitting = next((size for size in smaller if _total(job, size) <= bound), None)
-    return MemoryForecast(parts=parts, unknown=unknown, limit=limit, fitting=fitting, disk=disk)
+    fitting, count = None, None
+    if bound is not None and total > bound:
+        if job.fixed_batch is None and job.batch_size:
+            smaller = (size for size in _CANDIDATES if size < job.batch_size)
+            fitting = next((size for size in smaller if _total(job, size) <= bound), None)
+        fewer = range(max((one.spec.count for one in job.model.usable), default=1) - 1, 0, -1)
+        count = next((most for most in fewer if _total_with(job, most) <= bound), None)
+    layouts = {layout.name: _total_in(job, layout) for layout in deployment.layouts_of(job.model)}
+    return MemoryForecast(
+        parts=parts,
+        unknown=unknown,
+        limit=limit,
+        fitting=fitting,
+        count=count,
+        disk=disk,
+        layouts={name: size for name, size in layouts.items() if bound is None or size <= bound},
+    )
+
+
+def _total_with(job: ResolvedJob, most: int) -> int:
+    """Return what a job takes when so many at most of each of its model's sessions are opened."""
+    sessions = tuple(
+        replace(one, spec=replace(one.spec, count=min(one.spec.count, most))) for one in job.model.sessions
+    )
+    return _total(replace(job, model=replace(job.model, sessions=sessions)), max(job.batch_size, 1))
+
+
+def _total_in(job: ResolvedJob, layout: Layout) -> int:
+    return _total(replace(job, model=job.model.laid_out(layout)), max(job.batch_size, 1))
 
 
 def _total(job: ResolvedJob, batch: int) -> int:
@@ -173,6 +198,10 @@ def _count(model: ResolvedModel) -> int:
     return sum(session.spec.count for session in _sessions(model))
 
 
+def _runs_at_once(model: ResolvedModel) -> int:
+    return sum(session.spec.count * session.spec.callers for session in _sessions(model))
+
+
 def _file_bytes(path: str) -> int:
     try:
         return Path(path).stat().st_size
@@ -183,21 +212,22 @@ def _file_bytes(path: str) -> int:
 def _activation_factor(job: ResolvedJob, model: ResolvedModel) -> float:
     """Return the arenas of a model's sessions in units of what one run has in use at once."""
     options = model.spec.session
+    runs = _runs_at_once(model)
     if not options.get("enable_cpu_mem_arena", True):
-        return _BARE * _count(model)
+        return _BARE * runs
     by_shape = model.spec.memory.pattern_by_shape and job.has_varying_shapes
     pattern = options.get("enable_mem_pattern", True) and not by_shape
-    return (_PATTERN if pattern else _ARENA) * _count(model)
+    return (_PATTERN if pattern else _ARENA) * runs
 
 
 def _data_bytes(job: ResolvedJob, batch: int, result: int) -> int:
     """Return what rows and results take between source and sink: blocks on their way, or the part that is written."""
     total = job.input.rows or batch
-    sessions = max(map(_count, job.models), default=1)
+    runs = max(map(_runs_at_once, job.models), default=1)
     row = sum(_tensor_bytes(binding.final) or 0 for binding in job.bindings)
     read = row * (_TEXT if job.input.format in {"csv", "jsonl"} else 1 if job.input.format == "npy" else 2)
     sink = SINKS[job.spec.output.format]
-    blocks = (LEAST * sessions + 1) * batch
+    blocks = (LEAST * runs + 1) * batch
     small = SMALL_BYTES // max(read + result, 1)
     on_their_way = min(max(blocks, small), total) * (read + result)
     written = min(batch, total) * result * sink.BLOCK_COPIES

@@ -31,7 +31,10 @@ class TriedSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OpenedSession:
-    """An open session, itself and no other: which candidate of the plan it is, its number, what it is compared with."""
+    """An open session, itself and no other: which candidate of the plan it is, its number, what it is compared with.
+
+    Callers of the same session are numbered like sessions.
+    """
 
     session: Session
     candidate: PlannedSession
@@ -43,13 +46,19 @@ class OpenedSession:
 class OpenedModel:
     """The open sessions of a model, the candidates that are left, and the sessions that were passed over.
 
-    `dispensable`: the others go on when the provider of one fails.
+    `dispensable`: the others go on when the provider of one fails. `step` is what they were opened by.
     """
 
     sessions: tuple[OpenedSession, ...]
     rest: tuple[PlannedSession, ...] = ()
     tried: tuple[TriedSession, ...] = ()
     dispensable: bool = False
+    step: OpenSession | None = None
+
+    @property
+    def layout(self) -> str | None:
+        """The way to use threads that was chosen, where one was."""
+        return self.step.layouts[0].name if self.step is not None and self.step.layouts else None
 
     def without(self, dropped: Sequence[OpenedSession]) -> "OpenedModel":
         """Return the model without sessions whose provider failed, while one is left."""
@@ -77,7 +86,7 @@ class ModelOpener:
             except OrtdeployError as error:
                 tried = (*tried, _passed_over(step, candidate, error))
                 continue
-            return OpenedModel(sessions=sessions, rest=tuple(candidates[index + 1 :]), tried=tried)
+            return OpenedModel(sessions=sessions, rest=tuple(candidates[index + 1 :]), tried=tried, step=step)
         raise OrtdeployError("; ".join(one.reason for one in tried) or f'model "{step.model}" has no session')
 
     def _open_all(
@@ -93,19 +102,24 @@ class ModelOpener:
         dispensable = step.on_unavailable == "next"
         if not sessions or (tried and not dispensable):
             raise OrtdeployError("; ".join(one.reason for one in tried))
-        return OpenedModel(sessions=tuple(sessions), tried=tried, dispensable=dispensable)
+        return OpenedModel(sessions=tuple(sessions), tried=tried, dispensable=dispensable, step=step)
 
     def _open_candidate(self, step: OpenSession, candidate: PlannedSession) -> Iterator[OpenedSession]:
-        """Open a candidate as many times as the plan says; the first of them is compared with the CPU."""
-        for instance in range(candidate.count):
+        """Open a candidate as many times as the plan says, each for its callers; the first is compared with the CPU."""
+        for number in range(candidate.count):
             self.announce({"model": step.model, "session": candidate.name})
-            if instance == 0 and _is_probed(step, candidate):
+            probe = None
+            if number == 0 and _is_probed(step, candidate):
                 with ThreadPoolExecutor(1) as beside:  # while the provider compiles, the CPU session is opened
-                    probe = beside.submit(self._open_probe, step)
+                    opening = beside.submit(self._open_probe, step)
                     session = self._open(step, candidate)
-                yield OpenedSession(session=session, candidate=candidate, probe=probe.result())
+                probe = opening.result()
             else:
-                yield OpenedSession(session=self._open(step, candidate), candidate=candidate, instance=instance)
+                session = self._open(step, candidate)
+            for caller in range(candidate.callers):
+                instance = number * candidate.callers + caller
+                yield OpenedSession(session=session, candidate=candidate, instance=instance, probe=probe)
+                probe = None
 
     def _open(self, step: OpenSession, candidate: PlannedSession) -> Session:
         begin = time.perf_counter()

@@ -57,7 +57,7 @@ class PlannedDevice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSession:
-    """A session by its name, with the chain that it is given, and how many of it are opened.
+    """A session by its name, with the chain that it is given, how many of it are opened, and the callers of each.
 
     `predicted` are nodes by provider before optimization, where kernel definitions decide.
     """
@@ -66,6 +66,16 @@ class PlannedSession:
     providers: tuple[PlannedProvider, ...]
     count: int = 1
     predicted: Mapping[str, int] | None = None
+    callers: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedLayout:
+    """One way to use threads for a model: the sessions that it opens, with which session options."""
+
+    name: str
+    candidates: tuple[PlannedSession, ...]
+    options: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +83,7 @@ class OpenSession:
     """Open the sessions of a model: the first of `candidates` that can be opened as the plan says, or all of them.
 
     `shared_arena` are the settings of the process's arena where they use it; `trim`: freed memory goes back to the
-    system.
+    system. `layouts` are those to measure: the best of them takes the place of `candidates` and `options`.
     """
 
     session: str
@@ -90,6 +100,7 @@ class OpenSession:
     cache: bool
     shared_arena: Mapping[str, int] | None = None
     trim: bool = False
+    layouts: tuple[PlannedLayout, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,7 +331,7 @@ def _checks_of(
     opening = _open_session(model, folder)
     for candidate in opening.candidates if golden else ():
         yield PlannedCheck(
-            opening=replace(opening, candidates=(replace(candidate, count=1),), use="first", probe=None),
+            opening=replace(opening, candidates=(replace(candidate, count=1, callers=1),), use="first", probe=None),
             root=folder,
             folders=tuple(one.path for one in golden),
             tolerances=tuple({**one.outputs, "": one.tolerance} for one in golden),
@@ -334,7 +345,7 @@ def make_leak_checks(deployment: Deployment, models: Collection[str], runs: int)
     """Write down a search for leaks on each session of some models."""
     return tuple(
         PlannedCheck(
-            opening=replace(opening, candidates=(replace(candidate, count=1),), use="first", probe=None),
+            opening=replace(opening, candidates=(replace(candidate, count=1, callers=1),), use="first", probe=None),
             root=deployment.spec.folder,
             folders=tuple(one.path for one in model.spec.checks),
             tolerances=(),
@@ -467,7 +478,8 @@ def _steps(jobs: Sequence[ResolvedJob], deployment: Deployment, *, retry: bool) 
             varying = any(one.has_varying_shapes for one in jobs if model in one.models)
             opening = _open_session(model, spec.folder, threads_of_session(model.spec, limits), varying=varying)
             shared_arena = (spec.shared_arena or {}) if model.spec.memory.shared_arena else None
-            yield replace(opening, shared_arena=shared_arena)
+            layouts = tuple(_layouts(model, deployment, jobs, varying=varying))
+            yield replace(opening, shared_arena=shared_arena, layouts=layouts)
             opened.add(model.spec.name)
         for adapter in (adapter for adapter in job.adapters if adapter.name not in opened):
             yield _load_adapter(adapter, job.adapter_facts[adapter.name])
@@ -475,6 +487,17 @@ def _steps(jobs: Sequence[ResolvedJob], deployment: Deployment, *, retry: bool) 
         pipeline = plan_pipeline(job.pipeline, spec.folder) if job.pipeline else None
         memory = deployment.facts.memory.get(job.spec.name)
         yield replace(planned_job(job), retry=retry, memory=memory, pipeline=pipeline)
+
+
+def _layouts(
+    model: ResolvedModel, deployment: Deployment, jobs: Sequence[ResolvedJob], *, varying: bool
+) -> Iterator[PlannedLayout]:
+    """Yield the ways to use threads that are to be measured, as far as they fit the memory of every job."""
+    for layout in deployment.layouts_of(model):
+        forecasts = (deployment.facts.memory.get(job.spec.name) for job in jobs if model in job.models)
+        if all(forecast is None or layout.name in forecast.layouts for forecast in forecasts):
+            opening = _open_session(model.laid_out(layout), deployment.spec.folder, layout.threads, varying=varying)
+            yield PlannedLayout(name=layout.name, candidates=opening.candidates, options=opening.options)
 
 
 def _load_adapter(adapter: AdapterSpec, facts: AdapterFacts) -> LoadAdapter:
@@ -504,6 +527,7 @@ def _open_session(
                 name=session.spec.name,
                 providers=tuple(_planned_provider(provider, folder, threads) for provider in session.chain),
                 count=session.spec.count,
+                callers=session.spec.callers,
                 predicted=session.prediction.nodes if session.prediction else None,
             )
             for session in model.usable

@@ -35,6 +35,7 @@ def write_report(
     step: RunJob,
     members: Sequence[Member],
     tried: Mapping[str, str],
+    layout: str | None,
     seconds: float,
 ) -> None:
     """Write the files, each whole or not at all. Raises OSError."""
@@ -64,13 +65,14 @@ def write_report(
         "adapter": " + ".join(step.adapters.always) or None,
         "session": members[0].opened.candidate.name,
         "sessions_passed_over": dict(tried),
+        "layout": layout,
         "providers": [provider.name for provider in members[0].opened.candidate.providers],
         "placement": dict(members[0].opened.session.placement),
         "sessions": [_session(member) for member in members],
         **_measured(record.statistics),
         "memory": {
             "limit_bytes": step.memory_limit,
-            "predicted_bytes": step.memory.total if step.memory else None,
+            "predicted_bytes": step.memory.total_of(layout) if step.memory else None,
             "resident_bytes": resident_memory(),
             "proportional_bytes": proportional_memory(),
         },

@@ -51,8 +51,9 @@ class Member:
     @property
     def name(self) -> str:
         """The session's name in the plan, with its number where there are several instances."""
-        name = self.opened.candidate.name
-        return f"{name} #{self.opened.instance}" if self.opened.candidate.count > 1 else name
+        candidate = self.opened.candidate
+        several = candidate.count * candidate.callers > 1
+        return f"{candidate.name} #{self.opened.instance}" if several else candidate.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

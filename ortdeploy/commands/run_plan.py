@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from ortdeploy.batch_choice import BatchMemory
+from ortdeploy.choices import Choices
 from ortdeploy.commands.shared import start_logging
 from ortdeploy.diagnostics import LockedError, OrtdeployError
 from ortdeploy.executor import Execution
@@ -132,7 +132,7 @@ def _execute(
             announce=announce,
             printed=native.take,
             tried=tried or {},
-            batch_sizes=BatchMemory(state_dir),
+            choices=Choices(state_dir),
         )
         ended: dict[str, str] = {}
         for result in execution.results():

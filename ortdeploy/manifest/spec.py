@@ -54,13 +54,17 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSpec:
-    """One session that a model may get: `chain_name` when it names a chain, else `chain`."""
+    """One session that a model may get: `chain_name` when it names a chain, else `chain`.
+
+    `count` of it are opened, and each runs as many batches at once as it has `callers`.
+    """
 
     name: str
     chain_name: str | None
     chain: tuple[ProviderSpec, ...]
     at: Path
     count: int = 1
+    callers: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +83,7 @@ class ModelSpec:
 
     `both` says that the manifest wrote `providers` and `sessions`. `cpu_fallback` is forbid, warn, allow, a number of
     nodes or a share of them. `probe` is the relative and absolute tolerance of the probe run; None leaves it out.
+    `auto_threads`: how many sessions of how many threads it gets is measured.
     """
 
     name: str
@@ -99,12 +104,18 @@ class ModelSpec:
     checks: tuple[CheckSpec, ...]
     gate: bool
     at: Path
+    auto_threads: bool = False
 
     @property
     def sessions_at_once(self) -> int:
         """How many sessions take batches at the same time."""
         counts = [session.count for session in self.sessions]
         return sum(counts) if self.use == "all" else max(counts)
+
+    @property
+    def callers(self) -> int:
+        """How many batches run in one of the sessions at the same time, at most."""
+        return max(session.callers for session in self.sessions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -417,6 +428,7 @@ def _model(name: str, data: Mapping[str, Any], at: Path) -> ModelSpec:
         gate=data.get("gate", False),
         checks=_checks(data, at),
         at=at,
+        auto_threads=data.get("threads") == "auto",
     )
 
 
@@ -435,7 +447,7 @@ def _sessions(model: str, data: Mapping[str, Any], at: Path) -> Iterator[Session
     for index, session in enumerate(data.get("sessions", ())):
         here: Path = (*at, "sessions", index)
         made = _session(session["name"], session["providers"], here, (*here, "providers"))
-        yield replace(made, count=session.get("count", 1))
+        yield replace(made, count=session.get("count", 1), callers=session.get("callers", 1))
     if "sessions" not in data and "providers" in data:
         yield _session(model, data["providers"], at, (*at, "providers"))
     elif "sessions" not in data:

@@ -26,7 +26,8 @@ class Provider:
     one that takes whole subgraphs and compiles them, where others have a kernel for each node, `writes_context` for one
     of those that writes what it compiled as a model with EPContext nodes. `static_shapes` is True for one that takes no
     node of an unknown shape, `needs_ranks` for one that fails where the rank of a value is not known, and
-    `sessions_per_device` bounds how many share its device. `oldest_opset` is the first operator set of ai.onnx whose
+    `sessions_per_device` bounds how many share its device; `concurrent_runs` is False where a session must not, or does
+    not, run several batches at once. `oldest_opset` is the first operator set of ai.onnx whose
     layout ONNX Runtime can turn into the provider's own (layout_transformation.cc); of older graphs it gets no node.
     """
 
@@ -41,6 +42,7 @@ class Provider:
     writes_context: bool = False
     static_shapes: bool = False
     sessions_per_device: int | None = None
+    concurrent_runs: bool = True
     needs_ranks: bool = False
     oldest_opset: int = 1
 
@@ -58,9 +60,15 @@ PROVIDERS: tuple[Provider, ...] = (
     Provider(name="CPUExecutionProvider", package="onnxruntime"),
     Provider(name="CUDAExecutionProvider", package="onnxruntime-gpu", memory="NVIDIA GPU"),
     Provider(name="CoreMLExecutionProvider", package="onnxruntime on macOS", compiles=True),
-    Provider(name="DmlExecutionProvider", package="onnxruntime-directml", memory="DirectML"),
+    Provider(name="DmlExecutionProvider", package="onnxruntime-directml", memory="DirectML", concurrent_runs=False),
     Provider(name="DnnlExecutionProvider", package="a source build with --use_dnnl"),
-    Provider(name="JsExecutionProvider", package="onnxruntime-web", memory="WebGPU", oldest_opset=7),
+    Provider(
+        name="JsExecutionProvider",
+        package="onnxruntime-web",
+        memory="WebGPU",
+        oldest_opset=7,
+        concurrent_runs=False,
+    ),
     Provider(
         name="MIGraphXExecutionProvider",
         package="onnxruntime-migraphx",
@@ -120,10 +128,22 @@ PROVIDERS: tuple[Provider, ...] = (
         package="onnxruntime-webgpu",
         memory="WebGPU",
         oldest_opset=7,
+        concurrent_runs=False,
         plugin=Plugin("onnxruntime_ep_webgpu", "onnxruntime-ep-webgpu"),
     ),
-    Provider(name="WebNNExecutionProvider", package="onnxruntime-web", compiles=True, static_shapes=True),
-    Provider(name="XnnpackExecutionProvider", package="a source build with --use_xnnpack", oldest_opset=7),
+    Provider(
+        name="WebNNExecutionProvider",
+        package="onnxruntime-web",
+        compiles=True,
+        static_shapes=True,
+        concurrent_runs=False,
+    ),
+    Provider(
+        name="XnnpackExecutionProvider",
+        package="a source build with --use_xnnpack",
+        oldest_opset=7,
+        concurrent_runs=False,
+    ),
 )
 
 CPU = "CPUExecutionProvider"
@@ -163,6 +183,8 @@ def render_page(provider: Provider) -> str:
             lines.append("  It takes no node whose shapes are not all fixed.")
         if provider.sessions_per_device:
             lines.append(f"  Sessions at a time on its device: {provider.sessions_per_device}.")
+        if not provider.concurrent_runs:
+            lines.append("  A session of it runs one batch at a time.")
         if not provider.claims_nodes:
             lines.append("  It takes no node of a graph.")
         if provider.plugin:

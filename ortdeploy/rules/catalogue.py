@@ -12,6 +12,7 @@ from ortdeploy.rules.protocol import RuleModule
 SPEC_RULES: tuple[str, ...] = (
     "adapter-for-another-model",
     "adapter-placement",
+    "concurrent-runs",
     "contradictory-memory",
     "contradictory-option",
     "crowded-device",
@@ -39,6 +40,7 @@ SPEC_RULES: tuple[str, ...] = (
     "unknown-component",
     "unknown-provider",
     "unreachable-provider",
+    "unusable-auto-threads",
     "unused-declaration",
 )
 

@@ -10,7 +10,7 @@ Example:
     limits: {memory: 256MiB}
     batch: {size: 512}              # whose activations take 800 MiB
 
-How to fix: the message names the largest batch that fits, where there is one. Otherwise open fewer sessions, write
+How to fix: the message names the largest batch, and the number of sessions, that fit, where there are. Otherwise write
 memory: lean, or raise the limit.
 """
 
@@ -55,10 +55,12 @@ def _advice(job: "ResolvedJob", forecast: "MemoryForecast") -> str:
     process = next((part.size for part in forecast.parts if part.what == "process"), 0)
     if forecast.limit is not None and process >= forecast.limit:
         return f"Python with ONNX Runtime alone takes {format_size(process)}; raise the limit above that."
-    if forecast.fitting is not None:
-        return f"batch: {{size: {forecast.fitting}}} fits."
+    smaller = [] if forecast.fitting is None else [f"batch: {{size: {forecast.fitting}}}"]
+    smaller += [] if forecast.count is None else [f"count: {forecast.count} for its sessions"]
+    if smaller:
+        return f"{' fits, and so does '.join(smaller)}{' fits' if len(smaller) == 1 else ''}."
     if job.model.spec.sessions_at_once > 1:
-        return "Open fewer sessions at once, or raise the limit."
+        return "Open fewer sessions, of fewer callers, or raise the limit."
     if job.model.spec.memory.profile != "lean":
         return "No smaller batch fits. Write memory: lean for the model, or raise the limit."
     return "No smaller batch fits. Take a smaller model, or raise the limit."

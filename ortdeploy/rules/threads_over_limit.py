@@ -9,13 +9,14 @@ Example:
     …
     limits: {threads: 2}
 
-How to fix: leave intra_op_num_threads out, raise the limit, or open fewer sessions at once.
+How to fix: leave intra_op_num_threads out, raise the limit, or open fewer sessions at once, with fewer callers.
 """
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ortdeploy.rules.protocol import Finding, Rule
+from ortdeploy.thread_budget import threads_at_work
 
 if TYPE_CHECKING:
     from ortdeploy.manifest.spec import Spec
@@ -28,13 +29,14 @@ def check(spec: "Spec") -> Iterator[Finding]:
     for job, model in pairs:
         limit = job.limits.threads or 0
         written = model.session.get("intra_op_num_threads", 0)
-        threads = model.sessions_at_once * (written or 1)
+        threads = threads_at_work(model, written or 1)
         if threads > limit:
             each = f"{written} threads each" if written else "a thread each"
+            each += f" and {model.callers} callers" if model.callers > 1 else ""
             detail = (
                 f'Job "{job.name}" may use {limit} threads, and the {model.sessions_at_once} sessions of '
                 f'model "{model.name}" have {each}. Leave intra_op_num_threads out, raise limits: {{threads: …}}, or '
-                "open fewer sessions at once."
+                "open fewer sessions, with fewer callers."
             )
             at = (*model.at, "session", "intra_op_num_threads") if written else model.at
             yield Finding(at=at, detail=detail, key=True, model=model.name, job=job.name)

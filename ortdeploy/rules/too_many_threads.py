@@ -11,17 +11,15 @@ Example:
 How to fix: set intra_op_num_threads to at most the number that the message names.
 """
 
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import Certainty, Severity
 from ortdeploy.rules.protocol import Finding, Rule
-from ortdeploy.thread_budget import threads_of_session, with_threads
+from ortdeploy.thread_budget import threads_at_work, threads_of_session, usable_cores, with_threads
 
 if TYPE_CHECKING:
     from ortdeploy.deployment import Deployment
-    from ortdeploy.facts import MachineFacts
 
 RULE = Rule(
     id="too-many-threads", summary="More threads than cores", severity=Severity.WARNING, certainty=Certainty.MACHINE
@@ -32,23 +30,19 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
     machine = deployment.facts.machine
     if machine is None:
         return
-    usable = _usable_cores(machine)
-    for model in deployment.models:
+    usable = usable_cores(machine)
+    for model in (model for model in deployment.models if not model.spec.auto_threads):
         jobs = (job for job in deployment.spec.jobs if model.spec in deployment.spec.models_of(job))
         limited = threads_of_session(model.spec, [job.limits.threads for job in jobs])
         written = with_threads(model.spec.session, limited).get("intra_op_num_threads", 0)
         sessions = model.spec.sessions_at_once
-        if sessions * (written or machine.cores) <= usable:
+        if threads_at_work(model.spec, written or machine.cores) <= usable:
             continue
         at = (*model.spec.at, "session", "intra_op_num_threads") if written else model.spec.at
         threads = f"{sessions} times {written or machine.cores}" if sessions > 1 else str(written or machine.cores)
         limit = f"{machine.cores} cores" + (f", of which its quota allows {usable}" if usable < machine.cores else "")
         detail = (
             f'Model "{model.spec.name}" gets {threads} threads, and the machine has {limit}. '
-            f"Set session: {{intra_op_num_threads: {max(1, usable // sessions)}}}."
+            f"Set session: {{intra_op_num_threads: {threads_of_session(model.spec, [usable])}}}."
         )
         yield Finding(at=at, detail=detail, key=True, model=model.spec.name)
-
-
-def _usable_cores(machine: "MachineFacts") -> int:
-    return machine.cores if machine.cpu_quota is None else min(machine.cores, max(1, math.ceil(machine.cpu_quota)))

@@ -105,7 +105,9 @@ def _render_one(plan: "Plan", paint: Paint, *, verbose: bool) -> str:
 
 def _render_session(step: "OpenSession", paint: Paint) -> Iterator[str]:
     chains = [
-        (f"{candidate.count} times " if candidate.count > 1 else "") + ", ".join(map(_provider, candidate.providers))
+        (f"{candidate.count} times " if candidate.count > 1 else "")
+        + ", ".join(map(_provider, candidate.providers))
+        + (f", {candidate.callers} callers" if candidate.callers > 1 else "")
         for candidate in step.candidates
     ]
     model = f"{PurePath(step.path).name} (sha256 {step.sha256[:12]}…)"
@@ -118,6 +120,8 @@ def _render_session(step: "OpenSession", paint: Paint) -> Iterator[str]:
         elif candidate.predicted and len(candidate.providers) > 1:
             counts = ", ".join(f"{count} on {provider}" for provider, count in candidate.predicted.items())
             yield f"    {candidate.name}: predicted nodes, before optimization: {counts}"
+    if step.layouts:
+        yield f"    the best of these is measured: {'; '.join(layout.name for layout in step.layouts)}"
     if step.options:
         yield f"    session options{_options(dict(step.options))}"
 

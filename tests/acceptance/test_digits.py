@@ -2,6 +2,8 @@
 
 import csv
 import io
+import json
+import os
 import shutil
 from pathlib import Path
 
@@ -65,3 +67,28 @@ def test_model_and_pictures_are_small_and_named_with_their_licence() -> None:
     files = [path for path in EXAMPLES.rglob("*") if path.is_file() and not made & set(path.parts)]
     assert sum(path.stat().st_size for path in files) < 3_000_000
     assert "CC BY 4.0" in (EXAMPLES / "README.md").read_text()
+
+
+def test_several_callers_of_one_session_read_the_same_digits(cli: Cli, examples: Path) -> None:
+    sessions = "models.digits.sessions=[{name: cpu, providers: [CPU], callers: 2}]"
+    manifest = (examples / "digits.yaml").read_text().replace("    providers: [CPU]\n", "")
+    (examples / "digits.yaml").write_text(manifest)
+    result = cli("apply", examples / "digits.yaml", "--set", sessions, "--set", "jobs.read.batch.size=8")
+    assert result.code == 0, result.out + result.err
+    report = json.loads((examples / "outbox/digits/_run.json").read_text())
+    assert [one["instance"] for one in report["sessions"]] == [0, 1]
+    assert sum(one["rows"] for one in report["sessions"]) == 360
+    rows = read_result(examples / "outbox/digits")
+    probabilities = plain_probabilities(examples, rows)
+    assert [int(row["digit"]) for row in rows] == probabilities.argmax(axis=1).tolist()
+
+
+def test_threads_auto_measures_once_and_reads_the_same_digits(cli: Cli, examples: Path) -> None:
+    auto = ["--set", "models.digits.threads=auto", "--set", "models.digits.session={}"]
+    planned = cli("plan", examples / "digits.yaml", *auto)
+    assert "the best of these is measured" in planned.out or len(os.sched_getaffinity(0)) == 1, planned.out
+    assert cli("apply", examples / "digits.yaml", *auto).code == 0
+    report = json.loads((examples / "outbox/digits/_run.json").read_text())
+    assert report["rows"]["committed"] == 360
+    if len(os.sched_getaffinity(0)) > 1:
+        assert report["layout"] in planned.out

@@ -1,5 +1,6 @@
 """`batch: {size: auto}`: the size is found on the first rows, remembered, and kept by a job that goes on."""
 
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,7 +11,8 @@ from executor.test_executor import plan_for, rows, save
 from structlog.testing import capture_logs
 from support.fakes import Counter, FakeRuntime, double
 
-from ortdeploy.batch_choice import SIZES, BatchMemory
+from ortdeploy.batch_choice import SIZES
+from ortdeploy.choices import FILE, Choices
 from ortdeploy.diagnostics import OutOfMemoryError
 from ortdeploy.executor import Execution
 from ortdeploy.ledger import open_ledger, read_outputs
@@ -47,7 +49,7 @@ def execute(folder: Path, plan: Plan, runtime: FakeRuntime, stop_after: int | No
             ledger=ledger,
             observer=observer,
             stop=lambda: stop_after is not None and len(observer.seen) >= stop_after,
-            batch_sizes=BatchMemory(folder / ".ortdeploy"),
+            choices=Choices(folder / ".ortdeploy"),
         )
         (result,) = execution.run()
     return result
@@ -77,7 +79,7 @@ def test_a_job_that_goes_on_keeps_its_size(tmp_path: Path) -> None:
     save(tmp_path, range(4000))
     plan = auto(plan_for(tmp_path, 4000, rows_per_part=1000))
     assert execute(tmp_path, plan, slow_up_to(16), stop_after=2).status is Status.INTERRUPTED
-    (tmp_path / ".ortdeploy/batch-sizes.json").unlink()
+    (tmp_path / ".ortdeploy" / FILE).unlink()
     runtime = FakeRuntime(double)
     assert execute(tmp_path, plan, runtime).status is Status.DONE
     assert max(sizes(runtime)) == 16
@@ -106,10 +108,23 @@ def test_few_rows_and_rows_that_cannot_be_fed_leave_a_size(tmp_path: Path) -> No
     assert record.batch_size in SIZES
 
 
-def test_a_memory_that_cannot_be_read_is_no_memory(tmp_path: Path) -> None:
-    for content in (b"", b"[]", b'{"sizes": []}', b'{"sizes": {"k": 3}}', b"\xff"):
-        (tmp_path / "batch-sizes.json").write_bytes(content)
-        assert BatchMemory(tmp_path).find("k") is None
-    BatchMemory(tmp_path).keep("k", 8)
-    assert BatchMemory(tmp_path).find("k") == 8
-    assert BatchMemory(None).find("k") is None
+def test_choices_that_cannot_be_read_are_no_choices(tmp_path: Path) -> None:
+    for content in (b"", b"[]", b'{"choices": []}', b'{"choices": 3}', b"\xff"):
+        (tmp_path / FILE).write_bytes(content)
+        assert Choices(tmp_path).find("k") is None
+    Choices(tmp_path).keep("k", 8)
+    assert Choices(tmp_path).find("k") == 8
+    assert Choices(None).find("k") is None
+
+
+def test_a_size_that_nobody_tries_is_not_taken_from_the_choices(tmp_path: Path) -> None:
+    save(tmp_path, range(300))
+    plan = auto(plan_for(tmp_path, 300))
+    execute(tmp_path, plan, slow_up_to(8))
+    known = json.loads((tmp_path / ".ortdeploy" / FILE).read_text())
+    known["choices"] = dict.fromkeys(known["choices"], 3)
+    (tmp_path / ".ortdeploy" / FILE).write_text(json.dumps(known))
+    (tmp_path / "out").rename(tmp_path / "old")
+    execute(tmp_path, plan, slow_up_to(8))
+    (record,) = (one for one in read_outputs(tmp_path / ".ortdeploy") if one.status == "done")
+    assert record.batch_size in SIZES

@@ -1,6 +1,7 @@
 """What jobs are predicted to take, on real graphs; and jobs that are held to limits, on real sessions."""
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -124,6 +125,26 @@ def test_a_plan_over_its_limit_is_refused_with_the_batch_that_fits(wide: Path, c
     planned = cli("plan", write(wide, top="limits: {memory: 200MiB}", size=128))
     assert planned.code == 0, planned.err
     assert "MiB of 200 MiB predicted" in planned.out
+
+
+def test_a_plan_over_its_limit_is_refused_with_the_number_of_sessions_that_fits(wide: Path, cli: Cli) -> None:
+    sessions = ", session: {intra_op_num_threads: 1}, sessions: [{name: cpu, providers: [CPU], count: 4}]"
+    refused = cli("plan", write(wide, top="limits: {memory: 210MiB}", model=sessions, size=128))
+    assert refused.code == 1
+    said = " ".join((refused.out + refused.err).split())
+    assert "batch: {size: 32} fits, and so does count: 1 for its sessions." in said
+    fitting = sessions.replace("count: 4", "count: 1")
+    planned = cli("plan", write(wide, top="limits: {memory: 210MiB}", model=fitting, size=128))
+    assert planned.code == 0, planned.err
+
+
+def test_ways_to_use_threads_that_memory_has_no_room_for_are_not_measured(wide: Path, cli: Cli) -> None:
+    if len(os.sched_getaffinity(0)) == 1:
+        pytest.skip("one core has one way to use it")
+    planned = cli("plan", write(wide, top="limits: {memory: 200MiB, threads: 2}", model=", threads: auto", size=128))
+    assert "is measured: 1 session of 2 threads; 1 session of 1 thread\n" in planned.out
+    planned = cli("plan", write(wide, top="limits: {memory: 400MiB, threads: 2}", model=", threads: auto", size=128))
+    assert "is measured: 1 session of 2 threads; 1 session of 1 thread with 2 callers; 2 sess" in planned.out
 
 
 @pytest.mark.parametrize("limit", ["200MiB", "180MiB"])
