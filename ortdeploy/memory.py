@@ -2,6 +2,7 @@
 
 import ctypes
 import sys
+import time
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,35 @@ _LIMIT_FILES = ("memory.max", "memory.limit_in_bytes")
 def resident_memory() -> int | None:
     """Return the resident set of this process in bytes; None where the system does not tell."""
     return _kib_of("/proc/self/status", "VmRSS:")
+
+
+class _Held:
+    """Knows how much of the resident set is counted more than once."""
+
+    SECONDS_BETWEEN = 0.1  # asking takes the kernel a walk over all pages, up to a few milliseconds
+
+    def __init__(self) -> None:
+        self._looked = float("-inf")
+        self._twice = 0
+
+    def bytes(self) -> int | None:
+        resident = resident_memory()
+        if resident is not None and time.monotonic() - self._looked > self.SECONDS_BETWEEN:
+            self._twice = max(resident - (proportional_memory() or resident), 0)
+            self._looked = time.monotonic()
+        return None if resident is None else max(resident - self._twice, 0)
+
+
+_held = _Held()
+
+
+def held_memory() -> int | None:
+    """Return the resident set of this process with pages that are mapped several times counted once, in bytes.
+
+    Weights that several sessions map are such pages, and libraries that other processes use too. What is counted twice
+    is looked up again after a tenth of a second.
+    """
+    return _held.bytes()
 
 
 def allocated_memory() -> int | None:

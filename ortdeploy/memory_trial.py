@@ -180,8 +180,10 @@ def _weight_bytes(job: ResolvedJob) -> int:
 
 
 def _kept_bytes(model: ResolvedModel) -> float:
-    """Return what open sessions keep of weights, the CPU's for the probe run among them."""
+    """Return what open sessions keep of weights, with the probe run's; those of kept models are mapped once."""
     weights, sessions = model.facts.weights, _sessions(model)
+    if model.spec.cache and all({p.name for p in session.chain} == {CPU} for session in sessions):
+        return weights.size
     probed = any({p.name for p in session.chain} != {CPU} for session in sessions) and model.spec.probe is not None
     kept = _KEPT * (weights.size - weights.of_convolutions) + _KEPT_CONVOLUTIONS * weights.of_convolutions
     return kept * (_count(model) + probed)

@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from typing import Self
 
-from ortdeploy.memory import allocated_memory, memory_of_the_group, resident_memory, trim_memory
+from ortdeploy.memory import allocated_memory, held_memory, memory_of_the_group, trim_memory
 
 NEAR = 0.9
 """From this share of the limit on, batches get smaller."""
@@ -67,7 +67,7 @@ class MemoryWatch:
         return self.limit is not None and self._is_over(1.0)
 
     def _is_over(self, share: float) -> bool:
-        self.resident = resident_memory() or 0
+        self.resident = held_memory() or 0
         return self.limit is not None and self.resident > self.limit * share
 
 
@@ -101,7 +101,7 @@ class MemoryBound:
 
     def renew(self) -> None:
         """Leave room for what lies between the resident set and the limit."""
-        allocated, resident = allocated_memory(), resident_memory()
+        allocated, resident = allocated_memory(), held_memory()
         if self._before is not None and allocated is not None and resident is not None and self.limit is not None:
             room = max(self.limit - resident, 0) + self._stacks
             hard = self._before[1]

@@ -19,7 +19,7 @@ from ortdeploy.element_types import numpy_dtype
 from ortdeploy.plan import LoadAdapter, OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.providers.options import serialise
-from ortdeploy.runtime.model_cache import CacheEntry, cache_options, reuse_options, took_nodes
+from ortdeploy.runtime.model_cache import CacheEntry, cache_options, maps_weights, reuse_options, took_nodes
 from ortdeploy.runtime.native_library import preload
 from ortdeploy.runtime.ort_values import needs_ort_values, run_with_ort_values
 from ortdeploy.runtime.plugins import describe, ep_devices, register
@@ -200,7 +200,12 @@ def _open_and_keep(step: OpenSession, candidate: PlannedSession, entry: CacheEnt
         if not took_nodes(candidate, session.placement):
             entry.abandon()
             return session
-        entry.keep(session.placement)
+        placement = session.placement
+        entry.keep(placement)
+        if maps_weights(candidate):
+            del session  # its weights are its own
+            session = _open(step, candidate, entry.path, reuse_options(candidate))
+            session.placement = placement
         session.cache = "made"
     except (OrtdeployError, OSError) as error:
         entry.abandon()

@@ -26,7 +26,7 @@ class Process:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, base: int, of_a_row: int) -> None:
         self.runtime = FakeRuntime(double)
         self.base, self.of_a_row = base, of_a_row
-        monkeypatch.setattr(memory_watch, "resident_memory", self.resident)
+        monkeypatch.setattr(memory_watch, "held_memory", self.resident)
         monkeypatch.setattr(memory_watch, "allocated_memory", lambda: None)
         monkeypatch.setattr(memory_watch, "_SECONDS_BETWEEN_LOOKS", 0.0)
 

@@ -15,6 +15,7 @@ from support.models import save_model
 from support.plugins import needs_qnn, report
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.memory import held_memory, proportional_memory, resident_memory, trim_memory
 from ortdeploy.plan import OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.runtime import model_cache, session
 from ortdeploy.runtime.model_cache import MADE_BY, MODEL
@@ -85,6 +86,34 @@ def test_an_optimized_graph_is_made_once_and_used_again_with_the_same_numbers(op
     assert {path.name for path in opener.entry.iterdir()} == {MODEL, MADE_BY}
 
 
+def test_sessions_and_processes_share_the_weights_of_what_is_kept(tmp_path: Path) -> None:
+    size = 8 * 1024 * 1024
+    wide = np.random.default_rng(0).standard_normal((1024, 2048)).astype(np.float32)
+    path = save_model(
+        tmp_path / "wide.onnx",
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        {"x": (TensorProto.FLOAT, ["batch", 1024])},
+        {"y": (TensorProto.FLOAT, ["batch", 2048])},
+        {"w": wide},
+    )
+    opener = Opener(tmp_path)
+    rows = np.ones((2, 1024), np.float32)
+    expected = opener.open(path=str(path), cache=False).run(["y"], {"x": rows}, ())[0]
+    taken: list[int] = []
+    opened = []
+    for _ in range(4):
+        before = proportional_memory()
+        opened.append(opener.open(path=str(path), sha256="wide"))
+        assert np.array_equal(opened[-1].run(["y"], {"x": rows}, ())[0], expected)
+        trim_memory()
+        after = proportional_memory()
+        if before is None or after is None:
+            pytest.skip("this system does not tell the memory that is shared")
+        taken.append(after - before)
+    assert max(taken[1:]) < size / 2, taken
+    assert (resident_memory() or 0) - (held_memory() or 0) > 2 * size
+
+
 def test_without_the_manifests_word_nothing_is_kept(opener: Opener) -> None:
     assert opener.open(cache=False).cache is None
     assert not opener.cache.exists()
@@ -102,6 +131,16 @@ def test_what_does_not_fit_any_more_is_made_anew(opener: Opener, changes: dict[s
     assert opener.open(**changes).cache == f"made anew: {why}"
     assert str(opener.open(**changes).cache).startswith("reused")
     assert len(list(opener.cache.iterdir())) == 1
+
+
+def test_threads_and_memory_do_not_change_what_is_kept(opener: Opener) -> None:
+    opener.open()
+    running = {
+        "intra_op_num_threads": 1,
+        "enable_cpu_mem_arena": False,
+        "config": {"session.intra_op.allow_spinning": False},
+    }
+    assert str(opener.open(options=running).cache).startswith("reused")
 
 
 @pytest.mark.parametrize(
@@ -143,12 +182,15 @@ def test_an_entry_that_cannot_be_opened_is_made_anew(opener: Opener, monkeypatch
     opener.open()
     opened = session._open  # noqa: SLF001  what opens a session, to make it fail once
 
-    def refuse_cached(step: Any, candidate: Any, path: Path | None = None, more: Any = None) -> Any:
-        if path is not None:
+    refused: list[Path] = []
+
+    def refuse_once(step: Any, candidate: Any, path: Path | None = None, more: Any = None) -> Any:
+        if path is not None and not refused:
+            refused.append(path)
             raise OrtdeployError("EPContext node is not compatible")
         return opened(step, candidate, path, more)
 
-    monkeypatch.setattr(session, "_open", refuse_cached)
+    monkeypatch.setattr(session, "_open", refuse_once)
     assert opener.open().cache == "made anew: EPContext node is not compatible"
 
 
