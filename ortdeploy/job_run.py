@@ -23,6 +23,7 @@ from ortdeploy.job_statistics import JobStatistics
 from ortdeploy.leaks import LeakWatch
 from ortdeploy.ledger import Ledger, OutputRecord, Part, now
 from ortdeploy.live import Live
+from ortdeploy.memory import memory_now
 from ortdeploy.memory_watch import MemoryWatch
 from ortdeploy.merges import complete_merges
 from ortdeploy.native_output import because
@@ -87,6 +88,7 @@ class JobRun:
         self._budget = ErrorBudget(step, 0)
         self._memory = MemoryWatch(step.memory_limit, len(opened.sessions) + 1, trim=step.trim)
         self._leak = LeakWatch()
+        self._memory_by_stage = dict(opened.memory)
         self._state: State | None = None
         self._committed_state: str | None = None
         self._done = 0
@@ -231,6 +233,8 @@ class JobRun:
         try:
             for one in finished:
                 self._log_block(one)
+                if "first_rows" not in self._memory_by_stage:
+                    self._memory_by_stage["first_rows"] = memory_now()
                 self._state = one.outcome.state or self._state
                 self._budget.note(one.block, one.outcome.failed)
                 self._done += one.block.count
@@ -423,6 +427,7 @@ class JobRun:
                 members=self._stream.members,
                 tried={one.session: one.reason for one in self._opened.tried},
                 layout=self._opened.layout,
+                memory={**self._memory_by_stage, "last_rows": memory_now()},
                 seconds=self._statistics.seconds,
             )
             if self._upload is not None:

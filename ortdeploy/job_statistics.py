@@ -23,6 +23,7 @@ class JobStatistics:
         """Take the numbers of the earlier runs, and who measures in this one."""
         self._begin = time.perf_counter()
         self._usage = process_usage()
+        self._cpu = time.thread_time()
         self._earlier = earlier
         self._seconds_before = float(earlier.get("seconds", 0.0))
         self._stream = stream
@@ -80,7 +81,15 @@ class JobStatistics:
             "write": [self._writer.write_times],
             "commit": [self._writer.sync_times, self._commit_times],
         }
-        return {name: sum_of([*now[name], self._stages_before.get(name, Histogram())]) for name in STAGES}
+        stages = {name: sum_of([*now[name], self._stages_before.get(name, Histogram())]) for name in STAGES}
+        stages["run"].cpu += self._cpu_of_sessions()
+        return stages
+
+    def _cpu_of_sessions(self) -> float:
+        """Return what the sessions' own threads have used of the processors: what no thread of the job has."""
+        usage = process_usage()
+        used = sum(usage[name] - self._usage[name] for name in usage if name.startswith("cpu_seconds"))
+        return max(used - (time.thread_time() - self._cpu) - self._stream.cpu_seconds, 0.0)
 
 
 def run_share(statistics: Mapping[str, Any]) -> float | None:

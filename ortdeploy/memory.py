@@ -121,6 +121,15 @@ def proportional_memory() -> int | None:
     return _kib_of("/proc/self/smaps_rollup", "\nPss:")
 
 
+def memory_now() -> dict[str, int | None]:
+    """Return what this process takes at this moment, as reports have it: resident, proportional, the peak so far."""
+    return {
+        "resident_bytes": resident_memory(),
+        "proportional_bytes": proportional_memory(),
+        "peak_bytes": peak_memory(),
+    }
+
+
 def process_usage() -> dict[str, float]:
     """Return what this process has used so far: seconds of processors, page faults, switches; nothing on Windows."""
     try:

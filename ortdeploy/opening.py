@@ -3,11 +3,12 @@
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import structlog
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.memory import memory_now
 from ortdeploy.native_output import because
 from ortdeploy.placement import check_placement
 from ortdeploy.plan import OpenSession, PlannedSession, on_cpu
@@ -46,7 +47,8 @@ class OpenedSession:
 class OpenedModel:
     """The open sessions of a model, the candidates that are left, and the sessions that were passed over.
 
-    `dispensable`: the others go on when the provider of one fails. `step` is what they were opened by.
+    `dispensable`: the others go on when the provider of one fails. `step` is what they were opened by, `memory` that of
+    the process before and after.
     """
 
     sessions: tuple[OpenedSession, ...]
@@ -54,6 +56,7 @@ class OpenedModel:
     tried: tuple[TriedSession, ...] = ()
     dispensable: bool = False
     step: OpenSession | None = None
+    memory: Mapping[str, Mapping[str, int | None]] = field(default_factory=dict)
 
     @property
     def layout(self) -> str | None:
@@ -78,15 +81,22 @@ class ModelOpener:
         self, step: OpenSession, candidates: Sequence[PlannedSession], tried: tuple[TriedSession, ...] = ()
     ) -> OpenedModel:
         """Open what `use` asks for among the candidates. Raises OrtdeployError when none, or not all, can be opened."""
-        if step.use == "all":
-            return self._open_all(step, candidates, tried)
+        before = memory_now()
+        open_some = self._open_all if step.use == "all" else self._open_first
+        opened = open_some(step, candidates, tried)
+        return replace(opened, step=step, memory={"before_opening": before, "opened": memory_now()})
+
+    def _open_first(
+        self, step: OpenSession, candidates: Sequence[PlannedSession], tried: tuple[TriedSession, ...]
+    ) -> OpenedModel:
+        """Open the first candidate that can be opened."""
         for index, candidate in enumerate(candidates):
             try:
                 sessions = tuple(self._open_candidate(step, candidate))
             except OrtdeployError as error:
                 tried = (*tried, _passed_over(step, candidate, error))
                 continue
-            return OpenedModel(sessions=sessions, rest=tuple(candidates[index + 1 :]), tried=tried, step=step)
+            return OpenedModel(sessions=sessions, rest=tuple(candidates[index + 1 :]), tried=tried)
         raise OrtdeployError("; ".join(one.reason for one in tried) or f'model "{step.model}" has no session')
 
     def _open_all(
@@ -102,7 +112,7 @@ class ModelOpener:
         dispensable = step.on_unavailable == "next"
         if not sessions or (tried and not dispensable):
             raise OrtdeployError("; ".join(one.reason for one in tried))
-        return OpenedModel(sessions=tuple(sessions), tried=tried, dispensable=dispensable, step=step)
+        return OpenedModel(sessions=tuple(sessions), tried=tried, dispensable=dispensable)
 
     def _open_candidate(self, step: OpenSession, candidate: PlannedSession) -> Iterator[OpenedSession]:
         """Open a candidate as many times as the plan says, each for its callers; the first is compared with the CPU."""

@@ -10,7 +10,6 @@ from typing import Any
 from ortdeploy.job_statistics import run_share
 from ortdeploy.ledger import OutputRecord
 from ortdeploy.masking import masked
-from ortdeploy.memory import proportional_memory, resident_memory
 from ortdeploy.part_files import open_whole
 from ortdeploy.pipelines.component import ComposedSession
 from ortdeploy.plan import OpenSession, Plan, RunJob
@@ -36,6 +35,7 @@ def write_report(
     members: Sequence[Member],
     tried: Mapping[str, str],
     layout: str | None,
+    memory: Mapping[str, Mapping[str, int | None]],
     seconds: float,
 ) -> None:
     """Write the files, each whole or not at all. Raises OSError."""
@@ -73,8 +73,9 @@ def write_report(
         "memory": {
             "limit_bytes": step.memory_limit,
             "predicted_bytes": step.memory.total_of(layout) if step.memory else None,
-            "resident_bytes": resident_memory(),
-            "proportional_bytes": proportional_memory(),
+            "resident_bytes": memory["last_rows"]["resident_bytes"],
+            "proportional_bytes": memory["last_rows"]["proportional_bytes"],
+            "by_stage": {name: dict(taken) for name, taken in memory.items()},
         },
         "parts": [asdict(part) for part in record.parts],
         "provenance": dict(origins),
@@ -157,4 +158,5 @@ def _session(member: Member) -> dict[str, Any]:
 def _durations(run_times: Histogram) -> dict[str, Any]:
     shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
     percentiles = {name: run_times.percentile(share) for name, share in shares.items()}
-    return {"count": run_times.count, "seconds": round(run_times.total, 6), **percentiles}
+    seconds, cpu = round(run_times.total, 6), round(run_times.cpu, 6)
+    return {"count": run_times.count, "seconds": seconds, "cpu_seconds": cpu, **percentiles}

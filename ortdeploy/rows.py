@@ -4,6 +4,7 @@ All batches of a block are run, then postprocessed at once: what is done around 
 A failing batch is split until the bad row is alone; the rest is kept.
 """
 
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -119,6 +120,7 @@ class RowRunner:
         if self._wanted is not None:
             self._run_at_most(self._wanted)
             self._wanted = None
+        begin, before = time.thread_time(), self.postprocess_times.cpu
         block, failed = prepared.block, list(prepared.block.failed)
         if self._stateful:
             pieces: list[Piece] | None = self._run_in_turn(prepared, failed)
@@ -139,6 +141,7 @@ class RowRunner:
         columns = self._collect(block, pieces)
         skipped = self._skipped(block, pieces, failed)
         state = self._runs.state if self._stateful else None
+        self.run_times.cpu += time.thread_time() - begin - (self.postprocess_times.cpu - before)
         return Outcome(columns=columns, committed=committed, failed=failed, skipped=skipped, state=state)
 
     def go_on_from(self, state: Any) -> None:

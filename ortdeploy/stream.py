@@ -22,7 +22,7 @@ from ortdeploy.opening import OpenedSession
 from ortdeploy.plan import RunJob
 from ortdeploy.rows import Outcome, Prepared, RowRunner
 from ortdeploy.sources.protocol import Block, Source
-from ortdeploy.timing import Histogram
+from ortdeploy.timing import Histogram, timed
 from ortdeploy.window import Window
 
 log = structlog.get_logger()
@@ -39,7 +39,10 @@ class StalledError(OrtdeployError):
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """A session of the job with what it has done; `failure` says why it takes no more blocks."""
+    """A session of the job with what it has done; `failure` says why it takes no more blocks.
+
+    `cpu_seconds` are those of the thread that calls it, without the session's own threads.
+    """
 
     opened: OpenedSession
     rows: RowRunner
@@ -47,6 +50,7 @@ class Member:
     done: int = 0
     failure: str | None = None
     current: "_Ticket | None" = None
+    cpu_seconds: float = 0.0
 
     @property
     def name(self) -> str:
@@ -106,6 +110,7 @@ class Stream:
         self._closed = False
         self._progressed = time.perf_counter()
         self._reading: float | None = None
+        self._reader_cpu = 0.0
         self.read_times, self.prepare_times = Histogram(), Histogram()
         self.stopped = False
 
@@ -130,6 +135,11 @@ class Stream:
                 self._window.leave(ticket.size_bytes)
         finally:
             self._close(threads)
+
+    @property
+    def cpu_seconds(self) -> float:
+        """What the threads of the job have used of the processors, without the sessions' own."""
+        return self._reader_cpu + sum(member.cpu_seconds for member in self.members)
 
     def _thread(self, name: str, target: Callable[..., None], *arguments: object) -> threading.Thread:
         """Start a thread that logs as this one does, and does not keep the process from ending."""
@@ -159,8 +169,10 @@ class Stream:
                     if block is None:
                         self._reading = None
                         break
-                    prepared = self._prepare(block, begin)
+                    self.read_times.add(time.perf_counter() - begin, time.thread_time() - self._reader_cpu)
+                    prepared = self._prepare(block)
                     self._reading = None
+                    self._reader_cpu = time.thread_time()
                     ticket = _Ticket(prepared)
                     self._window.enter(ticket.size_bytes)
                     self._in_order.put(ticket)
@@ -176,12 +188,9 @@ class Stream:
             return False
         return self._window.wait()
 
-    def _prepare(self, block: Block, begin: float) -> Prepared:
-        read = time.perf_counter()
-        prepared = Prepared(block=block, feeds=self._feeder.whole(block))
-        self.read_times.add(read - begin)
-        self.prepare_times.add(time.perf_counter() - read)
-        return prepared
+    def _prepare(self, block: Block) -> Prepared:
+        with timed(self.prepare_times):
+            return Prepared(block=block, feeds=self._feeder.whole(block))
 
     def _serve(self, member: Member, sizes: BlockSizes) -> None:
         """Be a session: run the blocks that wait, until there are no more or the provider fails."""
@@ -209,6 +218,7 @@ class Stream:
         seconds = time.perf_counter() - begin
         member.blocks += 1
         member.done += prepared.block.count
+        member.cpu_seconds = time.thread_time()
         sizes.learn(prepared.block.count, seconds, prepared.size_bytes + outcome.size_bytes)
         self._progressed = time.perf_counter()
         return Finished(block=prepared.block, outcome=outcome, seconds=seconds)

@@ -33,16 +33,21 @@ class Pace:
 
 
 class Histogram:
-    """Counts durations in logarithmic buckets, so that ten million of them take as little room as ten."""
+    """Counts durations in logarithmic buckets, so that ten million of them take as little room as ten.
+
+    `cpu` are the seconds of processors that were used in them, as far as somebody says so.
+    """
 
     def __init__(self) -> None:
         """Begin empty."""
         self.buckets: Counter[int] = Counter()
         self.count = 0
         self.total = 0.0
+        self.cpu = 0.0
 
-    def add(self, seconds: float) -> None:
+    def add(self, seconds: float, cpu: float = 0.0) -> None:
         """Count one duration."""
+        self.cpu += cpu
         self.buckets[math.ceil(math.log2(max(seconds, 1e-9)) * _STEPS_PER_OCTAVE)] += 1
         self.count += 1
         self.total += seconds
@@ -53,12 +58,13 @@ class Histogram:
         histogram = cls()
         histogram.buckets.update({int(bucket): number for bucket, number in plain["buckets"].items()})
         histogram.count, histogram.total = plain["count"], plain["total"]
+        histogram.cpu = plain.get("cpu", 0.0)
         return histogram
 
     def plain(self) -> dict[str, Any]:
         """Return the counts as JSON has them."""
         buckets = {str(bucket): number for bucket, number in self.sorted_buckets()}
-        return {"count": self.count, "total": round(self.total, 6), "buckets": buckets}
+        return {"count": self.count, "total": round(self.total, 6), "cpu": round(self.cpu, 6), "buckets": buckets}
 
     def upper_edges(self) -> list[tuple[float, int]]:
         """Return the upper edge of each bucket, in seconds, with what it counts."""
@@ -79,6 +85,7 @@ class Histogram:
         self.buckets.update(dict(other.sorted_buckets()))
         self.count += other.count
         self.total += other.total
+        self.cpu += other.cpu
 
     def sorted_buckets(self) -> list[tuple[int, int]]:
         """Return the buckets as they are at this moment; a thread may be counting."""
@@ -96,12 +103,12 @@ class Histogram:
 
 @contextmanager
 def timed(histogram: Histogram) -> Iterator[None]:
-    """Count how long the block takes."""
-    begin = time.perf_counter()
+    """Count how long the block takes, and what its thread uses of a processor."""
+    begin, cpu = time.perf_counter(), time.thread_time()
     try:
         yield
     finally:
-        histogram.add(time.perf_counter() - begin)
+        histogram.add(time.perf_counter() - begin, time.thread_time() - cpu)
 
 
 def sum_of(histograms: Iterable[Histogram]) -> Histogram:

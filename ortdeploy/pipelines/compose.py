@@ -27,7 +27,12 @@ def compose(pipeline: PlannedPipeline, models: Mapping[str, OpenedModel]) -> Ope
         components = {name: some[index % len(some)] for name, some in shared.items()}
         sessions.append(OpenedSession(session=build(pipeline, components), candidate=candidate, instance=index))
     tried = tuple(one for opened in models.values() for one in opened.tried)
-    return OpenedModel(sessions=tuple(sessions), tried=tried)
+    return OpenedModel(sessions=tuple(sessions), tried=tried, memory=_memory(list(models.values())))
+
+
+def _memory(models: Sequence[OpenedModel]) -> Mapping[str, Mapping[str, int | None]]:
+    """Return the memory of the process before the first of some models was opened, and after the last."""
+    return {**models[-1].memory, **{key: one for key, one in models[0].memory.items() if key == "before_opening"}}
 
 
 def _all_providers(chains: Sequence[tuple[PlannedProvider, ...]]) -> tuple[PlannedProvider, ...]:

@@ -36,6 +36,8 @@ def render(report: Mapping[str, Any]) -> str:
         _section("Throughput over time, rows per second", _line(_throughput(report["timeline"]), "s")),
         _section("Durations of session.run", _bars(_latencies(report["session_run"]["buckets"]))),
         _section("Seconds by stage; stages overlap", _bars(_stages(report["stages"]))),
+        _section("Processor seconds by stage", _bars(_processor(report["stages"]))),
+        _section("Memory of the process, MiB: resident, and the peak up to then", _bars(_memory(report["memory"]))),
         _section("Failed rows by stage", _failures(report["failures"])),
         _section("Sessions", _sessions(report["sessions"])),
         _section("Made from", _facts(report)),
@@ -93,6 +95,22 @@ def _latencies(buckets: Sequence[Sequence[float]]) -> list[tuple[str, float]]:
 
 def _stages(stages: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, float]]:
     return [(name, stage["seconds"]) for name, stage in stages.items()]
+
+
+def _processor(stages: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, float]]:
+    return [(name, stage["cpu_seconds"]) for name, stage in stages.items()]
+
+
+def _memory(memory: Mapping[str, Any]) -> list[tuple[str, float]]:
+    """Return what the process took at each point of the run, with the limit and what was predicted."""
+    words = {"resident_bytes": "", "peak_bytes": ", peak"}
+    found = {
+        f"{stage.replace('_', ' ')}{words[name]}": taken[name]
+        for stage, taken in memory["by_stage"].items()
+        for name in words
+    }
+    found |= {"predicted": memory["predicted_bytes"], "limit": memory["limit_bytes"]}
+    return [(name, round(size / 2**20, 1)) for name, size in found.items() if size]
 
 
 def _failures(failures: Mapping[str, Mapping[str, int]]) -> str:

@@ -80,6 +80,18 @@ def test_the_page_is_whole_and_needs_nothing_else(report: dict[str, Any]) -> Non
     assert "<b>name</b>" not in page
 
 
+def test_stages_tell_processor_seconds_and_memory(report: dict[str, Any]) -> None:
+    used = sum(stage["cpu_seconds"] for stage in report["stages"].values())
+    process = report["process"]
+    assert 0 < used <= process["cpu_seconds_user"] + process["cpu_seconds_system"] + 0.01
+    assert report["stages"]["run"]["cpu_seconds"] > 0
+    by_stage = report["memory"]["by_stage"]
+    assert list(by_stage) == ["before_opening", "opened", "first_rows", "last_rows"]
+    peaks = [taken["peak_bytes"] for taken in by_stage.values()]
+    assert peaks == sorted(peaks)
+    assert all(0 < taken["proportional_bytes"] <= taken["peak_bytes"] for taken in by_stage.values())
+
+
 def test_a_page_of_a_run_that_has_measured_nothing_is_whole(report: dict[str, Any]) -> None:
     empty = copy.deepcopy(report)
     empty |= {"timeline": [], "failures": {}, "ended": None, "reason": "the <disk> is full", "peak_memory_bytes": None}
@@ -105,9 +117,10 @@ def test_a_browser_shows_the_plots_and_asks_for_nothing(report: dict[str, Any], 
     assert requests == "1"  # the page itself
     assert found["titles"] == [
         "Throughput over time, rows per second", "Durations of session.run", "Seconds by stage; stages overlap",
+        "Processor seconds by stage", "Memory of the process, MiB: resident, and the peak up to then",
         "Failed rows by stage", "Sessions", "Made from",
     ]  # fmt: skip
-    assert found["drawn"] == [True] * 4
+    assert found["drawn"] == [True] * 6
     assert found["line"]
     assert found["bars"] > 5
     assert found["outside"] <= 0
