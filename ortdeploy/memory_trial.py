@@ -29,7 +29,7 @@ _PROCESS = 98 * _MIB
 _PROVIDER = {"OpenVINO": 120 * _MIB, "QNN": 60 * _MIB, "CUDA": 400 * _MIB, "Tensorrt": 600 * _MIB}
 """What a provider's own libraries add to it."""
 
-_PYARROW = 45 * _MIB
+_PYARROW, _PILLOW = 45 * _MIB, 8 * _MIB
 
 _KEPT, _KEPT_CONVOLUTIONS = 1.1, 1.3
 """Weights of an open session, in units of their size: packed once, and reordered for convolutions."""
@@ -165,7 +165,9 @@ def _process_bytes(job: ResolvedJob) -> int:
     names = {p.name for model in job.models for session in _sessions(model) for p in session.chain}
     shorts = {provider.short for name in names if (provider := find_provider(name))}
     tables = {"parquet", "arrow"} & {job.input.format, job.spec.output.format}
-    return _PROCESS + sum(_PROVIDER.get(short, 0) for short in shorts) + (_PYARROW if tables else 0)
+    pictures = job.input.format == "image" or job.spec.output.images
+    libraries = (_PYARROW if tables else 0) + (_PILLOW if pictures else 0)
+    return _PROCESS + sum(_PROVIDER.get(short, 0) for short in shorts) + libraries
 
 
 def _sessions(model: ResolvedModel) -> Sequence[ResolvedSession]:
