@@ -4,10 +4,11 @@ A trial is a run of the job itself on its own rows for some seconds; who runs it
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ortdeploy.manifest.spec import JobSpec, ModelSpec, Spec
+from ortdeploy.thread_budget import Layout, layouts
 
 BATCHES = tuple(2**power for power in range(11))
 _PATIENCE = 2  # one slower size may be noise
@@ -25,14 +26,14 @@ class Setting:
     chain: str | None = None
     threads: int | None = None
     sessions: int | None = None
+    callers: int | None = None
     batch: int | None = None
     memory: str | None = None
 
     @property
     def text(self) -> str:
         """`batch 64, threads 2`; `as it is` for the manifest's own settings."""
-        names = ("chain", "threads", "sessions", "batch", "memory")
-        return ", ".join(f"{name} {value}" for name in names if (value := getattr(self, name)) is not None) or AS_IT_IS
+        return ", ".join(f"{name} {value}" for name, value in asdict(self).items() if value is not None) or AS_IT_IS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,12 +113,13 @@ class Search:
             yield from (replace(best, chain=name) for name in self.spec.chains)
 
     def _threads(self, best: Setting) -> Iterator[Setting]:
-        """Yield layouts: so many sessions of so many threads, no more than there are cores."""
-        counts = [count for count in (1, 2, 4, 8, 16, 32, 64) if count <= self.cores]
+        """Yield layouts of threads, sessions and callers, of no more threads than there are cores."""
         several = len(self._models) == 1 and self.job.pipeline is None and can_change_count(self._models[0])
-        for sessions in counts if several else [1]:
-            for threads in (count for count in counts if count * sessions <= self.cores):
-                yield replace(best, threads=threads, sessions=sessions if sessions > 1 else None)
+        for layout in layouts(self.cores) or (Layout(),):
+            if several or layout.sessions == layout.callers == 1:
+                sessions = layout.sessions if layout.sessions > 1 else None
+                callers = layout.callers if layout.callers > 1 else None
+                yield replace(best, threads=layout.threads, sessions=sessions, callers=callers)
 
     def _batches(self, best: Setting) -> Iterator[Setting]:
         """Yield batch sizes upwards, until several in a row are no better than the best of those before them."""
@@ -165,11 +167,13 @@ def _of_model(setting: Setting, model: ModelSpec) -> dict[str, Any]:
     change: dict[str, Any] = {}
     if setting.chain is not None:
         change["providers"] = setting.chain
-    if setting.sessions is not None:
+    if setting.sessions is not None or setting.callers is not None:
         own = model.sessions[0]
         name = own.name if own.at != model.at else "cpu"
         chain: Any = own.chain_name or [entry.name for entry in own.chain]
-        change["sessions"] = [{"name": name, "providers": chain, "count": setting.sessions}]
+        several = {"count": setting.sessions} if setting.sessions is not None else {"callers": setting.callers}
+        change["sessions"] = [{"name": name, "providers": chain, **several}]
+    if setting.sessions is not None:
         change["session"] = {"config": {"session.intra_op.allow_spinning": False}}
     if setting.threads is not None:
         change.setdefault("session", {})["intra_op_num_threads"] = setting.threads
@@ -180,9 +184,8 @@ def _of_model(setting: Setting, model: ModelSpec) -> dict[str, Any]:
 
 def as_plain(trial: Trial) -> dict[str, Any]:
     """Return a trial as JSON has it."""
-    setting = {name: getattr(trial.setting, name) for name in ("chain", "threads", "sessions", "batch", "memory")}
     measured = {"rows_per_second": trial.rows_per_second, "p99": trial.p99, "memory": trial.memory}
-    return {"setting": setting, **measured, "refused": trial.refused}
+    return {"setting": asdict(trial.setting), **measured, "refused": trial.refused}
 
 
 def from_plain(data: Mapping[str, Any]) -> Trial:

@@ -82,9 +82,30 @@ def test_sessions_and_threads_never_exceed_the_cores() -> None:
         )
     )
     pair[0].best()
-    layouts = {(setting.sessions or 1, setting.threads or 1) for setting in tried}
-    assert layouts >= {(1, 1), (1, 4), (2, 2), (4, 1)}
-    assert all(sessions * threads <= 4 for sessions, threads in layouts)
+    layouts = {(setting.sessions or 1, setting.callers or 1, setting.threads or 1) for setting in tried}
+    assert layouts >= {(1, 1, 1), (1, 1, 4), (2, 1, 2), (4, 1, 1), (1, 4, 1)}
+    assert all(sessions * (threads + callers - 1) <= 4 for sessions, callers, threads in layouts)
+
+
+@pytest.mark.parametrize(
+    ("setting", "model"),
+    [
+        (
+            Setting(sessions=2, threads=1),
+            "sessions: [{name: cpu, providers: [CPU], count: 2}], "
+            "session: {intra_op_num_threads: 1, config: {session.intra_op.allow_spinning: false}}",
+        ),
+        (
+            Setting(callers=2, threads=1),
+            "sessions: [{name: cpu, providers: [CPU], callers: 2}], session: {intra_op_num_threads: 1}",
+        ),
+    ],
+)
+def test_layouts_are_written_as_sessions(setting: Setting, model: str) -> None:
+    spec = make_spec(MANIFEST.replace(", providers: a", ""))
+    written, _ = parse_document(f"models: {{digits: {{{model}}}}}".encode(), "o.yaml")
+    assert written is not None
+    assert overlay_of(setting, spec.jobs[0], spec.models) == written.data
 
 
 def test_an_overlay_reads_back_as_what_it_changes() -> None:
