@@ -16,6 +16,9 @@ DEFAULT_LOCALE = "en_US.UTF-8"
 TEXT_FORMATS = ("csv", "jsonl")
 """Formats whose numbers have no element type; they are read as what the model input takes."""
 
+EXTENSION_DOMAINS = ("ai.onnx.contrib", "com.microsoft.extensions")
+"""Domains of the operators that onnxruntime-extensions carries; all of them run on the CPU."""
+
 FORMATS_WITH_GAPS = ("arrow", "csv", "jsonl", "parquet")
 """Formats in which a value may be missing."""
 
@@ -27,6 +30,9 @@ class Package:
     module: str
     name: str
     extra: str
+
+
+EXTENSIONS = Package(module="onnxruntime_extensions", name="onnxruntime-extensions", extra="extensions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,6 +194,11 @@ class ModelFacts:
     compiled_by: tuple[str, ...] = ()
     weights: WeightFacts = WeightFacts()
     problem: Problem | None = None
+
+    @property
+    def uses_extensions(self) -> bool:
+        """Whether some of its operators come with onnxruntime-extensions."""
+        return any(node.domain in EXTENSION_DOMAINS for node in self.nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,6 +84,7 @@ class OpenSession:
 
     `shared_arena` are the settings of the process's arena where they use it; `trim`: freed memory goes back to the
     system. `layouts` are those to measure: the best of them takes the place of `candidates` and `options`.
+    `extensions`: the model has operators of onnxruntime-extensions.
     """
 
     session: str
@@ -101,6 +102,7 @@ class OpenSession:
     shared_arena: Mapping[str, int] | None = None
     trim: bool = False
     layouts: tuple[PlannedLayout, ...] = ()
+    extensions: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -540,6 +542,7 @@ def _open_session(
         run_options=with_full_paths("run", model.spec.run, folder),
         cache=model.spec.cache,
         trim=model.spec.memory.trim,
+        extensions=model.facts.uses_extensions,
     )
 
 

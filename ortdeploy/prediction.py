@@ -8,7 +8,7 @@ nodes before it assigns them.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ortdeploy.facts import Kernel, ModelFacts, NodeFacts
+from ortdeploy.facts import EXTENSION_DOMAINS, Kernel, ModelFacts, NodeFacts
 from ortdeploy.providers.catalogue import CPU, find_provider
 
 Attributes = Mapping[str, Mapping[int, Collection[str]]]
@@ -69,6 +69,8 @@ class _Placer:
 
     def place(self, node: NodeFacts) -> tuple[str | None, str]:
         """Return the provider that takes a node, none where its function's body stands in; and why none can."""
+        if node.domain in EXTENSION_DOMAINS:
+            return CPU, ""
         node = self._as_known(node)
         taker = next((name for name in self._takers if not _why_not(node, self._kernels[name])), None)
         if taker is None and _runs_as_float(node, self._kernels[CPU]):

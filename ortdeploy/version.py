@@ -4,6 +4,10 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 
 PACKAGES = ("ortdeploy", "onnxruntime", "onnx", "numpy")
+OPTIONAL = ("onnxruntime-extensions",)
+"""Packages that compute results where they are installed."""
+
+_MISSING = "not installed"
 
 
 def package_version(name: str) -> str:
@@ -11,10 +15,11 @@ def package_version(name: str) -> str:
     try:
         return version(name)
     except PackageNotFoundError:
-        return "not installed"
+        return _MISSING
 
 
 def versions() -> dict[str, str]:
     """Return what to paste into a bug report."""
-    found = {name: package_version(name) for name in PACKAGES}
+    found = {name: package_version(name) for name in (*PACKAGES, *OPTIONAL)}
+    found = {name: known for name, known in found.items() if name in PACKAGES or known != _MISSING}
     return {**found, "python": platform.python_version(), "platform": platform.platform()}

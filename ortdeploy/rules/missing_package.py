@@ -1,8 +1,8 @@
-"""What it catches: a format or step that needs a Python package which is not installed.
+"""What it catches: a format, step or model that needs a Python package which is not installed.
 
 Why: the base install stays small for devices; what only some deployments need is an extra.
 
-Example: input: {path: inbox/*.png} without Pillow.
+Example: input: {path: inbox/*.png} without Pillow; a model with operators of onnxruntime-extensions without that.
 
 How to fix: install the extra that the message names.
 """
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import Certainty
+from ortdeploy.facts import EXTENSION_DOMAINS, EXTENSIONS
 from ortdeploy.manifest.pipelines import walk
 from ortdeploy.operations.catalogue import OPERATIONS, PILLOW
 from ortdeploy.rules.protocol import Finding, Rule
@@ -21,9 +22,12 @@ if TYPE_CHECKING:
 
 RULE = Rule(id="missing-package", summary="A package is not installed", certainty=Certainty.MACHINE)
 
+_SHOWN = 3
+
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
     yield from _of_operations(deployment)
+    yield from _of_models(deployment)
     for job in deployment.jobs:
         if job.output.missing_package:
             needs = _needs(job.output.missing_package)
@@ -53,6 +57,17 @@ def _of_operations(deployment: "Deployment") -> Iterator[Finding]:
             package = OPERATIONS["resize"].PACKAGE
         if package is not None and package.module not in deployment.facts.runtime.packages:
             yield Finding(at=(*step.at, "do"), detail=f"{step.name} needs {_needs(package)}")
+
+
+def _of_models(deployment: "Deployment") -> Iterator[Finding]:
+    """Yield the models whose operators come with a package."""
+    for model in deployment.models:
+        if model.facts.uses_extensions and EXTENSIONS.module not in deployment.facts.runtime.packages:
+            shown = sorted(
+                {f"{one.domain}.{one.operator}" for one in model.facts.nodes if one.domain in EXTENSION_DOMAINS}
+            )
+            detail = f'Model "{model.spec.name}" has {", ".join(shown[:_SHOWN])}, which needs {_needs(EXTENSIONS)}'
+            yield Finding(at=(*model.spec.at, "path"), detail=detail, model=model.spec.name)
 
 
 def _needs(package: "Package") -> str:

@@ -151,6 +151,8 @@ def _open(
     options = _session_options({**step.options, **(more or {}), "config": config})
     if step.shared_arena is not None:
         _make_shared_arena(tuple(sorted(step.shared_arena.items())))
+    if step.extensions:
+        _register_extensions(options)
     if any(provider.device is None and provider.name != CPU for provider in candidate.providers):
         preload()  # ONNX Runtime looks for CUDA where the system has it, not where pip has put it
     if CPU not in {provider.name for provider in candidate.providers}:
@@ -236,6 +238,16 @@ def _session_options(options: Mapping[str, Any]) -> ort.SessionOptions:
             case _:
                 setattr(result, name, value)
     return result
+
+
+def _register_extensions(options: ort.SessionOptions) -> None:
+    """Let a session find the operators of onnxruntime-extensions. Raises OrtdeployError where it is not usable."""
+    try:
+        from onnxruntime_extensions import get_library_path  # noqa: PLC0415  an extra: few models need it
+
+        options.register_custom_ops_library(get_library_path())
+    except Exception as error:  # the binding's errors are all derived from Exception
+        raise OrtdeployError(f"onnxruntime-extensions cannot be used: {_first_line(error)}") from error
 
 
 def _run_options(options: Mapping[str, Any]) -> ort.RunOptions:
