@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +89,9 @@ def test_stages_tell_processor_seconds_and_memory(report: dict[str, Any]) -> Non
     by_stage = report["memory"]["by_stage"]
     assert list(by_stage) == ["before_opening", "opened", "first_rows", "last_rows"]
     peaks = [taken["peak_bytes"] for taken in by_stage.values()]
-    assert peaks == sorted(peaks)
-    assert all(0 < taken["proportional_bytes"] <= taken["peak_bytes"] for taken in by_stage.values())
+    some_pages = 2**20  # Linux counts them by processor, and adds up now and then
+    assert all(after >= before - some_pages for before, after in pairwise(peaks))
+    assert all(0 < taken["proportional_bytes"] <= taken["peak_bytes"] + some_pages for taken in by_stage.values())
 
 
 def test_a_page_of_a_run_that_has_measured_nothing_is_whole(report: dict[str, Any]) -> None:
