@@ -18,7 +18,7 @@ from measure import describe_machine, ortdeploy
 
 MIB = 1024 * 1024
 BATCHES = 6
-FILES, LONGEST, ROUNDS, WIDTH = 600, 384, 3, 256
+FILES, LONGEST, ROUNDS, WIDTH = 2000, 384, 3, 256
 
 CASES = [
     *(("mlp", (512,), size) for size in (32, 256, 1024, 4096, 16384)),

@@ -13,7 +13,8 @@ from ortdeploy.deployment import Deployment, ResolvedJob, ResolvedModel, Resolve
 from ortdeploy.diffusion_folder import painted_shapes
 from ortdeploy.element_types import numpy_dtype
 from ortdeploy.facts import MemoryForecast, MemoryPart
-from ortdeploy.graph.activations import activation_bytes
+from ortdeploy.graph.activations import Buffer, most_at_once, plan_buffers
+from ortdeploy.graph.arena import arena_bytes
 from ortdeploy.providers.catalogue import CPU, find_provider
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.tensors import TensorType
@@ -23,7 +24,7 @@ from ortdeploy.wiring import WiredStep
 
 _MIB = 1024 * 1024
 
-_PROCESS = 98 * _MIB
+_PROCESS = 102 * _MIB
 """A process that has planned and runs a job of a few bytes: CPython 3.11, numpy, onnx, onnxruntime."""
 
 _PROVIDER = {"OpenVINO": 120 * _MIB, "QNN": 60 * _MIB, "CUDA": 400 * _MIB, "Tensorrt": 600 * _MIB}
@@ -39,8 +40,8 @@ _OPENING, _OPENING_CONVOLUTIONS = 1.0, 2.9
 
 _OPENING_EXTERNAL = 0.1
 
-_PATTERN, _ARENA, _BARE = 2.25, 1.4, 1.15
-"""Activations in units of what is in use at once: with memory pattern (a second copy), arena alone, neither."""
+_SCRATCH, _BARE = 1.05, 1.15
+"""Activations with what kernels take beside them: in units of what the arena holds; of what is in use at once."""
 
 _TEXT = 20
 """Python objects and text of numbers, in units of the numbers' own size."""
@@ -124,10 +125,10 @@ def _activation_bytes(job: ResolvedJob, batch: int) -> int | None:
     """Return what the arenas of all sessions hold after runs of a size; None where a graph leaves that open."""
     total = 0
     for model, shapes in _runs(job, batch):
-        one = activation_bytes(model.facts.skeleton, shapes)
-        if one is None:
+        buffers = plan_buffers(model.facts.skeleton, shapes)
+        if buffers is None:
             return None
-        total += int(one * _activation_factor(job, model))
+        total += _runs_at_once(model) * _bytes_of_a_run(job, model, buffers)
     return total
 
 
@@ -213,15 +214,13 @@ def _file_bytes(path: str) -> int:
         return 0
 
 
-def _activation_factor(job: ResolvedJob, model: ResolvedModel) -> float:
-    """Return the arenas of a model's sessions in units of what one run has in use at once."""
+def _bytes_of_a_run(job: ResolvedJob, model: ResolvedModel, buffers: Sequence[Buffer]) -> int:
+    """Return what the buffers of one run take, in the arena or without it."""
     options = model.spec.session
-    runs = _runs_at_once(model)
     if not options.get("enable_cpu_mem_arena", True):
-        return _BARE * runs
+        return int(_BARE * most_at_once(buffers))
     by_shape = model.spec.memory.pattern_by_shape and job.has_varying_shapes
-    pattern = options.get("enable_mem_pattern", True) and not by_shape
-    return (_PATTERN if pattern else _ARENA) * runs
+    return int(_SCRATCH * arena_bytes(buffers, pattern=options.get("enable_mem_pattern", True) and not by_shape))
 
 
 def _data_bytes(job: ResolvedJob, batch: int, result: int) -> int:
@@ -231,7 +230,7 @@ def _data_bytes(job: ResolvedJob, batch: int, result: int) -> int:
     row = sum(_tensor_bytes(binding.final) or 0 for binding in job.bindings)
     read = row * (_TEXT if job.input.format in {"csv", "jsonl"} else 1 if job.input.format == "npy" else 2)
     sink = SINKS[job.spec.output.format]
-    blocks = (LEAST * runs + 1) * batch
+    blocks = (LEAST * runs + 3) * batch
     small = SMALL_BYTES // max(read + result, 1)
     on_their_way = min(max(blocks, small), total) * (read + result)
     written = min(batch, total) * result * sink.BLOCK_COPIES

@@ -1,4 +1,4 @@
-"""How much memory a graph's values take at once, at given input shapes: without running it, without its weights.
+"""The memory that a graph's values take, at given input shapes: without running it, without its weights.
 
 It imitates ONNX Runtime's plan: nodes in their order, a value freed after its last reader, element by element operators
 written into a dead input of the same size, buffers of a size handed on. On 48 models and shapes such a plan was
@@ -36,16 +36,20 @@ _CONVOLUTIONS = {"Conv", "ConvTranspose", "FusedConv"}
 
 
 @dataclass(slots=True)
-class _Buffer:
-    """Memory that values share one after the other, from the node that takes it to the last that reads it."""
+class Buffer:
+    """Memory that values share one after the other, from the node that takes it to the last that reads it.
+
+    A result, one of the graph's outputs, stays with the caller when the run has ended.
+    """
 
     size: int
     first: int
     last: int
+    is_result: bool = False
 
 
-def activation_bytes(skeleton: bytes, inputs: Mapping[str, Sequence[int | None]]) -> int | None:
-    """Return what the values inside a graph and its outputs take at most, in bytes; None where sizes are not known.
+def plan_buffers(skeleton: bytes, inputs: Mapping[str, Sequence[int | None]]) -> list[Buffer] | None:
+    """Return the memory of the values inside a graph and of its outputs; None where sizes are not known.
 
     `inputs` are the shapes of those that are fed. Values that follow from constants alone are folded beforehand.
     """
@@ -59,16 +63,16 @@ def activation_bytes(skeleton: bytes, inputs: Mapping[str, Sequence[int | None]]
         return None
     blocked = _blocked(graph)
     known = {name: _padded(types[name], sizes[name] or 0) if name in blocked else sizes[name] or 0 for name in computed}
-    return _most_at_once(_plan_buffers(graph, known))
+    return _plan_buffers(_without_fused_transposes(graph), known)
 
 
-def _plan_buffers(graph: onnx.GraphProto, sizes: Mapping[str, int]) -> list[_Buffer]:
+def _plan_buffers(graph: onnx.GraphProto, sizes: Mapping[str, int]) -> list[Buffer]:
     """Give every value of these sizes a buffer: a dead input's where that may be, one that was left, or a new one."""
     readers = Counter(name for node in graph.node for name in set(node.input) if name in sizes)
     readers.update(value.name for value in graph.output)
-    buffers: list[_Buffer] = []
-    held: dict[str, _Buffer] = {}
-    free: dict[int, list[_Buffer]] = {}
+    buffers: list[Buffer] = []
+    held: dict[str, Buffer] = {}
+    free: dict[int, list[Buffer]] = {}
     for index, node in enumerate(graph.node):
         read = [name for name in dict.fromkeys(node.input) if name in held]
         dead = [name for name in read if readers[name] == 1]
@@ -81,7 +85,7 @@ def _plan_buffers(graph: onnx.GraphProto, sizes: Mapping[str, int]) -> list[_Buf
             elif free.get(size):
                 held[name] = free[size].pop()
             else:
-                held[name] = _Buffer(size, index, index)
+                held[name] = Buffer(size, index, index)
                 buffers.append(held[name])
             held[name].last = index
         for name in (name for name in read if name in held):
@@ -89,13 +93,30 @@ def _plan_buffers(graph: onnx.GraphProto, sizes: Mapping[str, int]) -> list[_Buf
             if not readers[name]:
                 free.setdefault(held[name].size, []).append(held.pop(name))
         if node.op_type in _WITH_SCRATCH and node.output[0] in sizes:
-            buffers.append(_Buffer(sizes[node.output[0]], index, index))
+            buffers.append(Buffer(sizes[node.output[0]], index, index))
     for buffer in held.values():  # the graph's outputs, which the caller gets
-        buffer.last = len(graph.node)
+        buffer.last, buffer.is_result = len(graph.node), True
     return buffers
 
 
-def _most_at_once(buffers: Sequence[_Buffer]) -> int:
+def _without_fused_transposes(graph: onnx.GraphProto) -> onnx.GraphProto:
+    """Return a graph whose matrix products read what was transposed for them alone: ONNX Runtime's do."""
+    readers: dict[str, set[str]] = {}
+    for node in graph.node:
+        for name in node.input:
+            readers.setdefault(name, set()).add(node.op_type)
+    transposes = (node for node in graph.node if node.op_type == "Transpose")
+    fused = {node.output[0]: node.input[0] for node in transposes if readers.get(node.output[0]) == {"MatMul"}}
+    if not fused:
+        return graph
+    kept = onnx.GraphProto(output=graph.output)
+    for node in (node for node in graph.node if not fused.keys() & set(node.output)):
+        kept.node.append(node)
+        kept.node[-1].input[:] = [fused.get(name, name) for name in node.input]
+    return kept
+
+
+def most_at_once(buffers: Sequence[Buffer]) -> int:
     """Return the most that buffers take at any node."""
     changes: Counter[int] = Counter()
     for buffer in buffers:

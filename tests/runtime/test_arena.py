@@ -1,0 +1,100 @@
+"""The imitated arena: what it holds is what real runs take; its chunks never overlap."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+from support.models import save_model
+
+from ortdeploy.graph.activations import Buffer, most_at_once, plan_buffers
+from ortdeploy.graph.arena import arena_bytes
+from ortdeploy.graph.model import read_model
+
+MIB = 1024 * 1024
+
+MEASURE = """
+import sys
+import numpy as np, onnxruntime
+from ortdeploy.memory import private_memory, trim_memory
+options = onnxruntime.SessionOptions()
+options.intra_op_num_threads = 1
+options.enable_mem_pattern = sys.argv[2] == "True"
+session = onnxruntime.InferenceSession(sys.argv[1], options)
+rows = np.ones((2048, 1024), np.float32)
+trim_memory()
+before = private_memory()
+for _ in range(3):
+    session.run(None, {"x": rows})
+print(private_memory() - before if before else 0)
+"""
+
+
+def graph_of(path: Path) -> Path:
+    """Matrix products whose buffers are 8, 16, 8 and 24 MiB for 2048 rows, and a transpose that is fused."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("MatMul", ["x", "a"], ["v1"]),
+        helper.make_node("MatMul", ["v1", "b"], ["v2"]),
+        helper.make_node("Transpose", ["v2"], ["v3"], perm=[1, 0]),
+        helper.make_node("MatMul", ["v3", "v2"], ["v4"]),
+        helper.make_node("ReduceSum", ["v4"], ["y"], keepdims=0),
+    ]
+    sizes = {"a": (1024, 1024), "b": (1024, 2048)}
+    weights = {name: rng.standard_normal(size).astype(np.float32) / 32 for name, size in sizes.items()}
+    return save_model(
+        path, nodes, {"x": (TensorProto.FLOAT, ["n", 1024])}, {"y": (TensorProto.FLOAT, [])}, weights, opset=13
+    )
+
+
+@pytest.mark.parametrize("pattern", [True, False])
+def test_what_the_arena_holds_is_what_real_runs_take(tmp_path: Path, pattern: bool) -> None:
+    path = graph_of(tmp_path / "m.onnx")
+    buffers = plan_buffers(read_model(path, "m").skeleton, {"x": (2048, 1024)})
+    assert buffers is not None
+    predicted = arena_bytes(buffers, pattern=pattern)
+    command = [sys.executable, "-c", MEASURE, str(path), str(pattern)]
+    measured = int(subprocess.run(command, capture_output=True, text=True, check=True, timeout=100).stdout)
+    if not measured:
+        pytest.skip("this system does not tell private memory")
+    assert 0.85 < predicted / measured < 1.2, (predicted / MIB, measured / MIB)
+
+
+def test_a_pattern_takes_a_block_of_its_own_where_no_chunk_is_free() -> None:
+    buffers = [Buffer(3 * MIB, 0, 1), Buffer(3 * MIB, 1, 2)]
+    assert arena_bytes(buffers, pattern=False) == 6 * MIB
+    assert arena_bytes(buffers, pattern=True) == 12 * MIB
+
+
+def test_results_of_the_last_run_are_still_held_in_the_next() -> None:
+    result = [Buffer(3 * MIB, 0, 1, is_result=True)]
+    assert arena_bytes(result, pattern=True) == arena_bytes(result, pattern=False) == 6 * MIB
+
+
+def test_nothing_takes_nothing() -> None:
+    assert arena_bytes([], pattern=True) == 0
+    assert arena_bytes([Buffer(0, 0, 0)], pattern=True) == 0
+
+
+BUFFERS = st.lists(
+    st.builds(
+        lambda size, first, length, result: Buffer(size, first, 8 if result else first + length, is_result=result),
+        st.integers(0, 300 * MIB),
+        st.integers(0, 5),
+        st.integers(0, 2),
+        st.booleans(),
+    ),
+    max_size=12,
+)
+
+
+@given(BUFFERS, st.booleans())
+def test_it_holds_at_least_what_is_in_use_at_once(buffers: list[Buffer], pattern: bool) -> None:
+    results = sum(buffer.size for buffer in buffers if buffer.is_result)
+    held = arena_bytes(buffers, pattern=pattern)
+    assert held >= most_at_once(buffers)
+    assert held <= 4 * sum(buffer.size for buffer in buffers) + results
