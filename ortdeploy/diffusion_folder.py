@@ -14,7 +14,7 @@ import numpy as np
 
 from ortdeploy.facts import AdapterFacts, DiffusionFacts, ModelFacts, Problem, ValueFacts
 from ortdeploy.manifest.pipelines import PresetSpec
-from ortdeploy.operations.tokenize_clip import DEFAULT_LENGTH
+from ortdeploy.operations.tokenize_clip import DEFAULT_LENGTH, ClipTokenizer
 from ortdeploy.pipelines.schedulers import read_scheduler
 from ortdeploy.tensors import ROWS, TensorType
 
@@ -165,6 +165,10 @@ def _check_together(
                 )
     limits = next(value.limits for value in parts["text_encoder"].inputs if value.name == "input_ids")
     vocabulary = _json(folder / "tokenizer/vocab.json", f"{preset.folder}/tokenizer/vocab.json")
+    try:
+        ClipTokenizer(folder / "tokenizer")
+    except (OSError, ValueError) as error:
+        raise _PresetProblemError(f"{preset.folder}/tokenizer cannot be used: {error}.") from error
     highest = max((number for number in vocabulary.values() if isinstance(number, int)), default=0)
     if limits is not None and highest > limits[1]:
         raise _PresetProblemError(

@@ -1,6 +1,7 @@
 """Gathers the facts that planning one manifest needs: runtime, models, adapters, labels, inputs, outputs."""
 
 import hashlib
+import importlib.util
 import os
 import shutil
 from collections.abc import Collection, Mapping
@@ -31,6 +32,8 @@ from ortdeploy.ledger import Merge, OutputRecord, output_key, read_ledger
 from ortdeploy.manifest.document import Path as DocumentPath
 from ortdeploy.manifest.option_paths import OptionPath, find_option_paths, operation_paths
 from ortdeploy.manifest.spec import AdapterSpec, JobSpec, ModelSpec, Spec
+from ortdeploy.operations import tokenize
+from ortdeploy.operations.tokenize_clip import ClipTokenizer
 from ortdeploy.rules.catalogue import load_rule
 from ortdeploy.rules.protocol import Finding, diagnose
 from ortdeploy.sinks.catalogue import SINKS
@@ -173,11 +176,12 @@ def _stray(path: Path, shown: str, roots: tuple[str, ...]) -> Problem | None:
 
 
 def _probe_option_paths(spec: Spec, roots: tuple[str, ...]) -> dict[tuple[str, str], Problem]:
-    """Look at every file and folder that an option names."""
+    """Look at every file and folder that an option names, and into those of operations."""
     problems = {}
     for option in find_option_paths(spec):
         path = _full(spec, option.path)
         problem = _stray(path, option.path, roots) or _option_path_problem(path, option)
+        problem = problem or _content_problem(path, option)
         if problem is not None:
             problems[option.kind, option.path] = problem
     return problems
@@ -192,11 +196,24 @@ def _option_path_problem(path: Path, option: OptionPath) -> Problem | None:
             return _unwritable(path.parent, option.path, ())
         detail = f"{option.path} cannot be written: there is no folder {path.parent}. Make it."
         return Problem(kind="missing", detail=detail)
-    if path.is_dir() if option.kind == "folder" else path.is_file():
+    is_folder = option.kind in {"folder", "vocabulary"}
+    if path.is_dir() if is_folder else path.is_file():
         return None
-    kind = "folder" if option.kind == "folder" else "file"
+    kind = "folder" if is_folder else "file"
     detail = f"There is no {kind} {option.path}. Paths are relative to the manifest."
     return Problem(kind="missing", detail=detail)
+
+
+def _content_problem(path: Path, option: OptionPath) -> Problem | None:
+    """Say why a file or folder of an operation does not hold what it must, where that can be told here."""
+    try:
+        if option.kind == "vocabulary":
+            ClipTokenizer(path)
+        elif option.kind == "tokenizer" and importlib.util.find_spec(tokenize.PACKAGE.module):
+            tokenize.read(str(path))
+    except (OSError, ValueError) as error:
+        return Problem(kind="content", detail=f"{option.path} cannot be used: {error}.")
+    return None
 
 
 def _probe_input(spec: Spec, job: JobSpec, runtime: RuntimeFacts, before: _Before) -> InputFacts:

@@ -1,7 +1,8 @@
 """Which session, run and provider options name files, as the schemas say under `x-path`.
 
 Kinds: `file` and `folder` must be there, `new-file` and `new-folder` are written by ONNX Runtime or the provider,
-`library` is looked up by the provider unless it has a slash. All are relative to the manifest.
+`library` is looked up by the provider unless it has a slash; `tokenizer` is a file, `vocabulary` a folder of an
+operation. All are relative to the manifest.
 """
 
 from collections.abc import Iterator, Mapping

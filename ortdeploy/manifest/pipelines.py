@@ -11,8 +11,8 @@ DEFAULT_EACH_BATCH = 32
 DEFAULT_STEPS, DEFAULT_GUIDANCE, DEFAULT_SIZE = 50, 7.5, 512
 
 
-FILES = {"tokenize": {"tokenizer": "file"}, "tokenize_clip": {"folder": "folder"}}
-"""The options of operations that name a file or a folder."""
+FILES = {"tokenize": {"tokenizer": "tokenizer"}, "tokenize_clip": {"folder": "vocabulary"}}
+"""The options of operations that name a file or a folder, and what it must hold."""
 
 
 def wire_name(value: Any) -> str | None:

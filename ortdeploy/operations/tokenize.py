@@ -5,6 +5,7 @@ also cuts longer ones. Each result is int64 [rows, tokens].
 """
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from ortdeploy.facts import Package
 from ortdeploy.operations.protocol import Call, Column, Types
 from ortdeploy.tensors import ROWS, TensorType
 from ortdeploy.transforms.protocol import Options
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 PACKAGE = Package(module="tokenizers", name="tokenizers", extra="text")
 TAKES: Types = {"text": TensorType("string", (ROWS,))}
@@ -22,13 +26,18 @@ def infer(options: Options, types: Types) -> tuple[TensorType, ...]:  # noqa: AR
     return ids, ids, ids
 
 
-def build(options: Options, types: Types) -> Call:  # noqa: ARG001  text is what it takes
+def read(path: str) -> "Tokenizer":
+    """Return the tokenizer of a file. Raises ValueError where it holds none."""
     from tokenizers import Tokenizer  # noqa: PLC0415  an extra: only who tokenizes needs it
 
     try:
-        tokenizer = Tokenizer.from_file(options["tokenizer"])
+        return Tokenizer.from_file(path)
     except Exception as error:  # what the package raises has no class of its own
-        raise ValueError(f"{options['tokenizer']} is no tokenizer.json: {error}") from error
+        raise ValueError(f"{path} is no tokenizer.json: {error}") from error
+
+
+def build(options: Options, types: Types) -> Call:  # noqa: ARG001  text is what it takes
+    tokenizer = read(options["tokenizer"])
     length, padding = options.get("length"), tokenizer.padding or {}
     known = {key: padding[key] for key in ("direction", "pad_id", "pad_type_id", "pad_token") if key in padding}
     tokenizer.enable_padding(**known, length=length)

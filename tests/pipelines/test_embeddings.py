@@ -95,11 +95,13 @@ def test_another_tokenizer_is_another_result(words: Path, cli: Cli) -> None:
     assert "finished-output" in refused.out + refused.err
 
 
-def test_a_tokenizer_that_is_none_ends_the_job_with_a_word(words: Path, cli: Cli) -> None:
-    (words / "tokenizer.json").write_text("{}")
-    refused = cli("apply", words / "m.yaml")
+@pytest.mark.parametrize("content", ["{}", "", TOKENIZER[:-20], '{"model": {"type": "Sums"}}'])
+def test_a_tokenizer_that_is_none_is_refused_by_the_plan(words: Path, cli: Cli, content: str) -> None:
+    (words / "tokenizer.json").write_text(content)
+    refused = cli("plan", words / "m.yaml")
     assert refused.code == 1
-    assert "tokenize" in refused.out
+    assert "[unusable-option-path]" in refused.out + refused.err
+    assert "is no tokenizer.json" in " ".join((refused.out + refused.err).split())
     (words / "tokenizer.json").unlink()
     assert "unusable-option-path" in (found := cli("plan", words / "m.yaml")).out + found.err
 

@@ -297,3 +297,13 @@ def test_files_go_to_a_store_with_their_part(painter: Path, cli: Cli) -> None:
     assert len(store.glob("/gallery/images/*.png")) == 4
     assert store.exists("/gallery/part-00000.jsonl")
     store.store.clear()
+
+
+@pytest.mark.parametrize(("name", "content"), [("merges.txt", None), ("vocab.json", "{"), ("vocab.json", '{"a": 1}')])
+def test_a_vocabulary_that_is_none_is_refused(painter: Path, cli: Cli, name: str, content: str | None) -> None:
+    path = painter / "models/painter/tokenizer" / name
+    if content is None:
+        path.unlink()
+    else:
+        path.write_text(content)
+    assert name in refusal(painter, cli)
