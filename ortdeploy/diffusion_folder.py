@@ -59,7 +59,20 @@ def read_diffusion(
             _check_latents(root / preset.latents, preset)
     except _PresetProblemError as error:
         return DiffusionFacts(inputs=inputs, outputs=outputs, problem=Problem(kind="preset", detail=str(error)))
-    return DiffusionFacts(sha256=digest, scheduler=scheduler, ports=ports, inputs=inputs, outputs=outputs)
+    return DiffusionFacts(
+        sha256=digest,
+        folder_sha256=_folder_digest(digest, parts),
+        scheduler=scheduler,
+        ports=ports,
+        inputs=inputs,
+        outputs=outputs,
+    )
+
+
+def _folder_digest(beside: str, parts: Mapping[str, ModelFacts]) -> str:
+    """Return the digest of a list of digests: each component's by its name, and that of the files beside them."""
+    lines = [f"{facts.sha256}  {part}\n" for part, facts in sorted(parts.items())]
+    return hashlib.sha256("".join([*lines, f"{beside}  files\n"]).encode()).hexdigest()
 
 
 def painted_shapes(preset: PresetSpec, ports: Mapping[str, Any], rows: int) -> dict[str, dict[str, tuple[int, ...]]]:

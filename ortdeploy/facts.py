@@ -216,10 +216,11 @@ class DiffusionFacts:
     """A Stable-Diffusion-1/2-shaped folder: its scheduler's settings, and how its components are to be fed.
 
     `ports` say by component the inputs' names, element types and ranks, and the output's name. `sha256` is of the files
-    beside the models.
+    beside the models, `folder_sha256` of these and the models.
     """
 
     sha256: str = ""
+    folder_sha256: str = ""
     scheduler: Mapping[str, Any] = field(default_factory=dict)
     ports: Mapping[str, Any] = field(default_factory=dict)
     inputs: tuple[ValueFacts, ...] = ()

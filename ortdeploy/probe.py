@@ -15,6 +15,7 @@ from ortdeploy.digest import file_digest
 from ortdeploy.digest_cache import DigestCache
 from ortdeploy.facts import (
     AdapterFacts,
+    DiffusionFacts,
     Facts,
     FileFacts,
     HostFacts,
@@ -31,7 +32,8 @@ from ortdeploy.graph.model import read_model
 from ortdeploy.ledger import Merge, OutputRecord, output_key, read_ledger
 from ortdeploy.manifest.document import Path as DocumentPath
 from ortdeploy.manifest.option_paths import OptionPath, find_option_paths, operation_paths
-from ortdeploy.manifest.spec import AdapterSpec, JobSpec, ModelSpec, Spec
+from ortdeploy.manifest.pipelines import PresetSpec
+from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.operations import tokenize
 from ortdeploy.operations.tokenize_clip import ClipTokenizer
 from ortdeploy.rules.catalogue import load_rule
@@ -57,28 +59,44 @@ class Digested:
 
 
 def probe_digests(spec: Spec) -> tuple[tuple[Digested, ...], tuple[Diagnostic, ...]]:
-    """Return the digests of a manifest's models and adapters, and what keeps files from having one."""
+    """Return the digests of a manifest's models, adapters and presets, and what keeps files from having one."""
     roots = (spec.folder, *spec.roots)
     files: list[Digested] = []
     problems: list[Diagnostic] = []
     for model in spec.models:
-        if model.at[0] != "models":  # a component's file is named by its folder: there is no place beside its path
+        if model.at[0] != "models":  # a component's file is pinned with its preset's folder
             continue
         facts = _probe_model(_full(spec, model.path), model.path, roots, DigestCache(None))
-        files += _digested(model, facts.sha256)
+        files += _digested(model.name, model.path, model.sha256, facts.sha256, model.at)
         problems += _unusable(spec, (*model.at, "path"), "unreadable-model", facts.problem)
     for adapter in spec.adapters:
         file = _probe_adapter(_full(spec, adapter.path), adapter.path, roots, DigestCache(None))
-        files += _digested(adapter, file.sha256)
+        files += _digested(adapter.name, adapter.path, adapter.sha256, file.sha256, adapter.at)
         problems += _unusable(spec, (*adapter.at, "path"), "unreadable-adapter", file.problem)
+    for pipeline, preset in ((one, one.preset) for one in spec.pipelines if one.preset is not None):
+        found = _probe_preset(spec, preset, roots)
+        files += _digested(pipeline.name, preset.folder, preset.sha256, found.folder_sha256, pipeline.at)
+        problems += _unusable(spec, (*pipeline.at, "from"), "unusable-preset", found.problem)
     return tuple(files), tuple(problems)
 
 
-def _digested(part: ModelSpec | AdapterSpec, digest: str) -> list[Digested]:
+def _probe_preset(spec: Spec, preset: PresetSpec, roots: tuple[str, ...]) -> DiffusionFacts:
+    digests = DigestCache(None)
+    names = set(preset.parts.values())
+    parts = {
+        one.name: _probe_model(_full(spec, one.path), one.path, roots, digests)
+        for one in spec.models
+        if one.name in names
+    }
+    adapters = {one.name: _probe_adapter(_full(spec, one.path), one.path, roots, digests) for one in spec.adapters}
+    return read_diffusion(Path(spec.folder), preset, parts, adapters)
+
+
+def _digested(name: str, path: str, pinned: str | None, digest: str, at: DocumentPath) -> list[Digested]:
     if not digest:
         return []
-    state = "open" if part.sha256 is None else "locked" if part.sha256 == digest else "changed"
-    return [Digested(name=part.name, path=part.path, sha256=digest, at=part.at, state=state)]
+    state = "open" if pinned is None else "locked" if pinned == digest else "changed"
+    return [Digested(name=name, path=path, sha256=digest, at=at, state=state)]
 
 
 def _unusable(spec: Spec, at: DocumentPath, rule: str, problem: Problem | None) -> list[Diagnostic]:

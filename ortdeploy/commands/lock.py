@@ -1,4 +1,4 @@
-"""`ortdeploy lock`: write the digests of models and adapters into a manifest, or verify that they are there."""
+"""`ortdeploy lock`: write digests of models, adapters and presets into a manifest, or verify them."""
 
 import argparse
 import sys
@@ -46,8 +46,9 @@ def _write(spec: Spec, files: list[Digested]) -> None:
     path = Path(spec.path)
     before = path.read_bytes().decode("utf-8")
     digests = {file.at: file.sha256 for file in files}
+    beside = {file.at: "path" if (*file.at, "path") in spec.document.spans else "from" for file in files}
     mark = "\ufeff" if before.startswith("\ufeff") else ""
-    after = mark + set_beside(before.removeprefix("\ufeff"), spec.document, "sha256", "path", digests)
+    after = mark + set_beside(before.removeprefix("\ufeff"), spec.document, "sha256", beside, digests)
     try:
         mode = path.stat().st_mode
         with open_whole(path) as file:

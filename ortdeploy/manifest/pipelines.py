@@ -46,7 +46,7 @@ class StepOfPipeline:
 class PresetSpec:
     """A text-to-image folder and how its images are made; `parts` are the models of its components by their names.
 
-    `adapters` are those of components.
+    `adapters` are those of components; `sha256` pins the whole folder.
     """
 
     folder: str
@@ -57,6 +57,7 @@ class PresetSpec:
     width: int
     latents: str | None
     adapters: Mapping[str, tuple[str, ...]]
+    sha256: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +110,7 @@ def walk(steps: Sequence[StepOfPipeline]) -> Iterator[StepOfPipeline]:
 def read_pipeline(name: str, data: Mapping[str, Any]) -> PipelineSpec:
     """Read a pipeline that the schema has accepted."""
     at: Path = ("pipelines", name)
-    kept = {key: value for key, value in data.items() if key not in {"providers", "components"}}
+    kept = {key: value for key, value in data.items() if key not in {"providers", "components", "sha256"}}
     kept["adapters"] = {
         part: own["adapter"] for part, own in data.get("components", {}).items() if "adapter" in (own or {})
     }
@@ -153,6 +154,7 @@ def _preset(name: str, data: Mapping[str, Any]) -> PresetSpec:
         height=data.get("height", DEFAULT_SIZE),
         width=data.get("width", DEFAULT_SIZE),
         latents=data.get("latents"),
+        sha256=data.get("sha256"),
         adapters={
             part: _names(own["adapter"]) for part, own in data.get("components", {}).items() if "adapter" in (own or {})
         },

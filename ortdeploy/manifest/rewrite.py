@@ -21,7 +21,7 @@ class _Place:
     in_flow: bool
 
 
-def set_beside(text: str, document: Document, key: str, beside: str, values: Mapping[Path, str]) -> str:
+def set_beside(text: str, document: Document, key: str, beside: Mapping[Path, str], values: Mapping[Path, str]) -> str:
     """Return the text with `key` set in the mappings at some paths: in place, or as a new key after `beside`.
 
     Raises OrtdeployError when the text would then say anything else too.
@@ -30,7 +30,7 @@ def set_beside(text: str, document: Document, key: str, beside: str, values: Map
     edits: dict[int, tuple[int, str]] = {}
     for at, value in values.items():
         known = document.spans.get((*at, key))
-        span = known or document.spans[*at, beside]
+        span = known or document.spans[*at, beside[at]]
         place = places[span.line, span.column]
         if known is not None:
             edits[place.start] = place.end, scalar(value)
@@ -38,7 +38,7 @@ def set_beside(text: str, document: Document, key: str, beside: str, values: Map
             edits[place.end] = place.end, f", {key}: {scalar(value)}"
         else:
             end = _line_end(text, place.end)
-            indent = " " * (document.keys[*at, beside].column - 1)
+            indent = " " * (document.keys[*at, beside[at]].column - 1)
             edits[end] = end, f"{_newline(text)}{indent}{key}: {scalar(value)}"
     for start in sorted(edits, reverse=True):
         end, new = edits[start]

@@ -1,4 +1,4 @@
-"""What it catches: a model or adapter file whose SHA-256 is not the one that the manifest pins.
+"""What it catches: a model, an adapter file or a preset's folder whose SHA-256 is not the one that the manifest pins.
 
 Why: the file on this machine is not the one that was reviewed: an older copy, a broken transfer, or another model.
 
@@ -26,9 +26,13 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
     for adapter in deployment.spec.adapters:
         have = deployment.facts.adapters[adapter.name].sha256
         yield from _compare(adapter.sha256, have, adapter.path, adapter.at)
+    for pipeline in deployment.spec.pipelines:
+        if pipeline.preset is not None:
+            have = deployment.facts.diffusion[pipeline.name].folder_sha256
+            yield from _compare(pipeline.preset.sha256, have, pipeline.preset.folder, pipeline.at)
 
 
 def _compare(want: str | None, have: str, path: str, at: tuple[str | int, ...]) -> Iterator[Finding]:
     if want is not None and have and have != want:
-        detail = f"{path} has the digest {have}. Bring the file that is pinned, or pin this one."
+        detail = f"{path} has the digest {have}. Bring what is pinned, or pin this."
         yield Finding(at=(*at, "sha256"), detail=detail)

@@ -145,7 +145,7 @@ def test_any_path_gets_its_digest(paths: list[str], flow: bool, first: bool, end
     values: dict[tuple[str | int, ...], str] = {
         ("models", f"m{index}"): f"digest{index}" for index in range(len(paths))
     }
-    changed = set_beside(text, document, "sha256", "path", values)
+    changed = set_beside(text, document, "sha256", dict.fromkeys(values, "path"), values)
     for value in values.values():
         changed = changed.replace(f", sha256: {value}", "").replace(f"{ends}    sha256: {value}", "")
     assert changed == text

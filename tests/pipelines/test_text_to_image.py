@@ -307,3 +307,17 @@ def test_a_vocabulary_that_is_none_is_refused(painter: Path, cli: Cli, name: str
     else:
         path.write_text(content)
     assert name in refusal(painter, cli)
+
+
+def test_one_digest_pins_the_whole_folder(painter: Path, cli: Cli) -> None:
+    assert cli("apply", painter / "painter.yaml").code == 0
+    assert cli("lock", painter / "painter.yaml", "--check").code == 1
+    locked = cli("lock", painter / "painter.yaml")
+    assert locked.code == 0, locked.out + locked.err
+    assert locked.out.endswith("  models/painter  written\n")
+    assert cli("lock", painter / "painter.yaml", "--check").code == 0
+    assert "1 finished already" in cli("plan", painter / "painter.yaml").out, "what is pinned is the same work"
+    path = painter / "models/painter/tokenizer/merges.txt"
+    path.write_text(path.read_text() + "\n")
+    assert "models/painter has the digest" in refusal(painter, cli)
+    assert cli("lock", painter / "painter.yaml", "--check").code == 1
