@@ -1,8 +1,9 @@
 """Makes the text-to-image folder of deployments/painter.yaml: Stable Diffusion's shape with tiny random weights.
 
 It paints noise: what it tests is arithmetic. The layout is that of diffusers' ONNX pipelines; with --layout optimum the
-one of optimum-onnx (int64 ids, a timestep of rank 0). --reference writes what diffusers' own loop makes of the same
-weights, prompts and starting noise with every scheduler, as numbers to compare with.
+one of optimum-onnx (int64 ids, a timestep of rank 0, an encoder for images, settings of each component). --reference
+writes what diffusers' own loop makes of the same weights, prompts and starting noise with every scheduler, as numbers
+to compare with.
 
 Needs PyTorch, diffusers 0.39 and transformers 4, which ortdeploy itself does not.
 
@@ -104,6 +105,19 @@ class Unet(Module):  # type: ignore[misc]  # torch is untyped here
         return self.model(sample, timestep, encoder_hidden_states, return_dict=False)[0]
 
 
+class Encoder(Module):  # type: ignore[misc]  # torch is untyped here
+    """The encoder, likewise."""
+
+    def __init__(self, vae: Module) -> None:
+        """Take the model."""
+        super().__init__()
+        self.vae = vae
+
+    def forward(self, sample: Tensor) -> Tensor:
+        """Return means and logarithms of variances of latents."""
+        return self.vae.quant_conv(self.vae.encoder(sample))
+
+
 class Decoder(Module):  # type: ignore[misc]  # torch is untyped here
     """The decoder, likewise."""
 
@@ -189,6 +203,33 @@ def save_models(folder: Path, models: Models, layout: str) -> None:
     export(Unet(unet), (latents, time, hidden), folder / "unet/model.onnx", names, "out_sample", axes)
     axes = {"latent_sample": image}
     export(Decoder(vae), (latents[:1],), folder / "vae_decoder/model.onnx", ["latent_sample"], "sample", axes)
+    if layout == "optimum":
+        picture = torch.zeros((1, 3, SIZE, SIZE))
+        names = ["sample"]
+        export(
+            Encoder(vae), (picture,), folder / "vae_encoder/model.onnx", names, "latent_parameters", {"sample": image}
+        )
+
+
+def save_settings(folder: Path, models: Models, tokenizer: CLIPTokenizer) -> None:
+    """Write what optimum-onnx reads beside the graphs."""
+    text, unet, vae = models
+    text.config.to_json_file(folder / "text_encoder/config.json")
+    for part, model in (("unet", unet), ("vae_encoder", vae), ("vae_decoder", vae)):
+        model.save_config(folder / part)
+    tokenizer.save_pretrained(folder / "tokenizer")
+    index = {
+        "_class_name": "StableDiffusionPipeline",
+        "scheduler": ["diffusers", "DDIMScheduler"],
+        "text_encoder": ["transformers", "CLIPTextModel"],
+        "tokenizer": ["transformers", "CLIPTokenizer"],
+        "unet": ["diffusers", "UNet2DConditionModel"],
+        "vae": ["diffusers", "AutoencoderKL"],
+        "safety_checker": [None, None],
+        "feature_extractor": [None, None],
+        "requires_safety_checker": False,
+    }
+    (folder / "model_index.json").write_text(json.dumps(index, indent=2))
 
 
 def ids_of(tokenizer: CLIPTokenizer, text: str) -> list[int]:
@@ -227,6 +268,8 @@ def main() -> None:
     (arguments.out / "scheduler").mkdir(exist_ok=True)
     config = json.dumps(config_of(schedulers["ddim"]), indent=2)
     (arguments.out / "scheduler/scheduler_config.json").write_text(f"{config}\n")
+    if arguments.layout == "optimum":
+        save_settings(arguments.out, models, tokenizer)
     if arguments.reference:
         latents = np.random.RandomState(5).randn(1, 4, SIZE // 8, SIZE // 8)
         found: dict[str, Any] = {"latents": latents.astype(np.float32)}

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from ortdeploy.delegated_folder import read_delegated
 from ortdeploy.facts import AdapterFacts, DiffusionFacts, ModelFacts, Problem, ValueFacts
-from ortdeploy.manifest.pipelines import PresetSpec
+from ortdeploy.manifest.pipelines import DIFFUSION, PresetSpec
 from ortdeploy.operations.tokenize_clip import DEFAULT_LENGTH, ClipTokenizer
 from ortdeploy.pipelines.schedulers import read_scheduler
 from ortdeploy.tensors import ROWS, TensorType
@@ -38,6 +39,8 @@ def read_diffusion(
 
     `root` is the manifest's folder. What the components' adapters bring need not be fed.
     """
+    if preset.kind == DIFFUSION:
+        return read_delegated(root, preset, models)
     folder = root / preset.folder
     text = TensorType("string", (ROWS,))
     inputs = (

@@ -33,6 +33,7 @@ class Package:
 
 
 EXTENSIONS = Package(module="onnxruntime_extensions", name="onnxruntime-extensions", extra="extensions")
+OPTIMUM = Package(module="optimum", name="optimum-onnx", extra="diffusion")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from ortdeploy.element_types import numpy_dtype
 from ortdeploy.facts import MemoryForecast, MemoryPart
 from ortdeploy.graph.activations import Buffer, most_at_once, plan_buffers
 from ortdeploy.graph.arena import arena_bytes
+from ortdeploy.manifest.pipelines import DIFFUSION
 from ortdeploy.providers.catalogue import CPU, find_provider
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.tensors import TensorType
@@ -30,7 +31,7 @@ _PROCESS = 102 * _MIB
 _PROVIDER = {"OpenVINO": 120 * _MIB, "QNN": 60 * _MIB, "CUDA": 400 * _MIB, "Tensorrt": 600 * _MIB}
 """What a provider's own libraries add to it."""
 
-_PYARROW, _PILLOW = 45 * _MIB, 8 * _MIB
+_PYARROW, _PILLOW, _TORCH = 45 * _MIB, 8 * _MIB, 400 * _MIB
 
 _KEPT, _KEPT_CONVOLUTIONS = 1.1, 1.3
 """Weights of an open session, in units of their size: packed once, and reordered for convolutions."""
@@ -124,12 +125,19 @@ def _parts(job: ResolvedJob, batch: int) -> tuple[tuple[MemoryPart, ...], str | 
 def _activation_bytes(job: ResolvedJob, batch: int) -> int | None:
     """Return what the arenas of all sessions hold after runs of a size; None where a graph leaves that open."""
     total = 0
+    if _is_delegated(job):
+        return None
     for model, shapes in _runs(job, batch):
         buffers = plan_buffers(model.facts.skeleton, shapes)
         if buffers is None:
             return None
         total += _runs_at_once(model) * _bytes_of_a_run(job, model, buffers)
     return total
+
+
+def _is_delegated(job: ResolvedJob) -> bool:
+    preset = job.pipeline.spec.preset if job.pipeline else None
+    return preset is not None and preset.kind == DIFFUSION
 
 
 Shapes = dict[str, tuple[int | None, ...]]
@@ -167,7 +175,7 @@ def _process_bytes(job: ResolvedJob) -> int:
     shorts = {provider.short for name in names if (provider := find_provider(name))}
     tables = {"parquet", "arrow"} & {job.input.format, job.spec.output.format}
     pictures = job.input.format == "image" or job.spec.output.images
-    libraries = (_PYARROW if tables else 0) + (_PILLOW if pictures else 0)
+    libraries = (_PYARROW if tables else 0) + (_PILLOW if pictures else 0) + (_TORCH if _is_delegated(job) else 0)
     return _PROCESS + sum(_PROVIDER.get(short, 0) for short in shorts) + libraries
 
 

@@ -52,8 +52,12 @@ class PlannedWireStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedPreset:
-    """Images from text: the folder with tokenizer and scheduler, sessions by component, and how images are made."""
+    """Images: the folder with tokenizer and scheduler, sessions by component, and how images are made.
 
+    `kind` is the preset's name; `task` and `arguments` are for one that optimum-onnx runs.
+    """
+
+    kind: str
     folder: str
     sessions: Mapping[str, str]
     scheduler: Mapping[str, Any]
@@ -64,6 +68,8 @@ class PlannedPreset:
     latents: str | None
     ports: Mapping[str, Any]
     adapters: Mapping[str, Any]
+    task: str
+    arguments: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +125,7 @@ def _plan_preset(pipeline: ResolvedPipeline, folder: str) -> PlannedPreset | Non
     if preset is None or found is None:
         return None
     return PlannedPreset(
+        kind=preset.kind,
         folder=str(Path(folder) / preset.folder),
         sessions=preset.parts,
         scheduler=found.scheduler,
@@ -129,6 +136,8 @@ def _plan_preset(pipeline: ResolvedPipeline, folder: str) -> PlannedPreset | Non
         latents=str(Path(folder) / preset.latents) if preset.latents else None,
         ports=found.ports,
         adapters={part: list(names) for part, names in preset.adapters.items()},
+        task=preset.task,
+        arguments=preset.arguments,
     )
 
 

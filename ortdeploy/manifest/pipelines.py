@@ -11,6 +11,17 @@ DEFAULT_EACH_BATCH = 32
 DEFAULT_STEPS, DEFAULT_GUIDANCE, DEFAULT_SIZE = 50, 7.5, 512
 
 
+TEXT_TO_IMAGE, DIFFUSION = "text-to-image", "diffusion"
+"""The presets: what ortdeploy paints itself, and what it leaves to optimum-onnx."""
+
+COMPONENTS = ("text_encoder", "unet", "vae_decoder")
+"""The models of a Stable-Diffusion-1/2-shaped folder that making images from text needs."""
+
+KNOWN_COMPONENTS = {
+    TEXT_TO_IMAGE: COMPONENTS,
+    DIFFUSION: (*COMPONENTS, "text_encoder_2", "text_encoder_3", "transformer", "vae_encoder"),
+}
+
 FILES = {"tokenize": {"tokenizer": "tokenizer"}, "tokenize_clip": {"folder": "vocabulary"}}
 """The options of operations that name a file or a folder, and what it must hold."""
 
@@ -46,9 +57,11 @@ class StepOfPipeline:
 class PresetSpec:
     """A text-to-image folder and how its images are made; `parts` are the models of its components by their names.
 
-    `adapters` are those of components; `sha256` pins the whole folder.
+    `kind` is the preset's name. `adapters` are those of components; `sha256` pins the whole folder. `task` is what a
+    pipeline of optimum-onnx does, `arguments` are more of its call's.
     """
 
+    kind: str
     folder: str
     parts: Mapping[str, str]
     steps: int
@@ -58,6 +71,13 @@ class PresetSpec:
     latents: str | None
     adapters: Mapping[str, tuple[str, ...]]
     sha256: str | None = None
+    task: str = TEXT_TO_IMAGE
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def known_parts(self) -> tuple[str, ...]:
+        """The components that such a folder may have."""
+        return KNOWN_COMPONENTS[self.kind]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,14 +161,13 @@ def read_pipeline(name: str, data: Mapping[str, Any]) -> PipelineSpec:
     )
 
 
-COMPONENTS = ("text_encoder", "unet", "vae_decoder")
-"""The models of a Stable-Diffusion-1/2-shaped folder that making images from text needs."""
-
-
 def _preset(name: str, data: Mapping[str, Any]) -> PresetSpec:
     return PresetSpec(
+        kind=data["preset"],
         folder=data["from"],
-        parts={part: f"{name}.{part}" for part in COMPONENTS},
+        parts={part: f"{name}.{part}" for part in _parts(data)},
+        task=data.get("task", TEXT_TO_IMAGE),
+        arguments=data.get("arguments", {}),
         steps=data.get("steps", DEFAULT_STEPS),
         guidance_scale=float(data.get("guidance_scale", DEFAULT_GUIDANCE)),
         height=data.get("height", DEFAULT_SIZE),
@@ -159,6 +178,12 @@ def _preset(name: str, data: Mapping[str, Any]) -> PresetSpec:
             part: _names(own["adapter"]) for part, own in data.get("components", {}).items() if "adapter" in (own or {})
         },
     )
+
+
+def _parts(data: Mapping[str, Any]) -> Sequence[str]:
+    """Return the components that a preset runs: all that text-to-image has, or those that the manifest names."""
+    known = KNOWN_COMPONENTS[data["preset"]] if "preset" in data else ()
+    return [part for part in known if part in data.get("components", {}) or data["preset"] == TEXT_TO_IMAGE]
 
 
 def _names(adapter: Any) -> tuple[str, ...]:
@@ -173,7 +198,7 @@ def component_models(name: str, data: Mapping[str, Any]) -> Iterator[tuple[str, 
     """
     at: Path = ("pipelines", name)
     shared = {"providers": data["providers"]} if "providers" in data else {}
-    for part in COMPONENTS if "preset" in data else ():
+    for part in _parts(data):
         own = data.get("components", {}).get(part)
         settings = {key: value for key, value in (own or {}).items() if key != "adapter"}
         model = {**shared, **settings, "path": f"{data['from'].rstrip('/')}/{part}/model.onnx"}

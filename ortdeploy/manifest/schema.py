@@ -16,7 +16,7 @@ from referencing import Registry, Resource
 
 from ortdeploy.diagnostics import Diagnostic, did_you_mean
 from ortdeploy.manifest.document import Document, Path, stage_diagnostic
-from ortdeploy.manifest.pipelines import COMPONENTS
+from ortdeploy.manifest.pipelines import DIFFUSION, KNOWN_COMPONENTS
 from ortdeploy.schemas import BASE_URI, SUFFIX, load_schema
 
 _TYPE_NAMES = {
@@ -124,7 +124,7 @@ def _unknown_keys(error: Any, at: Path, document: Document) -> Iterator[Diagnost
 
 def _component_advice(key: str, at: Path) -> str | None:
     """Say where settings of a single component of a preset go, when they are keyed by its name elsewhere."""
-    if key not in COMPONENTS:
+    if key not in KNOWN_COMPONENTS[DIFFUSION]:
         return None
     name = at[1] if at and at[0] == "pipelines" else "PIPELINE"
     return (

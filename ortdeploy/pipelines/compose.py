@@ -1,13 +1,20 @@
 """Makes of the open models of a pipeline what looks like the sessions of one model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ortdeploy.opening import OpenedModel, OpenedSession
 from ortdeploy.pipelines.component import Component, ComposedSession
+from ortdeploy.pipelines.delegated import DelegatedSession
 from ortdeploy.pipelines.steps import StepsSession
 from ortdeploy.pipelines.text_to_image import TextToImageSession
 from ortdeploy.plan import PlannedProvider, PlannedSession
 from ortdeploy.planned_pipeline import PlannedPipeline
+
+_SESSIONS: Mapping[str, Callable[[PlannedPipeline, Mapping[str, Component]], ComposedSession]] = {
+    "text-to-image": TextToImageSession,
+    "diffusion": DelegatedSession,
+}
+"""What runs a preset, by its name."""
 
 
 def compose(pipeline: PlannedPipeline, models: Mapping[str, OpenedModel]) -> OpenedModel:
@@ -21,7 +28,7 @@ def compose(pipeline: PlannedPipeline, models: Mapping[str, OpenedModel]) -> Ope
     different = len({tuple(provider.name for provider in chain) for chain in chains})
     count = 1 if pipeline.state else max([len(components) for components in shared.values()] + [min(different, 2)])
     candidate = PlannedSession(name=pipeline.name, providers=_all_providers(chains), count=count)
-    build = StepsSession if pipeline.preset is None else TextToImageSession
+    build = _SESSIONS[pipeline.preset.kind] if pipeline.preset else StepsSession
     sessions = []
     for index in range(count):
         components = {name: some[index % len(some)] for name, some in shared.items()}

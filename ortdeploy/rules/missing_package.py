@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import Certainty
-from ortdeploy.facts import EXTENSION_DOMAINS, EXTENSIONS
-from ortdeploy.manifest.pipelines import walk
+from ortdeploy.facts import EXTENSION_DOMAINS, EXTENSIONS, OPTIMUM
+from ortdeploy.manifest.pipelines import DIFFUSION, walk
 from ortdeploy.operations.catalogue import OPERATIONS, PILLOW
 from ortdeploy.rules.protocol import Finding, Rule
 
@@ -27,6 +27,7 @@ _SHOWN = 3
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
     yield from _of_operations(deployment)
+    yield from _of_presets(deployment)
     yield from _of_models(deployment)
     for job in deployment.jobs:
         if job.output.missing_package:
@@ -68,6 +69,15 @@ def _of_models(deployment: "Deployment") -> Iterator[Finding]:
             )
             detail = f'Model "{model.spec.name}" has {", ".join(shown[:_SHOWN])}, which needs {_needs(EXTENSIONS)}'
             yield Finding(at=(*model.spec.at, "path"), detail=detail, model=model.spec.name)
+
+
+def _of_presets(deployment: "Deployment") -> Iterator[Finding]:
+    """Yield the pipelines that optimum-onnx runs."""
+    for pipeline in deployment.spec.pipelines:
+        delegated = pipeline.preset is not None and pipeline.preset.kind == DIFFUSION
+        if delegated and OPTIMUM.module not in deployment.facts.runtime.packages:
+            detail = f"The preset diffusion needs {_needs(OPTIMUM)} It wants an environment of its own."
+            yield Finding(at=(*pipeline.at, "preset"), detail=detail)
 
 
 def _needs(package: "Package") -> str:

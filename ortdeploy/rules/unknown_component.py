@@ -8,7 +8,8 @@ Example:
     preset: text-to-image
     components: {unett: {providers: [QNN, CPU]}}
 
-How to fix: correct the name. text-to-image runs text_encoder, unet and vae_decoder.
+How to fix: correct the name. text-to-image runs text_encoder, unet and vae_decoder; diffusion knows transformer,
+vae_encoder, text_encoder_2 and text_encoder_3 too.
 """
 
 from collections.abc import Iterator
@@ -29,7 +30,7 @@ def check(spec: "Spec") -> Iterator[Finding]:
             detail = f'"{pipeline.name}" has steps and no preset. Its models get their providers under models:.'
             yield Finding(at=(*pipeline.at, "components"), detail=detail, key=True)
             continue
-        known = list(pipeline.preset.parts) if pipeline.preset else []
+        known = list(pipeline.preset.known_parts) if pipeline.preset else []
         for name in pipeline.components:
             if name not in known:
                 detail = f'"{pipeline.name}" has no component "{name}". {did_you_mean(name, known)}'

@@ -17,7 +17,7 @@ from ortdeploy.runtime.native_library import loading_problem
 from ortdeploy.runtime.plugin_probe import probe_plugin
 from ortdeploy.runtime.plugins import find_library
 
-_EXTRAS = ("PIL", "onnxruntime_extensions", "pyarrow", "tokenizers")
+_EXTRAS = ("PIL", "onnxruntime_extensions", "optimum", "pyarrow", "tokenizers")
 
 
 def probe_runtime(wanted: Mapping[str, str | None]) -> RuntimeFacts:

@@ -65,6 +65,11 @@ class OrtSession:
         self.cpu_operators: Sequence[str] = sorted(set(nodes.get(CPU, ())))
         self.cache: str | None = None
 
+    @property
+    def native(self) -> ort.InferenceSession:
+        """ONNX Runtime's own session, for libraries that take one."""
+        return self._session
+
     def add_adapter(self, name: str, adapter: ort.LoraAdapter, parameters: Collection[str]) -> None:
         """Keep an adapter as long as the session: run options that name it do not.
 

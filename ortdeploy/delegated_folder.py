@@ -1,0 +1,76 @@
+"""Reads a folder that optimum-onnx runs, and holds the manifest's components against it; nothing is imported."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ortdeploy.facts import DiffusionFacts, ModelFacts, Problem, ValueFacts
+from ortdeploy.manifest.pipelines import PresetSpec
+from ortdeploy.tensors import ROWS, TensorType
+
+_INDEX = "model_index.json"
+_TEXT = TensorType("string", (ROWS,))
+
+
+def read_delegated(root: Path, preset: PresetSpec, models: Mapping[str, ModelFacts]) -> DiffusionFacts:
+    """Return what goes in and comes out, and the digest of what lies beside the models; a problem where it is none."""
+    folder = root / preset.folder
+    parts = {part: models[name] for part, name in preset.parts.items()}
+    problem = next((facts.problem for facts in parts.values() if facts.problem), None)
+    detail = _problem(folder, preset)
+    if detail is not None:
+        problem = Problem(kind="preset", detail=detail)
+    digest = "" if problem else _digest(folder)
+    lines = [f"{facts.sha256}  {part}\n" for part, facts in sorted(parts.items())]
+    return DiffusionFacts(
+        sha256=digest,
+        folder_sha256="" if problem else hashlib.sha256("".join([*lines, f"{digest}  files\n"]).encode()).hexdigest(),
+        inputs=tuple(_inputs(preset)),
+        outputs=(ValueFacts(name="image", kind="tensor", tensor=_image(preset, 3)),),
+        problem=problem,
+    )
+
+
+def _inputs(preset: PresetSpec) -> Iterator[ValueFacts]:
+    yield ValueFacts(name="prompt", kind="tensor", tensor=_TEXT)
+    yield ValueFacts(name="negative_prompt", kind="tensor", tensor=_TEXT, default=())
+    seed = TensorType("int64", (ROWS,))
+    yield ValueFacts(name="seed", kind="tensor", tensor=seed, default=(), limits=(0, 2**32 - 1))
+    if preset.task != "text-to-image":
+        yield ValueFacts(name="image", kind="tensor", tensor=_image(preset, 3))
+    if preset.task == "inpainting":
+        yield ValueFacts(name="mask_image", kind="tensor", tensor=_image(preset, 1))
+
+
+def _image(preset: PresetSpec, channels: int) -> TensorType:
+    return TensorType("uint8", (ROWS, preset.height, preset.width, channels), "NHWC")
+
+
+def _problem(folder: Path, preset: PresetSpec) -> str | None:
+    """Say why optimum-onnx could not open the folder, or would open a session of its own."""
+    try:
+        index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
+    except OSError as error:
+        return f"{preset.folder}/{_INDEX} cannot be read: {error.strerror}. Bring a folder of optimum-onnx."
+    except ValueError as error:
+        return f"{preset.folder}/{_INDEX} is no JSON text: {error}."
+    if not isinstance(index, dict) or "_class_name" not in index:
+        return f"{preset.folder}/{_INDEX} names no _class_name: it is not the index of a pipeline."
+    there = {path.parent.name for path in folder.glob("*/model.onnx")}
+    unnamed = sorted(there - set(preset.parts))
+    if unnamed:
+        add = ", ".join(f"{name}: {{}}" for name in unnamed)
+        return f"{preset.folder} has {', '.join(unnamed)}, and the manifest does not say so. Add components: {{{add}}}."
+    bare = sorted(name for name in there if not (folder / name / "config.json").is_file())
+    return f"{preset.folder}/{bare[0]}/config.json is missing; optimum-onnx reads it." if bare else None
+
+
+def _digest(folder: Path) -> str:
+    """Return the digest of the small files that decide what is painted: settings and vocabularies."""
+    files = sorted(path for path in folder.rglob("*") if path.suffix in {".json", ".txt", ".model"} and path.is_file())
+    digest = hashlib.sha256()
+    for path in files:
+        digest.update(f"{path.relative_to(folder).as_posix()}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
