@@ -1,13 +1,14 @@
 """How far a running job is, for who looks from another terminal: a small file, replaced about once a second."""
 
 import json
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ortdeploy.ledger import output_file
-from ortdeploy.memory import resident_memory
+from ortdeploy.memory import memory_now, process_usage
 from ortdeploy.timing import Pace
 
 FOLDER = "live"
@@ -21,6 +22,7 @@ class Live:
         """Take the job's number of rows, and those that are behind it already."""
         self._path = output_file(state_dir, FOLDER, output, ".json")
         self._pace = Pace(total, done, SECONDS_BETWEEN)
+        self._begin, self._usage = time.monotonic(), process_usage()
 
     def rows_done(self, done: int, failed: int) -> None:
         """Write how far the job is, when the time has come."""
@@ -34,7 +36,9 @@ class Live:
             "failed": failed,
             "rows_per_second": round(rate, 1),
             "seconds_left": left,
-            "resident_bytes": resident_memory(),
+            "seconds": round(time.monotonic() - self._begin, 3),
+            **memory_now(),
+            **{name: round(value - self._usage[name], 3) for name, value in process_usage().items()},
         }
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -272,6 +272,17 @@ def render_status(jobs: "Sequence[JobStatus]", *, verbose: bool = False) -> str:
 def _render_live(job: str, live: Mapping[str, Any]) -> str:
     total = "" if live["total"] is None else f" of {live['total']:,}"
     left = "" if live["seconds_left"] is None else f", {live['seconds_left']:,} s left"
-    memory = f", {format_size(live['resident_bytes'])} of memory" if live.get("resident_bytes") else ""
     rate = f"{live['rows_per_second']:,.0f} rows/s"
-    return f"{job}: {live['done']:,}{total} rows, {live['failed']:,} failed, {rate}{left}{memory}"
+    used = "".join(f", {word}" for word in _used(live))
+    return f"{job}: {live['done']:,}{total} rows, {live['failed']:,} failed, {rate}{left}{used}"
+
+
+def _used(live: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a running job uses, as far as the system tells: memory, processors, faults, switches."""
+    if live.get("resident_bytes"):
+        peak = f" (peak {format_size(live['peak_bytes'])})" if live.get("peak_bytes") else ""
+        yield f"{format_size(live['resident_bytes'])} of memory{peak}"
+    if "cpu_seconds_user" in live and live["seconds"]:
+        yield f"{(live['cpu_seconds_user'] + live['cpu_seconds_system']) / live['seconds']:.1f} cores"
+        yield f"{live['major_faults']:,.0f} major faults"
+        yield f"{live['involuntary_switches']:,.0f} involuntary switches"

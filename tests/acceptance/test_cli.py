@@ -618,6 +618,9 @@ def test_status_tells_how_far_a_live_run_is(cli: Cli, deployment: Path) -> None:
         assert re.search(r"run: 60 of 100 rows, 3 failed, (19|20) rows/s, 2 s left", shown.out), shown.out
         (job,) = json.loads(cli("status", deployment / "m.yaml", "--format", "json").out)["jobs"]
         assert (job["status"], job["live"]["done"], job["live"]["seconds_left"]) == ("running", 60, 2)
+        if job["live"]["resident_bytes"] is not None:
+            assert job["live"]["resident_bytes"] <= job["live"]["peak_bytes"] + 2**20
+            assert re.search(r"MiB of memory \(peak [0-9.]+ MiB\), [0-9.]+ cores, [0-9,]+ major faults", shown.out)
     stopped = cli("status", deployment / "m.yaml")
     assert "stopped" in stopped.out
     assert "rows/s" not in stopped.out
