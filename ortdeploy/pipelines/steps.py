@@ -186,18 +186,19 @@ class StepsSession(ComposedSession):
             raise OrtdeployError(f"${step.name} lists {max(counts)} items, and each may have {step.most} (max)")
         items = [item for row in listed for item in row]
         owners = [row for row, count in enumerate(counts) for _ in range(count)]
-        collected: dict[str, list[Any]] = {inside: [] for inside, _ in step.outputs}
+        collected: dict[str, list[Column]] = {inside: [] for inside, _ in step.outputs}
         for begin in range(0, len(items), step.batch):
             some, owner = items[begin : begin + step.batch], owners[begin : begin + step.batch]
             inside: Values = {name: pick(values[name], owner) for name in read if name in values}
-            inside[step.item] = as_column([np.asarray(item) if np.isscalar(item) else item for item in some])
+            inside[step.item] = as_column([item if isinstance(item, np.ndarray) else _item(item) for item in some])
             for one in inner:
                 inside |= one.apply(inside, len(some))
             for name, result in collected.items():
-                result.extend(inside[name])
+                result.append(inside[name])
         types = {value.name: value for value in step.makes}
         return {
-            name: as_column(_by_row(collected[inside_name], counts, types[name])) for inside_name, name in step.outputs
+            name: as_column(_by_row(_joined(collected[inside_name]), counts, types[name]))
+            for inside_name, name in step.outputs
         }
 
 
@@ -265,11 +266,26 @@ def _rows_of(model: str, name: str, value: Any, rows: int) -> Any:
     return value
 
 
-def _by_row(items: Sequence[Any], counts: Sequence[int], kind: PlannedValue) -> list[Any]:
+def _item(item: Any) -> Any:
+    """Return an item of a list; a number as an array of rank 0."""
+    return np.asarray(item) if np.isscalar(item) else item
+
+
+def _joined(pieces: Sequence[Column]) -> Column:
+    """Return the results of several batches as one column."""
+    arrays = [piece for piece in pieces if isinstance(piece, np.ndarray)]
+    if len(arrays) == len(pieces) > 0 and len({(one.shape[1:], one.dtype) for one in arrays}) == 1:
+        return np.concatenate(arrays)
+    return [item for piece in pieces for item in piece]
+
+
+def _by_row(items: Column, counts: Sequence[int], kind: PlannedValue) -> list[Any]:
     """List the results of items by row again: arrays where they are alike, empty ones of the right shape for none."""
-    rows, begin = [], 0
+    rows: list[Any] = []
+    begin = 0
     for count in counts:
-        rows.append(as_column(items[begin : begin + count]) if count else _nothing(kind))
+        some = items[begin : begin + count]
+        rows.append((some if isinstance(some, np.ndarray) else as_column(some)) if count else _nothing(kind))
         begin += count
     return rows
 
