@@ -16,7 +16,7 @@ from ortdeploy.planned_pipeline import PlannedPipeline, plan_pipeline
 from ortdeploy.providers.catalogue import CPU, find_provider
 from ortdeploy.providers.options import serialise
 from ortdeploy.tensors import FLOATING, Shape, TensorType
-from ortdeploy.thread_budget import provider_with_threads, threads_of_session, with_threads
+from ortdeploy.thread_budget import provider_with_threads, threads_of_session, with_threads, without_spinning
 
 FORMAT_VERSION = 3
 
@@ -517,6 +517,7 @@ def _open_session(
 ) -> OpenSession:
     """Write down a model's sessions, each with so many threads; `varying`: its runs may differ in shape."""
     session = with_threads(model.spec.session, threads)
+    session = without_spinning(session, (one.chain[0].name for one in model.usable if one.chain))
     if varying and model.spec.memory.pattern_by_shape:
         session = {"enable_mem_pattern": False, **session}
     return OpenSession(

@@ -78,6 +78,21 @@ def with_threads(session: Mapping[str, Any], threads: int | None) -> Mapping[str
     return {**session, "intra_op_num_threads": threads}
 
 
+_SPINNING = "session.intra_op.allow_spinning"
+
+
+def without_spinning(session: Mapping[str, Any], first_providers: Iterable[str]) -> Mapping[str, Any]:
+    """Return session options whose threads sleep while a device computes, unless they say so themselves.
+
+    The pool is for the nodes that are left to the processor: spinning, it takes a core for as long as the device runs.
+    `first_providers` are those of the sessions that the model may get; one on the processor keeps its threads ready.
+    """
+    first = set(first_providers)
+    if not first or first & ON_THE_PROCESSOR:
+        return session
+    return {**session, "config": {_SPINNING: False, **session.get("config", {})}}
+
+
 def provider_with_threads(name: str, options: Mapping[str, Any], device: str, threads: int | None) -> Mapping[str, Any]:
     """Return options of a provider with a thread pool of its own, with so many threads unless they name a number."""
     if threads is None:
