@@ -68,6 +68,13 @@ def test_the_readme_has_its_parts_in_order() -> None:
     assert headings[:5] == ["Two commands", "A manifest", "A refusal", "What a run leaves", "How it compares"]
 
 
+def test_the_readme_names_every_extra() -> None:
+    with (REPOSITORY / "pyproject.toml").open("rb") as file:
+        extras = set(tomllib.load(file)["project"]["optional-dependencies"]) - {"dev"}
+    (text,) = re.findall(r"Extras: (.+?)\n\n", README, re.DOTALL)
+    assert set(re.findall(r"`([a-z]+)`", text)) == extras
+
+
 def test_the_readmes_manifest_is_the_example() -> None:
     (manifest,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
     assert manifest == (REPOSITORY / "deployments/digits.yaml").read_text(encoding="utf-8")
