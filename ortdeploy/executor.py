@@ -83,14 +83,19 @@ class Execution:
         )
 
     def _open(
-        self, step: OpenSession, candidates: Sequence[PlannedSession], tried: tuple[TriedSession, ...]
+        self,
+        step: OpenSession,
+        candidates: Sequence[PlannedSession],
+        tried: tuple[TriedSession, ...] = (),
+        *,
+        trial: bool = False,
     ) -> _Opened:
         """Open a model's sessions, or return why there is none."""
-        opener = ModelOpener(runtime=self.runtime, announce=self.announce, printed=self.printed)
+        opener = ModelOpener(runtime=self.runtime, announce=self.announce, printed=self.printed, trial=trial)
         limit = self._memory_limit(step)
         try:
             with MemoryBound(limit, os.cpu_count() or 1):
-                return opener.open_model(self._without_arena(step, limit), candidates, tried)
+                return opener.open_model(self._without_arena(step, limit, trial=trial), candidates, tried)
         except OrtdeployError as error:
             return error
         finally:
@@ -113,10 +118,10 @@ class Execution:
         """Open a model's sessions in one way to use threads, to measure it. Raises OrtdeployError."""
         laid_out = replace(_with_layout(step, layout), probe=None)
         with structlog.contextvars.bound_contextvars(trial=layout.name):
-            opened = self._open(laid_out, laid_out.candidates, ())
+            opened = self._open(laid_out, laid_out.candidates, trial=True)
             for loading in self.plan.steps:
                 if isinstance(loading, LoadAdapter) and loading.session == step.session:
-                    opened = self._load_adapter(loading, opened)
+                    opened = self._load_adapter(loading, opened, trial=True)
         if isinstance(opened, OrtdeployError):
             raise opened
         return opened
@@ -129,7 +134,7 @@ class Execution:
         limits = [*(step.memory_limit for step in self._jobs_of(opening)), memory_of_the_group()]
         return min((limit for limit in limits if limit is not None), default=None)
 
-    def _without_arena(self, opening: OpenSession, limit: int | None) -> OpenSession:
+    def _without_arena(self, opening: OpenSession, limit: int | None, *, trial: bool) -> OpenSession:
         """Return the step without the CPU arena where a job may come to its limit, unless the manifest speaks of it.
 
         An arena that cannot grow takes nine tenths of the room, and again, until something fits: what is left is too
@@ -142,11 +147,13 @@ class Execution:
         layout = opening.layouts[0].name if opening.layouts else None
         if all(need and need.unknown is None and need.total_of(layout) < limit * _ROOMY for need in needs):
             return opening
-        log.info("session.without_arena", model=opening.model, session=opening.session, limit=limit)
+        (log.debug if trial else log.info)(
+            "session.without_arena", model=opening.model, session=opening.session, limit=limit
+        )
         without = {"enable_cpu_mem_arena": False, "enable_mem_pattern": False}
         return replace(opening, options={**without, **opening.options})
 
-    def _load_adapter(self, step: LoadAdapter, opened: _Opened) -> _Opened:
+    def _load_adapter(self, step: LoadAdapter, opened: _Opened, *, trial: bool = False) -> _Opened:
         if isinstance(opened, OrtdeployError):
             return opened
         try:
@@ -156,7 +163,7 @@ class Execution:
                     self.runtime.load_adapter(step, one.probe.session)
         except OrtdeployError as error:
             return error
-        log.info("adapter.loaded", adapter=step.adapter, model=step.session)
+        (log.debug if trial else log.info)("adapter.loaded", adapter=step.adapter, model=step.session)
         return opened
 
     def _run_job(self, step: RunJob, sessions: dict[str, _Opened]) -> JobResult:

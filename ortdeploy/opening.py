@@ -71,11 +71,15 @@ class OpenedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOpener:
-    """Opens sessions in a runtime. `announce` is told before each, `printed` gives what native libraries printed."""
+    """Opens sessions in a runtime. `announce` is told before each, `printed` gives what native libraries printed.
+
+    Sessions of a `trial` are opened to be measured, many times over: they are logged as details.
+    """
 
     runtime: Runtime
     announce: Announce
     printed: Callable[[], str]
+    trial: bool = False
 
     def open_model(
         self, step: OpenSession, candidates: Sequence[PlannedSession], tried: tuple[TriedSession, ...] = ()
@@ -141,7 +145,7 @@ class ModelOpener:
             raise OrtdeployError(f"{error}{because(self.printed())}") from error
         if remark is not None:
             log.warning("session.fell_back", model=step.model, session=candidate.name, reason=remark)
-        log.info(
+        (log.debug if self.trial else log.info)(
             "session.opened",
             model=step.model,
             session=candidate.name,

@@ -120,6 +120,8 @@ def chosen(folder: Path, runtime: FakeRuntime) -> str:
     assert result.status is Status.DONE, result.reason
     assert rows(folder) == [(row, row * 2.0) for row in range(40)]
     (event,) = (event for event in events if event["event"] == "threads.chosen")
+    opened = [one for one in events if one["event"] == "session.opened"]
+    assert [one["log_level"] for one in (opened[0], opened[-1])] == ["debug", "info"]
     assert f'"layout": "{event["layout"]}"' in (folder / "out" / REPORT).read_text()
     return str(event["layout"])
 
