@@ -3,6 +3,7 @@
 import ctypes
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -18,33 +19,64 @@ def resident_memory() -> int | None:
     return _kib_of("/proc/self/status", "VmRSS:")
 
 
+_WEIGHTS = "/weights.bin"
+"""How the file ends that sessions of the same kept model map together (runtime/model_cache.py)."""
+
+
 class _Held:
     """Knows how much of the resident set is counted more than once."""
 
-    SECONDS_BETWEEN = 0.1  # asking takes the kernel a walk over all pages, up to a few milliseconds
+    SECONDS_BETWEEN = 1.0  # asking takes the kernel a walk over all pages, some milliseconds
+    GROWN = 1.05
 
     def __init__(self) -> None:
         self._looked = float("-inf")
-        self._twice = 0
+        self._twice = self._resident = 0
 
     def bytes(self) -> int | None:
         resident = resident_memory()
-        if resident is not None and time.monotonic() - self._looked > self.SECONDS_BETWEEN:
-            self._twice = max(resident - (proportional_memory() or resident), 0)
-            self._looked = time.monotonic()
-        return None if resident is None else max(resident - self._twice, 0)
+        if resident is None:
+            return None
+        if time.monotonic() - self._looked > self.SECONDS_BETWEEN or resident > self._resident * self.GROWN:
+            self._twice, self._resident, self._looked = mapped_twice(), resident, time.monotonic()
+        return max(resident - self._twice, 0)
 
 
 _held = _Held()
 
 
 def held_memory() -> int | None:
-    """Return the resident set of this process with pages that are mapped several times counted once, in bytes.
+    """Return the resident set of this process with weights that several sessions map counted once, in bytes.
 
-    Weights that several sessions map are such pages, and libraries that other processes use too. What is counted twice
-    is looked up again after a tenth of a second.
+    What is counted twice is looked up again after a second, or when the resident set has grown.
     """
     return _held.bytes()
+
+
+def mapped_twice() -> int:
+    """Return the bytes of weights that are resident in this process by more than one mapping, beyond the first."""
+    with suppress(OSError):
+        places = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith(_WEIGHTS)]
+        if len({(words[2], words[4]) for words in places}) < len(places):
+            return _counted_twice(Path("/proc/self/smaps").read_text().splitlines())
+    return 0
+
+
+def _counted_twice(lines: Sequence[str]) -> int:
+    """Add up what mappings of the same place of a weights file hold, beyond the largest of them.
+
+    A mapping's first line is `55d0-55d4 r--s 00001000 fe:00 1234 /path`; the others have a name and a colon.
+    """
+    sizes: dict[tuple[str, str], list[int]] = {}
+    place: tuple[str, str] | None = None
+    for line in lines:
+        if line.startswith("Rss:"):
+            if place is not None:
+                sizes.setdefault(place, []).append(int(line.split()[1]) * _KIB)
+        elif not line.partition(" ")[0].endswith(":"):
+            words = line.split()
+            place = (words[2], words[4]) if line.endswith(_WEIGHTS) else None
+    return sum(sum(found) - max(found) for found in sizes.values())
 
 
 def allocated_memory() -> int | None:
