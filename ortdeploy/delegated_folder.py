@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ortdeploy.facts import DiffusionFacts, ModelFacts, Problem, ValueFacts
-from ortdeploy.manifest.pipelines import PresetSpec
-from ortdeploy.tensors import ROWS, TensorType
+from ortdeploy.manifest.pipelines import TEXT_TO_IMAGE, PresetSpec
+from ortdeploy.preset_folder import PROMPTS, folder_digest, image_type
 
 _INDEX = "model_index.json"
-_TEXT = TensorType("string", (ROWS,))
 
 
 def read_delegated(root: Path, preset: PresetSpec, models: Mapping[str, ModelFacts]) -> DiffusionFacts:
@@ -22,29 +21,21 @@ def read_delegated(root: Path, preset: PresetSpec, models: Mapping[str, ModelFac
     if detail is not None:
         problem = Problem(kind="preset", detail=detail)
     digest = "" if problem else _digest(folder)
-    lines = [f"{facts.sha256}  {part}\n" for part, facts in sorted(parts.items())]
     return DiffusionFacts(
         sha256=digest,
-        folder_sha256="" if problem else hashlib.sha256("".join([*lines, f"{digest}  files\n"]).encode()).hexdigest(),
+        folder_sha256="" if problem else folder_digest(digest, parts),
         inputs=tuple(_inputs(preset)),
-        outputs=(ValueFacts(name="image", kind="tensor", tensor=_image(preset, 3)),),
+        outputs=(ValueFacts(name="image", kind="tensor", tensor=image_type(preset)),),
         problem=problem,
     )
 
 
 def _inputs(preset: PresetSpec) -> Iterator[ValueFacts]:
-    yield ValueFacts(name="prompt", kind="tensor", tensor=_TEXT)
-    yield ValueFacts(name="negative_prompt", kind="tensor", tensor=_TEXT, default=())
-    seed = TensorType("int64", (ROWS,))
-    yield ValueFacts(name="seed", kind="tensor", tensor=seed, default=(), limits=(0, 2**32 - 1))
-    if preset.task != "text-to-image":
-        yield ValueFacts(name="image", kind="tensor", tensor=_image(preset, 3))
+    yield from PROMPTS
+    if preset.task != TEXT_TO_IMAGE:
+        yield ValueFacts(name="image", kind="tensor", tensor=image_type(preset))
     if preset.task == "inpainting":
-        yield ValueFacts(name="mask_image", kind="tensor", tensor=_image(preset, 1))
-
-
-def _image(preset: PresetSpec, channels: int) -> TensorType:
-    return TensorType("uint8", (ROWS, preset.height, preset.width, channels), "NHWC")
+        yield ValueFacts(name="mask_image", kind="tensor", tensor=image_type(preset, 1))
 
 
 def _problem(folder: Path, preset: PresetSpec) -> str | None:

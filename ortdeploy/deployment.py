@@ -38,7 +38,7 @@ from ortdeploy.prediction import Prediction, predict_placement
 from ortdeploy.providers.catalogue import full_name
 from ortdeploy.shares import allowed_count
 from ortdeploy.tensors import ROWS, WIDER, Shape, TensorType
-from ortdeploy.thread_budget import Layout, layouts, usable_cores
+from ortdeploy.thread_budget import Layout, layouts, sleeping, usable_cores
 from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
 from ortdeploy.transforms.protocol import InapplicableError
 from ortdeploy.wiring import Wiring, wire
@@ -92,10 +92,7 @@ class ResolvedModel:
         )
         if layout.sessions == 1 or layout.threads == 1:
             return replace(self, sessions=sessions)
-        config = {"session.intra_op.allow_spinning": False, **self.spec.session.get("config", {})}
-        return replace(
-            self, sessions=sessions, spec=replace(self.spec, session={**self.spec.session, "config": config})
-        )
+        return replace(self, sessions=sessions, spec=replace(self.spec, session=sleeping(self.spec.session)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

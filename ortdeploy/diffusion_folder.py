@@ -17,7 +17,7 @@ from ortdeploy.facts import AdapterFacts, DiffusionFacts, ModelFacts, Problem, V
 from ortdeploy.manifest.pipelines import DIFFUSION, PresetSpec
 from ortdeploy.operations.tokenize_clip import DEFAULT_LENGTH, ClipTokenizer
 from ortdeploy.pipelines.schedulers import read_scheduler
-from ortdeploy.tensors import ROWS, TensorType
+from ortdeploy.preset_folder import PROMPTS, folder_digest, image_type
 
 _LATENT_CHANNELS, _PIXELS = 4, 8
 _PORTS = {
@@ -42,40 +42,27 @@ def read_diffusion(
     if preset.kind == DIFFUSION:
         return read_delegated(root, preset, models)
     folder = root / preset.folder
-    text = TensorType("string", (ROWS,))
-    inputs = (
-        ValueFacts(name="prompt", kind="tensor", tensor=text),
-        ValueFacts(name="negative_prompt", kind="tensor", tensor=text, default=()),
-        ValueFacts(name="seed", kind="tensor", tensor=TensorType("int64", (ROWS,)), default=(), limits=(0, 2**32 - 1)),
-    )
-    image = TensorType("uint8", (ROWS, preset.height, preset.width, 3), "NHWC")
-    outputs = (ValueFacts(name="image", kind="tensor", tensor=image),)
+    outputs = (ValueFacts(name="image", kind="tensor", tensor=image_type(preset)),)
     try:
         scheduler, digest = _read_files(folder, preset.folder)
         parts = {part: models[name] for part, name in preset.parts.items()}
         unusable = next((facts.problem for facts in parts.values() if facts.problem), None)
         if unusable is not None:
-            return DiffusionFacts(inputs=inputs, outputs=outputs, problem=unusable)
+            return DiffusionFacts(inputs=PROMPTS, outputs=outputs, problem=unusable)
         ports = {part: _ports(part, facts, _adapted(part, preset, adapters)) for part, facts in parts.items()}
         _check_together(parts, ports, preset, folder)
         if preset.latents is not None:
             _check_latents(root / preset.latents, preset)
     except _PresetProblemError as error:
-        return DiffusionFacts(inputs=inputs, outputs=outputs, problem=Problem(kind="preset", detail=str(error)))
+        return DiffusionFacts(inputs=PROMPTS, outputs=outputs, problem=Problem(kind="preset", detail=str(error)))
     return DiffusionFacts(
         sha256=digest,
-        folder_sha256=_folder_digest(digest, parts),
+        folder_sha256=folder_digest(digest, parts),
         scheduler=scheduler,
         ports=ports,
-        inputs=inputs,
+        inputs=PROMPTS,
         outputs=outputs,
     )
-
-
-def _folder_digest(beside: str, parts: Mapping[str, ModelFacts]) -> str:
-    """Return the digest of a list of digests: each component's by its name, and that of the files beside them."""
-    lines = [f"{facts.sha256}  {part}\n" for part, facts in sorted(parts.items())]
-    return hashlib.sha256("".join([*lines, f"{beside}  files\n"]).encode()).hexdigest()
 
 
 def painted_shapes(preset: PresetSpec, ports: Mapping[str, Any], rows: int) -> dict[str, dict[str, tuple[int, ...]]]:

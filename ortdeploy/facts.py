@@ -327,9 +327,8 @@ class MemoryForecast:
     """What a job is predicted to take at most, in bytes, and what of it is not known from the graph.
 
     `fitting` is the largest batch that its limits have room for, where its own does not fit, `count` the largest number
-    of each session. `disk` is what its output
-    takes, where that does not depend on values. `layouts` are the ways to use threads that its limits have room for,
-    where those are to be measured, with what it takes in each.
+    of each session. `disk` is what its output takes, where that does not depend on values. `layouts` are the ways to
+    use threads that its limits have room for, where those are to be measured, with what it takes in each.
     """
 
     parts: tuple[MemoryPart, ...]

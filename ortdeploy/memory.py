@@ -19,8 +19,8 @@ def resident_memory() -> int | None:
     return _kib_of("/proc/self/status", "VmRSS:")
 
 
-_WEIGHTS = "/weights.bin"
-"""How the file ends that sessions of the same kept model map together (runtime/model_cache.py)."""
+WEIGHTS = "weights.bin"
+"""The name of the file that sessions of the same kept model map together."""
 
 
 class _Held:
@@ -56,7 +56,9 @@ def held_memory() -> int | None:
 def mapped_twice() -> int:
     """Return the bytes of weights that are resident in this process by more than one mapping, beyond the first."""
     with suppress(OSError):
-        places = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith(_WEIGHTS)]
+        places = [
+            line.split() for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith(f"/{WEIGHTS}")
+        ]
         if len({(words[2], words[4]) for words in places}) < len(places):
             return _counted_twice(Path("/proc/self/smaps").read_text().splitlines())
     return 0
@@ -75,7 +77,7 @@ def _counted_twice(lines: Sequence[str]) -> int:
                 sizes.setdefault(place, []).append(int(line.split()[1]) * _KIB)
         elif not line.partition(" ")[0].endswith(":"):
             words = line.split()
-            place = (words[2], words[4]) if line.endswith(_WEIGHTS) else None
+            place = (words[2], words[4]) if line.endswith(f"/{WEIGHTS}") else None
     return sum(sum(found) - max(found) for found in sizes.values())
 
 

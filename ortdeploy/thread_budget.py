@@ -78,7 +78,13 @@ def with_threads(session: Mapping[str, Any], threads: int | None) -> Mapping[str
     return {**session, "intra_op_num_threads": threads}
 
 
-_SPINNING = "session.intra_op.allow_spinning"
+SPINNING = "session.intra_op.allow_spinning"
+"""The session config entry that lets threads spin while they wait; ONNX Runtime's default is that they do."""
+
+
+def sleeping(session: Mapping[str, Any]) -> dict[str, Any]:
+    """Return session options whose threads sleep while they wait, unless they say so themselves."""
+    return {**session, "config": {SPINNING: False, **session.get("config", {})}}
 
 
 def without_spinning(session: Mapping[str, Any], first_providers: Iterable[str]) -> Mapping[str, Any]:
@@ -90,7 +96,7 @@ def without_spinning(session: Mapping[str, Any], first_providers: Iterable[str])
     first = set(first_providers)
     if not first or first & ON_THE_PROCESSOR:
         return session
-    return {**session, "config": {_SPINNING: False, **session.get("config", {})}}
+    return sleeping(session)
 
 
 def provider_with_threads(name: str, options: Mapping[str, Any], device: str, threads: int | None) -> Mapping[str, Any]:

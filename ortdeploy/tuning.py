@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from ortdeploy.manifest.spec import JobSpec, ModelSpec, Spec
-from ortdeploy.thread_budget import Layout, layouts
+from ortdeploy.thread_budget import Layout, layouts, sleeping
 
 BATCHES = tuple(2**power for power in range(11))
 _PATIENCE = 2  # one slower size may be noise
@@ -174,7 +174,7 @@ def _of_model(setting: Setting, model: ModelSpec) -> dict[str, Any]:
         several = {"count": setting.sessions} if setting.sessions is not None else {"callers": setting.callers}
         change["sessions"] = [{"name": name, "providers": chain, **several}]
     if setting.sessions is not None:
-        change["session"] = {"config": {"session.intra_op.allow_spinning": False}}
+        change["session"] = sleeping({})
     if setting.threads is not None:
         change.setdefault("session", {})["intra_op_num_threads"] = setting.threads
     if setting.memory is not None:

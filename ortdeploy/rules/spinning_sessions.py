@@ -16,22 +16,21 @@ from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import Severity
 from ortdeploy.rules.protocol import Finding, Rule
+from ortdeploy.thread_budget import SPINNING
 
 if TYPE_CHECKING:
     from ortdeploy.manifest.spec import Spec
 
 RULE = Rule(id="spinning-sessions", summary="Threads of several sessions spin", severity=Severity.WARNING)
 
-_KEY = "session.intra_op.allow_spinning"
-
 
 def check(spec: "Spec") -> Iterator[Finding]:
     for model in spec.models:
         threads = model.session.get("intra_op_num_threads", 0)
-        spins = str(model.session.get("config", {}).get(_KEY, "1")) not in {"0", "False"}
+        spins = str(model.session.get("config", {}).get(SPINNING, "1")) not in {"0", "False"}
         if model.sessions_at_once > 1 and threads != 1 and spins:
             detail = (
                 f'Model "{model.name}" runs {model.sessions_at_once} sessions at once, and their threads spin while '
-                f"they wait. Add session: {{config: {{{_KEY}: false}}}}."
+                f"they wait. Add session: {{config: {{{SPINNING}: false}}}}."
             )
             yield Finding(at=model.at, detail=detail, key=True, model=model.name)

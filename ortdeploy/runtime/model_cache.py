@@ -24,6 +24,7 @@ import onnxruntime as ort
 
 from ortdeploy.digest import file_digest
 from ortdeploy.digest_cache import DigestCache
+from ortdeploy.memory import WEIGHTS
 from ortdeploy.part_files import open_whole, sync_folder
 from ortdeploy.plan import OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.providers.catalogue import CPU, find_provider
@@ -32,7 +33,7 @@ from ortdeploy.runtime.machine import probe_machine
 _ABANDONED_SECONDS = 24 * 3600
 """A folder that nobody has touched for so long was left by a run that was killed; others may be in the making."""
 
-MODEL, MADE_BY, WEIGHTS = "model.onnx", "made_by.json", "weights.bin"
+MODEL, MADE_BY = "model.onnx", "made_by.json"
 
 _RUNNING = {
     "intra_op_num_threads", "inter_op_num_threads", "execution_mode", "enable_cpu_mem_arena", "enable_mem_pattern",

@@ -1,0 +1,28 @@
+"""What the folders of all presets have in common: the columns that images are made from, and one digest for all."""
+
+import hashlib
+from collections.abc import Mapping
+
+from ortdeploy.facts import ModelFacts, ValueFacts
+from ortdeploy.manifest.pipelines import PresetSpec
+from ortdeploy.tensors import ROWS, TensorType
+
+_TEXT = TensorType("string", (ROWS,))
+
+PROMPTS = (
+    ValueFacts(name="prompt", kind="tensor", tensor=_TEXT),
+    ValueFacts(name="negative_prompt", kind="tensor", tensor=_TEXT, default=()),
+    ValueFacts(name="seed", kind="tensor", tensor=TensorType("int64", (ROWS,)), default=(), limits=(0, 2**32 - 1)),
+)
+"""The columns of every job that makes images; only the prompt must be there."""
+
+
+def image_type(preset: PresetSpec, channels: int = 3) -> TensorType:
+    """Return the type of images of a preset's size, rows first."""
+    return TensorType("uint8", (ROWS, preset.height, preset.width, channels), "NHWC")
+
+
+def folder_digest(beside: str, parts: Mapping[str, ModelFacts]) -> str:
+    """Return the digest of a list of digests: each component's by its name, and that of the files beside them."""
+    lines = [f"{facts.sha256}  {part}\n" for part, facts in sorted(parts.items())]
+    return hashlib.sha256("".join([*lines, f"{beside}  files\n"]).encode()).hexdigest()
