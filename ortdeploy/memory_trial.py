@@ -6,6 +6,7 @@ transformers at many shapes; `benchmarks/memory.py` compares them with what jobs
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import prod
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from ortdeploy.deployment import Deployment, ResolvedJob, ResolvedModel, Resolve
 from ortdeploy.diffusion_folder import painted_shapes
 from ortdeploy.element_types import numpy_dtype
 from ortdeploy.facts import MemoryForecast, MemoryPart
-from ortdeploy.graph.activations import Buffer, most_at_once, plan_buffers
+from ortdeploy.graph.activations import most_at_once, plan_buffers
 from ortdeploy.graph.arena import arena_bytes
 from ortdeploy.manifest.pipelines import DIFFUSION
 from ortdeploy.providers.catalogue import CPU, find_provider
@@ -24,6 +25,9 @@ from ortdeploy.window import LEAST, SMALL_BYTES
 from ortdeploy.wiring import WiredStep
 
 _MIB = 1024 * 1024
+
+Sizes = tuple[int | None, ...]
+Shapes = dict[str, Sizes]
 
 _PROCESS = 102 * _MIB
 """A process that has planned and runs a job of a few bytes: CPython 3.11, numpy, onnx, onnxruntime."""
@@ -128,19 +132,21 @@ def _activation_bytes(job: ResolvedJob, batch: int) -> int | None:
     if _is_delegated(job):
         return None
     for model, shapes in _runs(job, batch):
-        buffers = plan_buffers(model.facts.skeleton, shapes)
-        if buffers is None:
+        one = _bytes_of_a_run(
+            model.facts.skeleton,
+            tuple(shapes.items()),
+            arena=model.spec.session.get("enable_cpu_mem_arena", True),
+            pattern=_plans_patterns(job, model),
+        )
+        if one is None:
             return None
-        total += _runs_at_once(model) * _bytes_of_a_run(job, model, buffers)
+        total += _runs_at_once(model) * one
     return total
 
 
 def _is_delegated(job: ResolvedJob) -> bool:
     preset = job.pipeline.spec.preset if job.pipeline else None
     return preset is not None and preset.kind == DIFFUSION
-
-
-Shapes = dict[str, tuple[int | None, ...]]
 
 
 def _runs(job: ResolvedJob, batch: int) -> Iterator[tuple[ResolvedModel, Shapes]]:
@@ -222,13 +228,23 @@ def _file_bytes(path: str) -> int:
         return 0
 
 
-def _bytes_of_a_run(job: ResolvedJob, model: ResolvedModel, buffers: Sequence[Buffer]) -> int:
-    """Return what the buffers of one run take, in the arena or without it."""
-    options = model.spec.session
-    if not options.get("enable_cpu_mem_arena", True):
-        return int(_BARE * most_at_once(buffers))
+def _plans_patterns(job: ResolvedJob, model: ResolvedModel) -> bool:
     by_shape = model.spec.memory.pattern_by_shape and job.has_varying_shapes
-    return int(_SCRATCH * arena_bytes(buffers, pattern=options.get("enable_mem_pattern", True) and not by_shape))
+    return bool(model.spec.session.get("enable_mem_pattern", True)) and not by_shape
+
+
+@lru_cache(maxsize=256)
+def _bytes_of_a_run(
+    skeleton: bytes, shapes: tuple[tuple[str, Sizes], ...], *, arena: bool, pattern: bool
+) -> int | None:
+    """Return what the buffers of one run take; None where a graph leaves that open.
+
+    Kept, for shape inference takes its time: a forecast asks again for every layout and number of sessions.
+    """
+    buffers = plan_buffers(skeleton, dict(shapes))
+    if buffers is None:
+        return None
+    return int(_SCRATCH * arena_bytes(buffers, pattern=pattern) if arena else _BARE * most_at_once(buffers))
 
 
 def _data_bytes(job: ResolvedJob, batch: int, result: int) -> int:
