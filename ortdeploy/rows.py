@@ -21,7 +21,7 @@ from ortdeploy.probe_run import ProbeRun
 from ortdeploy.retries import try_again
 from ortdeploy.runtime.protocol import Array, Session
 from ortdeploy.session_runs import SessionRuns
-from ortdeploy.sources.protocol import Block, Column, FailedRow, pick
+from ortdeploy.sources.protocol import Block, Column, FailedRow, join, pick
 from ortdeploy.tensors import TensorType
 from ortdeploy.timing import Histogram, timed
 from ortdeploy.transforms.catalogue import POSTPROCESS
@@ -362,7 +362,7 @@ class RowRunner:
         chosen.sort()
         columns: dict[str, Column] = {name: [block.columns[name][row] for row in chosen] for name in self._job.key}
         for name in self._job.columns:
-            column = _concatenate([results[name] for _, results in pieces])
+            column = join([results[name] for _, results in pieces])
             columns[name] = column if order is None else pick(column, order)
         return columns
 
@@ -386,7 +386,7 @@ def _joined(results: Sequence[dict[str, Column]]) -> dict[str, Column]:
     """Return the columns of several runs as one."""
     if len(results) == 1:
         return dict(results[0])
-    return {name: _concatenate([one[name] for one in results]) for name in results[0]}
+    return {name: join([one[name] for one in results]) for name in results[0]}
 
 
 def _keep(rows: Sequence[int], results: dict[str, Column], chosen: Array) -> list[Piece]:
@@ -416,15 +416,6 @@ def _is_finite(value: Any) -> bool:
 
 def _json_value(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-
-
-def _concatenate(parts: list[Column]) -> Column:
-    if any(isinstance(part, list) for part in parts):
-        return [value for part in parts for value in part]
-    arrays = [np.asarray(part) for part in parts]
-    if len({array.shape[1:] for array in arrays}) == 1:
-        return np.concatenate(arrays)
-    return [value for array in arrays for value in array]
 
 
 def _build_postprocess(step: PlannedStep) -> Apply:

@@ -19,7 +19,7 @@ from ortdeploy.feeds import StageError
 from ortdeploy.plan import RunJob
 from ortdeploy.probe_run import ProbeRun
 from ortdeploy.runtime.protocol import Array, Session
-from ortdeploy.sources.protocol import Column
+from ortdeploy.sources.protocol import Column, join
 from ortdeploy.tensors import format_shape
 from ortdeploy.timing import Histogram
 
@@ -183,16 +183,15 @@ def prove_effect(session: Session, outputs: Sequence[str], feeds: Mapping[str, A
 
 
 def _join_rows(values: Sequence[Any], batches: Sequence[range]) -> Column | None:
-    """Return an output of several runs as one column; None where it is not one row for each that was fed."""
-    if any(isinstance(value, list) for value in values):  # a pipeline's rows may differ in shape
-        fits = all(len(value) == len(rows) for value, rows in zip(values, batches, strict=True))
-        return [row for value in values for row in value] if fits else None
+    """Return an output of several runs as one column; None where it is not one row for each that was fed.
+
+    Rows may differ in shape from run to run, and then are a list, as those of a pipeline may be within a run.
+    """
     for value, rows in zip(values, batches, strict=True):
-        if not isinstance(value, np.ndarray) or not value.ndim or len(value) != len(rows):
+        counted = isinstance(value, list) or (isinstance(value, np.ndarray) and value.ndim)
+        if not counted or len(value) != len(rows):
             return None
-    if len({value.shape[1:] for value in values}) > 1:
-        return None
-    return widened(np.concatenate(values) if len(values) > 1 else values[0])
+    return join([widened(value) if isinstance(value, np.ndarray) else value for value in values])
 
 
 def _equal(value: Any, other: Any) -> bool:

@@ -23,6 +23,7 @@ from ortdeploy.plan import RunJob
 from ortdeploy.rows import Outcome, Prepared, RowRunner
 from ortdeploy.sources.protocol import Block, Source
 from ortdeploy.timing import Histogram, timed
+from ortdeploy.turns import Turns
 from ortdeploy.window import Window
 
 log = structlog.get_logger()
@@ -105,6 +106,7 @@ class Stream:
         self._waiting: SimpleQueue[_Ticket | None] = SimpleQueue()
         self._in_order: SimpleQueue[_Ticket | BaseException | None] = SimpleQueue()
         self._window = Window(len(sessions))
+        self._turns = Turns(undecided=job.pipeline is not None and len(sessions) == 1)
         self._ending = threading.Lock()
         self._error: BaseException | None = None
         self._closed = False
@@ -130,7 +132,9 @@ class Stream:
                 if self._stop() and ticket.finished.cancel():  # what has not begun is left to the next run
                     self.stopped = True
                     return
-                yield self._result(ticket)
+                finished = self._result(ticket)
+                yield finished
+                self._turns.finished(finished.block.count)
                 self._progressed = time.perf_counter()  # a slow disk is no session that hangs
                 self._window.leave(ticket.size_bytes)
         finally:
@@ -164,15 +168,10 @@ class Stream:
             with open_source() as source:
                 blocks = source.blocks(start, sizes)
                 while self._may_read():
-                    begin = self._reading = time.perf_counter()
-                    block = next(blocks, None)
-                    if block is None:
-                        self._reading = None
+                    with self._turns.mine():
+                        prepared = self._read_block(blocks)
+                    if prepared is None:
                         break
-                    self.read_times.add(time.perf_counter() - begin, time.thread_time() - self._reader_cpu)
-                    prepared = self._prepare(block)
-                    self._reading = None
-                    self._reader_cpu = time.thread_time()
                     ticket = _Ticket(prepared)
                     self._window.enter(ticket.size_bytes)
                     self._in_order.put(ticket)
@@ -180,6 +179,19 @@ class Stream:
             self._in_order.put(None)
         except BaseException as error:  # noqa: BLE001  the caller raises it
             self._in_order.put(error)
+
+    def _read_block(self, blocks: Iterator[Block]) -> Prepared | None:
+        """Read a block and make tensors of it; None at the end."""
+        begin = self._reading = time.perf_counter()
+        try:
+            block = next(blocks, None)
+            if block is None:
+                return None
+            self.read_times.add(time.perf_counter() - begin, time.thread_time() - self._reader_cpu)
+            return self._prepare(block)
+        finally:
+            self._reading = None
+            self._reader_cpu = time.thread_time()
 
     def _may_read(self) -> bool:
         """Wait for a place; return whether another block is wanted."""
@@ -199,7 +211,8 @@ class Stream:
                 return
             member.current = ticket
             try:
-                finished = self._run_on(member, ticket.prepared, sizes)
+                with self._turns.mine():
+                    finished = self._run_on(member, ticket.prepared, sizes)
             except ProviderFailedError as error:
                 member.failure = str(error)
                 self._give_back(member, ticket, error)

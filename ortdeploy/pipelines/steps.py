@@ -19,7 +19,7 @@ from ortdeploy.operations.protocol import Call, Column, as_column
 from ortdeploy.pipelines.component import Component, ComposedSession, check_port
 from ortdeploy.planned_pipeline import PlannedPipeline, PlannedValue, PlannedWireStep, walk
 from ortdeploy.runtime.protocol import Array
-from ortdeploy.sources.protocol import pick
+from ortdeploy.sources.protocol import join, pick
 from ortdeploy.tensors import format_shape
 
 Values = dict[str, Column]
@@ -197,7 +197,7 @@ class StepsSession(ComposedSession):
                 result.append(inside[name])
         types = {value.name: value for value in step.makes}
         return {
-            name: as_column(_by_row(_joined(collected[inside_name]), counts, types[name]))
+            name: as_column(_by_row(join(collected[inside_name]), counts, types[name]))
             for inside_name, name in step.outputs
         }
 
@@ -269,14 +269,6 @@ def _rows_of(model: str, name: str, value: Any, rows: int) -> Any:
 def _item(item: Any) -> Any:
     """Return an item of a list; a number as an array of rank 0."""
     return np.asarray(item) if np.isscalar(item) else item
-
-
-def _joined(pieces: Sequence[Column]) -> Column:
-    """Return the results of several batches as one column."""
-    arrays = [piece for piece in pieces if isinstance(piece, np.ndarray)]
-    if len(arrays) == len(pieces) > 0 and len({(one.shape[1:], one.dtype) for one in arrays}) == 1:
-        return np.concatenate(arrays)
-    return [item for piece in pieces for item in piece]
 
 
 def _by_row(items: Column, counts: Sequence[int], kind: PlannedValue) -> list[Any]:

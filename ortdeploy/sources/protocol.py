@@ -25,6 +25,15 @@ def pick(column: Column, places: Sequence[int]) -> Column:
     return column[list(places)] if isinstance(column, np.ndarray) else [column[place] for place in places]
 
 
+def join(columns: Sequence[Column]) -> Column:
+    """Return columns one after the other: an array where all are arrays of like rows, else a list of their rows."""
+    arrays = [column for column in columns if isinstance(column, np.ndarray)]
+    alike = len({(array.shape[1:], array.dtype.kind) for array in arrays}) == 1
+    if alike and len(arrays) == len(columns):
+        return np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
+    return [row for column in columns for row in column]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedRow:
     """A row that gave no result: where it came from, in which stage it failed, and why."""

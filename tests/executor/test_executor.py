@@ -264,6 +264,21 @@ def test_an_input_that_shrinks_while_it_is_read_is_noticed(tmp_path: Path) -> No
     assert "9 rows and 5 are accounted for" in result.reason
 
 
+def test_batches_whose_rows_differ_in_shape_from_run_to_run_are_run_once(tmp_path: Path) -> None:
+    save(tmp_path, range(400))
+
+    def of_some_length(feeds: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        length = 2 + int(feeds["x"][0, 0]) // 4 % 3
+        return {"y": np.repeat(feeds["x"][:, :1], length, axis=1)}
+
+    runtime = FakeRuntime(of_some_length)
+    result = execute(tmp_path, plan_for(tmp_path, 400, rows_per_part=400), runtime)
+    assert (result.status, result.committed) == (Status.DONE, 400)
+    lengths = [len(json.loads(line)["y"]) for line in (tmp_path / "out/part-00000.jsonl").read_text().splitlines()]
+    assert lengths == [2 + row // 4 % 3 for row in range(400)]
+    assert len(runtime.sessions[0].batches) == 100
+
+
 def test_memory_that_runs_out_ends_the_job_with_a_reason(tmp_path: Path) -> None:
     save(tmp_path, range(4))
 

@@ -1,0 +1,104 @@
+"""Whether a job's threads work at the same time or in turn, found out while the job runs.
+
+Only one thread at a time runs Python. Reading beside a session costs nothing while the session runs native code; but a
+pipeline's operations are Python too, and then the threads take the interpreter from each other some thousand times a
+second, which can cost more than is gained. So both ways are measured, and the better one kept for a while.
+"""
+
+import threading
+import time
+from collections.abc import Generator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import structlog
+
+log = structlog.get_logger()
+
+FIRST_BLOCKS = 6
+"""Blocks that grow to their size, and are not measured."""
+
+SETTLING, MEASURED, ROUNDS = 1, 4, 3
+"""Both ways are measured so often, over so many blocks each time, after one that still was read the other way.
+
+Short measurements in turn, since other processes slow a machine down for tenths of a second.
+"""
+
+CLEARLY = 1.03
+"""In turn must be quicker by this much: at the same time is better whenever something else slows a thread down."""
+
+LEAST_PAUSE, MOST_PAUSE = 50, 10_000
+"""Blocks until both ways are measured again: twice as long each time, since what was found before still counts."""
+
+_Blocks = Generator[None, int, None]
+"""Is sent the number of rows of each block that is through."""
+
+
+class Turns:
+    """Tells the threads of one job when to wait for each other."""
+
+    def __init__(self, *, undecided: bool) -> None:
+        """Let all work at the same time; for good, unless it is `undecided`."""
+        self._lock = threading.Lock()
+        self._in_turn = False
+        self._blocks = self._find_out() if undecided else None
+        if self._blocks is not None:
+            next(self._blocks)
+
+    def mine(self) -> AbstractContextManager[object]:
+        """Return what a thread holds while it works on a block."""
+        return self._lock if self._in_turn else nullcontext()
+
+    def finished(self, rows: int) -> None:
+        """Take note of a block that is through."""
+        if self._blocks is not None:
+            self._blocks.send(rows)
+
+    def _find_out(self) -> _Blocks:
+        """Measure both ways, keep to the better one for a while, and so on."""
+        at_once, in_turn = _Pace(), _Pace()
+        yield from _pass(FIRST_BLOCKS)
+        pause = LEAST_PAUSE
+        while True:
+            for _ in range(ROUNDS):
+                yield from self._measure(at_once, in_turn=False)
+                yield from self._measure(in_turn, in_turn=True)
+            self._in_turn = in_turn.rate > at_once.rate * CLEARLY
+            rates = [round(pace.rate, 1) for pace in (at_once, in_turn)]
+            log.debug("threads.compared", in_turn=self._in_turn, rows_per_second=rates)
+            yield from _pass(pause)
+            pause = min(pause * 2, MOST_PAUSE)
+            at_once.age()
+            in_turn.age()
+
+    def _measure(self, pace: "_Pace", *, in_turn: bool) -> _Blocks:
+        """Add to the pace of one way."""
+        self._in_turn = in_turn
+        yield from _pass(SETTLING)
+        begin = time.perf_counter()
+        for _ in range(MEASURED):
+            pace.rows += yield
+        pace.seconds += time.perf_counter() - begin
+
+
+@dataclass(slots=True)
+class _Pace:
+    """Rows and the seconds they took."""
+
+    rows: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """Rows per second."""
+        return self.rows / self.seconds
+
+    def age(self) -> None:
+        """Let what is known so far count half."""
+        self.rows /= 2
+        self.seconds /= 2
+
+
+def _pass(blocks: int) -> _Blocks:
+    for _ in range(blocks):
+        yield

@@ -1,0 +1,90 @@
+"""Working at the same time or in turn: the quicker way is found, found again when things change, and changes no row."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import REPOSITORY, Cli
+from structlog.testing import capture_logs
+
+from ortdeploy import turns
+from ortdeploy.turns import Turns
+
+BLOCKS = turns.FIRST_BLOCKS + 2 * turns.ROUNDS * (turns.SETTLING + turns.MEASURED)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [0.0]
+    monkeypatch.setattr("ortdeploy.turns.time.perf_counter", lambda: now[0])
+    return now
+
+
+def is_in_turn(turns_: Turns) -> bool:
+    with turns_.mine():
+        return turns_.mine() is turns_.mine()  # a lock, and not something new each time
+
+
+def go(turns_: Turns, clock: list[float], blocks: int, *, at_once: float, in_turn: float) -> None:
+    """Let blocks of ten rows pass, which take so many seconds."""
+    for _ in range(blocks):
+        clock[0] += in_turn if is_in_turn(turns_) else at_once
+        turns_.finished(10)
+
+
+@pytest.mark.parametrize(("at_once", "in_turn", "chosen"), [(1.2, 1.0, True), (1.02, 1.0, False), (1.0, 1.2, False)])
+def test_the_way_that_is_clearly_quicker_is_kept(
+    clock: list[float], at_once: float, in_turn: float, chosen: bool
+) -> None:
+    found = Turns(undecided=True)
+    with capture_logs() as events:
+        go(found, clock, BLOCKS, at_once=at_once, in_turn=in_turn)
+    assert is_in_turn(found) == chosen
+    (event,) = events
+    assert (event["event"], event["in_turn"]) == ("threads.compared", chosen)
+    assert event["rows_per_second"] == [round(10 / at_once, 1), round(10 / in_turn, 1)]
+
+
+def test_most_blocks_go_the_better_way_and_both_are_measured_again(clock: list[float]) -> None:
+    found, ways = Turns(undecided=True), []
+    for _ in range(3000):
+        ways.append(is_in_turn(found))
+        go(found, clock, 1, at_once=1.0, in_turn=1.5)
+    assert 0 < ways.count(True) < 0.05 * len(ways)
+    go(found, clock, 30_000, at_once=1.5, in_turn=1.0)
+    assert is_in_turn(found)
+
+
+def test_without_doubt_all_work_at_the_same_time(clock: list[float]) -> None:
+    found = Turns(undecided=False)
+    go(found, clock, BLOCKS, at_once=2.0, in_turn=1.0)
+    with found.mine(), found.mine():
+        assert not is_in_turn(found)
+
+
+def test_a_pipeline_gives_the_same_rows_either_way(tmp_path: Path, cli: Cli) -> None:
+    for name in ("pages.yaml", "models/detector.onnx", "models/digits.onnx"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(REPOSITORY / "deployments" / name, tmp_path / name)
+    (tmp_path / "pages").mkdir()
+    pages = sorted((REPOSITORY / "deployments/pages").glob("*.png"))
+    for number in range(1200):
+        shutil.copy(pages[number % len(pages)], tmp_path / f"pages/{number:04}.png")
+    (tmp_path / "pages/0700.png").write_text("no picture")
+    with (tmp_path / "pages.yaml").open("a") as file:
+        file.write("    errors: {max_failed: 1}\n")
+    done = cli("apply", tmp_path / "pages.yaml", "-v", "--log-format", "json")
+    assert done.code == 0, done.out + done.err
+    assert "threads.compared" in done.err
+    parts = sorted((tmp_path / "outbox/pages").glob("part-*"))
+    rows = [json.loads(line) for part in parts for line in part.read_text().splitlines()]
+    by_page: dict[int, list[Any]] = {}
+    for row in rows:
+        by_page.setdefault(int(Path(row["path"]).stem) % len(pages), []).append((row["boxes"], row["digits"]))
+    assert len(rows) == 1199
+    assert [row["path"] for row in rows] == sorted(row["path"] for row in rows)
+    assert all(found.count(found[0]) == len(found) for found in by_page.values())
+    assert np.unique([len(boxes) for found in by_page.values() for boxes, _ in found]).size > 1
