@@ -296,12 +296,17 @@ def _resolve_pipeline(
     return ResolvedPipeline(spec=pipeline, parts=parts, wiring=wiring, diffusion=None)
 
 
-def _arriving(job: JobSpec, source: InputFacts, name: str) -> TensorType:
-    """Return the type in which a column reaches an input of a pipeline, after its prepare steps."""
+def _arriving(job: JobSpec, source: InputFacts, name: str) -> TensorType | None:
+    """Return the type in which a column reaches an input of a pipeline, after its prepare steps; None: no such column.
+
+    There is none either where the input is missing or cannot be read.
+    """
     column = job.input.columns.get(name, (name,))[0]
     if column not in source.columns and len(source.columns) == 1 and name not in job.input.columns:
         column = next(iter(source.columns))
-    tensor = source.columns.get(column, TensorType())
+    tensor = source.columns.get(column)
+    if tensor is None:
+        return None
     if source.format in TEXT_FORMATS and tensor.dtype is None:
         tensor = replace(tensor, dtype="float32")
     stages, _ = _infer_prepare(job.prepare.get(name, ()), tensor)

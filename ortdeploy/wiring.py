@@ -54,9 +54,12 @@ def wire(
     pipeline: PipelineSpec,
     models: Mapping[str, ModelFacts],
     adapters: Mapping[str, AdapterFacts],
-    arrives: Callable[[str], TensorType],
+    arrives: Callable[[str], TensorType | None],
 ) -> Wiring:
-    """Type a pipeline. `arrives` tells in which type a column comes, for inputs that only operations read."""
+    """Type a pipeline. `arrives` tells in which type a column comes, for inputs that only operations read.
+
+    Where there is no such column, which is a problem of the job, nothing is said about what is made of it.
+    """
     wirer = _Wirer(models, adapters, arrives, pipeline.state)
     values: dict[str, TensorType] = {}
     steps = tuple(wirer.step(step, values) for step in pipeline.steps)
@@ -73,8 +76,9 @@ def wire(
 class _Wirer:
     models: Mapping[str, ModelFacts]
     adapters: Mapping[str, AdapterFacts]
-    arrives: Callable[[str], TensorType]
+    arrives: Callable[[str], TensorType | None]
     state: Mapping[str, str]
+    untold: set[str] = field(default_factory=set)
     taken: dict[str, TensorType] = field(default_factory=dict)
     inputs: dict[str, ValueFacts] = field(default_factory=dict)
     problems: list[WireProblem] = field(default_factory=list)
@@ -184,18 +188,21 @@ class _Wirer:
     def _do(self, step: StepOfPipeline, values: Mapping[str, TensorType]) -> WiredStep:
         operation = OPERATIONS[step.name]
         options = {step.name: True, **step.options}
-        types = {}
+        types: dict[str, TensorType] = {}
         for argument, name in step.wires.items():
             types[argument] = values[name] if name in values else self._input_of_operation(name, argument, step.name)
             wanted = operation.TAKES.get(argument)
             if wanted and types[argument].dtype not in {None, wanted.dtype}:
                 detail = f"{step.name} takes {wanted.dtype} for {argument} and gets {types[argument]}."
                 self.complain((*step.at, "in", argument), detail)
-        try:
-            results = operation.infer(options, types)
-        except InapplicableError as error:
-            self.complain((*step.at, "in"), f"{step.name}: {error}.")
-            results = ()
+        results: tuple[TensorType, ...] = ()
+        if self.untold.intersection(step.wires.values()):
+            self.untold.update(name for _, name in step.outputs)
+        else:
+            try:
+                results = operation.infer(options, types)
+            except InapplicableError as error:
+                self.complain((*step.at, "in"), f"{step.name}: {error}.")
         if results and len(step.outputs) > len(results):
             detail = f"{step.name} gives {len(results)} results, and {len(step.outputs)} are named."
             self.complain((*step.at, "out"), detail)
@@ -208,6 +215,9 @@ class _Wirer:
     def _input_of_operation(self, name: str, argument: str, operation: str) -> TensorType:
         """Return the type of an input of the pipeline that an operation reads: as it says, or as its column arrives."""
         wanted = OPERATIONS[operation].TAKES.get(argument) or self.arrives(name)
+        if wanted is None:
+            self.untold.add(name)
+            wanted = TensorType()
         return self.inputs.setdefault(name, ValueFacts(name=name, kind="tensor", tensor=wanted)).tensor
 
     def _each(self, step: StepOfPipeline, values: Mapping[str, TensorType]) -> WiredStep:
@@ -215,6 +225,8 @@ class _Wirer:
             self.complain(
                 (*step.at, "each"), f"No step before this one makes ${step.name}. {did_you_mean(step.name, values)}"
             )
+        if step.name in self.untold:
+            self.untold.add(step.item)
         over = values.get(step.name, TensorType())
         if over.shape is not None and len(over.shape) < 2:  # noqa: PLR2004  rows and items
             self.complain((*step.at, "each"), f"${step.name} is {over}: its rows list nothing.")

@@ -22,7 +22,7 @@ RULE = Rule(id="inapplicable-step", summary="Step cannot take what reaches it")
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
-        problems = [binding.problem for binding in job.bindings if job.readable]
+        problems = [binding.problem for binding in job.bindings if job.readable and not binding.unknown]
         for problem in (*problems, *job.postprocess_problems):
             if problem is not None:
                 detail = f"{problem.step.name}: {problem.reason}."

@@ -25,7 +25,8 @@ RULE = Rule(id="unsupported-tensor", summary="Input or output that rows cannot c
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
         for binding in job.bindings:
-            reason = _reason(binding.value)
+            told = job.pipeline is None or binding.columns  # a pipeline takes what its column is
+            reason = _reason(binding.value) if told and not binding.unknown else None
             if binding.value.kind != "tensor":
                 reason = f"is a {binding.value.kind}; columns of rows feed tensors only"
             elif reason is None and job.batch_size and binding.target.shape == ():
