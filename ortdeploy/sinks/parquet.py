@@ -30,9 +30,25 @@ def _begin(file: BinaryIO) -> Writing:
             def __del__(self) -> None:
                 """Do nothing, where pyarrow would finish a part that was given up."""
 
-        return Writer(file, schema, compression="snappy")
+        repeating = [path for field in schema for path in _repeating(field.name, field.type)]
+        return Writer(file, schema, compression="snappy", use_dictionary=repeating)
 
     return begin
+
+
+def _repeating(path: str, kind: "pa.DataType") -> list[str]:
+    """Return the paths of a column's values that a dictionary is worth while for: all but floating numbers.
+
+    These hardly repeat: with a dictionary a part takes five times as long to encode, and is larger by a third.
+    """
+    import pyarrow as pa  # noqa: PLC0415
+
+    if pa.types.is_map(kind):
+        pairs = f"{path}.key_value"
+        return _repeating(f"{pairs}.key", kind.key_type) + _repeating(f"{pairs}.value", kind.item_type)
+    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _repeating(f"{path}.list.element", kind.value_type)
+    return [] if pa.types.is_floating(kind) else [path]
 
 
 def merge(old: Path | None, new: Path, order: Order, file: BinaryIO) -> None:

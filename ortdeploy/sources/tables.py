@@ -157,7 +157,10 @@ class TableSource:
         if name in table.names:
             return table.values(name)
         if name == "path":
-            return [path for piece in pieces for path in [shown(piece.path, self.folder)] * piece.batch.num_rows]
+            paths: list[str] = []
+            for piece in pieces:
+                paths += [shown(piece.path, self.folder)] * piece.batch.num_rows
+            return paths
         return [row for piece in pieces for row in range(piece.first, piece.first + piece.batch.num_rows)]
 
 

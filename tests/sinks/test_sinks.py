@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import parquet
 
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sinks.protocol import Column
@@ -82,6 +83,20 @@ def test_npz_refuses_rows_of_another_shape() -> None:
 @pytest.mark.parametrize("kind", SINKS)
 def test_a_part_has_the_same_bytes_every_time(kind: str) -> None:
     assert write(kind, [FIRST]) == write(kind, [FIRST])
+
+
+def test_parquet_has_dictionaries_for_all_but_floating_numbers() -> None:
+    columns: dict[str, Column] = {
+        **FIRST,
+        "labels": [np.array([1, 1]), np.array([2, 1, 1])],
+        "boxes": [np.zeros((2, 4), np.float32), np.zeros((1, 4), np.float32)],
+        "shares": [{"a": 0.5}, {"b": 0.5}],
+    }
+    group = parquet.ParquetFile(io.BytesIO(write("parquet", [columns], tuple(columns)))).metadata.row_group(0)
+    leaves = [group.column(index) for index in range(group.num_columns)]
+    assert {leaf.path_in_schema for leaf in leaves if "RLE_DICTIONARY" in leaf.encodings} == {
+        "key", "digit", "name", "labels.list.element", "shares.key_value.key",
+    }  # fmt: skip
 
 
 def test_an_archive_says_where_it_comes_from_and_equal_rows_are_equal_bytes() -> None:
