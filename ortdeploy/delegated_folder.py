@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ortdeploy.facts import DiffusionFacts, ModelFacts, Problem, ValueFacts
 from ortdeploy.manifest.pipelines import TEXT_TO_IMAGE, PresetSpec
-from ortdeploy.preset_folder import PROMPTS, folder_digest, image_type
+from ortdeploy.preset_folder import PROMPTS, folder_digest, image_type, missing_folder
 
 _INDEX = "model_index.json"
 
@@ -16,10 +16,8 @@ def read_delegated(root: Path, preset: PresetSpec, models: Mapping[str, ModelFac
     """Return what goes in and comes out, and the digest of what lies beside the models; a problem where it is none."""
     folder = root / preset.folder
     parts = {part: models[name] for part, name in preset.parts.items()}
-    problem = next((facts.problem for facts in parts.values() if facts.problem), None)
-    detail = _problem(folder, preset)
-    if detail is not None:
-        problem = Problem(kind="preset", detail=detail)
+    problem = missing_folder(root, preset) or _problem(folder, preset)
+    problem = problem or next((facts.problem for facts in parts.values() if facts.problem), None)
     digest = "" if problem else _digest(folder)
     return DiffusionFacts(
         sha256=digest,
@@ -38,8 +36,13 @@ def _inputs(preset: PresetSpec) -> Iterator[ValueFacts]:
         yield ValueFacts(name="mask_image", kind="tensor", tensor=image_type(preset, 1))
 
 
-def _problem(folder: Path, preset: PresetSpec) -> str | None:
+def _problem(folder: Path, preset: PresetSpec) -> Problem | None:
     """Say why optimum-onnx could not open the folder, or would open a session of its own."""
+    detail = _detail(folder, preset)
+    return Problem(kind="preset", detail=detail) if detail else None
+
+
+def _detail(folder: Path, preset: PresetSpec) -> str | None:
     try:
         index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
     except OSError as error:

@@ -247,6 +247,12 @@ class ResolvedJob:
         """Whether the model and the input are there, so that what is between them can be judged."""
         return self.model.facts.problem is None and self.input.problem is None and not self.input.missing_package
 
+    @property
+    def comparable(self) -> bool:
+        """Whether what reaches the model can be judged too: no steps stand under a name that is no input's."""
+        inputs = {value.name for value in self.model.facts.inputs}
+        return self.readable and inputs.issuperset(self.spec.prepare)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:

@@ -17,7 +17,7 @@ from ortdeploy.facts import AdapterFacts, DiffusionFacts, ModelFacts, Problem, V
 from ortdeploy.manifest.pipelines import DIFFUSION, PresetSpec
 from ortdeploy.operations.tokenize_clip import DEFAULT_LENGTH, ClipTokenizer
 from ortdeploy.pipelines.schedulers import read_scheduler
-from ortdeploy.preset_folder import PROMPTS, folder_digest, image_type
+from ortdeploy.preset_folder import PROMPTS, folder_digest, image_type, missing_folder
 
 _LATENT_CHANNELS, _PIXELS = 4, 8
 _PORTS = {
@@ -43,6 +43,9 @@ def read_diffusion(
         return read_delegated(root, preset, models)
     folder = root / preset.folder
     outputs = (ValueFacts(name="image", kind="tensor", tensor=image_type(preset)),)
+    missing = missing_folder(root, preset)
+    if missing is not None:
+        return DiffusionFacts(inputs=PROMPTS, outputs=outputs, problem=missing)
     try:
         scheduler, digest = _read_files(folder, preset.folder)
         parts = {part: models[name] for part, name in preset.parts.items()}

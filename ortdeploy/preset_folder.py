@@ -2,8 +2,9 @@
 
 import hashlib
 from collections.abc import Mapping
+from pathlib import Path
 
-from ortdeploy.facts import ModelFacts, ValueFacts
+from ortdeploy.facts import ModelFacts, Problem, ValueFacts
 from ortdeploy.manifest.pipelines import PresetSpec
 from ortdeploy.tensors import ROWS, TensorType
 
@@ -15,6 +16,13 @@ PROMPTS = (
     ValueFacts(name="seed", kind="tensor", tensor=TensorType("int64", (ROWS,)), default=(), limits=(0, 2**32 - 1)),
 )
 """The columns of every job that makes images; only the prompt must be there."""
+
+
+def missing_folder(root: Path, preset: PresetSpec) -> Problem | None:
+    """Say that the folder itself is not there; its files and models need not be spoken of then."""
+    if (root / preset.folder).is_dir():
+        return None
+    return Problem(kind="folder", detail=f"There is no folder {preset.folder}. Paths are relative to the manifest.")
 
 
 def image_type(preset: PresetSpec, channels: int = 3) -> TensorType:

@@ -191,8 +191,8 @@ def _names(adapter: Any) -> tuple[str, ...]:
     return (adapter,) if isinstance(adapter, str) else tuple(adapter)
 
 
-def component_models(name: str, data: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], Path]]:
-    """Yield the models of a preset: name, keys as of a model, and where they are written.
+def component_models(name: str, data: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any], Path, Path]]:
+    """Yield the models of a preset: name, keys as of a model, where they are written, and where its providers are.
 
     A component that names providers replaces the pipeline's whole; one that names none takes them.
     """
@@ -202,7 +202,8 @@ def component_models(name: str, data: Mapping[str, Any]) -> Iterator[tuple[str, 
         own = data.get("components", {}).get(part)
         settings = {key: value for key, value in (own or {}).items() if key != "adapter"}
         model = {**shared, **settings, "path": f"{data['from'].rstrip('/')}/{part}/model.onnx"}
-        yield f"{name}.{part}", model, (*at, "components", part) if own else at
+        here: Path = (*at, "components", part)
+        yield f"{name}.{part}", model, here if own else at, here if "providers" in settings else at
 
 
 def _step(data: Mapping[str, Any], at: Path) -> StepOfPipeline:

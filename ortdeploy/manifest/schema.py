@@ -53,11 +53,10 @@ def _retrieve(uri: str) -> Resource[Any]:
 
 def check_document(document: Document, schema: str = "deployment") -> tuple[Diagnostic, ...]:
     """Return everything about the document that the schema does not allow."""
-    found: list[Diagnostic] = []
-    for error in _validator(schema).iter_errors(document.data):
-        for leaf in _leaves(error):
-            found += _diagnose(leaf, document)
-    return tuple(found)
+    leaves = [leaf for error in _validator(schema).iter_errors(document.data) for leaf in _leaves(error)]
+    mistyped = {tuple(leaf.absolute_path) for leaf in leaves if leaf.validator == "type"}
+    wanted = [leaf for leaf in leaves if leaf.validator == "type" or tuple(leaf.absolute_path) not in mistyped]
+    return tuple(diagnostic for leaf in wanted for diagnostic in _diagnose(leaf, document))
 
 
 def _leaves(error: Any) -> Iterator[Any]:

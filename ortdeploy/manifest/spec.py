@@ -401,19 +401,19 @@ def _provider(entry: Any, at: Path) -> ProviderSpec:
 def _models(data: Mapping[str, Any]) -> Iterator[ModelSpec]:
     """Yield the models that are declared, and the components of presets."""
     for name, model in data.get("models", {}).items():
-        yield _model(name, model, ("models", name))
+        yield _model(name, model, ("models", name), ("models", name))
     for name, pipeline in data.get("pipelines", {}).items():
-        for component, model, at in component_models(name, pipeline):
-            yield _model(component, model, at)
+        for component, model, at, providers_at in component_models(name, pipeline):
+            yield _model(component, model, at, providers_at)
 
 
-def _model(name: str, data: Mapping[str, Any], at: Path) -> ModelSpec:
+def _model(name: str, data: Mapping[str, Any], at: Path, providers_at: Path) -> ModelSpec:
     memory = read_memory(data.get("memory", {}))
     return ModelSpec(
         name=name,
         path=data["path"],
         sha256=data.get("sha256"),
-        sessions=tuple(_sessions(name, data, at)),
+        sessions=tuple(_sessions(name, data, providers_at)),
         both="providers" in data and "sessions" in data,
         use=data.get("use", "first"),
         on_unavailable=data.get("on_unavailable", "fail"),

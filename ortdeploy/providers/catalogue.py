@@ -158,6 +158,12 @@ def find_provider(name: str) -> Provider | None:
     return _BY_NAME.get(name)
 
 
+def removed_provider(name: str) -> Provider | None:
+    """Return the provider that ONNX Runtime once had under a name, in whatever case it is spelt."""
+    short = name.removesuffix("ExecutionProvider").casefold()
+    return next((one for one in PROVIDERS if one.removed_in is not None and one.short.casefold() == short), None)
+
+
 def full_name(name: str) -> str:
     """Return the full name of a provider as users write it; an unknown name, which a library may carry, as it is."""
     provider = find_provider(name)

@@ -23,7 +23,8 @@ RULE = Rule(id="adapter-for-another-model", summary="Adapter belongs to another 
 
 
 def check(spec: "Spec") -> Iterator[Finding]:
-    for use in spec.adapter_uses():
+    models = {model.name for model in spec.models}
+    for use in (use for use in spec.adapter_uses() if use.model in models):
         for adapter in (spec.adapter(name) for name in use.names):
             if adapter is None or adapter.model == use.model:
                 continue

@@ -24,7 +24,7 @@ RULE = Rule(id="input-shape-mismatch", summary="Rows do not have the input's sha
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
         sizes = _Sizes(job.batch_size)
-        for binding in job.bindings if job.readable else ():
+        for binding in job.bindings if job.comparable else ():
             name = binding.value.name
             problem = _compare(binding, batched=job.batch_size > 0) or sizes.solve(binding)
             if problem:

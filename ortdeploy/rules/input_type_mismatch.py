@@ -21,7 +21,7 @@ RULE = Rule(id="input-type-mismatch", summary="Rows do not have the input's elem
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
-        for binding in job.bindings if job.readable else ():
+        for binding in job.bindings if job.comparable else ():
             have, want = binding.final.dtype, binding.target.dtype
             if have and want and have != want:
                 name = binding.value.name

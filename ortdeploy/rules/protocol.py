@@ -4,11 +4,11 @@ A rule looks at the spec (`validate` runs it too) or at the deployment, the spec
 It yields findings at paths of the manifest; it never opens a file, computes a line number or logs.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ortdeploy.diagnostics import Certainty, Diagnostic, Severity
+from ortdeploy.diagnostics import Certainty, Diagnostic, Severity, Span
 
 if TYPE_CHECKING:
     from ortdeploy.manifest.document import Path
@@ -58,8 +58,22 @@ def check_rules(rules: Iterable[RuleModule], noun: Any, spec: "Spec") -> tuple[D
             findings = list(module.check(noun))
         except Exception as error:
             raise RuleCrashError(f"rule {module.RULE.id}: {error!r}") from error
-        diagnostics += [diagnose(module.RULE, finding, spec) for finding in findings]
+        diagnostics += _said_once([diagnose(module.RULE, finding, spec) for finding in findings])
     return tuple(diagnostics)
+
+
+def _said_once(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
+    """Join what is said of several models at one place, such as the providers of all components of a preset."""
+    alike: dict[tuple[Span, str], list[Diagnostic]] = {}
+    for one in diagnostics:
+        text = one.detail.replace(f'"{one.model}"', '""') if one.model else one.detail
+        alike.setdefault((one.span, text), []).append(one)
+    return [_joined(group) for group in alike.values()]
+
+
+def _joined(group: Sequence[Diagnostic]) -> Diagnostic:
+    first, others = group[0], dict.fromkeys(f'"{one.model}"' for one in group[1:] if one.model != group[0].model)
+    return replace(first, detail=f"{first.detail} So it is with {' and '.join(others)}.") if others else first
 
 
 def diagnose(rule: Rule, finding: Finding, spec: "Spec") -> Diagnostic:

@@ -21,7 +21,16 @@ RULE = Rule(id="unreadable-model", summary="Model file cannot be used")
 
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
+    absent = set(_parts_of_missing_folders(deployment))
     for model in deployment.models:
         problem = model.facts.problem
-        if problem is not None:
+        if problem is not None and model.spec.name not in absent:
             yield Finding(at=(*model.spec.at, "path"), detail=problem.detail, model=model.spec.name)
+
+
+def _parts_of_missing_folders(deployment: "Deployment") -> Iterator[str]:
+    """Name the components of presets whose whole folder is missing, which is said once."""
+    for pipeline in deployment.spec.pipelines:
+        found = deployment.facts.diffusion.get(pipeline.name)
+        if pipeline.preset is not None and found is not None and found.problem and found.problem.kind == "folder":
+            yield from pipeline.preset.parts.values()

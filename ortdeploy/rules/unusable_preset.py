@@ -23,5 +23,5 @@ RULE = Rule(id="unusable-preset", summary="Preset cannot be used")
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for pipeline in deployment.spec.pipelines:
         facts = deployment.facts.diffusion.get(pipeline.name)
-        if facts is not None and facts.problem is not None and facts.problem.kind == "preset":
+        if facts is not None and facts.problem is not None and facts.problem.kind in {"preset", "folder"}:
             yield Finding(at=(*pipeline.at, "from"), detail=facts.problem.detail)

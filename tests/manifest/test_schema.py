@@ -117,6 +117,11 @@ def test_a_value_that_is_not_allowed_says_what_is(line: str, words: str) -> None
     assert words in detail
 
 
+def test_a_value_of_the_wrong_type_is_not_measured_too() -> None:
+    (found,) = problems("version: 1\npipelines: {p: {preset: text-to-image, from: sd, height: 0.5}}\n")
+    assert (found.rule, found.detail) == ("wrong-type", "pipelines.p.height must be a whole number, not 0.5.")
+
+
 def step(text: str, stage: str = "prepare: {x: [%s]}") -> list[tuple[str, str]]:
     found = problems(MANIFEST + "    " + stage % text + "\n")
     return [(d.rule, d.detail) for d in found]

@@ -174,6 +174,16 @@ def test_the_file_is_read_as_diffusers_reads_it(painter: Path, cli: Cli) -> None
     np.testing.assert_array_equal(changed, images(painter))
 
 
+@pytest.mark.parametrize("preset", ["text-to-image", "diffusion"])
+def test_a_folder_that_is_not_there_is_one_problem(painter: Path, cli: Cli, preset: str) -> None:
+    text = (painter / "painter.yaml").read_text().replace("models/painter", "models/paintre")
+    (painter / "painter.yaml").write_text(text.replace("text-to-image", preset))
+    done = cli("plan", painter / "painter.yaml")
+    assert done.code == 1
+    assert "There is no folder models/paintre. Paths are relative to the manifest." in done.out
+    assert done.out.count("error[") - done.out.count("error[missing-package]") == 1
+
+
 @pytest.mark.parametrize("name", ["unet/model.onnx", "tokenizer/merges.txt", "scheduler/scheduler_config.json"])
 def test_a_missing_file_is_named(painter: Path, cli: Cli, name: str) -> None:
     (painter / "models/painter" / name).unlink()

@@ -45,6 +45,12 @@ def test_exactly_the_marked_lines_are_flagged(path: Path) -> None:
     assert {(d.span.line, d.rule) for d in found} == expected(text), details
 
 
+def test_what_holds_for_all_components_of_a_preset_is_said_once() -> None:
+    (found,) = check((CASES / "undefined-provider-chain/flagged_preset.yaml").read_text())
+    assert found.detail.startswith('Model "p.text_encoder" names the chain "gpu".')
+    assert found.detail.endswith('So it is with "p.unet" and "p.vae_decoder".')
+
+
 @pytest.mark.parametrize("rule", RULES)
 def test_every_rule_has_cases_that_trip_it_and_near_misses_that_do_not(rule: str) -> None:
     flagged = [path for path in FILES if path.parent.name == rule and path.stem.startswith("flagged")]
