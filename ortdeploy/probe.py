@@ -317,7 +317,7 @@ def _probe_output(spec: Spec, job: JobSpec, state_dir: Path, before: _Before, ro
 
 def _free_bytes(folder: Path) -> int | None:
     """Return what is free on the file system of a folder that may not be there yet."""
-    while not folder.exists() and folder != folder.parent:
+    while not os.path.exists(folder) and folder != folder.parent:  # noqa: PTH110  no exception for a name too long
         folder = folder.parent
     try:
         return shutil.disk_usage(folder).free
@@ -337,6 +337,12 @@ def _unwritable(folder: Path, shown: str, roots: tuple[str, ...]) -> Problem | N
     if not os.access(existing, os.W_OK | os.X_OK):
         detail = f"{existing} cannot be written by this user, or its file system is read-only. Choose another place."
         return Problem(kind="read-only", detail=detail)
+    try:
+        folder.lstat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:  # a name that is too long, say
+        return Problem(kind="not-a-folder", detail=f"{shown} cannot be a folder: {error.strerror}.")
     return None
 
 

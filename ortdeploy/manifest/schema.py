@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 from jsonschema import Draft202012Validator
+from jsonschema.validators import extend
 from referencing import Registry, Resource
 
 from ortdeploy.diagnostics import Diagnostic, did_you_mean
@@ -30,14 +31,24 @@ _TYPE_NAMES = {
 }
 
 
+def _is_whole(_: Any, value: Any) -> bool:
+    """Tell whether a value is written as a whole number; JSON Schema itself takes 64.0 for one."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+_Validator: type[Draft202012Validator] = extend(  # type: ignore[no-untyped-call]
+    Draft202012Validator, type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_whole)
+)
+
+
 @cache
 def _validator(name: str) -> Draft202012Validator:
-    return Draft202012Validator(load_schema(name), registry=_registry())
+    return _Validator(load_schema(name), registry=_registry())
 
 
 def make_condition(schema: Mapping[str, Any]) -> Callable[[Any], bool]:
     """Return whether a value is what a JSON Schema describes, as a function of the value."""
-    validator = Draft202012Validator(schema)
+    validator = _Validator(schema)
     return lambda value: bool(validator.is_valid(value))
 
 

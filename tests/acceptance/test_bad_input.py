@@ -1,13 +1,19 @@
 """One clear diagnostic for everything that a user can get wrong: exit 1, the place, nothing written, no traceback."""
 
 import json
+import shutil
 import sqlite3
 from collections.abc import Callable
+from copy import deepcopy
+from functools import reduce
+from operator import getitem
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from conftest import MANIFEST, Cli, read_rows, run_process
+import yaml
+from conftest import MANIFEST, REPOSITORY, Cli, read_rows, run_process
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -134,9 +140,12 @@ CASES: dict[str, tuple[Break, str, int]] = {
     "column that is not there": (lines(("format: jsonl", "columns: [z]")), "unknown-output-column", 10),
     "foreign output": (foreign_output, "finished-output", 10),
     "file in place of the output": (output_is_a_file, "unwritable-output", 10),
+    "output name that is too long": (lines(("outbox/run", "x" * 300)), "unwritable-output", 10),
     "output through a link": (linked_output, "unwritable-output", 10),
     "unknown key": (lines(("format:", "fromat:")), "unknown-key", 10),
     "wrong type": (lines(("size: 8", "size: yes")), "wrong-type", 9),
+    "whole number with a fraction": (lines(("size: 8", "size: 8.0")), "wrong-type", 9),
+    "pipeline without a name": (lines(("model: double\n", "pipeline: ''\n")), "value-not-allowed", 7),
     "tab": (lines(("    batch", "\tbatch")), "yaml-syntax", 9),
     "duplicate key": (lines(("name: demo", "version: 1")), "duplicate-key", 2),
 }
@@ -366,6 +375,44 @@ def test_arbitrary_values_at_any_place_never_end_in_a_traceback(
             node[place[-1]] = data.draw(VALUES)
     (deployment / "m.yaml").write_text(json.dumps(manifest, indent=1))
     check_never_a_traceback(deployment, capsys)
+
+
+EXAMPLES = ("digits", "pages", "painter", "views")
+ODD = st.sampled_from([-1, 2**70, 5.0, 1e308, "", " ", "$x", "../x", "x" * 3000, "none", "auto", "512MiB", "50%", "CPU", [None], {"1": 2}, ["CUDA", "CPU"]])  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def examples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("examples") / "deployments"
+    shutil.copytree(REPOSITORY / "deployments", folder, ignore=shutil.ignore_patterns("outbox", ".ortdeploy"))
+    return folder
+
+
+def places_of(node: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every place below a node."""
+    items = list(node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ())
+    return [place for key, value in items for place in ((*at, key), *places_of(value, (*at, key)))]
+
+
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=250, deadline=None
+)
+@given(st.sampled_from(EXAMPLES), st.data())
+def test_a_changed_example_is_run_or_refused_in_words(
+    examples: Path, capsys: pytest.CaptureFixture[str], name: str, data: st.DataObject
+) -> None:
+    manifest = yaml.safe_load((examples / f"{name}.yaml").read_text())
+    places = places_of(manifest)
+    place = data.draw(st.sampled_from(places))
+    node = reduce(getitem, place[:-1], manifest)
+    if data.draw(st.booleans()):
+        node[place[-1]] = data.draw(ODD | VALUES)
+    elif data.draw(st.booleans()):
+        del node[place[-1]]
+    else:
+        node[place[-1]] = deepcopy(reduce(getitem, data.draw(st.sampled_from(places)), manifest))
+    (examples / "m.yaml").write_text(json.dumps(manifest, indent=1))
+    check_never_a_traceback(examples, capsys)
 
 
 def check_never_a_traceback(deployment: Path, capsys: pytest.CaptureFixture[str]) -> None:

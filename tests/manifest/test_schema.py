@@ -82,6 +82,7 @@ def test_a_missing_key_is_at_the_key_of_what_lacks_it() -> None:
         ("session: {enable_mem_pattern: 'yes'}", 35, "Write true or false"),
         ("session: {intra_op_num_threads: two}", 37, 'must be a whole number, not the text "two"'),
         ("session: {intra_op_num_threads: 1.5}", 37, "must be a whole number, not 1.5"),
+        ("session: {intra_op_num_threads: 2.0}", 37, "must be a whole number, not 2.0"),
         ("session:", 5, "must be a mapping, not empty (null)"),
         ("providers: 3", 16, "must be text or a list, not 3"),
         ("providers: [3]", 17, "must be text or a mapping, not 3"),
