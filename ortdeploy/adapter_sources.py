@@ -12,6 +12,7 @@ import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.element_types import Array
+from ortdeploy.places import is_file, is_folder
 
 _CONFIG = "adapter_config.json"
 _WEIGHTS = "adapter_model.safetensors"
@@ -52,7 +53,7 @@ class Weights:
 
 def read_weights(path: Path, alpha: float | None) -> Weights:
     """Read an adapter in another format. Raises OrtdeployError for what is none, or holds what a file cannot."""
-    if path.is_dir():
+    if is_folder(path):
         return _read_peft(path, path / _WEIGHTS, alpha)
     try:
         with path.open("rb") as file:
@@ -63,7 +64,7 @@ def read_weights(path: Path, alpha: float | None) -> Weights:
         return Weights(arrays=_read_npz(path), transposed=False, scaling=Scaling(alpha=alpha))
     if head[8:] != b"{":
         raise OrtdeployError(f"{path} is neither a safetensors file, nor a .npz archive, nor a PEFT folder")
-    if (path.parent / _CONFIG).is_file():
+    if is_file(path.parent / _CONFIG):
         return _read_peft(path.parent, path, alpha)
     if alpha is None:
         raise OrtdeployError(f"{path} does not say its alpha, and no {_CONFIG} lies beside it; give it with --alpha")

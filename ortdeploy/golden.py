@@ -18,6 +18,7 @@ from onnx import numpy_helper
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.part_files import open_whole
+from ortdeploy.places import is_file
 from ortdeploy.plan import GoldenValue
 
 _SET = re.compile(r"test_data_set_([0-9]+)\Z")
@@ -50,13 +51,13 @@ def find_sets(folder: Path) -> tuple[Path, ...]:
     numbered = [(int(match[1]), path) for path in folder.glob("*") if (match := _SET.match(path.name))]
     if numbered:
         return tuple(path for _, path in sorted(numbered))
-    return (folder,) if (folder / "input_0.pb").is_file() or (folder / _INPUTS).is_file() else ()
+    return (folder,) if is_file(folder / "input_0.pb") or is_file(folder / _INPUTS) else ()
 
 
 def read_set(folder: Path, inputs: Sequence[GoldenValue], outputs: Sequence[GoldenValue]) -> GoldenSet:
     """Read one data set. Raises OrtdeployError when a file of it cannot be read."""
-    if (folder / _INPUTS).is_file():
-        outputs_there = (folder / _OUTPUTS).is_file()
+    if is_file(folder / _INPUTS):
+        outputs_there = is_file(folder / _OUTPUTS)
         return GoldenSet(
             inputs=_read_npz(folder / _INPUTS), outputs=_read_npz(folder / _OUTPUTS) if outputs_there else {}
         )
@@ -75,7 +76,7 @@ def read_set(folder: Path, inputs: Sequence[GoldenValue], outputs: Sequence[Gold
 def write_outputs(folder: Path, outputs: Mapping[str, Any], values: Sequence[GoldenValue]) -> None:
     """Write what a model answers beside its inputs, in their layout. Raises OrtdeployError."""
     try:
-        if (folder / _INPUTS).is_file():
+        if is_file(folder / _INPUTS):
             with open_whole(folder / _OUTPUTS) as file:
                 np.savez(file, **outputs)
             return

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ortdeploy.facts import ModelFacts, Problem, ValueFacts
 from ortdeploy.manifest.pipelines import PresetSpec
+from ortdeploy.places import is_folder
 from ortdeploy.tensors import ROWS, TensorType
 
 _TEXT = TensorType("string", (ROWS,))
@@ -20,7 +21,7 @@ PROMPTS = (
 
 def missing_folder(root: Path, preset: PresetSpec) -> Problem | None:
     """Say that the folder itself is not there; its files and models need not be spoken of then."""
-    if (root / preset.folder).is_dir():
+    if is_folder(root / preset.folder):
         return None
     return Problem(kind="folder", detail=f"There is no folder {preset.folder}. Paths are relative to the manifest.")
 

@@ -36,6 +36,7 @@ from ortdeploy.manifest.pipelines import PresetSpec
 from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.operations import tokenize
 from ortdeploy.operations.tokenize_clip import ClipTokenizer
+from ortdeploy.places import is_file, is_folder, is_there
 from ortdeploy.rules.catalogue import load_rule
 from ortdeploy.rules.protocol import Finding, diagnose
 from ortdeploy.sinks.catalogue import SINKS
@@ -172,7 +173,7 @@ def _missing_package(job: JobSpec, runtime: RuntimeFacts) -> Package | None:
 def _look_back(folder: Path, state_dir: Path) -> _Before:
     """Return what the ledger knows of an output folder; nothing where the user has taken the folder away."""
     with read_ledger(state_dir) as ledger:
-        if ledger is None or not folder.exists():
+        if ledger is None or not is_there(folder):
             return _Before()
         key = output_key(folder, state_dir)
         return _Before(record=ledger.output(key), inputs=ledger.inputs(key), merges=ledger.merges(key))
@@ -207,17 +208,16 @@ def _probe_option_paths(spec: Spec, roots: tuple[str, ...]) -> dict[tuple[str, s
 
 def _option_path_problem(path: Path, option: OptionPath) -> Problem | None:
     """Say why an option's path cannot be read, or cannot be made, by its kind."""
-    if option.kind == "new-folder" and path.is_dir():
+    if option.kind == "new-folder" and is_folder(path):
         return _unwritable(path, option.path, ())
     if option.kind in {"new-file", "new-folder"}:
-        if path.parent.is_dir():
+        if is_folder(path.parent):
             return _unwritable(path.parent, option.path, ())
         detail = f"{option.path} cannot be written: there is no folder {path.parent}. Make it."
         return Problem(kind="missing", detail=detail)
-    is_folder = option.kind in {"folder", "vocabulary"}
-    if path.is_dir() if is_folder else path.is_file():
+    kind = "folder" if option.kind in {"folder", "vocabulary"} else "file"
+    if is_folder(path) if kind == "folder" else is_file(path):
         return None
-    kind = "folder" if is_folder else "file"
     detail = f"There is no {kind} {option.path}. Paths are relative to the manifest."
     return Problem(kind="missing", detail=detail)
 
@@ -273,7 +273,7 @@ def _probe_resource(spec: Spec, option: OptionPath, roots: tuple[str, ...], dige
 
 def _tree_digest(path: Path, digests: DigestCache) -> str:
     """Return the digest of a file, or of the names and digests of a folder's files."""
-    if path.is_file():
+    if is_file(path):
         return digests.digest(path)
     lines = [f"{digests.digest(one)}  {one.name}" for one in sorted(path.iterdir()) if one.is_file()]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
@@ -302,7 +302,7 @@ def _probe_output(spec: Spec, job: JobSpec, state_dir: Path, before: _Before, ro
     if problem is not None:
         return OutputFacts(problem=problem)
     record = before.record
-    if not folder.exists():
+    if not is_there(folder):
         return OutputFacts()
     if record is None and not any(folder.iterdir()):
         return OutputFacts(state="empty")
@@ -317,7 +317,7 @@ def _probe_output(spec: Spec, job: JobSpec, state_dir: Path, before: _Before, ro
 
 def _free_bytes(folder: Path) -> int | None:
     """Return what is free on the file system of a folder that may not be there yet."""
-    while not os.path.exists(folder) and folder != folder.parent:  # noqa: PTH110  no exception for a name too long
+    while not is_there(folder) and folder != folder.parent:
         folder = folder.parent
     try:
         return shutil.disk_usage(folder).free
@@ -329,7 +329,7 @@ def _unwritable(folder: Path, shown: str, roots: tuple[str, ...]) -> Problem | N
     existing = folder
     while not os.path.lexists(existing):
         existing = existing.parent
-    if not existing.is_dir():
+    if not is_folder(existing):
         detail = f"{shown} cannot be a folder: {existing} is a file. Choose another place."
         return Problem(kind="not-a-folder", detail=detail)
     if roots and outside(str(existing), roots):

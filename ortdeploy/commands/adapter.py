@@ -9,6 +9,7 @@ from ortdeploy.commands.shared import named_model
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.facts import AdapterFacts, ModelFacts, ParameterFacts
+from ortdeploy.places import is_there
 from ortdeploy.rules.adapter_mismatch import adapter_problems
 from ortdeploy.views import json, text
 
@@ -43,7 +44,7 @@ def _convert(arguments: argparse.Namespace) -> int:
     from ortdeploy.runtime.adapter_writer import write_adapter  # noqa: PLC0415
 
     target = Path(arguments.output)
-    if target.exists():
+    if is_there(target):
         raise OrtdeployError(f"{target} is there already and is not overwritten; choose another name with -o")
     model = named_model(arguments.model)
     arrays = convert(read_weights(Path(arguments.source), arguments.alpha), model, arguments.map)

@@ -1,7 +1,6 @@
 """`ortdeploy apply`: plan a manifest and run the plan, or run a saved one whose facts still hold."""
 
 import argparse
-import os
 import sys
 import uuid
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from ortdeploy.executor import Execution
 from ortdeploy.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.manifest.document import stage_diagnostic
 from ortdeploy.native_output import private_streams
+from ortdeploy.places import is_file
 from ortdeploy.plan import Plan, RunJob, job_names, keep_jobs
 from ortdeploy.plan_file import is_plan_file, load_plans
 from ortdeploy.results import JobResult, Status
@@ -81,7 +81,7 @@ def _load_or_plan(arguments: argparse.Namespace) -> Planned:
 def _saved_plan(paths: Sequence[str]) -> Planned | None:
     """Return the plans of a plan file; None when the path is a manifest or a folder."""
     path = Path(paths[0])
-    if len(paths) != 1 or not os.path.isfile(path):  # noqa: PTH113  Path.is_file raises for a name that is too long
+    if len(paths) != 1 or not is_file(path):
         return None
     try:
         raw = path.read_bytes()

@@ -17,6 +17,7 @@ from ortdeploy.facts import ModelFacts, ValueFacts
 from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.part_files import open_whole
+from ortdeploy.places import is_there
 from ortdeploy.tensors import FLOATING, WIDER, Shape, TensorType, format_shape
 from ortdeploy.views import text
 from ortdeploy.workflow import plan_manifests
@@ -35,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     manifest = Path(arguments.output) if arguments.output else _default_place(model)
     sample = manifest.with_name(f"{manifest.stem}-sample.npz")
     for path in (manifest, sample):
-        if path.exists():
+        if is_there(path):
             raise OrtdeployError(f"{path} is there already and is not overwritten; choose another name with -o")
     batch = _batch(facts)
     contract = _render(model, manifest, sample, facts, batch)

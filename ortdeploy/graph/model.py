@@ -5,7 +5,6 @@ laptop for a device that is somewhere else.
 """
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from ortdeploy.graph.ort_format import MAGIC as ORT_MAGIC
 from ortdeploy.graph.ort_format import OrtFormatError, read_ort_format
 from ortdeploy.graph.tables import index_limits
 from ortdeploy.graph.tensors import TensorProblemError, external_files
+from ortdeploy.places import is_file, is_folder
 from ortdeploy.tensors import ELEMENT_NUMBERS, Shape, TensorType
 
 _ELEMENT_TYPES = {number: name for name, number in ELEMENT_NUMBERS.items()}
@@ -72,7 +72,7 @@ def _load(path: Path) -> tuple[onnx.ModelProto, Mapping[str, Path]]:
 
 def _look_at_file(path: Path, shown: str) -> Problem | None:
     """Recognise from name, size and first bytes what cannot be a model."""
-    if os.path.isdir(path):  # noqa: PTH112  Path.is_dir raises for a name that is too long
+    if is_folder(path):
         return Problem(kind="folder", detail=f"{shown} is a folder. Name the .onnx file in it.")
     try:
         with path.open("rb") as file:
@@ -193,6 +193,6 @@ def _look_at_compiled(path: Path, model: onnx.ModelProto) -> tuple[str, ...]:
             beside = any(attribute.name == "embed_mode" and attribute.i == 0 for attribute in node.attribute)
             binary = texts.get("ep_cache_context")
             sources[texts.get("source", "")] = None
-            if beside and binary and not (path.parent / binary).is_file():
+            if beside and binary and not is_file(path.parent / binary):
                 raise TensorProblemError(f"its compiled binary {binary} is missing. Copy it beside the model.")
     return tuple(source for source in sources if source)

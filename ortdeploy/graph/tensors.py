@@ -14,6 +14,8 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import numpy_helper
 
+from ortdeploy.places import is_file
+
 _BITS: dict[int, int] = {
     onnx.TensorProto.BOOL: 8, onnx.TensorProto.FLOAT16: 16, onnx.TensorProto.BFLOAT16: 16, onnx.TensorProto.FLOAT: 32,
     onnx.TensorProto.DOUBLE: 64, onnx.TensorProto.INT8: 8, onnx.TensorProto.INT16: 16, onnx.TensorProto.INT32: 32,
@@ -70,7 +72,7 @@ def _external_file(model: Path, location: str) -> Path:
         raise TensorProblemError(
             f"its external data {location} lies outside the model's folder. Put it beside the model."
         )
-    if not file.is_file():
+    if not is_file(file):
         raise TensorProblemError(f"its external data {location} is missing. Copy it beside the model.")
     return file
 

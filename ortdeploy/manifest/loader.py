@@ -1,6 +1,5 @@
 """Reads manifest files and runs document, overrides, schema and spec over them."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from ortdeploy.manifest.document import MAX_BYTES, Document, parse_document, sta
 from ortdeploy.manifest.empty_options import drop_empty_options
 from ortdeploy.manifest.schema import check_document
 from ortdeploy.manifest.spec import Spec, build_spec
+from ortdeploy.places import is_folder
 
 SUFFIXES = (".yaml", ".yml")
 
@@ -44,7 +44,7 @@ def find_manifests(paths: Sequence[str]) -> tuple[tuple[str, ...], tuple[Diagnos
     files: list[str] = []
     problems: list[Diagnostic] = []
     for text in paths:
-        if not os.path.isdir(text):  # noqa: PTH112  Path.is_dir raises for a name that is too long
+        if not is_folder(text):
             files.append(text)
             continue
         inside = sorted(str(child) for child in Path(text).iterdir() if child.suffix in SUFFIXES and child.is_file())

@@ -9,6 +9,7 @@ from pathlib import Path
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts import FileState, KnownFile
 from ortdeploy.objects import is_url, list_urls, shown_url, state_of
+from ortdeploy.places import is_file, is_folder
 
 _MAGIC = "*?["
 
@@ -26,11 +27,11 @@ def list_files(folder: str, patterns: Sequence[str]) -> tuple[str, ...]:
 
 
 def _expand(full: str) -> list[str]:
-    if os.path.isdir(full):  # noqa: PTH112  see list_files
+    if is_folder(full):
         return sorted(entry.path for entry in os.scandir(full) if entry.is_file() and not entry.name.startswith("."))
-    if os.path.isfile(full) or not any(sign in full for sign in _MAGIC):  # noqa: PTH113  a name may hold a bracket
-        return [full] if os.path.isfile(full) else []  # noqa: PTH113
-    return sorted(path for path in glob.glob(full, recursive=True) if os.path.isfile(path))  # noqa: PTH113, PTH207
+    if is_file(full) or not any(sign in full for sign in _MAGIC):  # a name may hold a bracket
+        return [full] if is_file(full) else []
+    return sorted(path for path in glob.glob(full, recursive=True) if is_file(path))  # noqa: PTH207  keeps a glob's text as it is
 
 
 def file_states(files: Sequence[str], folder: str) -> tuple[FileState, ...]:

@@ -377,6 +377,12 @@ def test_arbitrary_values_at_any_place_never_end_in_a_traceback(
     check_never_a_traceback(deployment, capsys)
 
 
+def test_a_name_that_is_too_long_is_refused_beside_what_was_run(deployment: Path, cli: Cli) -> None:
+    assert cli("apply", deployment / "m.yaml").code == 0
+    (deployment / "m.yaml").write_text(MANIFEST.replace("outbox/run", "x" * 300))
+    assert "cannot be a folder: File name too long." in cli("plan", deployment / "m.yaml").out
+
+
 EXAMPLES = ("digits", "pages", "painter", "views")
 ODD = st.sampled_from([-1, 2**70, 5.0, 1e308, "", " ", "$x", "../x", "x" * 3000, "none", "auto", "512MiB", "50%", "CPU", [None], {"1": 2}, ["CUDA", "CPU"]])  # fmt: skip
 

@@ -1,0 +1,22 @@
+"""Whether something is there, asked by names that people and files give: one that no file can have is not there.
+
+Path.exists, is_file and is_dir raise OSError for a name that is too long (until Python 3.14); os.path's do not.
+"""
+
+import os
+from pathlib import Path
+
+
+def is_there(path: Path | str) -> bool:
+    """Tell whether anything has this name."""
+    return os.path.exists(path)  # noqa: PTH110  see above
+
+
+def is_file(path: Path | str) -> bool:
+    """Tell whether a file has this name."""
+    return os.path.isfile(path)  # noqa: PTH113
+
+
+def is_folder(path: Path | str) -> bool:
+    """Tell whether a folder has this name."""
+    return os.path.isdir(path)  # noqa: PTH112
