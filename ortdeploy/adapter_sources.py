@@ -2,14 +2,12 @@
 
 import json
 import re
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from ortdeploy.archives import read_npz
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.element_types import Array
 from ortdeploy.places import is_file, is_folder
@@ -61,7 +59,7 @@ def read_weights(path: Path, alpha: float | None) -> Weights:
     except OSError as error:
         raise OrtdeployError(f"{path} cannot be read: {error.strerror}") from error
     if head.startswith(b"PK"):
-        return Weights(arrays=_read_npz(path), transposed=False, scaling=Scaling(alpha=alpha))
+        return Weights(arrays=read_npz(path), transposed=False, scaling=Scaling(alpha=alpha))
     if head[8:] != b"{":
         raise OrtdeployError(f"{path} is neither a safetensors file, nor a .npz archive, nor a PEFT folder")
     if is_file(path.parent / _CONFIG):
@@ -108,11 +106,3 @@ def _read_safetensors(path: Path) -> dict[str, Array]:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
     except (SafetensorError, OSError, AttributeError) as error:
         raise OrtdeployError(f"{path} cannot be read as safetensors: {error}") from error
-
-
-def _read_npz(path: Path) -> dict[str, Array]:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
-        raise OrtdeployError(f"{path} cannot be read as .npz: {error}") from error

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from ortdeploy.archives import map_npy
 from ortdeploy.delegated_folder import read_delegated
+from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts import AdapterFacts, DiffusionFacts, ModelFacts, Problem, ValueFacts
 from ortdeploy.manifest.pipelines import DIFFUSION, PresetSpec
 from ortdeploy.operations.tokenize_clip import DEFAULT_LENGTH, ClipTokenizer
@@ -187,11 +187,12 @@ def _check_latents(path: Path, preset: PresetSpec) -> None:
     """Hold starting noise against the images' size."""
     wanted = (_LATENT_CHANNELS, preset.height // _PIXELS, preset.width // _PIXELS)
     try:
-        shape = np.load(path, mmap_mode="r", allow_pickle=False).shape
-    except OSError as error:
-        raise _PresetProblemError(f"latents: {preset.latents} cannot be read: {error.strerror}.") from error
-    except (ValueError, EOFError) as error:
-        raise _PresetProblemError(f"latents: {preset.latents} is no .npy array of numbers.") from error
+        latents = map_npy(path, preset.latents)
+    except OrtdeployError as error:
+        raise _PresetProblemError(f"latents: {error}.") from error
+    if latents.dtype.kind not in "fiu":
+        raise _PresetProblemError(f"latents: {preset.latents} is no array of numbers.")
+    shape = latents.shape
     if shape not in {wanted, (1, *wanted)}:
         raise _PresetProblemError(f"latents: {preset.latents} is {list(shape)}, and the images need {list(wanted)}.")
 

@@ -16,6 +16,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import numpy_helper
 
+from ortdeploy.archives import read_npz
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.part_files import open_whole
 from ortdeploy.places import is_file
@@ -57,10 +58,8 @@ def find_sets(folder: Path) -> tuple[Path, ...]:
 def read_set(folder: Path, inputs: Sequence[GoldenValue], outputs: Sequence[GoldenValue]) -> GoldenSet:
     """Read one data set. Raises OrtdeployError when a file of it cannot be read."""
     if is_file(folder / _INPUTS):
-        outputs_there = is_file(folder / _OUTPUTS)
-        return GoldenSet(
-            inputs=_read_npz(folder / _INPUTS), outputs=_read_npz(folder / _OUTPUTS) if outputs_there else {}
-        )
+        answers = read_npz(folder / _OUTPUTS, _OUTPUTS) if is_file(folder / _OUTPUTS) else {}
+        return GoldenSet(inputs=read_npz(folder / _INPUTS, _INPUTS), outputs=answers)
     files = sorted(folder.glob("input_*.pb"), key=_number)
     required = [value for value in inputs if not value.optional]
     names = required if len(files) <= len(required) else inputs
@@ -95,14 +94,6 @@ def _pb(value: GoldenValue, content: Any) -> bytes:
 def _number(path: Path) -> int:
     digits = path.stem.rpartition("_")[2]
     return int(digits) if digits.isdecimal() else 0
-
-
-def _read_npz(path: Path) -> dict[str, Any]:
-    try:
-        with np.load(path) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, EOFError, KeyError) as error:
-        raise OrtdeployError(f"{path.name} cannot be read: {error}") from error
 
 
 def _read_pb(path: Path, value: GoldenValue) -> Any:

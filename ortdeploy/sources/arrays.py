@@ -46,7 +46,7 @@ def probe_arrays(files: Sequence[str], facts: InputFacts, load: Callable[[str], 
     for path in files:
         try:
             array = load(path)
-        except ArraysError as error:
+        except OrtdeployError as error:
             return replace(facts, problem=Problem(kind="unreadable", detail=f"{error}."))
         first = array if first is None else first
         if array.shape[1:] != first.shape[1:] or array.dtype != first.dtype:

@@ -2,12 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 
-import numpy as np
-
+from ortdeploy.archives import map_npy
 from ortdeploy.facts import InputFacts
-from ortdeploy.sources.arrays import ArraysError, ArraySource, as_rows, probe_arrays
+from ortdeploy.sources.arrays import ArraySource, as_rows, probe_arrays
 from ortdeploy.sources.mapped import open_mapped
 from ortdeploy.sources.protocol import Array, Wanted
 
@@ -22,15 +20,8 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
 
 
 def _map(path: str) -> Array:
-    """Map a file to look at it. Raises ArraysError."""
-    try:
-        with Path(path).open("rb") as file:
-            magic = file.read(6)
-        if magic != b"\x93NUMPY":
-            raise ArraysError(f"{path} is not a .npy file")
-        return as_rows(np.load(path, mmap_mode="r", allow_pickle=False), path)
-    except (ValueError, EOFError, OSError) as error:
-        raise ArraysError(f"{path} cannot be read as .npy: {error}") from error
+    """Map a file to look at it. Raises OrtdeployError."""
+    return as_rows(map_npy(path), path)
 
 
 @contextmanager

@@ -1,13 +1,11 @@
 """NumPy archives: each array of a .npz is a column, its first dimension the rows. One archive is held at a time."""
 
-import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 
-import numpy as np
-
+from ortdeploy.archives import read_npz
+from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts import InputFacts, Problem
 from ortdeploy.sources.arrays import ArraysError, ArraySource, as_rows, tensor_type
 from ortdeploy.sources.protocol import Array, Wanted
@@ -24,7 +22,7 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
     for path in files:
         try:
             arrays = _load(path)
-        except ArraysError as error:
+        except OrtdeployError as error:
             return replace(facts, problem=Problem(kind="unreadable", detail=f"{error}."))
         types = {name: tensor_type(array) for name, array in arrays.items()}
         if columns is not None and types != columns:
@@ -36,14 +34,7 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
 
 
 def _load(path: str) -> dict[str, Array]:
-    try:
-        with Path(path).open("rb") as file:
-            archive = np.load(file, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise ArraysError(f"{path} is not a .npz archive")
-            arrays = {name: as_rows(archive[name], f"{name} of {path}") for name in archive.files}
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
-        raise ArraysError(f"{path} cannot be read as .npz: {error}") from error
+    arrays = {name: as_rows(array, f"{name} of {path}") for name, array in read_npz(path).items()}
     counts = {len(array) for array in arrays.values()}
     if len(counts) != 1:
         found = ", ".join(f"{name} {len(array)}" for name, array in arrays.items())

@@ -261,7 +261,7 @@ def test_a_component_has_adapters_of_its_own(painter: Path, cli: Cli) -> None:
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [("text", "is no .npy array"), ([1, 4, 8, 8], "is [1, 4, 8, 8], and the images need [4, 4, 4]")],
+    [("text", "is not a .npy file"), ([1, 4, 8, 8], "is [1, 4, 8, 8], and the images need [4, 4, 4]")],
 )
 def test_starting_noise_of_another_shape_is_refused(painter: Path, cli: Cli, content: Any, words: str) -> None:
     if content == "text":
