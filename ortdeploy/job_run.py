@@ -21,7 +21,7 @@ from ortdeploy.error_budget import BudgetError, ErrorBudget
 from ortdeploy.feeds import open_rows
 from ortdeploy.job_statistics import JobStatistics
 from ortdeploy.leaks import LeakWatch
-from ortdeploy.ledger import Ledger, OutputRecord, Part, now
+from ortdeploy.ledger import Ledger, OutputRecord, Part, now, undamaged
 from ortdeploy.live import Live
 from ortdeploy.memory import memory_now
 from ortdeploy.memory_watch import MemoryWatch
@@ -208,11 +208,12 @@ class JobRun:
         self._done = known.rows
         self._part = len(known.parts)
         self._budget = ErrorBudget(self._step, sum(part.failed for part in known.parts))
-        self._statistics = JobStatistics(known.statistics, self._stream, self._writer)
-        self._committed_state = known.statistics.get("state")
-        if self._committed_state is not None:
-            for member in self._stream.members:
-                member.rows.go_on_from(unpack_state(self._committed_state))
+        with undamaged():
+            self._statistics = JobStatistics(known.statistics, self._stream, self._writer)
+            self._committed_state = known.statistics.get("state")
+            if self._committed_state is not None:
+                for member in self._stream.members:
+                    member.rows.go_on_from(unpack_state(self._committed_state))
 
     def _write_parts(self) -> None:
         """Read blocks and write parts until the input ends, or what ends the job early."""

@@ -154,14 +154,14 @@ class Ledger:
 
     def output(self, output: str) -> OutputRecord | None:
         """Return what is known of an output folder."""
-        with _translated():
+        with undamaged():
             query = f"SELECT {', '.join(_OUTPUT_COLUMNS)} FROM outputs WHERE output = ?"  # noqa: S608  ours
             row = self._connection.execute(query, (output,)).fetchone()
             return self._record(row) if row else None
 
     def outputs(self) -> tuple[OutputRecord, ...]:
         """Return every output that the ledger knows."""
-        with _translated():
+        with undamaged():
             query = f"SELECT {', '.join(_OUTPUT_COLUMNS)} FROM outputs ORDER BY output"  # noqa: S608  ours
             rows = self._connection.execute(query).fetchall()
             return tuple(self._record(row) for row in rows)
@@ -171,8 +171,8 @@ class Ledger:
         return OutputRecord(
             **{
                 **values,
-                "identity": json.loads(values["identity"]),
-                "statistics": json.loads(values["statistics"]),
+                "identity": dict(json.loads(values["identity"])),
+                "statistics": dict(json.loads(values["statistics"])),
                 "parts": self._parts(values["output"]),
             }
         )
@@ -225,13 +225,13 @@ class Ledger:
 
     def inputs(self, output: str) -> tuple[KnownFile, ...]:
         """Return the input files of an output that runs have taken up, in the order in which their rows count."""
-        with _translated():
+        with undamaged():
             query = "SELECT path, size, mtime_ns, done FROM inputs WHERE output = ? ORDER BY number"
             rows = self._connection.execute(query, (output,)).fetchall()
-        return tuple(
-            KnownFile(state=FileState(path=os.fsdecode(path), size=size, mtime_ns=time), done=bool(done))
-            for path, size, time, done in rows
-        )
+            return tuple(
+                KnownFile(state=FileState(path=os.fsdecode(path), size=size, mtime_ns=time), done=bool(done))
+                for path, size, time, done in rows
+            )
 
     def rename(self, output: str, new: str) -> None:
         """Note that the user's old output got another name."""
@@ -285,10 +285,10 @@ class Ledger:
 
     def provenance(self, digests: Iterable[str]) -> dict[str, Any]:
         """Return what parts were made from, by digest."""
-        with _translated():
+        with undamaged():
             query = "SELECT entry FROM provenance WHERE digest = ?"
             found = {digest: self._connection.execute(query, (digest,)).fetchone() for digest in digests}
-        return {digest: json.loads(row[0]) for digest, row in found.items() if row}
+            return {digest: json.loads(row[0]) for digest, row in found.items() if row}
 
     def note_failures(self, output: str, part: int, failures: Sequence[FailedRow]) -> None:
         """Keep the failed rows of a part that was given up, so that the user sees them."""
@@ -325,7 +325,7 @@ class Ledger:
             "AND part IN (SELECT number FROM parts WHERE output = ?) ORDER BY row"
         )
         found: dict[int, dict[int, int]] = {}
-        with _translated():
+        with undamaged():
             for part, row, entry in self._connection.execute(query, (output, output)):
                 found.setdefault(part, {})[row] = json.loads(entry)["attempts"]
         return found
@@ -338,13 +338,13 @@ class Ledger:
 
     def merges(self, output: str) -> tuple[Merge, ...]:
         """Return the merges that were begun and not ended."""
-        with _translated():
+        with undamaged():
             query = "SELECT part, temporary, file, bytes, rows FROM merges WHERE output = ?"
             found = self._connection.execute(query, (output,)).fetchall()
-        return tuple(
-            Merge(part=part, temporary=temporary, file=file, bytes=size, rows=tuple(json.loads(rows)))
-            for part, temporary, file, size, rows in found
-        )
+            return tuple(
+                Merge(part=part, temporary=temporary, file=file, bytes=size, rows=tuple(json.loads(rows)))
+                for part, temporary, file, size, rows in found
+            )
 
     def end_merge(self, output: str, merge: Merge) -> None:
         """Note that a merged file has its place: its rows are committed, and no longer failed."""
@@ -388,6 +388,19 @@ def _translated() -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise OrtdeployError(f"the ledger {FILE} cannot be used: {error}") from error
+
+
+@contextmanager
+def undamaged() -> Iterator[None]:
+    """Read what the ledger holds. Raises OrtdeployError where that is not what was written: SQLite does not notice."""
+    try:
+        with _translated():
+            yield
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise OrtdeployError(
+            f"the ledger {FILE} is damaged ({error}). Bring it back from a copy; or move it away with the outputs, and "
+            "their jobs start over"
+        ) from error
 
 
 @contextmanager

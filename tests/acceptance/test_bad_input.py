@@ -206,6 +206,27 @@ def test_a_corrupt_ledger_is_an_error_and_nothing_runs(cli: Cli, deployment: Pat
         assert "state.db cannot be used" in result.err
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "outputs SET identity = '{'", "outputs SET identity = 3", "outputs SET statistics = '[1]'", "outputs SET statistics = x'ff'",
+        "outputs SET statistics = '{\"state\": \"UEsDBA==\"}'", "parts SET skipped_rows = '7'",
+    ],
+)  # fmt: skip
+def test_a_ledger_that_holds_what_nobody_wrote_is_an_error(cli: Cli, deployment: Path, damage: str) -> None:
+    (deployment / "m.yaml").write_text(MANIFEST.replace("size: 8}", "size: 8}\n    errors: {max_failed: 1}"))
+    assert cli("apply", deployment / "m.yaml").code == 0
+    with sqlite3.connect(deployment / ".ortdeploy" / FILE) as connection:
+        connection.execute("UPDATE outputs SET status = 'failed'")
+        connection.execute("DELETE FROM parts WHERE number > 0")
+        connection.execute(f"UPDATE {damage}")
+    before = sorted(path.name for path in (deployment / "outbox/run").iterdir())
+    result = cli("apply", deployment / "m.yaml")
+    assert result.code == 1
+    assert "the ledger state.db is damaged" in " ".join((result.out + result.err).split())
+    assert before == sorted(path.name for path in (deployment / "outbox/run").iterdir())
+
+
 def test_an_image_that_is_none_fails_alone_within_the_budget(cli: Cli, deployment: Path) -> None:
     (deployment / "inbox").mkdir()
     for number in range(5):
