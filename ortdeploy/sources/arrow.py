@@ -1,6 +1,6 @@
-"""Arrow IPC files (also called Feather), mapped into memory: columns of numbers, text and lists."""
+"""Arrow IPC files (also called Feather) and streams, mapped into memory: columns of numbers, text and lists."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -12,9 +12,14 @@ from ortdeploy.sources.tables import Table, TableError, TableSource, probe_table
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SUFFIXES = (".arrow", ".feather", ".ipc")
+SUFFIXES = (".arrow", ".arrows", ".feather", ".ipc")
 FIRST_ROWS = tables.FIRST_ROWS
 PACKAGE = tables.PACKAGE
+
+_MAGIC = b"ARROW1"
+"""What the file format begins with; the stream format, in which Hugging Face keeps datasets, begins with a length."""
+_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+"""What a stream ends with."""
 
 
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
@@ -26,19 +31,46 @@ def _open(path: str) -> Table:
     import pyarrow as pa  # noqa: PLC0415  an extra: only who reads tables needs it
 
     try:
-        reader = pa.ipc.open_file(pa.memory_map(path))
-        sizes = [reader.get_batch(number).num_rows for number in range(reader.num_record_batches)]
+        mapped = pa.memory_map(path)
+        if mapped.read(len(_MAGIC)) == _MAGIC:
+            return _file(pa.ipc.open_file(mapped))
+        mapped.seek(max(mapped.size() - len(_END), 0))
+        if mapped.read() != _END:  # else what is cut between two record batches would pass for the whole
+            raise TableError(f"{path} is neither an Arrow IPC file nor a whole Arrow IPC stream")
+        return _stream(lambda: pa.ipc.open_stream(pa.memory_map(path)))
     except (OSError, pa.ArrowException) as error:
-        raise TableError(f"{path} cannot be read as an Arrow IPC file: {error}") from error
+        raise TableError(f"{path} cannot be read as an Arrow IPC file or stream: {error}") from error
+
+
+def _file(reader: "pa.RecordBatchFileReader") -> Table:
+    """Open the file format, which has an index of its record batches."""
+    sizes = [reader.get_batch(number).num_rows for number in range(reader.num_record_batches)]
 
     def batches(start: int, names: Sequence[str]) -> "Iterator[tuple[int, pa.RecordBatch]]":
         first = 0
         for number, rows in enumerate(sizes):
             if first + rows > start:
-                yield first, reader.get_batch(number).select(list(names)) if names else reader.get_batch(number)
+                yield first, _chosen(reader.get_batch(number), names)
             first += rows
 
     return Table(rows=sum(sizes), schema=reader.schema, batches=batches)
+
+
+def _stream(read: "Callable[[], pa.RecordBatchStreamReader]") -> Table:
+    """Open the stream format, whose record batches come one after the other."""
+
+    def batches(start: int, names: Sequence[str]) -> "Iterator[tuple[int, pa.RecordBatch]]":
+        first = 0
+        for batch in read():
+            if first + batch.num_rows > start:
+                yield first, _chosen(batch, names)
+            first += batch.num_rows
+
+    return Table(rows=sum(batch.num_rows for batch in read()), schema=read().schema, batches=batches)
+
+
+def _chosen(batch: "pa.RecordBatch", names: Sequence[str]) -> "pa.RecordBatch":
+    return batch.select(list(names)) if names else batch
 
 
 @contextmanager

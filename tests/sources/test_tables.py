@@ -21,6 +21,7 @@ from ortdeploy.sources.protocol import Block, Column, Wanted
 from ortdeploy.tensors import ROWS, TensorType
 
 KINDS = ("arrow", "parquet")
+FILES = (*KINDS, "arrows")
 ROW_COUNT = 23
 
 
@@ -28,7 +29,8 @@ def save(path: Path, table: pa.Table, rows_a_group: int = 5) -> None:
     if path.suffix == ".parquet":
         parquet.write_table(table, path, row_group_size=rows_a_group)
     else:
-        with pa.ipc.new_file(path, table.schema) as writer:
+        new = pa.ipc.new_stream if path.suffix == ".arrows" else pa.ipc.new_file
+        with new(path, table.schema) as writer:
             writer.write_table(table, max_chunksize=rows_a_group)
 
 
@@ -75,10 +77,10 @@ def plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILES)
 def test_probing_tells_types_and_rows(tmp_path: Path, kind: str) -> None:
     save(tmp_path / f"a.{kind}", table())
-    found = SOURCES[kind].probe([str(tmp_path / f"a.{kind}")], InputFacts(format=kind))
+    found = SOURCES[kind.removesuffix("s")].probe([str(tmp_path / f"a.{kind}")], InputFacts(format=kind))
     assert found.rows == ROW_COUNT
     assert found.columns["number"] == TensorType("int64", (ROWS,))
     assert found.columns["half"] == TensorType("float16", (ROWS,))
@@ -88,7 +90,7 @@ def test_probing_tells_types_and_rows(tmp_path: Path, kind: str) -> None:
     assert found.columns["tensor"] == TensorType("float32", (ROWS, 3, 2))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILES)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
 @given(st.integers(1, 30), st.integers(1, 30), st.integers(0, 40), st.integers(1, 2))
 def test_every_kind_of_column_is_read_in_any_blocks(
@@ -107,7 +109,7 @@ def test_every_kind_of_column_is_read_in_any_blocks(
         assert [plain(one) for block in blocks for one in block.columns[name]] == [value(r % ROW_COUNT) for r in rows]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILES)
 def test_fixed_size_lists_are_not_copied(tmp_path: Path, kind: str) -> None:
     save(tmp_path / f"a.{kind}", table(), ROW_COUNT)
     (block,) = read(tmp_path, [f"a.{kind}"], Wanted(dtypes={"matrix": None}), size=100)
@@ -117,7 +119,7 @@ def test_fixed_size_lists_are_not_copied(tmp_path: Path, kind: str) -> None:
     assert not matrix.flags.owndata
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILES)
 def test_gaps_fail_their_rows_or_become_what_they_stand_for(tmp_path: Path, kind: str) -> None:
     gaps = pa.table({"x": pa.array([1.0, None, 3.0]), "v": pa.array([[1.0, 2.0], [3.0, 4.0], [5.0, None]])})
     save(tmp_path / f"a.{kind}", gaps)
@@ -134,7 +136,7 @@ def test_gaps_fail_their_rows_or_become_what_they_stand_for(tmp_path: Path, kind
     assert [list(map(float, block.columns["x"])), np.asarray(block.columns["v"])[2].tolist()] == [[1, 9, 3], [5, -1]]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FILES)
 def test_files_that_are_no_tables_or_differ_are_problems(tmp_path: Path, kind: str) -> None:
     (tmp_path / f"bad.{kind}").write_bytes(b"PAR1 or something else" * 9)
     save(tmp_path / f"a.{kind}", table())
@@ -142,9 +144,18 @@ def test_files_that_are_no_tables_or_differ_are_problems(tmp_path: Path, kind: s
     cut = (tmp_path / f"a.{kind}").read_bytes()
     (tmp_path / f"cut.{kind}").write_bytes(cut[: len(cut) // 2])
     for names in ([f"bad.{kind}"], [f"a.{kind}", f"b.{kind}"], [f"cut.{kind}"]):
-        found = SOURCES[kind].probe([str(tmp_path / name) for name in names], InputFacts(format=kind))
+        found = SOURCES[kind.removesuffix("s")].probe([str(tmp_path / name) for name in names], InputFacts(format=kind))
         assert found.problem is not None, names
         assert found.problem.kind == "unreadable"
+
+
+def test_a_stream_that_was_cut_between_its_record_batches_is_a_problem(tmp_path: Path) -> None:
+    save(tmp_path / "a.arrows", table())
+    whole = (tmp_path / "a.arrows").read_bytes()
+    (tmp_path / "a.arrows").write_bytes(whole[:-8])
+    found = SOURCES["arrow"].probe([str(tmp_path / "a.arrows")], InputFacts(format="arrow"))
+    assert found.problem is not None
+    assert "nor a whole Arrow IPC stream" in found.problem.detail
 
 
 def write(kind: str, blocks: Sequence[dict[str, Column]], shapes: dict[str, Any], path: Path) -> None:
