@@ -44,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run() -> None:
     """Be the program. Threads that hang in native code or on a file are left behind, and the exit does not wait."""
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # its own allocator keeps what was freed
     code = main()
     if any(thread.name.startswith("ortdeploy-") for thread in threading.enumerate()):
         sys.stdout.flush()

@@ -102,7 +102,7 @@ def _rows_of_a_group(arrays: "list[pa.Array]") -> int:
 
 
 def _row_bytes(array: "pa.Array") -> int:
-    return int(array.take([0]).nbytes)
+    return int(array.slice(0, 1).nbytes)
 
 
 def _array(column: Column, shape: RowShape) -> "pa.Array":

@@ -11,13 +11,14 @@ from ortdeploy.sources.tables import Table, TableError, TableSource, probe_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyarrow.parquet import FileMetaData
 
 SUFFIXES = (".parquet", ".pq")
 FIRST_ROWS = tables.FIRST_ROWS
 PACKAGE = tables.PACKAGE
 
-BATCH_ROWS = 16384
-"""Rows that are decoded at once."""
+MOST_ROWS, MOST_BYTES = 16384, 512 * 1024
+"""What is decoded at once: so many rows at most, or so many bytes, but one row in any case."""
 
 _BUFFER_BYTES = 1024 * 1024  # row groups are streamed through a buffer; pre-buffered ones stay until the file is closed
 
@@ -50,13 +51,22 @@ def _open(path: str) -> Table:
             yield first, pa.RecordBatch.from_struct_array(pa.array([{}] * (number - first), pa.struct([])))
             return
         try:
-            for batch in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=list(names), use_threads=False):
+            for batch in file.iter_batches(
+                _rows_at_once(file.metadata), row_groups=groups, columns=list(names), use_threads=False
+            ):
                 yield first, batch
                 first += batch.num_rows
         except (OSError, pa.ArrowException) as error:
             raise TableError(f"{path} cannot be read: {error}") from error
 
     return Table(rows=file.metadata.num_rows, schema=file.schema_arrow, batches=batches)
+
+
+def _rows_at_once(metadata: "FileMetaData") -> int:
+    """Return how many rows to decode at once, by the size of the rows of the largest group."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    row_bytes = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
+    return max(1, min(MOST_ROWS, MOST_BYTES // max(row_bytes, 1)))
 
 
 @contextmanager

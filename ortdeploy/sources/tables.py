@@ -249,7 +249,17 @@ def _has_gaps(column: "pa.Array") -> bool:
         return True
     if isinstance(column, pa.ExtensionArray):
         return _has_gaps(column.storage)
-    return _is_list(column.type) and _has_gaps(column.flatten())
+    return _is_list(column.type) and _has_gaps(_items(column))
+
+
+def _items(column: "pa.Array") -> "pa.Array":
+    """Return what the lists of a column without nulls hold; for lists of one size without importing pyarrow.compute."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    if not pa.types.is_fixed_size_list(column.type):
+        return column.flatten()
+    size = column.type.list_size
+    return column.values.slice(column.offset * size, len(column) * size)
 
 
 def _contains_none(value: Any) -> bool:
@@ -286,8 +296,7 @@ def _rows(column: "pa.Array") -> Column:
     if isinstance(column, pa.FixedShapeTensorArray):
         return np.asarray(column.to_numpy_ndarray())
     if pa.types.is_fixed_size_list(column.type):
-        inner = _rows(column.flatten())
-        size = column.type.list_size
+        inner, size = _rows(_items(column)), column.type.list_size
         if isinstance(inner, list):
             return [_stacked(inner[begin : begin + size]) for begin in range(0, len(inner), size)]
         return inner.reshape(len(column), size, *inner.shape[1:])
@@ -299,7 +308,7 @@ def _rows(column: "pa.Array") -> Column:
 def _lists(column: "pa.Array") -> Column:
     """Return lists of one length as one array, others one by one."""
     lengths = column.value_lengths().to_numpy(zero_copy_only=False)
-    inner = _rows(column.flatten())
+    inner = _rows(_items(column))
     if len(lengths) and (lengths == lengths[0]).all() and isinstance(inner, np.ndarray):
         return inner.reshape(len(column), int(lengths[0]), *inner.shape[1:])
     ends = np.cumsum(lengths)

@@ -149,6 +149,24 @@ def test_files_that_are_no_tables_or_differ_are_problems(tmp_path: Path, kind: s
         assert found.problem.kind == "unreadable"
 
 
+def test_rows_of_a_megabyte_are_not_decoded_by_the_thousand(tmp_path: Path) -> None:
+    wide = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(64 * 2**18, dtype=np.float32)), 2**18)
+    save(tmp_path / "a.parquet", pa.table({"x": wide}), rows_a_group=64)
+    counted = pa.proxy_memory_pool(pa.default_memory_pool())
+    pa.set_memory_pool(counted)
+    try:
+        blocks = read(tmp_path, ["a.parquet"], Wanted(dtypes={"x": None}), size=1)
+        assert [float(np.asarray(block.columns["x"])[0, 0]) for block in blocks] == [row * 2.0**18 for row in range(64)]
+        del blocks
+        with SOURCES["parquet"].open_source(
+            [str(tmp_path / "a.parquet")], str(tmp_path), Wanted(dtypes={"x": None})
+        ) as source:
+            before = counted.bytes_allocated()
+            assert max(counted.bytes_allocated() - before for _ in source.blocks(0, repeat(1))) < 16 * 2**20
+    finally:
+        pa.set_memory_pool(pa.system_memory_pool())
+
+
 def test_a_stream_that_was_cut_between_its_record_batches_is_a_problem(tmp_path: Path) -> None:
     save(tmp_path / "a.arrows", table())
     whole = (tmp_path / "a.arrows").read_bytes()
