@@ -4,12 +4,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-import numpy as np
-
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts import InputFacts, Problem
 from ortdeploy.sources.files import shown
-from ortdeploy.sources.protocol import Array, Block, Column, Wanted, wanted_blocks
+from ortdeploy.sources.protocol import Array, Block, Column, Wanted, join, wanted_blocks
 from ortdeploy.tensors import ELEMENT_TYPES, ROWS, TensorType
 
 COLUMN = "array"
@@ -127,7 +125,7 @@ class _Pieces:
             size -= end - self._begin
             self._begin = end
         if len(pieces) > 1:
-            return {name: _join([piece[name] for piece in pieces]) for name in pieces[0]}
+            return {name: join([piece[name] for piece in pieces]) for name in pieces[0]}
         return pieces[0] if pieces else None
 
     def _find(self) -> bool:
@@ -142,9 +140,3 @@ class _Pieces:
             self._begin = min(self._skip, self._length)
             self._skip -= self._begin
         return True
-
-
-def _join(parts: list[Column]) -> Column:
-    if isinstance(parts[0], list):
-        return [value for part in parts for value in part]
-    return np.concatenate(parts)
