@@ -44,7 +44,7 @@ def _open(path: str) -> Table:
 
 def _file(reader: "pa.RecordBatchFileReader") -> Table:
     """Open the file format, which has an index of its record batches."""
-    sizes = [reader.get_batch(number).num_rows for number in range(reader.num_record_batches)]
+    sizes = [_rows_of(reader.get_batch(number)) for number in range(reader.num_record_batches)]
 
     def batches(start: int, names: Sequence[str]) -> "Iterator[tuple[int, pa.RecordBatch]]":
         first = 0
@@ -66,7 +66,13 @@ def _stream(read: "Callable[[], pa.RecordBatchStreamReader]") -> Table:
                 yield first, _chosen(batch, names)
             first += batch.num_rows
 
-    return Table(rows=sum(batch.num_rows for batch in read()), schema=read().schema, batches=batches)
+    return Table(rows=sum(_rows_of(batch) for batch in read()), schema=read().schema, batches=batches)
+
+
+def _rows_of(batch: "pa.RecordBatch") -> int:
+    """Count rows. Raises ArrowInvalid where a damaged file says more of its columns than they hold."""
+    batch.validate()
+    return int(batch.num_rows)
 
 
 def _chosen(batch: "pa.RecordBatch", names: Sequence[str]) -> "pa.RecordBatch":
