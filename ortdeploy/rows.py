@@ -360,7 +360,7 @@ class RowRunner:
         chosen = [row for rows, _ in pieces for row in rows]
         order = None if chosen == sorted(chosen) else sorted(range(len(chosen)), key=chosen.__getitem__)
         chosen.sort()
-        columns: dict[str, Column] = {name: [block.columns[name][row] for row in chosen] for name in self._job.key}
+        columns = {name: pick(block.columns[name], chosen) for name in self._job.key}
         for name in self._job.columns:
             column = join([results[name] for _, results in pieces])
             columns[name] = column if order is None else pick(column, order)

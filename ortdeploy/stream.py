@@ -212,7 +212,7 @@ class Stream:
             member.current = ticket
             try:
                 with self._turns.mine():
-                    finished = self._run_on(member, ticket.prepared, sizes)
+                    finished = self._run_on(member, ticket, sizes)
             except ProviderFailedError as error:
                 member.failure = str(error)
                 self._give_back(member, ticket, error)
@@ -225,16 +225,17 @@ class Stream:
             member.current = None
             ticket.finished.set_result(finished)
 
-    def _run_on(self, member: Member, prepared: Prepared, sizes: BlockSizes) -> Finished:
+    def _run_on(self, member: Member, ticket: _Ticket, sizes: BlockSizes) -> Finished:
+        block = ticket.prepared.block
         begin = time.perf_counter()
-        outcome = member.rows.run(prepared)
+        outcome = member.rows.run(ticket.prepared)
         seconds = time.perf_counter() - begin
         member.blocks += 1
-        member.done += prepared.block.count
+        member.done += block.count
         member.cpu_seconds = time.thread_time()
-        sizes.learn(prepared.block.count, seconds, prepared.size_bytes + outcome.size_bytes)
+        sizes.learn(block.count, seconds, ticket.size_bytes + outcome.size_bytes)
         self._progressed = time.perf_counter()
-        return Finished(block=prepared.block, outcome=outcome, seconds=seconds)
+        return Finished(block=block, outcome=outcome, seconds=seconds)
 
     def _give_back(self, member: Member, ticket: _Ticket, error: OrtdeployError) -> None:
         """Let another session run the block of one that failed; the job fails where none is left or may fail."""

@@ -25,11 +25,12 @@ class Sink(Protocol):
 
 
 def as_rows(name: str, column: Column) -> npt.NDArray[Any]:
-    """Return a column as one array. Raises ValueError where its rows differ in shape."""
+    """Return a column as one array, text as objects. Raises ValueError where its rows differ in shape."""
     try:
-        return np.asarray(column)
+        array = np.asarray(column)
     except ValueError as error:
         raise ValueError(f"rows of {name} differ in shape, which an array cannot hold; use jsonl") from error
+    return array.astype(object) if array.dtype.kind == "U" else array
 
 
 Order = Sequence[int]

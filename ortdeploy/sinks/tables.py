@@ -19,6 +19,8 @@ ORIGIN = b"ortdeploy"
 _GROUP_BYTES = 4 * 1024 * 1024
 _GROUP_ROWS = 65536
 
+_PLAIN = {str, int, float, bool, type(None)}
+
 
 class TableWriter(Protocol):
     """Writes record batches into a part."""
@@ -112,7 +114,8 @@ def _array(column: Column, shape: RowShape) -> "pa.Array":
     if isinstance(column, list):
         return _array_of_list(column)
     if column.dtype == object:
-        return pa.array(column.tolist() if column.ndim > 1 else list(column))
+        same = column.strides == (0,) and len(column)
+        return pa.repeat(column[0], len(column)) if same else pa.array(column.tolist())
     flat: Any = pa.array(np.ascontiguousarray(column).reshape(-1))
     sizes = column.shape[1:]
     known = shape if shape is not None and len(shape) == len(sizes) else (None,) * len(sizes)
@@ -134,7 +137,7 @@ def _array_of_list(values: list[Any]) -> "pa.Array":
         pairs = [None if value is None else list(value.items()) for value in values]
         key, item = next(iter(first.items()), ("", 0))
         return pa.array(pairs, pa.map_(pa.scalar(key).type, pa.scalar(_plain(item)).type))
-    plain = [_plain(value) for value in values]
+    plain = values if set(map(type, values)) <= _PLAIN else [_plain(value) for value in values]
     if isinstance(first, np.ndarray) and first.dtype != object:
         kind = pa.from_numpy_dtype(first.dtype)
         for _ in range(first.ndim):

@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+import numpy as np
+
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts import InputFacts, Problem
 from ortdeploy.sources.files import shown
-from ortdeploy.sources.protocol import Array, Block, Column, Wanted, join, wanted_blocks
+from ortdeploy.sources.protocol import Array, Block, Column, Wanted, constant, join, wanted_blocks
 from ortdeploy.tensors import ELEMENT_TYPES, ROWS, TensorType
 
 COLUMN = "array"
@@ -98,9 +100,9 @@ class ArraySource:
                 part = arrays[name][begin:end]
                 columns[name] = part if part.dtype.isnative else part.astype(part.dtype.newbyteorder("="))
             elif name == "path":
-                columns[name] = [path] * (end - begin)
+                columns[name] = constant(path, end - begin)
             else:
-                columns[name] = list(range(row + begin, row + end))
+                columns[name] = np.arange(row + begin, row + end)
         return columns
 
 

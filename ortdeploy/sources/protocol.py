@@ -25,6 +25,13 @@ def pick(column: Column, places: Sequence[int]) -> Column:
     return column[list(places)] if isinstance(column, np.ndarray) else [column[place] for place in places]
 
 
+def constant(value: str, rows: int) -> Array:
+    """Return a column of one value for all rows, which takes the room of one: its stride is 0."""
+    one = np.empty(1, dtype=object)
+    one[0] = value
+    return np.broadcast_to(one, rows)
+
+
 def join(columns: Sequence[Column]) -> Column:
     """Return columns one after the other: an array where all are arrays of like rows, else a list of their rows."""
     arrays = [column for column in columns if isinstance(column, np.ndarray)]

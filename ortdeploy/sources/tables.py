@@ -10,7 +10,7 @@ import numpy as np
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts import InputFacts, Package, Problem
 from ortdeploy.sources.files import shown
-from ortdeploy.sources.protocol import Array, Block, Column, FailedRow, Wanted, pick, wanted_blocks
+from ortdeploy.sources.protocol import Array, Block, Column, FailedRow, Wanted, constant, join, pick, wanted_blocks
 from ortdeploy.tensors import ELEMENT_TYPES, ROWS, TensorType
 
 if TYPE_CHECKING:
@@ -157,11 +157,8 @@ class TableSource:
         if name in table.names:
             return table.values(name)
         if name == "path":
-            paths: list[str] = []
-            for piece in pieces:
-                paths += [shown(piece.path, self.folder)] * piece.batch.num_rows
-            return paths
-        return [row for piece in pieces for row in range(piece.first, piece.first + piece.batch.num_rows)]
+            return join([constant(shown(piece.path, self.folder), piece.batch.num_rows) for piece in pieces])
+        return join([np.arange(piece.first, piece.first + piece.batch.num_rows) for piece in pieces])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -327,6 +324,6 @@ def _flat(column: "pa.Array") -> Array:
     import pyarrow as pa  # noqa: PLC0415
 
     if _element_type(column.type) == "string":
-        return np.array(column.to_pylist(), dtype=object)
+        return np.asarray(column.to_numpy(zero_copy_only=False))
     zero_copy = not pa.types.is_boolean(column.type)
     return np.asarray(column.to_numpy(zero_copy_only=zero_copy))

@@ -149,7 +149,8 @@ def test_what_was_found_is_remembered_and_opened_at_once(tmp_path: Path) -> None
 
 
 def test_a_way_that_cannot_be_opened_is_passed_over(tmp_path: Path) -> None:
-    assert chosen(tmp_path, LayoutRuntime(double, broken=("2",))) == CALLERS
+    runtime = LayoutRuntime(double, broken=("2",), shares={1: 1.0, 2: 0.1}, alone="session")
+    assert chosen(tmp_path, runtime) == SESSIONS
 
 
 def test_where_nothing_can_be_opened_the_job_says_why(tmp_path: Path) -> None:

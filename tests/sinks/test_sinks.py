@@ -15,6 +15,7 @@ from pyarrow import parquet
 
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sinks.protocol import Column
+from ortdeploy.sources.protocol import constant
 
 FIRST: dict[str, Column] = {
     "key": ["a", "ü,\n"],
@@ -58,6 +59,15 @@ def test_csv_spreads_vectors_over_columns() -> None:
     assert rows[1]["key"] == "ü,\n"
     assert np.float32(rows[0]["scores.1"]) == np.float32(0.9)
     assert rows[1]["scores.1"] == "nan"
+
+
+@pytest.mark.parametrize("kind", sorted(SINKS))
+@pytest.mark.parametrize("value", ["pages/ü.png", ""])
+def test_a_column_of_one_value_is_written_as_any_other(kind: str, value: str) -> None:
+    key, long = constant(value, 5000), [value] * 5000
+    assert write(kind, [{"key": key}], ["key"]) == write(kind, [{"key": long}], ["key"])
+    mixed = write(kind, [{"key": key}, {"key": ["other"]}, {"key": constant("", 0)}], ["key"])
+    assert mixed == write(kind, [{"key": [*long, "other"]}], ["key"])
 
 
 def test_csv_refuses_rows_of_another_shape() -> None:
