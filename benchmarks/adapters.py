@@ -129,8 +129,8 @@ def main() -> None:
         loading = time.perf_counter() - begin
     print(f"{describe_machine()}; medians of {ROUNDS}")
     print(f"one adapter {ROWS / found['one']:.0f} rows/s, by row {ROWS / found['by row']:.0f}: ", end="")
-    print(f"{found['one'] / found['by row']:.2f}")
-    print(f"from cold, a process with one batch: {cold['one'] / cold['none']:.2f} of the time without an adapter")
+    print(f"{found.ratio('one', 'by row'):.2f}")
+    print(f"from cold, a process with one batch: {cold.ratio('one', 'none'):.2f} of the time without an adapter")
     print(f"loading 100 adapters of 1 MiB: {loading * 1000:.0f} ms")
 
 

@@ -24,7 +24,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper, save
 from PIL import Image
 from pyarrow import parquet
 
-ROUNDS = 7
+ROUNDS = 9
 CNN_ROWS, BLOCK_ROWS, TABLE_ROWS, IMAGES = 20_000, 3_000, 2_000_000, 1000
 MANY, FEW = 10_000_000, 100_000
 
@@ -258,14 +258,14 @@ def compare(folder: Path, name: str) -> None:
         },
         ROUNDS,
     )
-    best = min(found["in turn"], found["overlapped"]) / found["ours"]
+    best = found.ratio(min("in turn", "overlapped", key=found.__getitem__), "ours")
     share = statistics.median(report["session_run_share"] for report in reports)
     run = statistics.median(report["session_run"]["p50"] for report in reports)
     commit = statistics.median(report["stages"]["commit"]["seconds"] / report["seconds"] for report in reports)
     print(
-        f"{name}, {run * 1e6:,.0f} µs a batch: {best:.2f} of the best loop, {found['in turn'] / found['ours']:.2f} of "
+        f"{name}, {run * 1e6:,.0f} µs a batch: {best:.2f} of the best loop, {found.ratio('in turn', 'ours'):.2f} of "
         f"the loop in turn; {share:.0%} of the time in session.run; commits take {commit:.1%} beside it, and the job "
-        f"{found['ours'] / found['unsynced']:.3f} of its time without fsync"
+        f"{found.ratio('ours', 'unsynced'):.3f} of its time without fsync"
     )
 
 

@@ -5,7 +5,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -16,13 +17,28 @@ def seconds(command: Sequence[str], cwd: Path | None = None) -> float:
     return time.perf_counter() - begin
 
 
-def interleaved(cases: dict[str, Callable[[], float]], rounds: int) -> dict[str, float]:
-    """Measure cases in turn, so that a noisy moment hits all of them; return each one's median."""
+@dataclass(frozen=True)
+class Rounds:
+    """The seconds of each case in every round."""
+
+    found: Mapping[str, Sequence[float]]
+
+    def __getitem__(self, name: str) -> float:
+        """Return a case's median."""
+        return statistics.median(self.found[name])
+
+    def ratio(self, name: str, other: str) -> float:
+        """Return the median of the rounds' own ratios: a machine that is slow for a minute is so for both."""
+        return statistics.median(a / b for a, b in zip(self.found[name], self.found[other], strict=True))
+
+
+def interleaved(cases: Mapping[str, Callable[[], float]], rounds: int) -> Rounds:
+    """Measure cases in turn, so that a noisy moment hits all of them."""
     found: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(rounds):
         for name, case in cases.items():
             found[name].append(case())
-    return {name: statistics.median(values) for name, values in found.items()}
+    return Rounds(found)
 
 
 def ortdeploy(*arguments: str) -> list[str]:

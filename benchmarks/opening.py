@@ -135,7 +135,7 @@ def main() -> None:
 def report(name: str, bare: Callable[[], float], proven: Callable[[], float]) -> None:
     """Print how much longer the proven opening takes."""
     found = interleaved({"bare": bare, "proven": proven}, ROUNDS)
-    ratio = found["proven"] / found["bare"]
+    ratio = found.ratio("proven", "bare")
     print(f"{name}: bare {found['bare'] * 1000:.0f} ms, proven {found['proven'] * 1000:.0f} ms: {ratio:.2f}")
 
 

@@ -17,7 +17,7 @@ from apply import save_mlp
 from engine import save_cnn
 from measure import describe_machine, interleaved, ortdeploy
 
-ROUNDS, COPIES, PICTURE_ROWS = 5, 300, 20_000
+ROUNDS, COPIES, PICTURE_ROWS = 9, 300, 20_000
 EXAMPLES = Path(__file__).parent.parent / "deployments"
 
 PICTURES = """\
@@ -137,7 +137,8 @@ def compare(folder: Path, what: str, rows: int, manifest: str, output: str, loop
     cases = {"hand": lambda: by_hand(folder, loop), "pipeline": lambda: by_pipeline(folder, manifest, output)}
     found = interleaved(cases, ROUNDS)
     hand, pipeline = rows / found["hand"], rows / found["pipeline"]
-    print(f"{rows} {what}: by hand {hand:.0f} a second, pipeline {pipeline:.0f}, ratio {pipeline / hand:.2f}")
+    ratio = found.ratio("hand", "pipeline")
+    print(f"{rows} {what}: by hand {hand:.0f} a second, pipeline {pipeline:.0f}, ratio {ratio:.2f}")
 
 
 def main() -> None:

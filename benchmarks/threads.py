@@ -69,7 +69,8 @@ class ByHand:
 def by_hand(model: Path, batch: int, found: tuple[Layout, ...]) -> dict[str, float]:
     """Return the median rows per second of each layout, measured in turn."""
     feeds = {"x": np.load(model.with_suffix(".npy"))[:batch]}
-    return interleaved({layout.name: partial(once, model, layout, feeds) for layout in found}, ROUNDS)
+    measured = interleaved({layout.name: partial(once, model, layout, feeds) for layout in found}, ROUNDS)
+    return {layout.name: measured[layout.name] for layout in found}
 
 
 def compare(folder: Path, model: str, batch: int, found: tuple[Layout, ...]) -> tuple[str, dict[str, float]]:

@@ -56,7 +56,7 @@ def main() -> None:
         }
         found = interleaved(cases, ROUNDS)
     print(f"{describe_machine()}; medians of {ROUNDS}")
-    ratio = found["large"] / found["yaml alone"]
+    ratio = found.ratio("large", "yaml alone")
     print(f"one manifest of {lines:,} lines: {found['large']:.2f} s, {ratio:.1f} times PyYAML's C loader alone")
     print(f"a folder of 1,000 manifests: {found['many']:.2f} s, {found['many']:.2f} ms each")
 
