@@ -187,11 +187,19 @@ def _join_rows(values: Sequence[Any], batches: Sequence[range]) -> Column | None
 
     Rows may differ in shape from run to run, and then are a list, as those of a pipeline may be within a run.
     """
-    for value, rows in zip(values, batches, strict=True):
-        counted = isinstance(value, list) or (isinstance(value, np.ndarray) and value.ndim)
-        if not counted or len(value) != len(rows):
-            return None
-    return join([widened(value) if isinstance(value, np.ndarray) else value for value in values])
+    if list(map(_count, values)) != list(map(len, batches)):
+        return None
+    rows = join(values)
+    if isinstance(rows, np.ndarray):
+        return widened(rows)
+    return [widened(row) if isinstance(row, np.ndarray) else row for row in rows]
+
+
+def _count(value: Any) -> int | None:
+    """Return how many rows an output has; None where it has none to count."""
+    if isinstance(value, np.ndarray):
+        return len(value) if value.ndim else None
+    return len(value) if isinstance(value, list) else None
 
 
 def _equal(value: Any, other: Any) -> bool:

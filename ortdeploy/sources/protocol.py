@@ -7,6 +7,7 @@ row for each that could not. Memory is flat: a source holds one block, and files
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -35,10 +36,16 @@ def constant(value: str, rows: int) -> Array:
 def join(columns: Sequence[Column]) -> Column:
     """Return columns one after the other: an array where all are arrays of like rows, else a list of their rows."""
     arrays = [column for column in columns if isinstance(column, np.ndarray)]
-    alike = len({(array.shape[1:], array.dtype.kind) for array in arrays}) == 1
-    if alike and len(arrays) == len(columns):
+    if len(arrays) == len(columns) and _are_alike(arrays):
         return np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
     return [row for column in columns for row in column]
+
+
+def _are_alike(arrays: Sequence[Array]) -> bool:
+    """Tell whether arrays have rows of one shape and one kind; there may be hundreds, mostly of the same shape."""
+    shapes = {shape[1:] for shape in set(map(attrgetter("shape"), arrays))}
+    kinds = {dtype.kind for dtype in set(map(attrgetter("dtype"), arrays))}
+    return len(shapes) == len(kinds) == 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
