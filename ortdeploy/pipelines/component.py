@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
-from ortdeploy.element_types import is_narrow, numpy_dtype, widened
+from ortdeploy.element_types import is_narrow, widened
 from ortdeploy.opening import OpenedSession
-from ortdeploy.planned_pipeline import PlannedValue
 from ortdeploy.runtime.protocol import Array
 from ortdeploy.session_runs import prove_effect
-from ortdeploy.tensors import format_shape
 
 
 class Component:
@@ -74,27 +72,6 @@ class ComposedSession:
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Any]:
         """Take rows through and return the named outputs, each with the rows first. Raises OrtdeployError."""
         raise NotImplementedError
-
-
-def check_port(model: str, port: PlannedValue, array: Array) -> None:
-    """Hold a tensor against its input, to the element. Raises OrtdeployError."""
-    if port.dtype is not None and array.dtype != numpy_dtype(port.dtype):
-        raise OrtdeployError(f"{model}: input {port.name} takes {port.dtype} and gets {array.dtype}")
-    if port.shape is not None:
-        sizes = array.shape[1:]
-        fits = len(sizes) == len(port.shape) - 1 and all(
-            not isinstance(want, int) or size == want for size, want in zip(sizes, port.shape[1:], strict=True)
-        )
-        if not fits:
-            have, want = format_shape(sizes), format_shape(port.shape[1:])
-            raise OrtdeployError(f"{model}: a row of input {port.name} takes {want} and gets {have}")
-    if port.limits is not None and array.size:
-        low, high = float(array.min()), float(array.max())
-        if not (low >= port.limits[0] and high <= port.limits[1]):
-            first, last = (f"{value:g}" for value in port.limits)
-            raise OrtdeployError(
-                f"{model}: input {port.name} must lie in {first} to {last} and has {low:g} to {high:g}"
-            )
 
 
 def _plain(value: Any) -> Any:

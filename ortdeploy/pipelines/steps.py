@@ -16,11 +16,11 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.element_types import numpy_dtype
 from ortdeploy.operations.catalogue import OPERATIONS
 from ortdeploy.operations.protocol import Call, Column, as_column
-from ortdeploy.pipelines.component import Component, ComposedSession, check_port
+from ortdeploy.pipelines.component import Component, ComposedSession
+from ortdeploy.pipelines.model_step import ModelStep
 from ortdeploy.planned_pipeline import PlannedPipeline, PlannedValue, PlannedWireStep, walk
 from ortdeploy.runtime.protocol import Array
 from ortdeploy.sources.protocol import join, pick
-from ortdeploy.tensors import format_shape
 
 Values = dict[str, Column]
 
@@ -57,12 +57,8 @@ def _zeros(value: PlannedValue) -> Array:
     return np.zeros(sizes, numpy_dtype(value.dtype or "float32"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """A planned step with the function that does it."""
-
-    planned: PlannedWireStep
-    apply: Callable[[Values, int], Values]
+Apply = Callable[[Values, int], Values]
+"""What a step does: from the values so far, and the number of rows, to what it gives."""
 
 
 class StepsSession(ComposedSession):
@@ -72,10 +68,10 @@ class StepsSession(ComposedSession):
         """Build every operation once. Raises OrtdeployError where one cannot be built."""
         super().__init__(components)
         self._outputs = dict(pipeline.outputs)
-        self._steps = [self._build(step) for step in pipeline.steps]
-        self._readers = _last_readers(pipeline)
         self._handed_on = dict(pipeline.state)
         self._whole = {*self._handed_on, *self._handed_on.values()}
+        self._steps = [self._build(step) for step in pipeline.steps]
+        self._readers = _last_readers(pipeline)
         self._first = {value.name: _zeros(value) for value in pipeline.first_state}
         self.state = State(values=self._first)
         self._before = self.state
@@ -116,72 +112,21 @@ class StepsSession(ComposedSession):
 
     def _run_rows(self, values: Values, rows: int) -> Values:
         for index, step in enumerate(self._steps):
-            values |= step.apply(values, rows)
+            values |= step(values, rows)
             for name in [name for name in values if self._readers.get(name, -1) <= index]:
                 del values[name]  # memory is flat in the number of steps
         return values
 
-    def _build(self, step: PlannedWireStep) -> _Step:
+    def _build(self, step: PlannedWireStep) -> Apply:
         if step.kind == "run":
-            return _Step(step, lambda values, rows: self._run_model(step, values, rows))
+            names = {name for _, name in (*step.wires, *step.outputs)}
+            return ModelStep(step, self.components[step.name], whole=not names.isdisjoint(self._whole))
         if step.kind == "do":
-            return _Step(step, _operation(step))
+            return _operation(step)
         inner, read = [self._build(one) for one in step.steps], _names_read(step.steps)
-        return _Step(step, lambda values, _rows: self._run_each(step, inner, read, values))
+        return lambda values, _rows: self._run_each(step, inner, read, values)
 
-    def _run_model(self, step: PlannedWireStep, values: Values, rows: int) -> Values:
-        """Run a model on all rows: together where they are alike, else those of one shape at a time."""
-        ports = {port.name: port for port in step.takes}
-        columns = {port: values[name] for port, name in step.wires}
-        fetch = [port for port, _ in step.outputs]
-        if self._whole.intersection(name for _, name in (*step.wires, *step.outputs)):
-            return self._run_whole(step, ports, columns)
-        results: list[list[Any]] = [[None] * rows for _ in fetch]
-        for places in _alike(columns, rows):
-            feeds = {name: np.asarray(_taken(column, places, rows)) for name, column in columns.items()}
-            for name, array in feeds.items():
-                check_port(step.name, ports[name], array)
-            found = self._run_batches(step, fetch, feeds, len(places))
-            if len(places) == rows:
-                return {name: value for (_, name), value in zip(step.outputs, found, strict=True)}
-            for result, value in zip(results, found, strict=True):
-                for place, row in zip(places, value, strict=True):
-                    result[place] = row
-        return {name: as_column(result) for (_, name), result in zip(step.outputs, results, strict=True)}
-
-    def _run_whole(
-        self, step: PlannedWireStep, ports: Mapping[str, PlannedValue], columns: Mapping[str, Column]
-    ) -> Values:
-        """Run a model on one row and its state, which has no rows of its own."""
-        feeds = {name: np.ascontiguousarray(column) for name, column in columns.items()}
-        for name, array in feeds.items():
-            check_port(step.name, ports[name], array)
-        fetch = [port for port, _ in step.outputs]
-        found = self.components[step.name].run(fetch, feeds, step.adapters)
-        return {name: value for (_, name), value in zip(step.outputs, found, strict=True)}
-
-    def _run_batches(
-        self, step: PlannedWireStep, fetch: Sequence[str], feeds: Mapping[str, Array], rows: int
-    ) -> list[Array]:
-        """Run in batches of the graph's own size where it has one; the last one is filled up with its last row."""
-        component = self.components[step.name]
-        size = _fixed_rows(step.takes) or rows
-        taken: list[Sequence[Any]] = []
-        for begin in range(0, rows, size):
-            part = {name: array[begin : begin + size] for name, array in feeds.items()}
-            count = min(size, rows - begin)
-            if count < size:
-                part = {
-                    name: np.concatenate([one, np.repeat(one[-1:], size - count, axis=0)]) for name, one in part.items()
-                }
-            contiguous = {name: np.ascontiguousarray(one) for name, one in part.items()}
-            found = component.run(fetch, contiguous, step.adapters)
-            taken.append(
-                [_rows_of(step.name, name, value, size)[:count] for name, value in zip(fetch, found, strict=True)]
-            )
-        return [np.concatenate(pieces) if len(pieces) > 1 else pieces[0] for pieces in zip(*taken, strict=True)]
-
-    def _run_each(self, step: PlannedWireStep, inner: Sequence[_Step], read: Collection[str], values: Values) -> Values:
+    def _run_each(self, step: PlannedWireStep, inner: Sequence[Apply], read: Collection[str], values: Values) -> Values:
         """Take the items of all rows through the inner steps, and list what they gave by row again."""
         listed = values[step.name]
         counts = [len(row) for row in listed]
@@ -195,7 +140,7 @@ class StepsSession(ComposedSession):
             inside: Values = {name: pick(values[name], owner) for name in read if name in values}
             inside[step.item] = as_column([item if isinstance(item, np.ndarray) else _item(item) for item in some])
             for one in inner:
-                inside |= one.apply(inside, len(some))
+                inside |= one(inside, len(some))
             for name, result in collected.items():
                 result.append(inside[name])
         types = {value.name: value for value in step.makes}
@@ -205,7 +150,7 @@ class StepsSession(ComposedSession):
         }
 
 
-def _operation(step: PlannedWireStep) -> Callable[[Values, int], Values]:
+def _operation(step: PlannedWireStep) -> Apply:
     types = {value.name: value.tensor for value in step.takes}
     names = [name for _, name in step.outputs]
     try:
@@ -237,36 +182,6 @@ def _last_readers(pipeline: PlannedPipeline) -> dict[str, float]:
             names = [name for _, name in one.wires] + ([one.name] if one.kind == "each" else [])
             last.update(dict.fromkeys(names, index))
     return last | dict.fromkeys((value for _, value in (*pipeline.outputs, *pipeline.state)), math.inf)
-
-
-def _alike(columns: Mapping[str, Column], rows: int) -> list[Sequence[int]]:
-    """Return the places of rows that can be run together, in order; none where there are no rows."""
-    if not rows:
-        return []
-    if all(isinstance(column, np.ndarray) for column in columns.values()):
-        return [range(rows)]
-    groups: dict[tuple[Any, ...], list[int]] = {}
-    for row in range(rows):
-        groups.setdefault(tuple(np.shape(column[row]) for column in columns.values()), []).append(row)
-    return list(groups.values())
-
-
-def _taken(column: Column, places: Sequence[int], rows: int) -> Column:
-    if len(places) == rows:
-        return column
-    return pick(column, places)
-
-
-def _fixed_rows(ports: Sequence[PlannedValue]) -> int | None:
-    """Return the number of rows that a graph takes, where it has written one down."""
-    sizes = [port.shape[0] for port in ports if port.shape and isinstance(port.shape[0], int)]
-    return int(sizes[0]) if sizes else None
-
-
-def _rows_of(model: str, name: str, value: Any, rows: int) -> Any:
-    if np.ndim(value) == 0 or len(value) != rows:
-        raise OrtdeployError(f"{model}: output {name} is {format_shape(np.shape(value))} for {rows} rows")
-    return value
 
 
 def _item(item: Any) -> Any:

@@ -1,0 +1,139 @@
+"""Runs one model of a pipeline on whole columns: rows that are alike together, every tensor held against its input."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.element_types import numpy_dtype
+from ortdeploy.operations.protocol import Column, as_column
+from ortdeploy.pipelines.component import Component
+from ortdeploy.planned_pipeline import PlannedValue, PlannedWireStep
+from ortdeploy.runtime.protocol import Array
+from ortdeploy.sources.protocol import pick
+from ortdeploy.tensors import format_shape
+
+
+class ModelStep:
+    """A `run` step with its open session."""
+
+    def __init__(self, step: PlannedWireStep, component: Component, *, whole: bool) -> None:
+        """Take the step; `whole`: it is fed one row and its state, which has no rows of its own."""
+        self._model, self._adapters = step.name, step.adapters
+        self._component = component
+        self._wires = step.wires
+        self._ports = {port.name: _Port(step.name, port) for port in step.takes}
+        self._fetch = [port for port, _ in step.outputs]
+        self._names = [name for _, name in step.outputs]
+        self._size = _fixed_rows(step.takes)
+        self._whole = whole
+
+    def __call__(self, values: Mapping[str, Column], rows: int) -> dict[str, Column]:
+        """Return the values that the model gives for these rows. Raises OrtdeployError."""
+        columns = {port: values[name] for port, name in self._wires}
+        if self._whole:
+            found = self._run(self._checked({name: np.asarray(column) for name, column in columns.items()}))
+        else:
+            found = self._run_alike(columns, rows)
+        return dict(zip(self._names, found, strict=True))
+
+    def _run_alike(self, columns: Mapping[str, Column], rows: int) -> Sequence[Column]:
+        """Run all rows together where they are alike, else those of one shape at a time."""
+        results: list[list[Any]] = [[None] * rows for _ in self._fetch]
+        for places in _alike(columns, rows):
+            feeds = {name: np.asarray(_taken(column, places, rows)) for name, column in columns.items()}
+            found = self._run_batches(self._checked(feeds), len(places))
+            if len(places) == rows:
+                return found
+            for result, value in zip(results, found, strict=True):
+                for place, row in zip(places, value, strict=True):
+                    result[place] = row
+        return [as_column(result) for result in results]
+
+    def _run_batches(self, feeds: Mapping[str, Array], rows: int) -> Sequence[Column]:
+        """Run in batches of the graph's own size where it has one; the last one is filled up with its last row."""
+        size = self._size or rows
+        if size == rows:
+            return self._run_rows(feeds, rows, rows)
+        taken: list[Sequence[Array]] = []
+        for begin in range(0, rows, size):
+            part = {name: array[begin : begin + size] for name, array in feeds.items()}
+            count = min(size, rows - begin)
+            if count < size:
+                part = {
+                    name: np.concatenate([one, np.repeat(one[-1:], size - count, axis=0)]) for name, one in part.items()
+                }
+            taken.append(self._run_rows(part, size, count))
+        return [np.concatenate(pieces) for pieces in zip(*taken, strict=True)]
+
+    def _run_rows(self, feeds: Mapping[str, Array], rows: int, wanted: int) -> list[Any]:
+        """Run once, and return the first rows of each output. Raises OrtdeployError where it has not one for each."""
+        found = self._run(feeds)
+        for name, value in zip(self._fetch, found, strict=True):
+            if np.ndim(value) == 0 or len(value) != rows:
+                shape = format_shape(np.shape(value))
+                raise OrtdeployError(f"{self._model}: output {name} is {shape} for {rows} rows")
+        return list(found) if wanted == rows else [value[:wanted] for value in found]
+
+    def _run(self, feeds: Mapping[str, Array]) -> Sequence[Any]:
+        contiguous = {name: np.ascontiguousarray(array) for name, array in feeds.items()}
+        return self._component.run(self._fetch, contiguous, self._adapters)
+
+    def _checked(self, feeds: dict[str, Array]) -> dict[str, Array]:
+        for name, array in feeds.items():
+            self._ports[name].check(array)
+        return feeds
+
+
+class _Port:
+    """One input of a model, as the plan knows it."""
+
+    def __init__(self, model: str, planned: PlannedValue) -> None:
+        self._what = f"{model}: input {planned.name}"
+        self._row = f"{model}: a row of input {planned.name}"
+        self._planned = planned
+        self._dtype = None if planned.dtype is None else numpy_dtype(planned.dtype)
+        self._sizes = None if planned.shape is None else tuple(planned.shape[1:])
+        self._limits = planned.limits
+
+    def check(self, array: Array) -> None:
+        """Hold a tensor against the input, to the element. Raises OrtdeployError."""
+        if self._dtype is not None and array.dtype != self._dtype:
+            raise OrtdeployError(f"{self._what} takes {self._planned.dtype} and gets {array.dtype}")
+        if self._sizes is not None and not _fits(array.shape[1:], self._sizes):
+            have, want = format_shape(array.shape[1:]), format_shape(self._sizes)
+            raise OrtdeployError(f"{self._row} takes {want} and gets {have}")
+        if self._limits is not None and array.size:
+            low, high = float(array.min()), float(array.max())
+            if not (low >= self._limits[0] and high <= self._limits[1]):
+                first, last = (f"{value:g}" for value in self._limits)
+                raise OrtdeployError(f"{self._what} must lie in {first} to {last} and has {low:g} to {high:g}")
+
+
+def _fits(sizes: Sequence[int], wanted: Sequence[int | str | None]) -> bool:
+    return len(sizes) == len(wanted) and all(
+        not isinstance(want, int) or size == want for size, want in zip(sizes, wanted, strict=True)
+    )
+
+
+def _alike(columns: Mapping[str, Column], rows: int) -> list[Sequence[int]]:
+    """Return the places of rows that can be run together, in order; none where there are no rows."""
+    if not rows:
+        return []
+    if all(isinstance(column, np.ndarray) for column in columns.values()):
+        return [range(rows)]
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for row in range(rows):
+        groups.setdefault(tuple(np.shape(column[row]) for column in columns.values()), []).append(row)
+    return list(groups.values())
+
+
+def _taken(column: Column, places: Sequence[int], rows: int) -> Column:
+    return column if len(places) == rows else pick(column, places)
+
+
+def _fixed_rows(ports: Sequence[PlannedValue]) -> int | None:
+    """Return the number of rows that a graph takes, where it has written one down."""
+    sizes = [port.shape[0] for port in ports if port.shape and isinstance(port.shape[0], int)]
+    return int(sizes[0]) if sizes else None
