@@ -8,13 +8,13 @@ from ortdeploy.diagnostics import UsageError
 
 _EPILOG = """\
 exit codes:
-  0        done, also "nothing to do" and within the error budget
-  1        rejected by diagnostics, or a job failed
-  2        changes present, only with plan --detailed-exitcode
-  3        a bug of ortdeploy
-  4        the state is locked by a live run
-  64       wrong usage
-  130/143  interrupted, state saved
+  0            done, also "nothing to do" and within the error budget
+  1            rejected by diagnostics, or a job failed
+  2            changes present, only with plan --detailed-exitcode
+  3            a bug of ortdeploy
+  4            the state is locked by a live run
+  64           wrong usage
+  129/130/143  interrupted (SIGHUP, SIGINT, SIGTERM), state saved
 """
 
 COMMANDS = {

@@ -1,26 +1,52 @@
 """The front door: which command, and what each way of ending means. Commands are modules of `commands/`."""
 
+import errno
 import importlib
 import io
 import os
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortdeploy.arguments import COMMANDS, build_parser
 from ortdeploy.diagnostics import LockedError, OrtdeployError, UsageError, did_you_mean
 from ortdeploy.exit_codes import EXIT_BUG, EXIT_INTERRUPTED, EXIT_LOCKED, EXIT_OK, EXIT_REJECTED, EXIT_USAGE
+from ortdeploy.standard_streams import failure_of, open_missing, private_streams
 
 if TYPE_CHECKING:
     import argparse
 
 
+_LACKING = {
+    errno.EMFILE: "; ulimit -n says how many, and raises it",
+    errno.ENFILE: "",
+    errno.ENOSPC: "",
+    errno.EDQUOT: "",
+    errno.EFBIG: "; ulimit -f says how large",
+    errno.EROFS: "",
+    errno.EIO: "",
+    errno.ENOMEM: "",
+}
+"""What a machine may lack or refuse whatever a command does, with what to do about it."""
+
+_UNLOADABLE = ("shared object", "DLL load failed", "Library not loaded")
+"""How Linux, Windows and macOS say that a package's library needs memory, or another library, that is not there."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Nothing that a user can cause ends in a traceback."""
+    open_missing()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    with private_streams():
+        code = _run(argv)
+        return code or _unwritten()
+
+
+def _run(argv: Sequence[str] | None) -> int:
     try:
         arguments = _parse(sys.argv[1:] if argv is None else list(argv))
         command = importlib.import_module(f"ortdeploy.commands.{arguments.command}")
@@ -35,11 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(f"ortdeploy: {error}.", EXIT_REJECTED)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader went away; do not complain at exit
-        return EXIT_OK
     except Exception as error:  # noqa: BLE001  the front door: anything else is our bug
-        return _report_bug(error)
+        reason = _fault_of_the_machine(error)
+        return _report_bug(error) if reason is None else _complain(f"ortdeploy: {reason}.", EXIT_REJECTED)
 
 
 def run() -> None:
@@ -57,6 +81,31 @@ def _parse(argv: list[str]) -> "argparse.Namespace":
     if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
         raise UsageError(f'there is no command "{argv[0]}". {did_you_mean(argv[0], COMMANDS)}')
     return build_parser(only=argv[0] if argv and argv[0] in COMMANDS else None).parse_args(argv)
+
+
+def _unwritten() -> int:
+    """Say that results are not where they were sent, and return the exit code; whoever stopped to read knows it."""
+    sys.stdout.flush()
+    failure = failure_of(sys.stdout)
+    if failure is None or isinstance(failure, BrokenPipeError):
+        return EXIT_OK
+    return _complain(f"ortdeploy: standard output cannot be written: {failure.strerror}.", EXIT_REJECTED)
+
+
+def _fault_of_the_machine(error: Exception) -> str | None:
+    """Return what the machine lacks, where that is why a command ended; None for what is our bug."""
+    try:
+        Path.cwd()
+    except OSError:
+        return "the current folder is gone; change into one that is there"
+    if isinstance(error, OSError) and error.errno in _LACKING:
+        where = f"{error.filename}: " if error.filename else ""
+        return f"{where}{error.strerror}{_LACKING[error.errno]}"
+    if isinstance(error, MemoryError):
+        return "memory ran out"
+    if isinstance(error, ImportError) and any(words in str(error) for words in _UNLOADABLE):
+        return f"a library cannot be loaded: {error}"
+    return None
 
 
 def _complain(message: str, code: int) -> int:

@@ -4,14 +4,11 @@ ONNX Runtime and its providers report there, on the process's own output, what t
 """
 
 import ctypes
-import io
 import os
 import re
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TextIO
 
 _KEPT = 64 * 1024  # bytes of the end of what was printed
 _ERROR = re.compile(r"\[[EF]:onnxruntime:[^\]]*\] ([^\x1b\n]+)")
@@ -84,33 +81,3 @@ def because(printed: str) -> str:
     """Return what `explain` says as the end of a message that has no full stop yet."""
     sentence = explain(printed)
     return f".{sentence.removesuffix('.')}" if sentence else ""
-
-
-@contextmanager
-def private_streams() -> Iterator[None]:
-    """Give sys.stdout and sys.stderr descriptors of their own inside the block: 1 and 2 become the libraries'."""
-    before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = _private(sys.stdout, 1), _private(sys.stderr, 2)
-    try:
-        yield
-    finally:
-        with suppress(BrokenPipeError):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        for stream, ours in zip(before, (sys.stdout, sys.stderr), strict=True):
-            if ours is not stream:
-                with suppress(BrokenPipeError):
-                    ours.close()
-        sys.stdout, sys.stderr = before
-
-
-def _private(stream: TextIO, number: int) -> TextIO:
-    """Return a stream beside one that writes to a descriptor; any other stream as it is."""
-    try:
-        if stream.fileno() != number:
-            return stream
-    except (OSError, ValueError, io.UnsupportedOperation):
-        return stream
-    stream.flush()
-    errors = stream.errors or "strict"
-    return os.fdopen(os.dup(number), "w", encoding=stream.encoding, errors=errors, buffering=1 if number > 1 else -1)

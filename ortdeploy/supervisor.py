@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -129,7 +130,7 @@ class Supervisor:
         )
         if child.stdin is None:
             raise AssertionError("a pipe was asked for")
-        with child.stdin as stdin:
+        with suppress(BrokenPipeError), child.stdin as stdin:  # of a child that is gone already, `_attempt` tells
             stdin.write(json.dumps(request).encode())
         return child
 

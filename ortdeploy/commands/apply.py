@@ -17,7 +17,6 @@ from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Span, has_errors
 from ortdeploy.executor import Execution
 from ortdeploy.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.manifest.document import stage_diagnostic
-from ortdeploy.native_output import private_streams
 from ortdeploy.places import is_file
 from ortdeploy.plan import Plan, RunJob, job_names, keep_jobs
 from ortdeploy.plan_file import is_plan_file, load_plans
@@ -31,7 +30,6 @@ log = structlog.get_logger()
 def run(arguments: argparse.Namespace) -> int:
     """Plan, show the plan, run it, say how each job ended."""
     with ExitStack() as stack:
-        stack.enter_context(private_streams())
         start_logging(arguments, stack)
         planned = _load_or_plan(arguments)
         rejected = has_errors(planned.diagnostics)

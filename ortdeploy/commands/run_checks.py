@@ -13,9 +13,10 @@ from typing import Any
 import structlog
 
 from ortdeploy.check_run import run_check
-from ortdeploy.native_output import NativeOutput, private_streams
+from ortdeploy.native_output import NativeOutput
 from ortdeploy.opening import ModelOpener
 from ortdeploy.plan_file import decode_check
+from ortdeploy.standard_streams import private_streams
 
 
 def main() -> None:

@@ -20,23 +20,27 @@ from ortdeploy.commands.shared import start_logging
 from ortdeploy.diagnostics import LockedError, OrtdeployError
 from ortdeploy.executor import Execution
 from ortdeploy.ledger import Ledger, open_ledger, output_key
-from ortdeploy.native_output import NativeOutput, private_streams
+from ortdeploy.native_output import NativeOutput
 from ortdeploy.opening import Announce, TriedSession
 from ortdeploy.output_lock import hold_output, hold_outputs
 from ortdeploy.plan import Plan, RunJob
 from ortdeploy.plan_file import decode_plan
 from ortdeploy.results import JobResult, Observer, Status
+from ortdeploy.standard_streams import private_streams
 from ortdeploy.supervisor import Supervisor, needs_supervision, result_message
 from ortdeploy.views import progress
 
 log = structlog.get_logger()
+
+_TO_STOP = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+"""From the keyboard, from systemd, and from a terminal or a connection that goes away."""
 
 _SIGNALS_OF_PATIENCE = 2
 _LOGGING = ("quiet", "verbose", "log_file", "log_format", "no_color")
 
 
 class StopFlag:
-    """Set by the first SIGINT or SIGTERM, and handed on; a second one gives up what runs, a third one exits at once."""
+    """Set by the first signal to stop, and handed on; a second one gives up what runs, a third one exits at once."""
 
     def __init__(self, forward: Callable[[int], None] = lambda _number: None) -> None:
         """Begin unset."""
@@ -50,13 +54,14 @@ class StopFlag:
 
     @property
     def exit_code(self) -> int:
-        """130 for SIGINT, 143 for SIGTERM."""
+        """130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP."""
         return 128 + (self._signal or signal.SIGINT)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Listen to both signals inside the block."""
-        before = {number: signal.signal(number, self._set) for number in (signal.SIGINT, signal.SIGTERM)}
+        """Listen to the signals inside the block, but not to those that nohup has this process ignore."""
+        heard = [number for number in _TO_STOP if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self._set) for number in heard}
         try:
             yield
         finally:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError
 from ortdeploy.manifest.loader import LoadOptions
+from ortdeploy.standard_streams import failure_of, lasting
 
 if TYPE_CHECKING:
     from ortdeploy.facts import ModelFacts
@@ -60,14 +61,23 @@ def start_logging(arguments: argparse.Namespace, stack: ExitStack) -> None:
     level = "warning" if arguments.quiet else "debug" if arguments.verbose else "info"
     if arguments.log_file:
         try:
-            stream: TextIO = Path(arguments.log_file).open("a", encoding="utf-8")  # noqa: SIM115  the stack closes it
+            stream = lasting(Path(arguments.log_file).open("ab", buffering=0))  # noqa: SIM115  the stack closes it
         except OSError as error:
             raise OrtdeployError(f"the log file {arguments.log_file} cannot be written: {error.strerror}") from error
-        stack.callback(stream.close)
+        stack.callback(_close_log, stream, arguments.log_file)
     else:
         stream = sys.stderr
     color = wants_color(stream, forbidden=arguments.no_color)
     configure_logging(form=arguments.log_format, stream=AboveBar(stream), level=level, color=color)
+
+
+def _close_log(stream: TextIO, path: str) -> None:
+    """Close a log file, and say where it does not tell all."""
+    stream.flush()
+    failure = failure_of(stream)
+    stream.close()
+    if failure is not None:
+        sys.stderr.write(f"ortdeploy: the log file {path} could not be written: {failure.strerror}. Its end is lost.\n")
 
 
 def log_outcome(arguments: argparse.Namespace, event: str, **fields: object) -> None:

@@ -14,9 +14,10 @@ from ortdeploy.diagnostics import OrtdeployError, Severity
 from ortdeploy.executor import Execution
 from ortdeploy.ledger import open_ledger
 from ortdeploy.manifest.loader import LoadOptions
-from ortdeploy.native_output import NativeOutput, private_streams
+from ortdeploy.native_output import NativeOutput
 from ortdeploy.plan import Plan, RunJob
 from ortdeploy.results import Status
+from ortdeploy.standard_streams import private_streams
 from ortdeploy.views.progress import Silent
 from ortdeploy.workflow import plan_manifests
 

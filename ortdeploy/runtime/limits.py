@@ -32,8 +32,9 @@ def _refusal(model: bytes) -> str:
     """Return why ONNX Runtime does not load a model; nothing where it does."""
     options = ort.SessionOptions()
     options.log_severity_level = _FATAL_ONLY
+    options.intra_op_num_threads = 1
     try:
-        ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        ort.InferenceSession(model, options, providers=["CPUExecutionProvider"], enable_fallback=0)
     except Exception as error:  # noqa: BLE001  every error of the binding is its own class, all derived from Exception
         return str(error)
     return ""

@@ -272,7 +272,7 @@ def test_help_names_every_command_and_every_exit_code(cli: Cli) -> None:
     result = cli("--help")
     assert result.code == 0
     assert all(command in result.out for command in COMMANDS)
-    assert all(code in result.out for code in ("0 ", "1 ", "2 ", "3 ", "4 ", "64", "130/143"))
+    assert all(code in result.out for code in ("0 ", "1 ", "2 ", "3 ", "4 ", "64", "129/130/143"))
     for command in COMMANDS:
         assert cli(command, "--help").code == 0
 
@@ -441,7 +441,7 @@ def test_control_characters_of_names_do_not_reach_the_terminal(cli: Cli, deploym
         assert "[2Jun" in result.out
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_stops_the_run_and_the_next_goes_on(deployment: Path, number: int, code: int) -> None:
     np.save(deployment / "data.npy", np.zeros((200_000, 4), np.float32))
     text = MANIFEST.replace("size: 8", "size: 1").replace("format: jsonl", "format: jsonl, rows_per_part: 1000")

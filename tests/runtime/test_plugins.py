@@ -276,7 +276,7 @@ def start_long_run(folder: Path) -> "subprocess.Popen[str]":
 
 
 @needs_qnn
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_reaches_the_process_that_runs(tmp_path: Path, number: int, code: int) -> None:
     process = start_long_run(tmp_path)
     process.send_signal(number)
@@ -284,6 +284,16 @@ def test_a_signal_reaches_the_process_that_runs(tmp_path: Path, number: int, cod
     assert process.returncode == code, err
     assert "interrupted" in out
     assert "interrupted" in run_process(["status", "m.yaml"], cwd=tmp_path).out
+
+
+@needs_qnn
+def test_the_process_that_runs_goes_on_when_its_readers_go_away(tmp_path: Path) -> None:
+    process = start_long_run(tmp_path)
+    for pipe in (process.stdout, process.stderr):
+        assert pipe is not None
+        pipe.close()
+    assert process.wait() == 0
+    assert report(tmp_path)["status"] == "done"
 
 
 @needs_qnn

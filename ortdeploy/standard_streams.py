@@ -1,0 +1,105 @@
+"""Standard output and error on descriptors of their own, which a run outlives.
+
+The descriptors 1 and 2 are left to native libraries. Whoever read along may go away, and a log may fill its disk: what
+is written then is lost, but no job ends for it, and who asks is told.
+"""
+
+import io
+import os
+import select
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+
+class LastingFile(io.RawIOBase):
+    """A file whose first failure to take something is kept in `failure`, and after which it takes nothing more."""
+
+    def __init__(self, raw: io.RawIOBase) -> None:
+        """Take an unbuffered file, which is closed with this one."""
+        self._raw = raw
+        self.failure: OSError | None = None
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def fileno(self) -> int:
+        """Return the file's descriptor."""
+        return self._raw.fileno()
+
+    def isatty(self) -> bool:
+        """Return whether it is a terminal."""
+        return self._raw.isatty()
+
+    def write(self, data: Any, /) -> int:  # bytes or a view of them: what a BufferedWriter holds
+        """Write what can be written, and say that all was."""
+        try:
+            while self.failure is None:
+                count = self._raw.write(data)
+                if count is not None:
+                    return count
+                select.select([], [self._raw], [])  # another process has made the pipe one that does not wait
+        except OSError as error:
+            self.failure = error
+        return len(data)
+
+    def close(self) -> None:
+        """Close the file as well."""
+        try:
+            self._raw.close()
+        finally:
+            super().close()
+
+
+def lasting(raw: io.RawIOBase, like: TextIO | None = None, *, by_line: bool = True) -> TextIO:
+    """Return an unbuffered file as a stream of text that never fails, encoded as another one is."""
+    encoding, errors = (like.encoding, like.errors) if like else ("utf-8", "backslashreplace")
+    return io.TextIOWrapper(
+        io.BufferedWriter(LastingFile(raw)), encoding=encoding, errors=errors, line_buffering=by_line
+    )
+
+
+def failure_of(stream: TextIO) -> OSError | None:
+    """Return what kept a lasting stream from being written, if anything; of any other stream nothing is known."""
+    raw = getattr(getattr(stream, "buffer", None), "raw", None)
+    return raw.failure if isinstance(raw, LastingFile) else None
+
+
+def open_missing() -> None:
+    """Open what a process was started without: the next file opened would be taken for its standard output."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+
+
+@contextmanager
+def private_streams() -> Iterator[None]:
+    """Give sys.stdout and sys.stderr descriptors of their own inside the block: 1 and 2 become the libraries'."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = _private(sys.stdout, 1), _private(sys.stderr, 2)
+    try:
+        yield
+    finally:
+        ours = sys.stdout, sys.stderr
+        sys.stdout, sys.stderr = before
+        for stream, old in zip(ours, before, strict=True):
+            stream.flush()
+            if stream is not old:
+                stream.close()
+
+
+def _private(stream: TextIO | None, number: int) -> TextIO:
+    """Return a lasting stream beside one that writes to a descriptor; any other stream as it is."""
+    if stream is not None:
+        try:
+            if stream.fileno() != number:
+                return stream
+        except (OSError, ValueError):
+            return stream
+        stream.flush()
+    raw = os.fdopen(os.dup(number), "wb", buffering=0)
+    return lasting(raw, stream, by_line=number > 1)
