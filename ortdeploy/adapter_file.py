@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ortdeploy.element_types import numpy_dtype
-from ortdeploy.facts import AdapterFacts, ParameterFacts, Problem, unreadable
+from ortdeploy.facts import AdapterFacts, ParameterFacts, Problem, unnameable, unreadable
 from ortdeploy.tensors import ELEMENT_NUMBERS
 
 _MAGIC = b"TORT"
@@ -35,7 +35,7 @@ class _DamagedError(Exception):
 def read_adapter(path: Path, shown: str) -> AdapterFacts:
     """Read an adapter's header; whatever keeps it from being used becomes the facts' problem, without a digest."""
     try:
-        problem = _look_at_file(path, shown)
+        problem = unnameable(str(path), shown) or _look_at_file(path, shown)
         if problem is not None:
             return AdapterFacts(path=str(path), problem=problem)
         with path.open("rb") as file:

@@ -1,38 +1,21 @@
 """The front door: which command, and what each way of ending means. Commands are modules of `commands/`."""
 
-import errno
 import importlib
 import io
 import os
 import sys
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortdeploy.arguments import COMMANDS, build_parser
 from ortdeploy.diagnostics import LockedError, OrtdeployError, UsageError, did_you_mean
 from ortdeploy.exit_codes import EXIT_BUG, EXIT_INTERRUPTED, EXIT_LOCKED, EXIT_OK, EXIT_REJECTED, EXIT_USAGE
+from ortdeploy.machine_faults import fault_of_the_machine
 from ortdeploy.standard_streams import failure_of, open_missing, private_streams
 
 if TYPE_CHECKING:
     import argparse
-
-
-_LACKING = {
-    errno.EMFILE: "; ulimit -n says how many, and raises it",
-    errno.ENFILE: "",
-    errno.ENOSPC: "",
-    errno.EDQUOT: "",
-    errno.EFBIG: "; ulimit -f says how large",
-    errno.EROFS: "",
-    errno.EIO: "",
-    errno.ENOMEM: "",
-}
-"""What a machine may lack or refuse whatever a command does, with what to do about it."""
-
-_UNLOADABLE = ("shared object", "DLL load failed", "Library not loaded")
-"""How Linux, Windows and macOS say that a package's library needs memory, or another library, that is not there."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,7 +45,7 @@ def _run(argv: Sequence[str] | None) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except Exception as error:  # noqa: BLE001  the front door: anything else is our bug
-        reason = _fault_of_the_machine(error)
+        reason = fault_of_the_machine(error)
         return _report_bug(error) if reason is None else _complain(f"ortdeploy: {reason}.", EXIT_REJECTED)
 
 
@@ -90,22 +73,6 @@ def _unwritten() -> int:
     if failure is None or isinstance(failure, BrokenPipeError):
         return EXIT_OK
     return _complain(f"ortdeploy: standard output cannot be written: {failure.strerror}.", EXIT_REJECTED)
-
-
-def _fault_of_the_machine(error: Exception) -> str | None:
-    """Return what the machine lacks, where that is why a command ended; None for what is our bug."""
-    try:
-        Path.cwd()
-    except OSError:
-        return "the current folder is gone; change into one that is there"
-    if isinstance(error, OSError) and error.errno in _LACKING:
-        where = f"{error.filename}: " if error.filename else ""
-        return f"{where}{error.strerror}{_LACKING[error.errno]}"
-    if isinstance(error, MemoryError):
-        return "memory ran out"
-    if isinstance(error, ImportError) and any(words in str(error) for words in _UNLOADABLE):
-        return f"a library cannot be loaded: {error}"
-    return None
 
 
 def _complain(message: str, code: int) -> int:

@@ -51,6 +51,16 @@ def unreadable(shown: str, error: OSError) -> Problem:
     return Problem(kind="unreadable", detail=f"{shown} cannot be read: {error.strerror}.")
 
 
+def unnameable(path: str, shown: str) -> Problem | None:
+    """Return the problem of a path that ONNX Runtime cannot be told: Python's binding takes text, which is UTF-8."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        detail = f"ONNX Runtime opens only files whose path is UTF-8, and that of {shown} is not: {path}. Rename it."
+        return Problem(kind="unreadable", detail=detail)
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceFacts:
     """A device that a plugin package's provider offers: CPU, GPU or NPU, numbered within its provider.

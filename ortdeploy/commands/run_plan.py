@@ -20,6 +20,7 @@ from ortdeploy.commands.shared import start_logging
 from ortdeploy.diagnostics import LockedError, OrtdeployError
 from ortdeploy.executor import Execution
 from ortdeploy.ledger import Ledger, open_ledger, output_key
+from ortdeploy.machine_faults import fault_of_the_machine
 from ortdeploy.native_output import NativeOutput
 from ortdeploy.opening import Announce, TriedSession
 from ortdeploy.output_lock import hold_output, hold_outputs
@@ -194,7 +195,11 @@ def main() -> None:
         except KeyboardInterrupt:
             sys.exit(0)
         except Exception as error:  # noqa: BLE001  the parent reports it as the bug that it is
-            say(kind="bug", reason="".join(traceback.format_exception(error)))
+            reason = fault_of_the_machine(error)
+            if reason is None:
+                say(kind="bug", reason="".join(traceback.format_exception(error)))
+            else:
+                say(kind="error", reason=reason)
     sys.stdout.flush()
     os._exit(0)  # without the native libraries' own clean-up, which may print or abort after all is done
 

@@ -14,7 +14,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from ortdeploy.digest import file_digest
-from ortdeploy.facts import ModelFacts, Problem, ValueFacts, unreadable
+from ortdeploy.facts import ModelFacts, Problem, ValueFacts, unnameable, unreadable
 from ortdeploy.graph.activations import weigh
 from ortdeploy.graph.layouts import image_uses
 from ortdeploy.graph.nodes import drop_weights, is_sound, read_nodes
@@ -41,7 +41,7 @@ _MIN_IR_WITH_DEFAULTS = 4  # below it, an initializer in the inputs is a constan
 
 def read_model(path: Path, shown: str, digest_of: Callable[[Path], str] = file_digest) -> ModelFacts:
     """Read a model file; whatever keeps it from being used becomes the facts' problem. `shown` is its name in text."""
-    problem = _look_at_file(path, shown)
+    problem = unnameable(str(path), shown) or _look_at_file(path, shown)
     if problem is not None:
         return ModelFacts(path=str(path), problem=problem)
     try:

@@ -115,7 +115,7 @@ def _array(column: Column, shape: RowShape) -> "pa.Array":
         return _array_of_list(column)
     if column.dtype == object:
         same = column.strides == (0,) and len(column)
-        return pa.repeat(column[0], len(column)) if same else pa.array(column.tolist())
+        return pa.repeat(_utf8(column[0]), len(column)) if same else _text(column.tolist())
     flat: Any = pa.array(np.ascontiguousarray(column).reshape(-1))
     sizes = column.shape[1:]
     known = shape if shape is not None and len(shape) == len(sizes) else (None,) * len(sizes)
@@ -143,7 +143,21 @@ def _array_of_list(values: list[Any]) -> "pa.Array":
         for _ in range(first.ndim):
             kind = pa.list_(kind)
         return pa.array(plain, kind)
-    return pa.array(plain)
+    return _text(plain)
+
+
+def _text(values: list[Any]) -> "pa.Array":
+    """Return text, or what else stands in its place; names of files that are not UTF-8 as other formats write them."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    try:
+        return pa.array(values)
+    except UnicodeEncodeError:
+        return pa.array([_utf8(value) for value in values])
+
+
+def _utf8(value: Any) -> Any:
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 def _plain(value: Any) -> Any:

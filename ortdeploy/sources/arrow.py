@@ -1,5 +1,6 @@
 """Arrow IPC files (also called Feather) and streams, mapped into memory: columns of numbers, text and lists."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -31,13 +32,13 @@ def _open(path: str) -> Table:
     import pyarrow as pa  # noqa: PLC0415  an extra: only who reads tables needs it
 
     try:
-        mapped = pa.memory_map(path)
+        mapped = pa.memory_map(os.fsencode(path))
         if mapped.read(len(_MAGIC)) == _MAGIC:
             return _file(pa.ipc.open_file(mapped))
         mapped.seek(max(mapped.size() - len(_END), 0))
         if mapped.read() != _END:  # else what is cut between two record batches would pass for the whole
             raise TableError(f"{path} is neither an Arrow IPC file nor a whole Arrow IPC stream")
-        return _stream(lambda: pa.ipc.open_stream(pa.memory_map(path)))
+        return _stream(lambda: pa.ipc.open_stream(pa.memory_map(os.fsencode(path))))
     except (OSError, pa.ArrowException) as error:
         raise TableError(f"{path} cannot be read as an Arrow IPC file or stream: {error}") from error
 

@@ -1,5 +1,6 @@
 """Parquet: columns of numbers, text and lists. Read in small batches of rows, so that row groups can be of any size."""
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -33,7 +34,7 @@ def _open(path: str) -> Table:
     from pyarrow import parquet  # noqa: PLC0415
 
     try:
-        file = parquet.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False)
+        file = parquet.ParquetFile(pa.OSFile(os.fsencode(path)), buffer_size=_BUFFER_BYTES, pre_buffer=False)
     except (OSError, pa.ArrowException) as error:
         raise TableError(f"{path} cannot be read as Parquet: {error}") from error
 

@@ -158,3 +158,23 @@ def test_a_run_that_memory_is_too_small_for_is_halved_until_it_fits(tmp_path: Pa
     found = read_rows(tmp_path / "outbox/run")
     assert [row["row"] for row in found] == list(range(70))
     assert found[69]["y"] == pytest.approx(np.exp(1e-3), rel=1e-2)  # a sum of two million floats
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names of files are Unicode")
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "arrow", "npz"])
+def test_rows_of_a_file_whose_name_is_not_utf8_are_written(deployment: Path, kind: str) -> None:
+    (deployment / "data.npy").rename(deployment / "data\udcff.npy")
+    text = MANIFEST.replace("data.npy, key: [row]", '"data*.npy", key: [path, row]')
+    (deployment / "m.yaml").write_text(text.replace("jsonl", kind))
+    done = run_process(["apply", "m.yaml"], cwd=deployment)
+    assert done.code == 0, done.out + done.err
+    assert (deployment / "outbox/run" / f"part-00000.{kind}").is_file()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names of files are Unicode")
+def test_a_model_below_a_folder_whose_name_is_not_utf8_is_refused(deployment: Path) -> None:
+    """ONNX Runtime's binding answers with the signatures of its constructors."""
+    folder = deployment.rename(deployment.with_name("\udcff"))
+    planned = run_process(["plan", "m.yaml"], cwd=folder)
+    assert planned.code == 1
+    assert "ONNX Runtime opens only files whose path is UTF-8" in planned.out

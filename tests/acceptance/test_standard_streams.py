@@ -119,6 +119,11 @@ def test_too_few_files_are_told_whatever_was_to_be_opened(deployment: Path, file
             "a library cannot be loaded: libgomp.so.1: cannot",
         ),
         (MemoryError(), "memory ran out"),
+        (RuntimeError("can't start new thread"), "no thread can be started"),
+        (
+            BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"),
+            "Resource temporarily unavailable; no process",
+        ),
         (OSError(errno.EIO, "Input/output error", "m.yaml"), "m.yaml: Input/output error"),
     ],
 )

@@ -62,7 +62,7 @@ def test_csv_spreads_vectors_over_columns() -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(SINKS))
-@pytest.mark.parametrize("value", ["pages/ü.png", ""])
+@pytest.mark.parametrize("value", ["pages/ü.png", "", "\udcff.png"])
 def test_a_column_of_one_value_is_written_as_any_other(kind: str, value: str) -> None:
     key, long = constant(value, 5000), [value] * 5000
     assert write(kind, [{"key": key}], ["key"]) == write(kind, [{"key": long}], ["key"])

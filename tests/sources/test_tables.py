@@ -1,6 +1,7 @@
 """Parquet and Arrow: every kind of column comes in as it went out, in any blocks; gaps fail their rows alone."""
 
 import json
+import sys
 from collections.abc import Callable, Sequence
 from itertools import repeat
 from pathlib import Path
@@ -117,6 +118,15 @@ def test_fixed_size_lists_are_not_copied(tmp_path: Path, kind: str) -> None:
     assert isinstance(matrix, np.ndarray)
     assert matrix.base is not None
     assert not matrix.flags.owndata
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names of files are Unicode")
+@pytest.mark.parametrize("kind", FILES)
+def test_a_file_whose_name_is_not_utf8_is_read(tmp_path: Path, kind: str) -> None:
+    save(tmp_path / f"a.{kind}", table())
+    (tmp_path / f"a.{kind}").rename(tmp_path / f"\udcff.{kind}")
+    (block,) = read(tmp_path, [f"\udcff.{kind}"], Wanted(dtypes={"number": None}, keys=("path",)), size=ROW_COUNT)
+    assert set(block.columns["path"]) == {f"\udcff.{kind}"}
 
 
 @pytest.mark.parametrize("kind", FILES)
