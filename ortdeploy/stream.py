@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
+from typing import TypeVar
 
 import structlog
 
@@ -30,6 +31,11 @@ log = structlog.get_logger()
 
 PATIENCE = 1.0
 """Seconds in which threads that are no longer needed may end before they are left behind."""
+
+LATE = 1.0
+"""Seconds after its time at which a thread has not merely waited for a processor."""
+
+_T = TypeVar("_T")
 
 OpenSource = Callable[[], AbstractContextManager[Source]]
 
@@ -269,7 +275,7 @@ class Stream:
         """Return the next block on its way, None at the end. Raises what ended the reading, StalledError."""
         while True:
             try:
-                ticket = self._in_order.get(timeout=self._patience())
+                ticket = self._patiently(lambda seconds: self._in_order.get(timeout=seconds))
             except Empty:
                 self._raise_if_stalled()
                 continue
@@ -281,11 +287,25 @@ class Stream:
         """Wait for a block. Raises what running it raised, StalledError."""
         while True:
             try:
-                return ticket.finished.result(timeout=self._patience())
+                return self._patiently(ticket.finished.result)
             except TimeoutError:
                 if ticket.finished.done():
                     raise
                 self._replace_hung(ticket)
+
+    def _patiently(self, wait: "Callable[[float | None], _T]") -> _T:
+        """Wait until it is worth looking whether anything hangs. Raises what `wait` raises when the time is over.
+
+        Who wakes up much later was stopped meanwhile with all threads (SIGSTOP, a frozen container): nothing hangs yet.
+        """
+        seconds, begin = self._patience(), time.perf_counter()
+        try:
+            return wait(seconds)
+        except (Empty, TimeoutError):
+            now = time.perf_counter()
+            if seconds is not None and now - begin > seconds + LATE:
+                self._progressed = now
+            raise
 
     def _patience(self) -> float | None:
         """Return for how many seconds to wait until it is worth looking whether anything hangs."""

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -166,6 +167,35 @@ def test_an_input_that_hangs_is_named(tmp_path: Path, hang: threading.Event, mon
     hang.set()
     assert result.status is Status.FAILED
     assert "the input is read for" in (result.reason or "")
+
+
+def test_a_process_that_was_stopped_meanwhile_does_not_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGSTOP, or a frozen container: all threads stop, and the clock goes on."""
+    save(tmp_path, range(40))
+    clock, wait, frozen = time.perf_counter, Future.result, 0.0
+    running, waited_again = threading.Event(), threading.Event()
+
+    def result(self: Future[Any], timeout: float | None = None) -> Any:
+        nonlocal frozen
+        assert running.wait(20)
+        if not self.done():
+            if frozen:
+                waited_again.set()
+            frozen = 100.0
+        return wait(self, timeout)
+
+    monkeypatch.setattr(time, "perf_counter", lambda: clock() + frozen)
+    monkeypatch.setattr(Future, "result", result)
+
+    def wait_on_20(feeds: Feeds) -> Feeds:
+        if (feeds["x"] == 20).any() and not running.is_set():
+            running.set()
+            waited_again.wait(20)
+        return double(feeds)
+
+    ended = execute(tmp_path, changed(plan_for(tmp_path, 40), progress_timeout=0.3), FakeRuntime(wait_on_20))
+    waited_again.set()
+    assert ended.status is Status.DONE, ended.reason
 
 
 def test_slow_is_not_hanging(tmp_path: Path) -> None:
