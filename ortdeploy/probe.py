@@ -298,7 +298,7 @@ def _probe_labels(path: Path, shown: str, roots: tuple[str, ...]) -> FileFacts:
 def _probe_output(spec: Spec, job: JobSpec, state_dir: Path, before: _Before, roots: tuple[str, ...]) -> OutputFacts:
     folder = _full(spec, job.output.path)
     shown = job.output.shown
-    problem = _unwritable(folder, shown, roots)
+    problem = _unwritable(folder, shown, roots) or (None if job.output.url else _entangled(folder, shown, state_dir))
     if problem is not None:
         return OutputFacts(problem=problem)
     record = before.record
@@ -344,6 +344,19 @@ def _unwritable(folder: Path, shown: str, roots: tuple[str, ...]) -> Problem | N
     except OSError as error:  # a name that is too long, say
         return Problem(kind="not-a-folder", detail=f"{shown} cannot be a folder: {error.strerror}.")
     return None
+
+
+def _entangled(folder: Path, shown: str, state_dir: Path) -> Problem | None:
+    """Refuse an output that holds the state directory, or lies in it: a new run puts old outputs aside as they are."""
+    output, state = folder.resolve(), state_dir.resolve()
+    if output == state or output in state.parents:
+        where = "holds"
+    elif state in output.parents:
+        where = "lies in"
+    else:
+        return None
+    detail = f"{shown} {where} the state directory {state_dir}, where ortdeploy keeps its ledger. Choose another place."
+    return Problem(kind="state", detail=detail)
 
 
 def _damage(folder: Path, shown: str, record: OutputRecord, merged: Mapping[str, int]) -> Problem | None:

@@ -450,3 +450,21 @@ def check_never_a_traceback(deployment: Path, capsys: pytest.CaptureFixture[str]
         found = json.loads(captured.out)["diagnostics"]
         assert all(d["line"] >= 1 and d["column"] >= 1 and d["path"] for d in found)
         assert code == int(any(d["severity"] == "error" for d in found)), (code, found)
+
+
+@pytest.mark.parametrize(
+    ("output", "state"),
+    [(".ortdeploy", None), (".ortdeploy/results", None), ("out", "out/state"), ("out", "out"), ("a/../out/x", "out")],
+)
+def test_an_output_is_kept_apart_from_the_state(cli: Cli, deployment: Path, output: str, state: str | None) -> None:
+    (deployment / "m.yaml").write_text(MANIFEST.replace("outbox/run", output))
+    where = ["--state-dir", deployment / state] if state else []
+    planned = cli("plan", *where, deployment / "m.yaml")
+    assert planned.code == 1
+    assert "error[unwritable-output]" in planned.out
+    assert "the state directory" in planned.out
+
+
+def test_an_output_beside_the_state_is_fine(cli: Cli, deployment: Path) -> None:
+    (deployment / "m.yaml").write_text(MANIFEST.replace("outbox/run", ".ortdeploy-results"))
+    assert cli("plan", "--state-dir", deployment / "outbox", deployment / "m.yaml").code == 0
