@@ -348,7 +348,7 @@ def _unwritable(folder: Path, shown: str, roots: tuple[str, ...]) -> Problem | N
 
 def _entangled(folder: Path, shown: str, state_dir: Path) -> Problem | None:
     """Refuse an output that holds the state directory, or lies in it: a new run puts old outputs aside as they are."""
-    output, state = folder.resolve(), state_dir.resolve()
+    output, state = (Path(os.path.realpath(one)) for one in (folder, state_dir))  # resolve() stumbles over loops
     if output == state or output in state.parents:
         where = "holds"
     elif state in output.parents:

@@ -468,3 +468,10 @@ def test_an_output_is_kept_apart_from_the_state(cli: Cli, deployment: Path, outp
 def test_an_output_beside_the_state_is_fine(cli: Cli, deployment: Path) -> None:
     (deployment / "m.yaml").write_text(MANIFEST.replace("outbox/run", ".ortdeploy-results"))
     assert cli("plan", "--state-dir", deployment / "outbox", deployment / "m.yaml").code == 0
+
+
+def test_a_state_directory_that_is_a_loop_of_links_is_told(cli: Cli, deployment: Path) -> None:
+    (deployment / "loop").symlink_to("loop")
+    applied = cli("apply", "--state-dir", deployment / "loop", deployment / "m.yaml")
+    assert applied.code == 1
+    assert "Too many levels of symbolic links" in applied.err
