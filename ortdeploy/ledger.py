@@ -382,12 +382,25 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
+_DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_PRIMARY = 0xFF  # the part of an extended result code that names the kind of error
+
+
 @contextmanager
 def _translated() -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise OrtdeployError(f"the ledger {FILE} cannot be used: {error}") from error
+        code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY
+        what = _damaged(error) if code in _DAMAGE else f"the ledger {FILE} cannot be used: {error}"
+        raise OrtdeployError(what) from error
+
+
+def _damaged(error: Exception) -> str:
+    return (
+        f"the ledger {FILE} is damaged ({error}). Bring it back from a copy; or move it away with the outputs, and "
+        "their jobs start over"
+    )
 
 
 @contextmanager
@@ -397,10 +410,7 @@ def undamaged() -> Iterator[None]:
         with _translated():
             yield
     except (ValueError, TypeError, LookupError, AttributeError) as error:
-        raise OrtdeployError(
-            f"the ledger {FILE} is damaged ({error}). Bring it back from a copy; or move it away with the outputs, and "
-            "their jobs start over"
-        ) from error
+        raise OrtdeployError(_damaged(error)) from error
 
 
 @contextmanager

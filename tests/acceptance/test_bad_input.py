@@ -203,8 +203,7 @@ def test_a_corrupt_ledger_is_an_error_and_nothing_runs(cli: Cli, deployment: Pat
     for command in ("plan", "apply", "status"):
         result = cli(command, deployment / "m.yaml")
         assert result.code == 1
-        assert "state.db cannot be used" in result.err
-
+        assert "state.db is damaged (file is not a database). Bring it back" in result.err
 
 @pytest.mark.parametrize(
     "damage",
