@@ -33,9 +33,6 @@ from ortdeploy.views import progress
 
 log = structlog.get_logger()
 
-_TO_STOP = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
-"""From the keyboard, from systemd, and from a terminal or a connection that goes away."""
-
 _SIGNALS_OF_PATIENCE = 2
 _LOGGING = ("quiet", "verbose", "log_file", "log_format", "no_color")
 
@@ -60,9 +57,8 @@ class StopFlag:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Listen to the signals inside the block, but not to those that nohup has this process ignore."""
-        heard = [number for number in _TO_STOP if signal.getsignal(number) is not signal.SIG_IGN]
-        before = {number: signal.signal(number, self._set) for number in heard}
+        """Listen to the signals inside the block."""
+        before = {number: signal.signal(number, self._set) for number in _signals_to_stop()}
         try:
             yield
         finally:
@@ -77,6 +73,14 @@ class StopFlag:
         if self._signal is not None:
             raise KeyboardInterrupt
         self._signal = number
+
+
+def _signals_to_stop() -> list[int]:
+    """Return what the keyboard and systemd send, and, unless nohup has it ignored, a terminal that goes away."""
+    hangup = getattr(signal, "SIGHUP", None)  # which Windows does not have
+    if hangup is None or signal.getsignal(hangup) is signal.SIG_IGN:
+        return [signal.SIGINT, signal.SIGTERM]
+    return [signal.SIGINT, signal.SIGTERM, hangup]
 
 
 def choose_progress(*, quiet: bool) -> Observer:

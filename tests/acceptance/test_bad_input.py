@@ -205,6 +205,7 @@ def test_a_corrupt_ledger_is_an_error_and_nothing_runs(cli: Cli, deployment: Pat
         assert result.code == 1
         assert "state.db is damaged (file is not a database). Bring it back" in result.err
 
+
 @pytest.mark.parametrize(
     "damage",
     [

@@ -136,6 +136,18 @@ def test_what_the_machine_lacks_is_no_bug(
     assert result.err.startswith(f"ortdeploy: {said}")
 
 
+def test_a_run_in_the_background_of_a_script_is_stopped_by_sigint(deployment: Path) -> None:
+    """The shell has it ignore the signal, which is about the keyboard's, not about who sends one to this run."""
+    make_long(deployment)
+    command = ["/bin/sh", "-c", f"trap '' INT; exec {COMMAND} apply m.yaml"]
+    process = subprocess.Popen(command, cwd=deployment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    assert process.stderr is not None
+    assert any(b"part.committed" in line for line in process.stderr)
+    process.send_signal(signal.SIGINT)
+    process.communicate()
+    assert process.returncode == 130
+
+
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="a signal of Unix")
 def test_nohup_is_honoured(deployment: Path) -> None:
     make_long(deployment)
