@@ -46,11 +46,12 @@ class LastingFile(io.RawIOBase):
         return len(data)
 
     def close(self) -> None:
-        """Close the file as well."""
+        """Close the file as well; some file systems say only then that it is full."""
         try:
             self._raw.close()
-        finally:
-            super().close()
+        except OSError as error:
+            self.failure = self.failure or error
+        super().close()
 
 
 def lasting(raw: io.RawIOBase, like: TextIO | None = None, *, by_line: bool = True) -> TextIO:

@@ -73,9 +73,8 @@ def start_logging(arguments: argparse.Namespace, stack: ExitStack) -> None:
 
 def _close_log(stream: TextIO, path: str) -> None:
     """Close a log file, and say where it does not tell all."""
-    stream.flush()
-    failure = failure_of(stream)
     stream.close()
+    failure = failure_of(stream)
     if failure is not None:
         sys.stderr.write(f"ortdeploy: the log file {path} could not be written: {failure.strerror}. Its end is lost.\n")
 

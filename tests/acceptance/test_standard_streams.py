@@ -189,3 +189,15 @@ def test_the_first_failure_is_kept_and_nothing_is_written_after_it(tmp_path: Pat
     assert raw.write(b"lost") == len(b"lost")
     raw.close()
     assert (tmp_path / "file").read_bytes() == b""
+
+
+def test_a_file_system_that_is_full_when_a_file_is_closed_is_told(tmp_path: Path) -> None:
+    """As network file systems are over quota."""
+    raw = (tmp_path / "log").open("wb", buffering=0)
+    stream = lasting(raw)
+    stream.write("a line\n")
+    os.close(raw.fileno())
+    stream.close()
+    failure = failure_of(stream)
+    assert failure is not None
+    assert failure.errno == errno.EBADF
