@@ -29,7 +29,7 @@ from ortdeploy.merges import complete_merges
 from ortdeploy.native_output import because
 from ortdeploy.objects import Upload
 from ortdeploy.opening import OpenedModel
-from ortdeploy.part_files import remove_temporaries, sync_folder
+from ortdeploy.part_files import find_damage, remove_temporaries, sync_folder
 from ortdeploy.part_writer import PartWriter
 from ortdeploy.pipelines.steps import State, pack_state, unpack_state
 from ortdeploy.plan import LoadAdapter, Plan, RunJob
@@ -361,7 +361,7 @@ class JobRun:
                 )
 
     def _check_sum(self) -> None:
-        """Rows in = committed + failed + skipped, and the error budget over all of them."""
+        """Rows in = committed + failed + skipped, all parts are there, and the error budget over all rows."""
         parts = self._parts()
         accounted = sum(part.committed + part.failed + part.skipped for part in parts)
         if self._done != accounted or self._step.rows not in {None, self._done}:
@@ -369,6 +369,9 @@ class JobRun:
                 f"the input has {self._step.rows or self._done} rows and {accounted} are accounted for; "
                 "did the input change while it was read?"
             )
+        damage = find_damage(self._folder, self._parts())
+        if damage is not None:
+            raise OrtdeployError(f"{self._step.shown_output}/{damage} while the job ran")
         self._budget.judge(self._done)
 
     def _parts(self) -> tuple[Part, ...]:

@@ -36,6 +36,7 @@ from ortdeploy.manifest.pipelines import PresetSpec
 from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.operations import tokenize
 from ortdeploy.operations.tokenize_clip import ClipTokenizer
+from ortdeploy.part_files import find_damage
 from ortdeploy.places import is_file, is_folder, is_there
 from ortdeploy.rules.catalogue import load_rule
 from ortdeploy.rules.protocol import Finding, diagnose
@@ -361,16 +362,8 @@ def _entangled(folder: Path, shown: str, state_dir: Path) -> Problem | None:
 
 def _damage(folder: Path, shown: str, record: OutputRecord, merged: Mapping[str, int]) -> Problem | None:
     """Compare the committed parts with the files that are there; a retry may have been about to replace some."""
-    for part in record.parts:
-        if part.file is None:
-            continue
-        path = folder / part.file
-        size = path.stat().st_size if path.is_file() else None
-        if size not in {part.bytes, merged.get(part.file, part.bytes)}:
-            what = "is gone" if size is None else f"has {size} bytes instead of {part.bytes}"
-            detail = (
-                f"{shown}/{part.file} was committed and {what}. Bring it back, or take the whole folder {shown} away "
-                "to run the job again."
-            )
-            return Problem(kind="damaged", detail=detail)
-    return None
+    what = find_damage(folder, record.parts, merged)
+    if what is None:
+        return None
+    detail = f"{shown}/{what}. Bring it back, or take the whole folder {shown} away to run the job again."
+    return Problem(kind="damaged", detail=detail)

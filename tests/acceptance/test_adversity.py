@@ -74,6 +74,23 @@ def test_a_file_that_changes_while_it_is_read_is_named(tmp_path: Path) -> None:
     assert "--new-run" in (result.reason or "")
 
 
+@pytest.mark.parametrize("change", ["unlink", "cut"])
+def test_a_part_that_is_taken_away_while_a_job_runs_is_named(tmp_path: Path, change: str) -> None:
+    save(tmp_path, range(40))
+    first = tmp_path / "out/part-00000.jsonl"
+
+    def disturb(feeds: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        if first.is_file():
+            first.unlink() if change == "unlink" else first.write_bytes(b"")
+        return double(feeds)
+
+    result = execute(tmp_path, plan_for(tmp_path, 40, rows_per_part=4), FakeRuntime(disturb))
+    assert result.status is Status.FAILED
+    how = "is gone" if change == "unlink" else "has 0 bytes instead of"
+    assert f"out/part-00000.jsonl was committed and {how}" in (result.reason or "")
+    assert "while the job ran" in (result.reason or "")
+
+
 def test_a_clock_that_jumps_back_disturbs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path, range(40))
     clock = [datetime(2031, 1, 1, tzinfo=UTC)]
