@@ -21,7 +21,7 @@ from ortdeploy.error_budget import BudgetError, ErrorBudget
 from ortdeploy.feeds import open_rows
 from ortdeploy.job_statistics import JobStatistics
 from ortdeploy.leaks import LeakWatch
-from ortdeploy.ledger import Ledger, OutputRecord, Part, now, undamaged
+from ortdeploy.ledger import Ledger, OutputRecord, Part, find_damage, now, undamaged
 from ortdeploy.live import Live
 from ortdeploy.memory import memory_now
 from ortdeploy.memory_watch import MemoryWatch
@@ -29,7 +29,7 @@ from ortdeploy.merges import complete_merges
 from ortdeploy.native_output import because
 from ortdeploy.objects import Upload
 from ortdeploy.opening import OpenedModel
-from ortdeploy.part_files import find_damage, remove_temporaries, sync_folder
+from ortdeploy.part_files import remove_temporaries, sync_folder
 from ortdeploy.part_writer import PartWriter
 from ortdeploy.pipelines.steps import State, pack_state, unpack_state
 from ortdeploy.plan import LoadAdapter, Plan, RunJob

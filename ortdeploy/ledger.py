@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from ortdeploy.diagnostics import OrtdeployError
@@ -466,3 +467,19 @@ def make_folder(state_dir: Path) -> None:
         state_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OrtdeployError(f"the state directory {state_dir} cannot be made: {error.strerror}") from error
+
+
+def find_damage(folder: Path, parts: Iterable[Part], merged: Mapping[str, int] = MappingProxyType({})) -> str | None:
+    """Return which committed part is not there as it was written, and how; None where all are.
+
+    `merged` are the sizes of those that a retry may have replaced already.
+    """
+    for part in parts:
+        if part.file is None:
+            continue
+        path = folder / part.file
+        size = path.stat().st_size if path.is_file() else None
+        if size not in {part.bytes, merged.get(part.file, part.bytes)}:
+            how = "is gone" if size is None else f"has {size} bytes instead of {part.bytes}"
+            return f"{part.file} was committed and {how}"
+    return None

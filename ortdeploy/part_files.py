@@ -1,14 +1,10 @@
 """Files that appear whole or not at all: a temporary name, fsync, rename, fsync of the folder."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, BinaryIO
-
-if TYPE_CHECKING:
-    from ortdeploy.ledger import Part
+from typing import BinaryIO
 
 TEMPORARY = ".partial"
 
@@ -72,19 +68,3 @@ def remove_temporaries(folder: Path) -> None:
     """Delete what a run left that was killed while it wrote."""
     for path in (*folder.glob(f".*{TEMPORARY}"), *folder.glob(f"*/.*{TEMPORARY}")):
         path.unlink(missing_ok=True)
-
-
-def find_damage(folder: Path, parts: "Iterable[Part]", merged: Mapping[str, int] = MappingProxyType({})) -> str | None:
-    """Return which committed part is not there as it was written, and how; None where all are.
-
-    `merged` are the sizes of those that a retry may have replaced already.
-    """
-    for part in parts:
-        if part.file is None:
-            continue
-        path = folder / part.file
-        size = path.stat().st_size if path.is_file() else None
-        if size not in {part.bytes, merged.get(part.file, part.bytes)}:
-            how = "is gone" if size is None else f"has {size} bytes instead of {part.bytes}"
-            return f"{part.file} was committed and {how}"
-    return None

@@ -29,14 +29,13 @@ from ortdeploy.facts import (
     unreadable,
 )
 from ortdeploy.graph.model import read_model
-from ortdeploy.ledger import Merge, OutputRecord, output_key, read_ledger
+from ortdeploy.ledger import Merge, OutputRecord, find_damage, output_key, read_ledger
 from ortdeploy.manifest.document import Path as DocumentPath
 from ortdeploy.manifest.option_paths import OptionPath, find_option_paths, operation_paths
 from ortdeploy.manifest.pipelines import PresetSpec
 from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.operations import tokenize
 from ortdeploy.operations.tokenize_clip import ClipTokenizer
-from ortdeploy.part_files import find_damage
 from ortdeploy.places import is_file, is_folder, is_there
 from ortdeploy.rules.catalogue import load_rule
 from ortdeploy.rules.protocol import Finding, diagnose
