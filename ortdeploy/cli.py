@@ -25,8 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     with private_streams():
-        code = _run(argv)
-        return code or _unwritten()
+        code, unwritten = _run(argv), _unwritten()
+        return code or unwritten
 
 
 def _run(argv: Sequence[str] | None) -> int:

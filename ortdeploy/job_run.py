@@ -369,7 +369,7 @@ class JobRun:
                 f"the input has {self._step.rows or self._done} rows and {accounted} are accounted for; "
                 "did the input change while it was read?"
             )
-        damage = find_damage(self._folder, self._parts())
+        damage = find_damage(self._folder, parts)
         if damage is not None:
             raise OrtdeployError(f"{self._step.shown_output}/{damage} while the job ran")
         self._budget.judge(self._done)

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ortdeploy.sinks.protocol import Column, Order, RowShape, as_rows
+from ortdeploy.sinks.protocol import Column, Order, RowShape, as_rows, encoded
 
 SUFFIX = ".csv"
 BLOCK_COPIES, PART_COPIES = 20, 0
@@ -35,7 +35,7 @@ class _CsvSink:
         elif names != self._header:
             raise ValueError("rows of different shapes cannot share a CSV; use jsonl")
         writer.writerows(zip(*(values for _, values in flat), strict=True))
-        self._file.write(text.getvalue().encode("utf-8", "backslashreplace"))
+        self._file.write(encoded(text.getvalue()))
 
     def close(self) -> None:
         """Nothing is held back."""

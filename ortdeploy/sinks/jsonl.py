@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ortdeploy.sinks.protocol import Column, Order, RowShape
+from ortdeploy.sinks.protocol import Column, Order, RowShape, encoded
 
 SUFFIX = ".jsonl"
 BLOCK_COPIES, PART_COPIES = 20, 0
@@ -29,7 +29,7 @@ class _JsonlSink:
             json.dumps(dict(zip(self._columns, row, strict=True)), ensure_ascii=False)
             for row in zip(*values, strict=True)
         )
-        self._file.write("".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))
+        self._file.write(encoded("".join(f"{line}\n" for line in lines)))
 
     def close(self) -> None:
         """Nothing is held back."""

@@ -33,6 +33,11 @@ def as_rows(name: str, column: Column) -> npt.NDArray[Any]:
     return array.astype(object) if array.dtype.kind == "U" else array
 
 
+def encoded(text: str) -> bytes:
+    """Return text as UTF-8; what names of files hold that is none is written as escapes."""
+    return text.encode("utf-8", "backslashreplace")
+
+
 Order = Sequence[int]
 """Which rows a merged part has, in order: numbers below the old part's count are its rows, the others the new one's."""
 

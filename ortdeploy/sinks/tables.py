@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ortdeploy.sinks.protocol import Column, RowShape
+from ortdeploy.sinks.protocol import Column, RowShape, encoded
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -157,7 +157,7 @@ def _text(values: list[Any]) -> "pa.Array":
 
 
 def _utf8(value: Any) -> Any:
-    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+    return encoded(value).decode() if isinstance(value, str) else value
 
 
 def _plain(value: Any) -> Any:

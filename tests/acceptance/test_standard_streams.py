@@ -65,6 +65,14 @@ def test_output_that_cannot_be_written_is_told(deployment: Path, arguments: str)
     assert "Traceback" not in done.stderr
 
 
+@needs_full
+def test_diagnostics_that_cannot_be_written_are_not_lost_in_silence(deployment: Path) -> None:
+    (deployment / "m.yaml").write_text(MANIFEST.replace("batch:", "bath:"))
+    done = in_shell(f"{COMMAND} validate m.yaml >/dev/full", deployment)
+    assert done.returncode == 1
+    assert done.stderr == "ortdeploy: standard output cannot be written: No space left on device.\n"
+
+
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_a_job_goes_on_when_its_readers_go_away(deployment: Path, stream: str) -> None:
     make_long(deployment)
