@@ -37,7 +37,7 @@ from ortdeploy.provenance import provenance
 from ortdeploy.report import write_report
 from ortdeploy.results import JobResult, Observer, Status
 from ortdeploy.sizes import format_size
-from ortdeploy.sources.files import file_states, full_path
+from ortdeploy.sources.files import find_changed
 from ortdeploy.stream import Finished, Stream
 
 if TYPE_CHECKING:
@@ -351,14 +351,12 @@ class JobRun:
 
     def _check_files(self) -> None:
         """Raise OrtdeployError when an input file is gone, or not what it was when the plan was made."""
-        folder = self._plan.folder
-        states = file_states([full_path(folder, before.path) for before in self._step.files], folder)
-        for before, after in zip(self._step.files, states, strict=True):
-            if after != before:
-                raise OrtdeployError(
-                    f"{before.path} is not what it was when the plan was made: it changed while it was read. Apply "
-                    "with --new-run to start over from what it is now"
-                )
+        changed = find_changed(self._step.files, self._plan.folder)
+        if changed is not None:
+            raise OrtdeployError(
+                f"{changed} is not what it was when the plan was made: it changed while it was read. Apply with "
+                "--new-run to start over from what it is now"
+            )
 
     def _check_sum(self) -> None:
         """Rows in = committed + failed + skipped, all parts are there, and the error budget over all rows."""

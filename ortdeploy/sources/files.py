@@ -36,18 +36,27 @@ def _expand(full: str) -> list[str]:
 
 def file_states(files: Sequence[str], folder: str) -> tuple[FileState, ...]:
     """Look at files, which is quick: contents are not read, inputs can be terabytes. Raises OrtdeployError."""
-    found = []
-    for path in files:
-        if is_url(path):
-            size, version = state_of(path)
-            found.append(FileState(path=path, size=size, mtime_ns=version))
-            continue
-        try:
-            stat = os.stat(path)  # noqa: PTH116  a hundred thousand of them
-        except OSError as error:
-            raise OrtdeployError(f"input file {path} cannot be read: {error.strerror}") from error
-        found.append(FileState(path=shown(path, folder), size=stat.st_size, mtime_ns=stat.st_mtime_ns))
-    return tuple(found)
+    looks = ((path, *_look(path)) for path in files)
+    return tuple(FileState(path=shown(path, folder), size=size, mtime_ns=mtime) for path, size, mtime in looks)
+
+
+def find_changed(states: Sequence[FileState], folder: str) -> str | None:
+    """Return the first file that is not what it was. Raises OrtdeployError where one cannot be looked at."""
+    for state in states:
+        if _look(full_path(folder, state.path)) != (state.size, state.mtime_ns):
+            return state.path
+    return None
+
+
+def _look(path: str) -> tuple[int, int]:
+    """Return size and modification time, or version, of a file in full. Raises OrtdeployError."""
+    if is_url(path):
+        return state_of(path)
+    try:
+        stat = os.stat(path)  # noqa: PTH116  a hundred thousand of them
+    except OSError as error:
+        raise OrtdeployError(f"input file {path} cannot be read: {error.strerror}") from error
+    return stat.st_size, stat.st_mtime_ns
 
 
 def states_digest(states: Sequence[FileState]) -> str:
