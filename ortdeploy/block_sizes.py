@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from ortdeploy.plan import RunJob
 
-TARGET_SECONDS = 0.02
-"""A block's runs take about this long: threads hand on blocks, and each time costs some tens of microseconds."""
+TARGET_SECONDS = 0.05
+"""A block's runs take about this long: threads hand on blocks, and each time costs about a millisecond of Python."""
 
 MOST_BYTES = 2 * 1024 * 1024
 """What a block's rows and results may take, unless a single batch takes more."""

@@ -18,16 +18,19 @@ log = structlog.get_logger()
 FIRST_BLOCKS = 6
 """Blocks that grow to their size, and are not measured."""
 
-SETTLING, MEASURED, ROUNDS = 1, 4, 3
-"""Both ways are measured so often, over so many blocks each time, after one that still was read the other way.
+SETTLING, MEASURED, ROUNDS = 1, 3, 3
+"""Both ways are measured so often at most, over so many blocks each time, after one that still was read the other way.
 
 Short measurements in turn, since other processes slow a machine down for tenths of a second.
 """
 
+PLAINLY = 1.1
+"""One way is quicker than the other by this much: a further round would cost more than it tells."""
+
 CLEARLY = 1.03
 """In turn must be quicker by this much: at the same time is better whenever something else slows a thread down."""
 
-LEAST_PAUSE, MOST_PAUSE = 50, 10_000
+LEAST_PAUSE, MOST_PAUSE = 150, 10_000
 """Blocks until both ways are measured again: twice as long each time, since what was found before still counts."""
 
 _Blocks = Generator[None, int, None]
@@ -38,9 +41,9 @@ class Turns:
     """Tells the threads of one job when to wait for each other."""
 
     def __init__(self, *, undecided: bool) -> None:
-        """Let all work at the same time; for good, unless it is `undecided`."""
+        """Let all work at the same time for good; in turn to begin with, where it is `undecided`."""
         self._lock = threading.Lock()
-        self._in_turn = False
+        self._in_turn = undecided
         self._blocks = self._find_out() if undecided else None
         if self._blocks is not None:
             next(self._blocks)
@@ -61,9 +64,12 @@ class Turns:
         pause = LEAST_PAUSE
         while True:
             for _ in range(ROUNDS):
-                yield from self._measure(at_once, in_turn=False)
                 yield from self._measure(in_turn, in_turn=True)
-            self._in_turn = in_turn.rate > at_once.rate * CLEARLY
+                yield from self._measure(at_once, in_turn=False)
+                gain = in_turn.rate / at_once.rate
+                if not 1 / PLAINLY < gain < PLAINLY:
+                    break
+            self._in_turn = gain > CLEARLY
             rates = [round(pace.rate, 1) for pace in (at_once, in_turn)]
             log.debug("threads.compared", in_turn=self._in_turn, rows_per_second=rates)
             yield from _pass(pause)

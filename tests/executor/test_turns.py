@@ -13,7 +13,8 @@ from structlog.testing import capture_logs
 from ortdeploy import turns
 from ortdeploy.turns import Turns
 
-BLOCKS = turns.FIRST_BLOCKS + 2 * turns.ROUNDS * (turns.SETTLING + turns.MEASURED)
+ROUND = 2 * (turns.SETTLING + turns.MEASURED)
+BLOCKS = turns.FIRST_BLOCKS + turns.ROUNDS * ROUND
 
 
 @pytest.fixture
@@ -46,6 +47,16 @@ def test_the_way_that_is_clearly_quicker_is_kept(
     (event,) = events
     assert (event["event"], event["in_turn"]) == ("threads.compared", chosen)
     assert event["rows_per_second"] == [round(10 / at_once, 1), round(10 / in_turn, 1)]
+
+
+@pytest.mark.parametrize(("at_once", "rounds"), [(1.2, 1), (0.8, 1), (1.05, turns.ROUNDS)])
+def test_a_plain_difference_is_measured_once(clock: list[float], at_once: float, rounds: int) -> None:
+    found = Turns(undecided=True)
+    with capture_logs() as events:
+        go(found, clock, turns.FIRST_BLOCKS + rounds * ROUND - 1, at_once=at_once, in_turn=1.0)
+        assert not events
+        go(found, clock, 1, at_once=at_once, in_turn=1.0)
+    assert len(events) == 1
 
 
 def test_most_blocks_go_the_better_way_and_both_are_measured_again(clock: list[float]) -> None:
