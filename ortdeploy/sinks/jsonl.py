@@ -17,6 +17,8 @@ SUFFIX = ".jsonl"
 BLOCK_COPIES, PART_COPIES = 20, 0
 PACKAGE = None
 
+_encode = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps makes an encoder a row
+
 
 class _JsonlSink:
     def __init__(self, file: BinaryIO, columns: Sequence[str]) -> None:
@@ -25,10 +27,7 @@ class _JsonlSink:
 
     def write(self, columns: Mapping[str, Column]) -> None:
         values = [plain(columns[name]) for name in self._columns]
-        lines = (
-            json.dumps(dict(zip(self._columns, row, strict=True)), ensure_ascii=False)
-            for row in zip(*values, strict=True)
-        )
+        lines = (_encode(dict(zip(self._columns, row, strict=True))) for row in zip(*values, strict=True))
         self._file.write(encoded("".join(f"{line}\n" for line in lines)))
 
     def close(self) -> None:
