@@ -17,7 +17,7 @@ from apply import save_mlp
 from engine import save_cnn
 from measure import describe_machine, interleaved, ortdeploy
 
-ROUNDS, COPIES, PICTURE_ROWS = 9, 300, 40_000
+ROUNDS, COPIES, PICTURE_ROWS = 9, 600, 40_000
 EXAMPLES = Path(__file__).parent.parent / "deployments"
 
 PICTURES = """\

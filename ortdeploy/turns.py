@@ -18,20 +18,22 @@ log = structlog.get_logger()
 FIRST_BLOCKS = 6
 """Blocks that grow to their size, and are not measured."""
 
-SETTLING, MEASURED, ROUNDS = 1, 3, 3
-"""Both ways are measured so often at most, over so many blocks each time, after one that still was read the other way.
+SETTLING, MEASURED, MEASURED_SECONDS, ROUNDS = 1, 3, 0.15, 3
+"""Both ways are measured so often at most, over so many blocks and so long each time, after one read the other way.
 
 Short measurements in turn, since other processes slow a machine down for tenths of a second.
 """
 
-PLAINLY = 1.1
+PLAINLY = 1.15
 """One way is quicker than the other by this much: a further round would cost more than it tells."""
 
 CLEARLY = 1.03
 """In turn must be quicker by this much: at the same time is better whenever something else slows a thread down."""
 
-LEAST_PAUSE, MOST_PAUSE = 150, 10_000
-"""Blocks until both ways are measured again: twice as long each time, since what was found before still counts."""
+LEAST_PAUSE, MOST_PAUSE = 20, 1280
+"""Both ways are measured again after so many times the seconds that it took: twice as many each time, since what was
+found before still counts.
+"""
 
 _Blocks = Generator[None, int, None]
 """Is sent the number of rows of each block that is through."""
@@ -63,6 +65,7 @@ class Turns:
         yield from _pass(FIRST_BLOCKS)
         pause = LEAST_PAUSE
         while True:
+            begin = time.perf_counter()
             for _ in range(ROUNDS):
                 yield from self._measure(in_turn, in_turn=True)
                 yield from self._measure(at_once, in_turn=False)
@@ -72,7 +75,9 @@ class Turns:
             self._in_turn = gain > CLEARLY
             rates = [round(pace.rate, 1) for pace in (at_once, in_turn)]
             log.debug("threads.compared", in_turn=self._in_turn, rows_per_second=rates)
-            yield from _pass(pause)
+            until = time.perf_counter() + pause * (time.perf_counter() - begin)
+            while time.perf_counter() < until:
+                yield
             pause = min(pause * 2, MOST_PAUSE)
             at_once.age()
             in_turn.age()
@@ -81,9 +86,10 @@ class Turns:
         """Add to the pace of one way."""
         self._in_turn = in_turn
         yield from _pass(SETTLING)
-        begin = time.perf_counter()
-        for _ in range(MEASURED):
+        begin, blocks = time.perf_counter(), 0
+        while blocks < MEASURED or time.perf_counter() - begin < MEASURED_SECONDS:
             pace.rows += yield
+            blocks += 1
         pace.seconds += time.perf_counter() - begin
 
 

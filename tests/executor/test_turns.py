@@ -49,7 +49,7 @@ def test_the_way_that_is_clearly_quicker_is_kept(
     assert event["rows_per_second"] == [round(10 / at_once, 1), round(10 / in_turn, 1)]
 
 
-@pytest.mark.parametrize(("at_once", "rounds"), [(1.2, 1), (0.8, 1), (1.05, turns.ROUNDS)])
+@pytest.mark.parametrize(("at_once", "rounds"), [(1.2, 1), (0.8, 1), (1.1, turns.ROUNDS)])
 def test_a_plain_difference_is_measured_once(clock: list[float], at_once: float, rounds: int) -> None:
     found = Turns(undecided=True)
     with capture_logs() as events:
@@ -57,6 +57,16 @@ def test_a_plain_difference_is_measured_once(clock: list[float], at_once: float,
         assert not events
         go(found, clock, 1, at_once=at_once, in_turn=1.0)
     assert len(events) == 1
+
+
+def test_short_blocks_are_measured_for_a_while(clock: list[float]) -> None:
+    found = Turns(undecided=True)
+    go(found, clock, turns.FIRST_BLOCKS, at_once=0.02, in_turn=0.01)
+    begin = clock[0]
+    with capture_logs() as events:
+        while not events:
+            go(found, clock, 1, at_once=0.02, in_turn=0.01)
+    assert 2 * turns.MEASURED_SECONDS < clock[0] - begin < 2 * turns.MEASURED_SECONDS + 0.1
 
 
 def test_most_blocks_go_the_better_way_and_both_are_measured_again(clock: list[float]) -> None:
