@@ -16,8 +16,9 @@ from ortdeploy.runtime.plugins import find_library
 OPEN = """\
 import sys
 import onnxruntime
-from ortdeploy.runtime.plugins import ep_devices, register
+from ortdeploy.runtime.plugins import describe, ep_devices, register
 register("OpenVINOExecutionProvider", sys.argv[1])
+assert describe("OpenVINOExecutionProvider", sys.argv[1])
 options = onnxruntime.SessionOptions()
 options.log_severity_level = 4
 options.add_provider_for_devices([ep_devices("OpenVINOExecutionProvider")[0]], {})
