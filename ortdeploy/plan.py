@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +117,26 @@ class LoadAdapter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedAdapters:
+    """The adapters of a job's rows: `always` these, or by the text in a `column`.
+
+    `otherwise` is for a text without an entry in `mapping`: none, fail or an adapter's name. `names` are all adapters
+    that a row may get.
+    """
+
+    names: tuple[str, ...] = ()
+    always: tuple[str, ...] = ()
+    column: str | None = None
+    mapping: Mapping[str, str] = field(default_factory=dict)
+    otherwise: str = "fail"
+
+    def of(self, text: str) -> tuple[str, ...] | None:
+        """Return the adapters of a row with this text in the column; None where it must fail."""
+        name = self.mapping.get(text, self.otherwise)
+        return None if name == "fail" else () if name == "none" else (name,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStep:
     """A prepare or postprocess step with the type it was planned for; `results` are a postprocess step's columns."""
 
@@ -161,7 +181,7 @@ class RunJob:
     job: str
     session: str
     model: str
-    adapters: AdapterChoice
+    adapters: PlannedAdapters
     format: str
     patterns: tuple[str, ...]
     files: tuple[FileState, ...]
@@ -569,7 +589,7 @@ def planned_job(job: ResolvedJob) -> RunJob:
         job=spec.name,
         session=job.model.spec.name,
         model=job.model.spec.name,
-        adapters=choice,
+        adapters=_planned_adapters(choice),
         format=job.input.format or "",
         patterns=spec.input.paths,
         files=job.input.states,
@@ -635,6 +655,16 @@ def _can_be_nan(job: ResolvedJob, fetch: Sequence[str]) -> Iterator[str]:
     """Yield the outputs that are, or may hold, floating numbers."""
     values = {value.name: value for value in job.model.facts.outputs}
     yield from (name for name in fetch if job.outputs[name].dtype in FLOATING or values[name].kind != "tensor")
+
+
+def _planned_adapters(choice: AdapterChoice) -> PlannedAdapters:
+    return PlannedAdapters(
+        names=choice.names,
+        always=choice.always,
+        column=choice.column,
+        mapping=choice.mapping,
+        otherwise=choice.otherwise,
+    )
 
 
 def _planned_step(step: StepSpec, tensor: TensorType) -> PlannedStep:

@@ -151,11 +151,6 @@ class AdapterChoice:
         other = () if self.column is None or self.otherwise in {"none", "fail"} else (self.otherwise,)
         return tuple(dict.fromkeys((*self.always, *self.mapping.values(), *other)))
 
-    def of(self, text: str) -> tuple[str, ...] | None:
-        """Return the adapters of a row with this text in the column; None where it must fail."""
-        name = self.mapping.get(text, self.otherwise)
-        return None if name == "fail" else () if name == "none" else (name,)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSpec:
