@@ -450,7 +450,7 @@ class JobRun:
             seconds=self._statistics.seconds,
             reason=reason,
             provider_failed=self._provider_failed,
-            dropped=tuple(member.opened for member in self._stream.members if member.failure is not None),
+            dropped=tuple(member.name for member in self._stream.members if member.failure is not None),
         )
 
 

@@ -1,7 +1,7 @@
 """Opens a model's sessions as the plan says: the first candidate that works, or all of them, each `count` times."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -42,6 +42,12 @@ class OpenedSession:
     instance: int = 0
     probe: ProbeRun | None = None
 
+    @property
+    def name(self) -> str:
+        """The session's name in the plan, with its number where there are several instances."""
+        several = self.candidate.count * self.candidate.callers > 1
+        return f"{self.candidate.name} #{self.instance}" if several else self.candidate.name
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedModel:
@@ -63,9 +69,9 @@ class OpenedModel:
         """The way to use threads that was chosen, where one was."""
         return self.step.layouts[0].name if self.step is not None and self.step.layouts else None
 
-    def without(self, dropped: Sequence[OpenedSession]) -> "OpenedModel":
+    def without(self, dropped: Collection[str]) -> "OpenedModel":
         """Return the model without sessions whose provider failed, while one is left."""
-        kept = tuple(session for session in self.sessions if session not in dropped)
+        kept = tuple(session for session in self.sessions if session.name not in dropped)
         return replace(self, sessions=kept or self.sessions)
 
 

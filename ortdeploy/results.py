@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from ortdeploy.opening import OpenedSession
-
 
 class Status(StrEnum):
     """How a job ended."""
@@ -20,7 +18,7 @@ class Status(StrEnum):
 class JobResult:
     """How a job ended, with the rows that are committed, failed and skipped over all its runs.
 
-    `dropped` are the sessions whose provider failed while others went on.
+    `dropped` names the sessions, each with its instance, whose provider failed while others went on.
     """
 
     job: str
@@ -32,7 +30,7 @@ class JobResult:
     seconds: float = 0.0
     reason: str | None = None
     provider_failed: bool = False
-    dropped: tuple[OpenedSession, ...] = ()
+    dropped: tuple[str, ...] = ()
 
 
 class Observer(Protocol):

@@ -62,9 +62,7 @@ class Member:
     @property
     def name(self) -> str:
         """The session's name in the plan, with its number where there are several instances."""
-        candidate = self.opened.candidate
-        several = candidate.count * candidate.callers > 1
-        return f"{candidate.name} #{self.opened.instance}" if several else candidate.name
+        return self.opened.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
