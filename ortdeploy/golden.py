@@ -1,41 +1,27 @@
 """Golden inputs and outputs on disk, and how a result is compared with them.
 
 Layouts: that of the onnx project's test data (test_data_set_N/input_K.pb and output_K.pb; tensors, sequences, maps and
-optional values in the order of the graph's inputs and outputs), or inputs.npz and outputs.npz by name. A room of onnx,
-like graph/.
+optional values in the order of the graph's inputs and outputs), or inputs.npz and outputs.npz by name.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 from google.protobuf.message import DecodeError
-from onnx import numpy_helper
 
 from ortdeploy.archives import read_npz
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files.onnx_data import KINDS
 from ortdeploy.part_files import open_whole
 from ortdeploy.places import is_file
 from ortdeploy.plan import GoldenValue
 
 _SET = re.compile(r"test_data_set_([0-9]+)\Z")
 _ADDED = 2  # numpy's mark of a type that another package adds
-KINDS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any, str], Any]]] = {
-    "map": (onnx.MapProto, numpy_helper.to_dict, numpy_helper.from_dict),
-    "optional": (onnx.OptionalProto, numpy_helper.to_optional, numpy_helper.from_optional),
-    "sequence": (onnx.SequenceProto, numpy_helper.to_list, numpy_helper.from_list),
-    "tensor": (
-        onnx.TensorProto,
-        numpy_helper.to_array,
-        lambda content, name: numpy_helper.from_array(np.asarray(content), name),
-    ),
-}
-"""How onnx reads and writes values, by kind."""
-
 _INPUTS, _OUTPUTS = "inputs.npz", "outputs.npz"
 
 

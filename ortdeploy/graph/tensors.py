@@ -7,12 +7,8 @@ import math
 import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
 
-import numpy.typing as npt
 import onnx
-from google.protobuf.message import DecodeError
-from onnx import numpy_helper
 
 from ortdeploy.places import is_file
 
@@ -26,14 +22,6 @@ _BITS: dict[int, int] = {
 
 class TensorProblemError(Exception):
     """A constant whose bytes are not where a model may have them, or not as many as it claims."""
-
-
-def read_tensor(path: str) -> npt.NDArray[Any]:
-    """Return the tensor of a TensorProto file. Raises ValueError, OSError."""
-    try:
-        return numpy_helper.to_array(onnx.TensorProto.FromString(Path(path).read_bytes()))
-    except (DecodeError, TypeError) as error:
-        raise ValueError(str(error)) from error
 
 
 def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:

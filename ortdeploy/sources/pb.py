@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ortdeploy.facts import InputFacts
-from ortdeploy.graph.tensors import read_tensor
+from ortdeploy.files.onnx_data import read_tensor
 from ortdeploy.sources.arrays import COLUMN, ArraysError, ArraySource, as_rows, probe_arrays
 from ortdeploy.sources.protocol import Array, Wanted
 

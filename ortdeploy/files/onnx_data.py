@@ -1,0 +1,31 @@
+"""Values in ONNX's own files: how onnx reads and writes each kind of them. A room of onnx, like graph/."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import numpy_helper
+
+KINDS: dict[str, tuple[Any, Callable[[Any], Any], Callable[[Any, str], Any]]] = {
+    "map": (onnx.MapProto, numpy_helper.to_dict, numpy_helper.from_dict),
+    "optional": (onnx.OptionalProto, numpy_helper.to_optional, numpy_helper.from_optional),
+    "sequence": (onnx.SequenceProto, numpy_helper.to_list, numpy_helper.from_list),
+    "tensor": (
+        onnx.TensorProto,
+        numpy_helper.to_array,
+        lambda content, name: numpy_helper.from_array(np.asarray(content), name),
+    ),
+}
+"""How onnx reads and writes values, by kind."""
+
+
+def read_tensor(path: str) -> npt.NDArray[Any]:
+    """Return the tensor of a TensorProto file. Raises ValueError, OSError."""
+    try:
+        return numpy_helper.to_array(onnx.TensorProto.FromString(Path(path).read_bytes()))
+    except (DecodeError, TypeError) as error:
+        raise ValueError(str(error)) from error
