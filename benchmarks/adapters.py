@@ -18,7 +18,7 @@ from measure import describe_machine, interleaved, seconds
 from measure import ortdeploy as ortdeploy_command
 from onnx import TensorProto, helper, numpy_helper
 
-from ortdeploy.cli import main as ortdeploy
+from ortdeploy.cli.main import main as ortdeploy
 
 ROWS, TOKENS, WIDTH, RANK, ADAPTERS, BATCH = 2048, 16, 256, 8, 4, 32
 ROUNDS, COLD_ROUNDS = 5, 15

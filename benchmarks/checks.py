@@ -18,11 +18,11 @@ import onnxruntime as ort
 from measure import describe_machine
 from onnx import TensorProto, helper, numpy_helper
 
-from ortdeploy.feeds import Feeder, wanted_columns
+from ortdeploy.feeds.feeder import Feeder, wanted_columns
 from ortdeploy.manifest.loader import LoadOptions
-from ortdeploy.plan import RunJob
+from ortdeploy.plan.steps import RunJob
+from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.sources import npy
-from ortdeploy.workflow import plan_manifests
 
 ROWS, WIDTH, HIDDEN = 20_000, 64, 1024
 ROUNDS = 7

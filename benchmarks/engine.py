@@ -215,7 +215,9 @@ def by_hand(folder: Path, model: str, data: str, batch: int, how: str) -> float:
     return float(subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout)
 
 
-UNSYNCED = "import os, sys; os.fsync = lambda file: None; from ortdeploy.cli import main; sys.exit(main(sys.argv[1:]))"
+UNSYNCED = (
+    "import os, sys; os.fsync = lambda file: None; from ortdeploy.cli.main import main; sys.exit(main(sys.argv[1:]))"
+)
 
 
 def by_ortdeploy(

@@ -18,11 +18,11 @@ import structlog
 from measure import describe_machine, interleaved
 from onnx import TensorProto, helper, numpy_helper, save
 
-from ortdeploy.opening import ModelOpener, OpenedModel
-from ortdeploy.plan import OpenSession, PlannedDevice, PlannedProvider, PlannedSession
+from ortdeploy.plan.steps import OpenSession, PlannedDevice, PlannedProvider, PlannedSession
 from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.runtime.plugins import describe, ep_devices, find_library, register
 from ortdeploy.runtime.session import OrtRuntime
+from ortdeploy.sessions.opening import ModelOpener, OpenedModel
 
 WIDTH, LAYERS, ROWS, ROUNDS = 1024, 25, 1, 9
 QNN, CPU = "QNNExecutionProvider", "CPUExecutionProvider"

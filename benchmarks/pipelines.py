@@ -66,7 +66,7 @@ from pathlib import Path
 import numpy as np, onnxruntime
 from PIL import Image
 from ortdeploy.operations import boxes_from_heatmap, crop, letterbox
-from ortdeploy.tensors import TensorType
+from ortdeploy.tensors.types import TensorType
 options = onnxruntime.SessionOptions()
 options.intra_op_num_threads = 1
 detector, reader = (

@@ -17,8 +17,8 @@ from apply import save_mlp
 from engine import save_cnn, save_transformer
 from measure import describe_machine, interleaved, ortdeploy
 
+from ortdeploy.deployment.threads import Layout, layouts, usable_cores
 from ortdeploy.runtime.machine import probe_machine
-from ortdeploy.thread_budget import Layout, layouts, usable_cores
 
 ROUNDS, SECONDS, ROWS = 5, 0.4, 64
 SHAPES = {"mlp": (512,), "cnn": (3, 96, 96), "transformer": (192, 384)}

@@ -1,6 +1,6 @@
 """`python -m ortdeploy`."""
 
-from ortdeploy.cli import run
+from ortdeploy.cli.main import run
 
 if __name__ == "__main__":
     run()

@@ -14,7 +14,7 @@ import pytest
 import structlog
 from support.models import scale_model
 
-from ortdeploy.cli import main
+from ortdeploy.cli.main import main
 
 REPOSITORY = Path(__file__).parent.parent
 

@@ -13,7 +13,7 @@ from itertools import accumulate
 
 import onnx
 
-from ortdeploy.facts import WeightFacts
+from ortdeploy.facts.models import WeightFacts
 from ortdeploy.graph.shapes import infer_values
 
 _IN_PLACE = frozenset(

@@ -13,17 +13,18 @@ from typing import Any
 import onnx
 from google.protobuf.message import DecodeError
 
-from ortdeploy.digest import file_digest
-from ortdeploy.facts import ModelFacts, Problem, ValueFacts, unnameable, unreadable
+from ortdeploy.facts.models import ModelFacts, ValueFacts
+from ortdeploy.facts.problems import Problem, unnameable, unreadable
+from ortdeploy.files.digests import file_digest
+from ortdeploy.files.names import is_file, is_folder
 from ortdeploy.graph.activations import weigh
-from ortdeploy.graph.layouts import image_uses
+from ortdeploy.graph.external_data import TensorProblemError, external_files
+from ortdeploy.graph.image_layouts import image_uses
+from ortdeploy.graph.index_limits import index_limits
 from ortdeploy.graph.nodes import drop_weights, is_sound, read_nodes
 from ortdeploy.graph.ort_format import MAGIC as ORT_MAGIC
 from ortdeploy.graph.ort_format import OrtFormatError, read_ort_format
-from ortdeploy.graph.tables import index_limits
-from ortdeploy.graph.tensors import TensorProblemError, external_files
-from ortdeploy.places import is_file, is_folder
-from ortdeploy.tensors import ELEMENT_NUMBERS, Shape, TensorType
+from ortdeploy.tensors.types import ELEMENT_NUMBERS, Shape, TensorType
 
 _ELEMENT_TYPES = {number: name for name, number in ELEMENT_NUMBERS.items()}
 _KINDS = {

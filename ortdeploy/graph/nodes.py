@@ -12,7 +12,7 @@ from typing import Any
 import onnx
 import onnx.inliner
 
-from ortdeploy.facts import NodeFacts
+from ortdeploy.facts.models import NodeFacts
 
 _BIG = 1024  # bytes of a constant that shape inference does not need to see
 _WIDE = 2**31

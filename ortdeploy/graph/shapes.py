@@ -17,7 +17,7 @@ import onnx
 import onnx.inliner
 from onnx import numpy_helper
 
-from ortdeploy.tensors import Shape
+from ortdeploy.tensors.types import Shape
 
 _SAME_COUNT = {"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
 """Operators whose output has as many elements as their first input; inference does not compare them."""

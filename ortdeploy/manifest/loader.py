@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ortdeploy.diagnostics import Diagnostic, Span, has_errors
+from ortdeploy.files.names import is_folder
 from ortdeploy.manifest.document import MAX_BYTES, Document, parse_document, stage_diagnostic
 from ortdeploy.manifest.empty_options import drop_empty_options
-from ortdeploy.manifest.schema import check_document
+from ortdeploy.manifest.schema_check import check_document
 from ortdeploy.manifest.spec import Spec, build_spec
-from ortdeploy.places import is_folder
 
 SUFFIXES = (".yaml", ".yml")
 
@@ -124,11 +124,7 @@ def _profile_names(document: Document) -> tuple[str, ...]:
 
 
 def _override(document: Document, profile: str | None, options: LoadOptions) -> tuple[Document, tuple[Diagnostic, ...]]:
-    from ortdeploy.manifest.overrides import (  # noqa: PLC0415  only who overrides needs it
-        apply_overlay,
-        apply_profile,
-        apply_sets,
-    )
+    from ortdeploy.manifest.overrides import apply_overlay, apply_profile, apply_sets  # noqa: PLC0415  only who overrides needs it
 
     diagnostics: tuple[Diagnostic, ...] = ()
     if profile is not None:

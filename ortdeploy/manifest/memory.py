@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ortdeploy.sizes import parse_size
+from ortdeploy.units import parse_size
 
 _PROFILES: dict[str, dict[str, Any]] = {
     "lean": {"arena": False, "pattern": False, "trim": True},

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from ortdeploy.manifest.schema import make_condition
+from ortdeploy.manifest.schema_check import make_condition
 from ortdeploy.providers.catalogue import Provider, find_provider, full_name
 from ortdeploy.providers.options import options_schema, serialise
 from ortdeploy.schemas import load_schema

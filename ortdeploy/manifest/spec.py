@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ortdeploy.diagnostics import Span
+from ortdeploy.files.object_store import is_url, mirror_of
 from ortdeploy.manifest.document import Document, Path
 from ortdeploy.manifest.memory import MemorySpec, arena_config, read_memory
 from ortdeploy.manifest.pipelines import PipelineSpec, component_models, read_pipeline
-from ortdeploy.objects import is_url, mirror_of
-from ortdeploy.sizes import parse_size
-from ortdeploy.tensors import TensorType
+from ortdeploy.tensors.types import TensorType
+from ortdeploy.units import parse_size
 
 DEFAULT_ROWS_PER_PART = 100_000
 

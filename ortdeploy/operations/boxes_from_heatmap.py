@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from ortdeploy.operations.protocol import BOXES, Array, Call, Types, by_row, need_floating
-from ortdeploy.tensors import TensorType
-from ortdeploy.transforms.protocol import InapplicableError, Options
+from ortdeploy.tensors.types import InapplicableError, TensorType
+from ortdeploy.transforms.protocol import Options
 
 PACKAGE = None
 TAKES: Types = {}

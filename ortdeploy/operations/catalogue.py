@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ortdeploy.facts import Package
+from ortdeploy.facts.problems import Package
 from ortdeploy.operations import (
     boxes_from_heatmap,
     crop,
@@ -18,7 +18,7 @@ from ortdeploy.operations import (
     unletterbox,
 )
 from ortdeploy.operations.protocol import Call, Column, Operation, Types, as_column
-from ortdeploy.tensors import TensorType
+from ortdeploy.tensors.types import TensorType
 from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
 from ortdeploy.transforms.protocol import Options, Transform
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ortdeploy.operations.protocol import IMAGE_RANK, Array, Call, Types, as_column, by_row, need_rank
-from ortdeploy.tensors import ROWS, TensorType
+from ortdeploy.tensors.types import ROWS, InapplicableError, TensorType
 from ortdeploy.transforms import resize
-from ortdeploy.transforms.protocol import InapplicableError, Options
+from ortdeploy.transforms.protocol import Options
 
 PACKAGE = None
 TAKES: Types = {}

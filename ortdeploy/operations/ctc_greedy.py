@@ -8,8 +8,8 @@ Source: Graves et al., Connectionist Temporal Classification, ICML 2006, best pa
 import numpy as np
 
 from ortdeploy.operations.protocol import Array, Call, Types, by_row, need_rank
-from ortdeploy.tensors import ROWS, TensorType
-from ortdeploy.transforms.protocol import InapplicableError, Options
+from ortdeploy.tensors.types import ROWS, InapplicableError, TensorType
+from ortdeploy.transforms.protocol import Options
 
 PACKAGE = None
 TAKES: Types = {}

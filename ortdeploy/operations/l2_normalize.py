@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from ortdeploy.operations.protocol import Call, Column, Types, need_floating
-from ortdeploy.tensors import TensorType
+from ortdeploy.tensors.types import TensorType
 from ortdeploy.transforms.protocol import Options
 
 PACKAGE = None

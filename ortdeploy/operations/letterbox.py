@@ -6,11 +6,11 @@ Gives the image and how it was done, float32 [rows, 3]: the factor, and the pixe
 
 import numpy as np
 
-from ortdeploy.facts import Package
+from ortdeploy.facts.problems import Package
 from ortdeploy.operations.protocol import IMAGE_RANK, Array, Call, Types, by_row, need_rank
-from ortdeploy.tensors import ROWS, TensorType
+from ortdeploy.tensors.types import ROWS, InapplicableError, TensorType
 from ortdeploy.transforms import resize
-from ortdeploy.transforms.protocol import InapplicableError, Options
+from ortdeploy.transforms.protocol import Options
 
 PACKAGE = Package(module="PIL", name="Pillow", extra="images")
 TAKES: Types = {}

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from ortdeploy.operations.protocol import Call, Column, Types, need_floating, need_rank
-from ortdeploy.tensors import TensorType
-from ortdeploy.transforms.protocol import InapplicableError, Options
+from ortdeploy.tensors.types import InapplicableError, TensorType
+from ortdeploy.transforms.protocol import Options
 
 PACKAGE = None
 TAKES: Types = {}

@@ -8,8 +8,8 @@ most `max` (default 300) are kept, the best first. Gives boxes [n, 4], scores [n
 import numpy as np
 
 from ortdeploy.operations.protocol import BOXES, Array, Call, Types, by_row, need_floating, need_rank
-from ortdeploy.tensors import ROWS, TensorType
-from ortdeploy.transforms.protocol import InapplicableError, Options
+from ortdeploy.tensors.types import ROWS, InapplicableError, TensorType
+from ortdeploy.transforms.protocol import Options
 
 PACKAGE = None
 TAKES: Types = {}

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ortdeploy.facts import Package
-from ortdeploy.tensors import ROWS, Shape, TensorType
-from ortdeploy.transforms.protocol import InapplicableError, Options
+from ortdeploy.facts.problems import Package
+from ortdeploy.tensors.types import ROWS, InapplicableError, Shape, TensorType
+from ortdeploy.transforms.protocol import Options
 
 Array = npt.NDArray[Any]
 Column = Array | list[Any]

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ortdeploy.facts import Package
+from ortdeploy.facts.problems import Package
 from ortdeploy.operations.protocol import Call, Column, Types
-from ortdeploy.tensors import ROWS, TensorType
+from ortdeploy.tensors.types import ROWS, TensorType
 from ortdeploy.transforms.protocol import Options
 
 if TYPE_CHECKING:

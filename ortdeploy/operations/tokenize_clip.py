@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from ortdeploy.operations.protocol import Call, Types
-from ortdeploy.tensors import ROWS, TensorType
+from ortdeploy.tensors.types import ROWS, TensorType
 from ortdeploy.transforms.protocol import Options
 
 PACKAGE = None

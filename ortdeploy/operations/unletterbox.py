@@ -3,7 +3,7 @@
 import numpy as np
 
 from ortdeploy.operations.protocol import BOXES, Array, Call, Types, by_row, need_rank
-from ortdeploy.tensors import TensorType
+from ortdeploy.tensors.types import TensorType
 from ortdeploy.transforms.protocol import Options
 
 PACKAGE = None

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
-from ortdeploy.element_types import is_narrow, widened
-from ortdeploy.opening import OpenedSession
 from ortdeploy.runtime.protocol import Array
-from ortdeploy.session_runs import prove_effect
+from ortdeploy.sessions.opening import OpenedSession
+from ortdeploy.sessions.runs import prove_effect
+from ortdeploy.tensors.elements import is_narrow, widened
 
 
 class Component:

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ortdeploy.opening import OpenedModel, OpenedSession
 from ortdeploy.pipelines.component import Component, ComposedSession
-from ortdeploy.pipelines.delegated import DelegatedSession
+from ortdeploy.pipelines.optimum import DelegatedSession
 from ortdeploy.pipelines.steps import StepsSession
 from ortdeploy.pipelines.text_to_image import TextToImageSession
-from ortdeploy.plan import PlannedProvider, PlannedSession
-from ortdeploy.planned_pipeline import PlannedPipeline
+from ortdeploy.plan.pipeline import PlannedPipeline
+from ortdeploy.plan.steps import PlannedProvider, PlannedSession
+from ortdeploy.sessions.opening import OpenedModel, OpenedSession
 
 _SESSIONS: Mapping[str, Callable[[PlannedPipeline, Mapping[str, Component]], ComposedSession]] = {
     "text-to-image": TextToImageSession,

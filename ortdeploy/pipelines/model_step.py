@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.element_types import numpy_dtype
 from ortdeploy.operations.protocol import Column, as_column
 from ortdeploy.pipelines.component import Component
-from ortdeploy.planned_pipeline import PlannedValue, PlannedWireStep
+from ortdeploy.plan.pipeline import PlannedValue, PlannedWireStep
 from ortdeploy.runtime.protocol import Array
-from ortdeploy.sources.protocol import pick
-from ortdeploy.tensors import format_shape
+from ortdeploy.tensors.columns import pick
+from ortdeploy.tensors.elements import numpy_dtype
+from ortdeploy.tensors.types import format_shape
 
 
 class ModelStep:

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.element_types import numpy_dtype
 from ortdeploy.operations.catalogue import OPERATIONS
 from ortdeploy.operations.protocol import Call, Column, as_column
 from ortdeploy.pipelines.component import Component, ComposedSession
 from ortdeploy.pipelines.model_step import ModelStep
-from ortdeploy.planned_pipeline import PlannedPipeline, PlannedValue, PlannedWireStep, walk
+from ortdeploy.plan.pipeline import PlannedPipeline, PlannedValue, PlannedWireStep, walk
 from ortdeploy.runtime.protocol import Array
-from ortdeploy.sources.protocol import join, pick
+from ortdeploy.tensors.columns import join, pick
+from ortdeploy.tensors.elements import numpy_dtype
 
 Values = dict[str, Column]
 

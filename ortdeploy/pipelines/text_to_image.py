@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.element_types import numpy_dtype
 from ortdeploy.operations.tokenize_clip import ClipTokenizer
 from ortdeploy.pipelines.component import Component, ComposedSession
-from ortdeploy.pipelines.schedulers import make_scheduler
-from ortdeploy.planned_pipeline import PlannedPipeline, PlannedPreset
-from ortdeploy.sources.protocol import Array
+from ortdeploy.plan.pipeline import PlannedPipeline, PlannedPreset
+from ortdeploy.presets.schedulers import make_scheduler
+from ortdeploy.tensors.columns import Array
+from ortdeploy.tensors.elements import numpy_dtype
 
 PIXELS_OF_A_LATENT = 8
 LATENT_CHANNELS = 4

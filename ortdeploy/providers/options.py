@@ -6,7 +6,7 @@ from typing import Any
 
 from ortdeploy.providers.catalogue import Provider
 from ortdeploy.schemas import load_schema
-from ortdeploy.sizes import parse_size
+from ortdeploy.units import parse_size
 
 _BOOLEANS = {"1/0": ("1", "0"), "true/false": ("true", "false"), "True/False": ("True", "False")}
 

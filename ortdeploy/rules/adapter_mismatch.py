@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import did_you_mean
 from ortdeploy.rules.protocol import Finding, Rule
-from ortdeploy.tensors import dimensions_agree, format_shape
+from ortdeploy.tensors.types import dimensions_agree, format_shape
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment
-    from ortdeploy.facts import AdapterFacts, ModelFacts, ParameterFacts, ValueFacts
+    from ortdeploy.deployment.resolved import Deployment
+    from ortdeploy.facts.models import AdapterFacts, ModelFacts, ParameterFacts, ValueFacts
     from ortdeploy.manifest.spec import AdapterSpec, Spec
 
 RULE = Rule(id="adapter-mismatch", summary="Adapter does not fit the model")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment
+    from ortdeploy.deployment.resolved import Deployment
 
 RULE = Rule(id="digest-mismatch", summary="File does not have the pinned digest")
 

@@ -19,7 +19,7 @@ from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment, ResolvedModel, ResolvedProvider
+    from ortdeploy.deployment.resolved import Deployment, ResolvedModel, ResolvedProvider
 
 RULE = Rule(id="dynamic-shape", summary="Provider needs fixed shapes")
 

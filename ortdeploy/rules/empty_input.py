@@ -15,7 +15,7 @@ from ortdeploy.diagnostics import Severity
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment
+    from ortdeploy.deployment.resolved import Deployment
 
 RULE = Rule(id="empty-input", summary="Input holds no row", severity=Severity.WARNING)
 

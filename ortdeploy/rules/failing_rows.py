@@ -14,7 +14,7 @@ from ortdeploy.diagnostics import Severity
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment
+    from ortdeploy.deployment.resolved import Deployment
 
 RULE = Rule(id="failing-rows", summary="First rows would fail", severity=Severity.WARNING)
 

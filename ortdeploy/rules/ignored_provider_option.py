@@ -17,7 +17,7 @@ from ortdeploy.providers.options import option_facts
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment
+    from ortdeploy.deployment.resolved import Deployment
 
 RULE = Rule(id="ignored-provider-option", summary="Provider option has no effect here", certainty=Certainty.MACHINE)
 

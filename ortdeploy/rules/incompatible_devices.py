@@ -21,7 +21,7 @@ from ortdeploy.providers.catalogue import CPU, find_provider
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment, ResolvedProvider
+    from ortdeploy.deployment.resolved import Deployment, ResolvedProvider
 
 RULE = Rule(id="incompatible-devices", summary="Devices cannot share a session", certainty=Certainty.MACHINE)
 

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ortdeploy.rules.protocol import Finding, Rule
-from ortdeploy.tensors import dimensions_agree, format_shape
+from ortdeploy.tensors.types import dimensions_agree, format_shape
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Binding, Deployment
+    from ortdeploy.deployment.resolved import Binding, Deployment
 
 RULE = Rule(id="input-shape-mismatch", summary="Rows do not have the input's shape")
 

@@ -15,7 +15,7 @@ from ortdeploy.manifest.spec import ALWAYS_COLUMNS
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment
+    from ortdeploy.deployment.resolved import Deployment
 
 RULE = Rule(id="missing-column", summary="No such column in the data")
 

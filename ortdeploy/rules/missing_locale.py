@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import Certainty
-from ortdeploy.facts import DEFAULT_LOCALE
+from ortdeploy.facts.host import DEFAULT_LOCALE
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment
-    from ortdeploy.facts import NodeFacts
+    from ortdeploy.deployment.resolved import Deployment
+    from ortdeploy.facts.models import NodeFacts
 
 RULE = Rule(id="missing-locale", summary="System lacks a locale that a node needs", certainty=Certainty.MACHINE)
 

@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import Certainty
-from ortdeploy.facts import EXTENSION_DOMAINS, EXTENSIONS, OPTIMUM
+from ortdeploy.facts.host import EXTENSION_DOMAINS, EXTENSIONS, OPTIMUM
 from ortdeploy.manifest.pipelines import DIFFUSION, walk
 from ortdeploy.operations.catalogue import OPERATIONS, PILLOW
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment
-    from ortdeploy.facts import Package
+    from ortdeploy.deployment.resolved import Deployment
+    from ortdeploy.facts.problems import Package
 
 RULE = Rule(id="missing-package", summary="A package is not installed", certainty=Certainty.MACHINE)
 

@@ -17,7 +17,7 @@ from ortdeploy.providers.catalogue import CPU
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment
+    from ortdeploy.deployment.resolved import Deployment
 
 RULE = Rule(
     id="mixed-provider-routes", summary="Plugin and built-in provider in one chain", certainty=Certainty.MACHINE

@@ -15,7 +15,7 @@ from ortdeploy.diagnostics import Certainty
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment
+    from ortdeploy.deployment.resolved import Deployment
 
 RULE = Rule(id="old-runtime", summary="ONNX Runtime is too old", certainty=Certainty.MACHINE)
 

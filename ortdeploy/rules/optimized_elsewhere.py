@@ -15,7 +15,7 @@ from ortdeploy.diagnostics import Severity
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment
+    from ortdeploy.deployment.resolved import Deployment
 
 RULE = Rule(id="optimized-elsewhere", summary="Model was optimized for one machine", severity=Severity.WARNING)
 

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import Certainty
 from ortdeploy.rules.protocol import Finding, Rule
-from ortdeploy.sizes import format_size
+from ortdeploy.units import format_size
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment
+    from ortdeploy.deployment.resolved import Deployment
 
 RULE = Rule(id="over-disk-limit", summary="More disk than there may be", certainty=Certainty.MACHINE)
 

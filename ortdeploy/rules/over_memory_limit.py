@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import Certainty
 from ortdeploy.rules.protocol import Finding, Rule
-from ortdeploy.sizes import format_size
+from ortdeploy.units import format_size
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment, ResolvedJob
-    from ortdeploy.facts import MemoryForecast
+    from ortdeploy.deployment.resolved import Deployment, ResolvedJob
+    from ortdeploy.facts.preflight import MemoryForecast
 
 RULE = Rule(id="over-memory-limit", summary="More memory than there may be", certainty=Certainty.MACHINE)
 

@@ -14,8 +14,8 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ortdeploy.files.object_store import is_url
 from ortdeploy.manifest.option_paths import find_option_paths
-from ortdeploy.objects import is_url
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment
+    from ortdeploy.deployment.resolved import Deployment
 
 RULE = Rule(id="pipeline-mismatch", summary="A wire of a pipeline does not fit")
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from ortdeploy.diagnostics import Certainty, Severity
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.rules.protocol import Finding, Rule
-from ortdeploy.shares import allowed_count
+from ortdeploy.units import allowed_count
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment
+    from ortdeploy.deployment.resolved import Deployment
 
 RULE = Rule(
     id="predicted-cpu-nodes",

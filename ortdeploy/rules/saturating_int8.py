@@ -19,8 +19,9 @@ from ortdeploy.providers.catalogue import CPU
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment, ResolvedModel
-    from ortdeploy.facts import MachineFacts, NodeFacts
+    from ortdeploy.deployment.resolved import Deployment, ResolvedModel
+    from ortdeploy.facts.host import MachineFacts
+    from ortdeploy.facts.models import NodeFacts
 
 RULE = Rule(
     id="saturating-int8",

@@ -16,7 +16,7 @@ from ortdeploy.diagnostics import Certainty
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment
+    from ortdeploy.deployment.resolved import Deployment
 
 RULE = Rule(id="several-runtimes", summary="More than one onnxruntime is installed", certainty=Certainty.MACHINE)
 

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ortdeploy.rules.protocol import Finding, Rule
-from ortdeploy.tensors import Shape, dimensions_agree, format_shape
+from ortdeploy.tensors.types import Shape, dimensions_agree, format_shape
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment
+    from ortdeploy.deployment.resolved import Deployment
 
 RULE = Rule(id="shape-mismatch", summary="Declared shape is not the model's")
 

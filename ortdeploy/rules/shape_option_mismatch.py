@@ -20,7 +20,7 @@ from ortdeploy.providers.shape_options import InputBounds, ShapeOptions, read_sh
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment, ResolvedJob, ResolvedModel
+    from ortdeploy.deployment.resolved import Deployment, ResolvedJob, ResolvedModel
     from ortdeploy.manifest.document import Path
 
 RULE = Rule(id="shape-option-mismatch", summary="Provider's input shapes do not fit")

@@ -14,9 +14,9 @@ How to fix: session: {config: {session.intra_op.allow_spinning: false}}, or one 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ortdeploy.deployment.threads import SPINNING
 from ortdeploy.diagnostics import Severity
 from ortdeploy.rules.protocol import Finding, Rule
-from ortdeploy.thread_budget import SPINNING
 
 if TYPE_CHECKING:
     from ortdeploy.manifest.spec import Spec

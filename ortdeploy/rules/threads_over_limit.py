@@ -15,8 +15,8 @@ How to fix: leave intra_op_num_threads out, raise the limit, or open fewer sessi
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ortdeploy.deployment.threads import threads_at_work
 from ortdeploy.rules.protocol import Finding, Rule
-from ortdeploy.thread_budget import threads_at_work
 
 if TYPE_CHECKING:
     from ortdeploy.manifest.spec import Spec

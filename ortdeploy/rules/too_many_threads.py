@@ -14,12 +14,12 @@ How to fix: set intra_op_num_threads to at most the number that the message name
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ortdeploy.deployment.threads import threads_at_work, threads_of_session, usable_cores, with_threads
 from ortdeploy.diagnostics import Certainty, Severity
 from ortdeploy.rules.protocol import Finding, Rule
-from ortdeploy.thread_budget import threads_at_work, threads_of_session, usable_cores, with_threads
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment
+    from ortdeploy.deployment.resolved import Deployment
 
 RULE = Rule(
     id="too-many-threads", summary="More threads than cores", severity=Severity.WARNING, certainty=Certainty.MACHINE

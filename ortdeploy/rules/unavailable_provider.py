@@ -17,7 +17,7 @@ from ortdeploy.providers.catalogue import Provider, find_provider, full_name
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment
+    from ortdeploy.deployment.resolved import Deployment
 
 RULE = Rule(id="unavailable-provider", summary="Execution provider not available", certainty=Certainty.MACHINE)
 

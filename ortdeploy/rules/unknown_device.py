@@ -16,7 +16,7 @@ from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment
+    from ortdeploy.deployment.resolved import Deployment
 
 RULE = Rule(id="unknown-device", summary="Provider has no such device", certainty=Certainty.MACHINE)
 

@@ -17,7 +17,7 @@ from ortdeploy.diagnostics import did_you_mean
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment
+    from ortdeploy.deployment.resolved import Deployment
 
 RULE = Rule(id="unknown-dimension", summary="Graph has no such dimension")
 

@@ -17,7 +17,7 @@ from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment
+    from ortdeploy.deployment.resolved import Deployment
 
 RULE = Rule(id="unknown-rank", summary="Provider needs shapes that the graph does not have", severity=Severity.WARNING)
 

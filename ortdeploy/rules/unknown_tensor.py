@@ -17,7 +17,7 @@ from ortdeploy.diagnostics import did_you_mean
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment, ResolvedJob, ResolvedModel
+    from ortdeploy.deployment.resolved import Deployment, ResolvedJob, ResolvedModel
 
 RULE = Rule(id="unknown-tensor", summary="Model has no such input or output")
 

@@ -16,8 +16,8 @@ from ortdeploy.diagnostics import Certainty
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment
-    from ortdeploy.facts import NodeFacts
+    from ortdeploy.deployment.resolved import Deployment
+    from ortdeploy.facts.models import NodeFacts
 
 RULE = Rule(id="unsupported-operator", summary="No provider can run a node", certainty=Certainty.MACHINE)
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment, ResolvedJob
-    from ortdeploy.facts import ValueFacts
+    from ortdeploy.deployment.resolved import Deployment, ResolvedJob
+    from ortdeploy.facts.models import ValueFacts
 
 RULE = Rule(id="unsupported-tensor", summary="Input or output that rows cannot carry")
 

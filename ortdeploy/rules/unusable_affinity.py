@@ -15,12 +15,12 @@ How to fix: write a group for each thread but the first, with processors that th
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ortdeploy.deployment.threads import threads_of_session, with_threads
 from ortdeploy.diagnostics import Certainty
 from ortdeploy.rules.protocol import Finding, Rule
-from ortdeploy.thread_budget import threads_of_session, with_threads
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment, ResolvedModel
+    from ortdeploy.deployment.resolved import Deployment, ResolvedModel
 
 RULE = Rule(id="unusable-affinity", summary="Thread affinities do not fit", certainty=Certainty.MACHINE)
 

@@ -14,9 +14,9 @@ How to fix: keep one of the two; for a model that runs in a pipeline, or on an a
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ortdeploy.deployment.threads import ON_THE_PROCESSOR
 from ortdeploy.providers.catalogue import full_name
 from ortdeploy.rules.protocol import Finding, Rule
-from ortdeploy.thread_budget import ON_THE_PROCESSOR
 
 if TYPE_CHECKING:
     from ortdeploy.manifest.document import Path

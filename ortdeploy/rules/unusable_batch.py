@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment, ResolvedJob
-    from ortdeploy.facts import BatchTrial
+    from ortdeploy.deployment.resolved import Deployment, ResolvedJob
+    from ortdeploy.facts.preflight import BatchTrial
 
 RULE = Rule(id="unusable-batch", summary="Graph cannot take so many rows at a time")
 

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ortdeploy.diagnostics import did_you_mean
-from ortdeploy.facts import FORMATS_WITH_GAPS
+from ortdeploy.facts.data import FORMATS_WITH_GAPS
 from ortdeploy.rules.protocol import Finding, Rule
-from ortdeploy.tensors import FLOATING
+from ortdeploy.tensors.types import FLOATING
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment, ResolvedJob
+    from ortdeploy.deployment.resolved import Deployment, ResolvedJob
 
 RULE = Rule(id="unusable-filler", summary="Value for missing ones that the column cannot have")
 

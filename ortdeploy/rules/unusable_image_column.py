@@ -16,8 +16,8 @@ from ortdeploy.diagnostics import did_you_mean
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment
-    from ortdeploy.tensors import TensorType
+    from ortdeploy.deployment.resolved import Deployment
+    from ortdeploy.tensors.types import TensorType
 
 RULE = Rule(id="unusable-image-column", summary="Not an image")
 

@@ -17,7 +17,7 @@ from ortdeploy.manifest.option_paths import find_option_paths
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment
+    from ortdeploy.deployment.resolved import Deployment
 
 RULE = Rule(id="unusable-option-path", summary="Option names a file that cannot be used")
 

@@ -17,7 +17,7 @@ from ortdeploy.diagnostics import Certainty
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment import Deployment
+    from ortdeploy.deployment.resolved import Deployment
 
 RULE = Rule(id="unwritable-output", summary="Output place cannot be written", certainty=Certainty.MACHINE)
 

@@ -7,9 +7,9 @@ import numpy as np
 import onnxruntime as ort
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.element_types import Array
-from ortdeploy.part_files import whole_path
+from ortdeploy.files.atomic import whole_path
 from ortdeploy.runtime.ort_values import from_array, to_array
+from ortdeploy.tensors.elements import Array
 
 
 def write_adapter(path: Path, arrays: Mapping[str, Array], *, adapter_version: int, model_version: int) -> None:

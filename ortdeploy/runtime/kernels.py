@@ -8,7 +8,7 @@ from typing import Any
 
 from onnxruntime.capi import _pybind_state
 
-from ortdeploy.facts import Kernel
+from ortdeploy.facts.host import Kernel
 
 
 def built_in_kernels() -> dict[str, dict[str, tuple[Kernel, ...]]]:

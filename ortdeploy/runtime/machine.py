@@ -4,8 +4,8 @@ import os
 import platform
 from pathlib import Path
 
-from ortdeploy.facts import MachineFacts
-from ortdeploy.memory import memory_of_the_group
+from ortdeploy.facts.host import MachineFacts
+from ortdeploy.process.memory import memory_of_the_group
 
 _FLAGS = (
     "amx_bf16", "amx_int8", "asimddp", "asimdhp", "avx", "avx2", "avx512_bf16", "avx512_fp16", "avx512_vnni", "avx512f",

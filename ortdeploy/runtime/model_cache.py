@@ -22,11 +22,10 @@ from typing import Any
 
 import onnxruntime as ort
 
-from ortdeploy.digest import file_digest
-from ortdeploy.digest_cache import DigestCache
-from ortdeploy.memory import WEIGHTS
-from ortdeploy.part_files import open_whole, sync_folder
-from ortdeploy.plan import OpenSession, PlannedProvider, PlannedSession
+from ortdeploy.files.atomic import open_whole, sync_folder
+from ortdeploy.files.digests import DigestCache, file_digest
+from ortdeploy.plan.steps import OpenSession, PlannedProvider, PlannedSession
+from ortdeploy.process.memory import WEIGHTS
 from ortdeploy.providers.catalogue import CPU, find_provider
 from ortdeploy.runtime.machine import probe_machine
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import onnxruntime as ort
 
-from ortdeploy.child import child_command
+from ortdeploy.process.child import child_command
 from ortdeploy.providers.catalogue import find_provider
 
 _SECONDS = 60

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from ortdeploy.element_types import numpy_dtype
-from ortdeploy.tensors import ELEMENT_NUMBERS, ELEMENT_TYPES, WIDER
+from ortdeploy.tensors.elements import numpy_dtype
+from ortdeploy.tensors.types import ELEMENT_NUMBERS, ELEMENT_TYPES, WIDER
 
 _BITS = {"uint4": 4, "int4": 4, "uint2": 2, "int2": 2}
 _TYPES = {f"tensor({ELEMENT_TYPES[name]})": name for name in WIDER}

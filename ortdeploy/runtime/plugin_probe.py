@@ -11,9 +11,9 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
-from ortdeploy.child import child_command
-from ortdeploy.facts import DeviceFacts, Kernel
-from ortdeploy.kernel_text import dump_kernels, parse_kernels
+from ortdeploy.facts.host import DeviceFacts, Kernel
+from ortdeploy.facts.kernel_text import dump_kernels, parse_kernels
+from ortdeploy.process.child import child_command
 
 _SECONDS = 60
 

@@ -11,7 +11,7 @@ from functools import cache
 import onnxruntime as ort
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.facts import DeviceFacts
+from ortdeploy.facts.host import DeviceFacts
 from ortdeploy.providers.catalogue import Provider
 
 

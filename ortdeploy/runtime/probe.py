@@ -9,13 +9,13 @@ from pathlib import Path
 
 import onnxruntime
 
-from ortdeploy.facts import DEFAULT_LOCALE, RuntimeFacts
+from ortdeploy.facts.host import DEFAULT_LOCALE, RuntimeFacts
 from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.runtime.kernels import built_in_kernels, known_attributes
-from ortdeploy.runtime.limits import find_limits
 from ortdeploy.runtime.native_library import loading_problem
 from ortdeploy.runtime.plugin_probe import probe_plugin
 from ortdeploy.runtime.plugins import find_library
+from ortdeploy.runtime.supported_versions import find_limits
 
 _EXTRAS = ("PIL", "onnxruntime_extensions", "optimum", "pyarrow", "tokenizers")
 

@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from ortdeploy.plan import LoadAdapter, OpenSession, PlannedSession
+from ortdeploy.plan.steps import LoadAdapter, OpenSession, PlannedSession
 
 Array = npt.NDArray[Any]
 

@@ -15,8 +15,7 @@ import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import EPFail, Fail, RuntimeException
 
 from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError, ProviderFailedError, TransientError
-from ortdeploy.element_types import numpy_dtype
-from ortdeploy.plan import LoadAdapter, OpenSession, PlannedProvider, PlannedSession
+from ortdeploy.plan.steps import LoadAdapter, OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.providers.options import serialise
 from ortdeploy.runtime.model_cache import CacheEntry, cache_options, maps_weights, reuse_options, took_nodes
@@ -24,7 +23,8 @@ from ortdeploy.runtime.native_library import preload
 from ortdeploy.runtime.ort_values import needs_ort_values, run_with_ort_values
 from ortdeploy.runtime.plugins import describe, ep_devices, register
 from ortdeploy.runtime.protocol import Array, Session
-from ortdeploy.tensors import ELEMENT_TYPES
+from ortdeploy.tensors.elements import numpy_dtype
+from ortdeploy.tensors.types import ELEMENT_TYPES
 
 _OPTIMIZATION = {
     "disable": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from ortdeploy.facts import Package
+from ortdeploy.facts.problems import Package
 from ortdeploy.sinks.protocol import Order, RowShape
 from ortdeploy.sinks.tables import TableSink, Writing, merge_tables
 

@@ -7,7 +7,7 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ortdeploy.facts import Package
+from ortdeploy.facts.problems import Package
 
 Column = npt.NDArray[Any] | list[Any]
 RowShape = tuple[int | None, ...] | None

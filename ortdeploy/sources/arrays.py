@@ -7,10 +7,13 @@ from typing import Protocol
 import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.facts import InputFacts, Problem
+from ortdeploy.facts.data import InputFacts
+from ortdeploy.facts.problems import Problem
+from ortdeploy.results.rows import Block
 from ortdeploy.sources.files import shown
-from ortdeploy.sources.protocol import Array, Block, Column, Wanted, constant, join, wanted_blocks
-from ortdeploy.tensors import ELEMENT_TYPES, ROWS, TensorType
+from ortdeploy.sources.protocol import Wanted, wanted_blocks
+from ortdeploy.tensors.columns import Array, Column, constant, join
+from ortdeploy.tensors.types import ELEMENT_TYPES, ROWS, TensorType
 
 COLUMN = "array"
 """The name of the one column of files that hold one array."""

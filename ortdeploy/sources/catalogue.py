@@ -4,13 +4,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ortdeploy.diagnostics import OrtdeployError, did_you_mean
-from ortdeploy.facts import InputFacts, KnownFile, Problem
-from ortdeploy.objects import fetched
+from ortdeploy.facts.data import InputFacts, KnownFile
+from ortdeploy.facts.problems import Problem
+from ortdeploy.files.object_store import fetched
 from ortdeploy.sources import arrow, csv, image, jsonl, npy, npz, parquet, pb, raw, text, wav
-from ortdeploy.sources.files import file_states, full_path, list_files, not_accounted_for, outside, shown, states_digest
+from ortdeploy.sources.files import (
+    file_states,
+    full_path,
+    list_files,
+    not_accounted_for,
+    outside,
+    shown,
+    states_digest,
+)
 from ortdeploy.sources.opened import format_suffix, is_compressed
 from ortdeploy.sources.protocol import SourceModule
-from ortdeploy.tensors import TensorType
+from ortdeploy.tensors.types import TensorType
 
 SOURCES: dict[str, SourceModule] = {
     "arrow": arrow,

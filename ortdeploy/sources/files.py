@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.facts import FileState, KnownFile
-from ortdeploy.objects import is_url, list_urls, shown_url, state_of
-from ortdeploy.places import is_file, is_folder
+from ortdeploy.facts.data import FileState, KnownFile
+from ortdeploy.files.names import is_file, is_folder
+from ortdeploy.files.object_store import is_url, list_urls, shown_url, state_of
 
 _MAGIC = "*?["
 

@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from ortdeploy.facts import InputFacts, Package
-from ortdeploy.sources.protocol import Array, Wanted
+from ortdeploy.facts.data import InputFacts
+from ortdeploy.facts.problems import Package
+from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.rows import FilePerRow, RawRow, RowError
-from ortdeploy.tensors import ROWS, TensorType
+from ortdeploy.tensors.columns import Array
+from ortdeploy.tensors.types import ROWS, TensorType
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 FIRST_ROWS = 4

@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from ortdeploy.facts import InputFacts, Problem
+from ortdeploy.facts.data import InputFacts
+from ortdeploy.facts.problems import Problem
+from ortdeploy.results.rows import Block
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.opened import open_binary
-from ortdeploy.sources.protocol import Block, Wanted
+from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.rows import RawRow, RowError, block_rows
-from ortdeploy.tensors import ROWS, TensorType
+from ortdeploy.tensors.types import ROWS, TensorType
 
 SUFFIXES = (".jsonl", ".ndjson")
 FIRST_ROWS = 64

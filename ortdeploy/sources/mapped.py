@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from ortdeploy.sources.arrays import COLUMN, ArraysError, ArraySource, Rows
-from ortdeploy.sources.protocol import Array, Wanted
+from ortdeploy.sources.protocol import Wanted
+from ortdeploy.tensors.columns import Array
 
 BLOCK_BYTES = 4 * 1024 * 1024
 """How much of a file is read at once; any number of whole requests."""

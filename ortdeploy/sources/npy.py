@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from ortdeploy.archives import map_npy
-from ortdeploy.facts import InputFacts
+from ortdeploy.facts.data import InputFacts
+from ortdeploy.files.numpy_files import map_npy
 from ortdeploy.sources.arrays import ArraySource, as_rows, probe_arrays
 from ortdeploy.sources.mapped import open_mapped
-from ortdeploy.sources.protocol import Array, Wanted
+from ortdeploy.sources.protocol import Wanted
+from ortdeploy.tensors.columns import Array
 
 SUFFIXES = (".npy",)
 FIRST_ROWS = 64

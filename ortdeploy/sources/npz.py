@@ -4,11 +4,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from ortdeploy.archives import read_npz
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.facts import InputFacts, Problem
+from ortdeploy.facts.data import InputFacts
+from ortdeploy.facts.problems import Problem
+from ortdeploy.files.numpy_files import read_npz
 from ortdeploy.sources.arrays import ArraysError, ArraySource, as_rows, tensor_type
-from ortdeploy.sources.protocol import Array, Wanted
+from ortdeploy.sources.protocol import Wanted
+from ortdeploy.tensors.columns import Array
 
 SUFFIXES = (".npz",)
 FIRST_ROWS = 64

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from ortdeploy.facts import InputFacts
+from ortdeploy.facts.data import InputFacts
 from ortdeploy.sources import tables
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.tables import Table, TableError, TableSource, probe_tables

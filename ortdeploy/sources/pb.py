@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from ortdeploy.facts import InputFacts
+from ortdeploy.facts.data import InputFacts
 from ortdeploy.files.onnx_data import read_tensor
 from ortdeploy.sources.arrays import COLUMN, ArraysError, ArraySource, as_rows, probe_arrays
-from ortdeploy.sources.protocol import Array, Wanted
+from ortdeploy.sources.protocol import Wanted
+from ortdeploy.tensors.columns import Array
 
 SUFFIXES = (".pb",)
 FIRST_ROWS = 64

@@ -7,79 +7,12 @@ row for each that could not. Memory is flat: a source holds one block, and files
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Any, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-from ortdeploy.facts import InputFacts, Package
-from ortdeploy.tensors import TensorType
-
-Array = npt.NDArray[Any]
-Column = Array | list[Any]
-"""An array with the rows first; or a list with one array or value per row, where rows differ in shape."""
-
-
-def pick(column: Column, places: Sequence[int]) -> Column:
-    """Return some rows of a column, in the order of their places."""
-    return column[list(places)] if isinstance(column, np.ndarray) else [column[place] for place in places]
-
-
-def constant(value: str, rows: int) -> Array:
-    """Return a column of one value for all rows, which takes the room of one: its stride is 0."""
-    one = np.empty(1, dtype=object)
-    one[0] = value
-    return np.broadcast_to(one, rows)
-
-
-def join(columns: Sequence[Column]) -> Column:
-    """Return columns one after the other: an array where all are arrays of like rows, else a list of their rows."""
-    arrays = [column for column in columns if isinstance(column, np.ndarray)]
-    if len(arrays) == len(columns) and _are_alike(arrays):
-        return np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
-    return [row for column in columns for row in column]
-
-
-def _are_alike(arrays: Sequence[Array]) -> bool:
-    """Tell whether arrays have rows of one shape and one kind; there may be hundreds, mostly of the same shape."""
-    shapes = {shape[1:] for shape in set(map(attrgetter("shape"), arrays))}
-    kinds = {dtype.kind for dtype in set(map(attrgetter("dtype"), arrays))}
-    return len(shapes) == len(kinds) == 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailedRow:
-    """A row that gave no result: where it came from, in which stage it failed, and why."""
-
-    row: int
-    source: str
-    stage: str
-    code: str
-    message: str
-    key: Mapping[str, Any] = field(default_factory=dict)
-    attempts: int = 1
-
-
-@dataclass(slots=True, kw_only=True)
-class Block:
-    """Rows `start` to `start + count` of the job; `rows` are the numbers of those that `columns` hold.
-
-    `places` say of each of them where it stands, where its file has lines.
-    """
-
-    start: int
-    count: int
-    rows: Sequence[int]
-    columns: dict[str, Column]
-    failed: list[FailedRow]
-    places: Sequence[str] = ()
-
-    def source(self, index: int) -> str:
-        """Return where the row at this index of the columns came from: its file, with the line where there is one."""
-        if self.places:
-            return self.places[index]
-        return str(self.columns["path"][index]) if "path" in self.columns else f"row {self.rows[index]}"
+from ortdeploy.facts.data import InputFacts
+from ortdeploy.facts.problems import Package
+from ortdeploy.results.rows import Block
+from ortdeploy.tensors.types import TensorType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,12 +12,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ortdeploy.element_types import numpy_dtype
-from ortdeploy.facts import InputFacts, Problem
+from ortdeploy.facts.data import InputFacts
+from ortdeploy.facts.problems import Problem
 from ortdeploy.sources.arrays import ArraysError, ArraySource, probe_arrays
 from ortdeploy.sources.mapped import open_mapped
-from ortdeploy.sources.protocol import Array, Wanted
-from ortdeploy.tensors import TensorType
+from ortdeploy.sources.protocol import Wanted
+from ortdeploy.tensors.columns import Array
+from ortdeploy.tensors.elements import numpy_dtype
+from ortdeploy.tensors.types import TensorType
 
 SUFFIXES = (".raw", ".bin")
 FIRST_ROWS = 64

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from ortdeploy.results.rows import Block, FailedRow
 from ortdeploy.retries import try_again
 from ortdeploy.sources.files import shown
-from ortdeploy.sources.protocol import Array, Block, Column, FailedRow, Wanted, pieces_of
-from ortdeploy.tensors import FLOATING, INTEGERS
+from ortdeploy.sources.protocol import Wanted, pieces_of
+from ortdeploy.tensors.columns import Array, Column
+from ortdeploy.tensors.types import FLOATING, INTEGERS
 
 
 class RowError(Exception):

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.facts import InputFacts, Package, Problem
+from ortdeploy.facts.data import InputFacts
+from ortdeploy.facts.problems import Package, Problem
+from ortdeploy.results.rows import Block, FailedRow
 from ortdeploy.sources.files import shown
-from ortdeploy.sources.protocol import Array, Block, Column, FailedRow, Wanted, constant, join, pick, wanted_blocks
-from ortdeploy.tensors import ELEMENT_TYPES, ROWS, TensorType
+from ortdeploy.sources.protocol import Wanted, wanted_blocks
+from ortdeploy.tensors.columns import Array, Column, constant, join, pick
+from ortdeploy.tensors.types import ELEMENT_TYPES, ROWS, TensorType
 
 if TYPE_CHECKING:
     import pyarrow as pa

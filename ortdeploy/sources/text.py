@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from ortdeploy.facts import InputFacts
+from ortdeploy.facts.data import InputFacts
+from ortdeploy.results.rows import Block
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.opened import open_binary
-from ortdeploy.sources.protocol import Block, Wanted
+from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.rows import RawRow, RowError, block_rows
-from ortdeploy.tensors import ROWS, TensorType
+from ortdeploy.tensors.types import ROWS, TensorType
 
 SUFFIXES = (".txt",)
 FIRST_ROWS = 64

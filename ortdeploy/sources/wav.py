@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from ortdeploy.facts import InputFacts, Problem
-from ortdeploy.sources.protocol import Array, Wanted
+from ortdeploy.facts.data import InputFacts
+from ortdeploy.facts.problems import Problem
+from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.rows import FilePerRow, RowError
-from ortdeploy.tensors import ROWS, TensorType
+from ortdeploy.tensors.columns import Array
+from ortdeploy.tensors.types import ROWS, TensorType
 
 SUFFIXES = (".wav",)
 FIRST_ROWS = 4

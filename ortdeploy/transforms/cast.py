@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from ortdeploy.element_types import narrowed
-from ortdeploy.tensors import FLOATING, INTEGERS, WIDER, TensorType
+from ortdeploy.tensors.elements import narrowed
+from ortdeploy.tensors.types import FLOATING, INTEGERS, WIDER, TensorType
 from ortdeploy.transforms.protocol import Apply, Array, Options
 
 

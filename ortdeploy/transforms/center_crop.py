@@ -1,7 +1,7 @@
 """`center_crop: [HEIGHT, WIDTH]` — the middle of each image; a smaller image is an error."""
 
-from ortdeploy.tensors import TensorType
-from ortdeploy.transforms.protocol import Apply, Array, InapplicableError, Options, image_axes, resized
+from ortdeploy.tensors.types import InapplicableError, TensorType
+from ortdeploy.transforms.protocol import Apply, Array, Options, image_axes, resized
 
 
 def infer(options: Options, tensor: TensorType) -> tuple[TensorType, ...]:

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ortdeploy.tensors import TensorType
-from ortdeploy.transforms.protocol import Apply, InapplicableError, Options
+from ortdeploy.tensors.types import InapplicableError, TensorType
+from ortdeploy.transforms.protocol import Apply, Options
 
 
 def infer(options: Options, tensor: TensorType) -> tuple[TensorType, ...]:

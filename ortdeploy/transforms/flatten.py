@@ -2,7 +2,7 @@
 
 import math
 
-from ortdeploy.tensors import TensorType
+from ortdeploy.tensors.types import TensorType
 from ortdeploy.transforms.protocol import Apply, Options
 
 

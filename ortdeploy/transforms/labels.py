@@ -5,8 +5,8 @@ The plan carries the labels themselves under `lines`, so that a file that change
 
 import numpy as np
 
-from ortdeploy.tensors import INTEGERS, TensorType
-from ortdeploy.transforms.protocol import Apply, Array, InapplicableError, Options
+from ortdeploy.tensors.types import INTEGERS, InapplicableError, TensorType
+from ortdeploy.transforms.protocol import Apply, Array, Options
 
 
 def infer(options: Options, tensor: TensorType) -> tuple[TensorType, ...]:  # noqa: ARG001  labels have no type

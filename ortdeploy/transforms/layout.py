@@ -5,8 +5,8 @@ Images are read as NHWC. Other arrays say what they are with `from:`, for a shap
 
 import numpy as np
 
-from ortdeploy.tensors import TensorType
-from ortdeploy.transforms.protocol import Apply, InapplicableError, Options, image_axes
+from ortdeploy.tensors.types import InapplicableError, TensorType
+from ortdeploy.transforms.protocol import Apply, Options, image_axes
 
 _TO_NCHW = (0, 3, 1, 2)
 _TO_NHWC = (0, 2, 3, 1)

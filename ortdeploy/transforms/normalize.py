@@ -2,11 +2,10 @@
 
 import numpy as np
 
-from ortdeploy.tensors import TensorType
+from ortdeploy.tensors.types import InapplicableError, TensorType
 from ortdeploy.transforms.protocol import (
     Apply,
     Array,
-    InapplicableError,
     Options,
     as_floating,
     floating_type,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ortdeploy.tensors import TensorType
+from ortdeploy.tensors.types import TensorType
 from ortdeploy.transforms.protocol import Apply, Array, Options, image_axes, resized
 
 

@@ -10,16 +10,12 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ortdeploy.tensors import Shape, TensorType
+from ortdeploy.tensors.types import InapplicableError, Shape, TensorType
 
 Array = npt.NDArray[Any]
 Options = Mapping[str, Any]
 Apply = Callable[[Array], tuple[Array, ...]]
 """Rows in, rows out; as many arrays as `infer` returned types."""
-
-
-class InapplicableError(Exception):
-    """The step cannot take a tensor of this type; the text says why, in a sentence without its full stop."""
 
 
 class Transform(Protocol):

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ortdeploy.tensors import TensorType
-from ortdeploy.transforms.protocol import Apply, Array, InapplicableError, Options, need_nhwc, resized
+from ortdeploy.tensors.types import InapplicableError, TensorType
+from ortdeploy.transforms.protocol import Apply, Array, Options, need_nhwc, resized
 
 
 def infer(options: Options, tensor: TensorType) -> tuple[TensorType, ...]:

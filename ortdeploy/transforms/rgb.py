@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ortdeploy.tensors import TensorType
-from ortdeploy.transforms.protocol import Apply, Array, InapplicableError, Options, image_axes, resized
+from ortdeploy.tensors.types import InapplicableError, TensorType
+from ortdeploy.transforms.protocol import Apply, Array, Options, image_axes, resized
 
 
 def infer(options: Options, tensor: TensorType) -> tuple[TensorType, ...]:  # noqa: ARG001  it has no options

@@ -2,16 +2,8 @@
 
 import numpy as np
 
-from ortdeploy.tensors import TensorType
-from ortdeploy.transforms.protocol import (
-    Apply,
-    Array,
-    InapplicableError,
-    Options,
-    as_floating,
-    floating_type,
-    need_numeric,
-)
+from ortdeploy.tensors.types import InapplicableError, TensorType
+from ortdeploy.transforms.protocol import Apply, Array, Options, as_floating, floating_type, need_numeric
 
 
 def infer(options: Options, tensor: TensorType) -> tuple[TensorType, ...]:  # noqa: ARG001  it has no options

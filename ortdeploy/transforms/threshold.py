@@ -1,6 +1,6 @@
 """`threshold: COLUMN, at: LIMIT, as: NAME` — whether each value is at least the limit."""
 
-from ortdeploy.tensors import TensorType
+from ortdeploy.tensors.types import TensorType
 from ortdeploy.transforms.protocol import Apply, Options, need_numeric
 
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ortdeploy.tensors import TensorType
-from ortdeploy.transforms.protocol import Apply, Array, InapplicableError, Options, need_numeric
+from ortdeploy.tensors.types import InapplicableError, TensorType
+from ortdeploy.transforms.protocol import Apply, Array, Options, need_numeric
 
 
 def infer(options: Options, tensor: TensorType) -> tuple[TensorType, ...]:

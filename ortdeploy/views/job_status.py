@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ortdeploy.ledger import OutputRecord
+    from ortdeploy.ledger.ledger import OutputRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

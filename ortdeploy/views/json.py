@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from ortdeploy.diagnostics import Diagnostic
 
 if TYPE_CHECKING:
-    from ortdeploy.check_run import CheckResult
-    from ortdeploy.facts import AdapterFacts
-    from ortdeploy.plan import Plan
-    from ortdeploy.probe import Digested
-    from ortdeploy.results import JobResult
+    from ortdeploy.checks.run import CheckResult
+    from ortdeploy.facts.models import AdapterFacts
+    from ortdeploy.plan.steps import Plan
+    from ortdeploy.planning.lock import Digested
+    from ortdeploy.results.results import JobResult
     from ortdeploy.views.job_status import JobStatus
 
 FORMAT_VERSION = 1
@@ -115,7 +115,7 @@ def _diagnostics(diagnostics: Sequence[Diagnostic]) -> list[dict[str, Any]]:
 def _steps(plans: "Sequence[Plan]") -> list[dict[str, Any]]:
     if not plans:
         return []
-    from ortdeploy.plan_file import encode  # noqa: PLC0415  only who has plans needs it
+    from ortdeploy.plan.plan_file import encode  # noqa: PLC0415  only who has plans needs it
 
     return [
         {"deployment": plan.deployment, "manifest": plan.manifest, **encode(step)}

@@ -5,7 +5,7 @@ from typing import Any, TextIO
 
 import structlog
 
-from ortdeploy.timing import Pace
+from ortdeploy.durations import Pace
 
 log = structlog.get_logger()
 

@@ -6,16 +6,25 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from ortdeploy.diagnostics import Certainty, Diagnostic, Severity
-from ortdeploy.masking import masked
-from ortdeploy.sizes import format_size
-from ortdeploy.tensors import format_shape
+from ortdeploy.redaction import masked
+from ortdeploy.tensors.types import format_shape
+from ortdeploy.units import format_size
 
 if TYPE_CHECKING:
-    from ortdeploy.check_run import CheckResult
-    from ortdeploy.facts import AdapterFacts, MemoryForecast
-    from ortdeploy.plan import FinishedJob, LoadAdapter, OpenSession, Plan, PlannedInput, PlannedProvider, RunJob
-    from ortdeploy.probe import Digested
-    from ortdeploy.results import JobResult
+    from ortdeploy.checks.run import CheckResult
+    from ortdeploy.facts.models import AdapterFacts
+    from ortdeploy.facts.preflight import MemoryForecast
+    from ortdeploy.plan.steps import (
+        FinishedJob,
+        LoadAdapter,
+        OpenSession,
+        Plan,
+        PlannedInput,
+        PlannedProvider,
+        RunJob,
+    )
+    from ortdeploy.planning.lock import Digested
+    from ortdeploy.results.results import JobResult
     from ortdeploy.views.job_status import JobStatus
 
 _BOLD, _RED, _YELLOW, _GREEN, _RESET = "\x1b[1m", "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[0m"

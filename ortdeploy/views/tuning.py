@@ -3,13 +3,13 @@
 from html import escape
 from typing import TYPE_CHECKING
 
-from ortdeploy.sizes import format_size
-from ortdeploy.tuning import AS_IT_IS
+from ortdeploy.tuning.search import AS_IT_IS
+from ortdeploy.units import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ortdeploy.tuning import Trial
+    from ortdeploy.tuning.search import Trial
 
 _STYLE = (
     "body{font:15px system-ui;margin:2rem;color:#222}table{border-collapse:collapse}td,th{padding:.3rem .8rem;"

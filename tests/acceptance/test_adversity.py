@@ -17,8 +17,9 @@ from onnx import save as save_model
 from support.fakes import FakeRuntime, double
 from support.models import scale_model
 
-from ortdeploy import job_run, ledger
-from ortdeploy.results import Status
+from ortdeploy.ledger import ledger
+from ortdeploy.results.results import Status
+from ortdeploy.running import job as job_run
 
 
 def mount(folder: Path, options: str) -> bool:
@@ -148,7 +149,7 @@ import numpy, onnxruntime
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 limit = used + {more} * 2**20
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-from ortdeploy.cli import main
+from ortdeploy.cli.main import main
 sys.exit(main(["apply", "m.yaml"]))
 """
 

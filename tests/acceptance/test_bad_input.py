@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from PIL import Image
 from support.models import gather_model, scale_model
 
-from ortdeploy import workflow
-from ortdeploy.cli import main
-from ortdeploy.ledger import FILE
+from ortdeploy.cli.main import main
+from ortdeploy.ledger.ledger import FILE
+from ortdeploy.planning import workflow
 
 Break = Callable[[Path], None]
 
@@ -275,7 +275,7 @@ def test_a_place_that_cannot_be_written_is_refused(cli: Cli, deployment: Path) -
 
 def test_a_read_only_place_is_refused_by_plan(cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Root may write everywhere, so the system's answer stands in for a folder that this user may not write."""
-    monkeypatch.setattr("ortdeploy.probe.os.access", lambda _path, _mode: False)
+    monkeypatch.setattr("ortdeploy.planning.probe.os.access", lambda _path, _mode: False)
     result = cli("plan", deployment / "m.yaml")
     assert result.code == 1
     assert "error[unwritable-output]" in result.out
@@ -288,7 +288,7 @@ def test_a_full_disk_is_an_error_and_loses_nothing(deployment: Path) -> None:
     (deployment / "m.yaml").write_text(MANIFEST.replace("format: jsonl", "format: jsonl, rows_per_part: 1000"))
     script = (
         "import resource, signal, sys\n"
-        "from ortdeploy.cli import main\n"
+        "from ortdeploy.cli.main import main\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))\n"
         "sys.exit(main(['apply', 'm.yaml']))\n"
@@ -318,7 +318,7 @@ def test_an_input_that_vanishes_after_the_plan_is_an_error(
         (deployment / "data.npy").unlink()
         return planned
 
-    monkeypatch.setattr("ortdeploy.commands.apply.plan_manifests", plan_then_lose)
+    monkeypatch.setattr("ortdeploy.cli.commands.apply.plan_manifests", plan_then_lose)
     result = cli("apply", deployment / "m.yaml")
     assert result.code == 1
     assert "data.npy cannot be read: No such file" in result.out

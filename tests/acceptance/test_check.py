@@ -11,9 +11,9 @@ from onnx import TensorProto, helper, numpy_helper
 from support.models import lora_model, make_adapter, save_model, scale_model
 from support.plugins import needs_qnn
 
-from ortdeploy.check_run import CheckResult
-from ortdeploy.commands.check import run_checks
-from ortdeploy.golden import difference
+from ortdeploy.checks.golden import difference
+from ortdeploy.checks.run import CheckResult
+from ortdeploy.cli.commands.check import run_checks
 
 MANIFEST = """\
 version: 1
@@ -249,7 +249,7 @@ def test_a_child_that_is_gone_is_an_error_of_the_session_that_it_ran(
 ) -> None:
     write_pb(folder / "checks", 0, input_0=X, output_0=X * 2)
     script = "echo '{\"ended\": 0}'; kill -6 $$"
-    monkeypatch.setattr("ortdeploy.commands.check.child_command", lambda _module: ["/bin/sh", "-c", script])
+    monkeypatch.setattr("ortdeploy.cli.commands.check.child_command", lambda _module: ["/bin/sh", "-c", script])
     (only,) = results(cli, folder)
     assert (only.status, only.message) == ("error", "the process that ran it was ended by SIGABRT")
     assert list(run_checks(())) == []

@@ -22,11 +22,11 @@ from jsonschema import Draft202012Validator
 from pyarrow import parquet
 from support.models import lora_model, make_adapter, save_model, scale_model
 
-from ortdeploy import probe
-from ortdeploy.arguments import COMMANDS
-from ortdeploy.ledger import open_ledger
-from ortdeploy.live import Live
-from ortdeploy.output_lock import hold_output
+from ortdeploy.cli.arguments import COMMANDS
+from ortdeploy.ledger.ledger import open_ledger
+from ortdeploy.ledger.live_progress import Live
+from ortdeploy.ledger.output_lock import hold_output
+from ortdeploy.planning import probe
 
 
 def test_apply_plans_runs_and_then_has_nothing_to_do(cli: Cli, deployment: Path) -> None:
@@ -285,7 +285,7 @@ def test_a_bug_says_so_with_versions(cli: Cli, deployment: Path, monkeypatch: py
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("ortdeploy.commands.validate.validate", broken)
+    monkeypatch.setattr("ortdeploy.cli.commands.validate.validate", broken)
     result = cli("validate", deployment)
     assert result.code == 3
     assert "this is a bug of ortdeploy" in result.err
@@ -315,7 +315,7 @@ def test_completion(cli: Cli, shell: str) -> None:
 
 def test_validate_and_help_import_no_heavy_packages(deployment: Path) -> None:
     script = (
-        "import sys; from ortdeploy.cli import main\n"
+        "import sys; from ortdeploy.cli.main import main\n"
         f"code = main(['validate', {str(deployment)!r}]); main(['--help']); main(['schema'])\n"
         "heavy = {'onnxruntime', 'onnx', 'numpy', 'structlog', 'PIL', 'tqdm'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else code)"

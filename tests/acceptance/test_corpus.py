@@ -14,8 +14,8 @@ import pytest
 from conftest import run_process
 from onnx.backend.test.case.node import collect_testcases
 
+from ortdeploy.checks.golden import difference
 from ortdeploy.files.onnx_data import KINDS
-from ortdeploy.golden import difference
 from ortdeploy.graph.model import kind_of
 
 MISSED = 5

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from conftest import MANIFEST, REPOSITORY, Cli
 
-from ortdeploy import memory
-from ortdeploy.device_file import dump_device, load_device
-from ortdeploy.facts import MachineFacts
+from ortdeploy.facts.host import MachineFacts
 from ortdeploy.manifest.document import parse_document
+from ortdeploy.planning.device_file import dump_device, load_device
+from ortdeploy.process import memory
 from ortdeploy.runtime import machine
 from ortdeploy.runtime.machine import probe_machine
 from ortdeploy.runtime.probe import probe_runtime

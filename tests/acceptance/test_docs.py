@@ -15,7 +15,7 @@ import pytest
 from conftest import REPOSITORY, Cli
 from support.render_readme import run
 
-from ortdeploy.arguments import COMMANDS
+from ortdeploy.cli.arguments import COMMANDS
 from ortdeploy.manifest.document import parse_document
 from ortdeploy.schemas import schema_text
 
@@ -146,7 +146,7 @@ def test_a_wheel_carries_the_schemas_and_validates(tmp_path: Path) -> None:
     done = subprocess.run(build, capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = tmp_path.glob("*.whl")
-    script = "from ortdeploy.cli import main; import ortdeploy.schemas as s; print(s.__file__); raise SystemExit(main(['validate', 'm.yaml']))"
+    script = "from ortdeploy.cli.main import main; import ortdeploy.schemas as s; print(s.__file__); raise SystemExit(main(['validate', 'm.yaml']))"
     (tmp_path / "m.yaml").write_text("version: 1\nmodels: {m: {path: m.onnx}}\n")
     env = {**os.environ, "PYTHONPATH": str(wheel.with_suffix(""))}
     shutil.unpack_archive(wheel, wheel.with_suffix(""), format="zip")

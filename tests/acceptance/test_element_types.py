@@ -12,8 +12,8 @@ from conftest import Cli
 from onnx import TensorProto, helper
 from support.models import save_model
 
-from ortdeploy.element_types import narrowed, numpy_dtype
-from ortdeploy.tensors import ELEMENT_TYPES, WIDER
+from ortdeploy.tensors.elements import narrowed, numpy_dtype
+from ortdeploy.tensors.types import ELEMENT_TYPES, WIDER
 
 MANIFEST = """\
 version: 1

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.models import make_adapter, scale_model
 
-from ortdeploy.digest import file_digest
+from ortdeploy.files.digests import file_digest
 from ortdeploy.manifest.document import parse_document
 from ortdeploy.manifest.rewrite import set_beside
 

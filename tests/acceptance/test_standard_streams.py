@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from conftest import MANIFEST, Cli, read_rows, run_process
 
-from ortdeploy.standard_streams import LastingFile, failure_of, lasting
+from ortdeploy.cli.streams import LastingFile, failure_of, lasting
 
 FULL = Path("/dev/full")
 needs_full = pytest.mark.skipif(not FULL.exists(), reason="only Linux has a device that is always full")
@@ -138,7 +138,7 @@ def test_too_few_files_are_told_whatever_was_to_be_opened(deployment: Path, file
 def test_what_the_machine_lacks_is_no_bug(
     cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
 ) -> None:
-    monkeypatch.setattr("ortdeploy.commands.validate.run", Mock(side_effect=error))
+    monkeypatch.setattr("ortdeploy.cli.commands.validate.run", Mock(side_effect=error))
     result = cli("validate", deployment / "m.yaml")
     assert result.code == 1
     assert result.err.startswith(f"ortdeploy: {said}")

@@ -9,7 +9,7 @@ from support.specs import make_spec
 
 from ortdeploy.manifest.document import parse_document
 from ortdeploy.manifest.write import block
-from ortdeploy.tuning import Bounds, Search, Setting, Trial, as_plain, from_plain, overlay_of
+from ortdeploy.tuning.search import Bounds, Search, Setting, Trial, as_plain, from_plain, overlay_of
 
 MANIFEST = """\
 version: 1

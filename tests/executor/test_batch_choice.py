@@ -11,13 +11,13 @@ from executor.test_executor import plan_for, rows, save
 from structlog.testing import capture_logs
 from support.fakes import Counter, FakeRuntime, double
 
-from ortdeploy.batch_choice import SIZES
-from ortdeploy.choices import FILE, Choices
+from ortdeploy.autotune.batch_size import SIZES
+from ortdeploy.autotune.remembered import FILE, Choices
 from ortdeploy.diagnostics import OutOfMemoryError
-from ortdeploy.executor import Execution
-from ortdeploy.ledger import open_ledger, read_outputs
-from ortdeploy.plan import Plan, RunJob
-from ortdeploy.results import JobResult, Status
+from ortdeploy.ledger.ledger import open_ledger, read_outputs
+from ortdeploy.plan.steps import Plan, RunJob
+from ortdeploy.results.results import JobResult, Status
+from ortdeploy.running.executor import Execution
 
 FIXED = 0.002  # seconds that every run takes, however many rows it has
 

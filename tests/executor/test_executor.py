@@ -17,16 +17,17 @@ from support.facts import make_facts
 from support.fakes import Counter, FakeRuntime, double, refuse_negative
 from support.specs import make_spec
 
-from ortdeploy.deployment import resolve
+from ortdeploy.deployment.resolve import resolve
 from ortdeploy.diagnostics import ProviderFailedError
-from ortdeploy.executor import Execution
-from ortdeploy.facts import Facts
-from ortdeploy.ledger import open_ledger, read_outputs
-from ortdeploy.plan import OpenSession, Plan, RunJob, make_plan
-from ortdeploy.report import FAILED, REPORT
-from ortdeploy.results import JobResult, Status
+from ortdeploy.facts.facts import Facts
+from ortdeploy.ledger.ledger import open_ledger, read_outputs
+from ortdeploy.plan.steps import OpenSession, Plan, RunJob
+from ortdeploy.planning.make.plan import make_plan
+from ortdeploy.results.results import JobResult, Status
 from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, load_rules
 from ortdeploy.rules.protocol import check_rules
+from ortdeploy.running.executor import Execution
+from ortdeploy.running.report import FAILED, REPORT
 from ortdeploy.sources.files import file_states
 
 MANIFEST = """\

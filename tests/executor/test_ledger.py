@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from ortdeploy.diagnostics import LockedError, OrtdeployError
-from ortdeploy.ledger import FILE, Part, open_ledger, output_key, read_outputs
-from ortdeploy.output_lock import hold_output, is_live
-from ortdeploy.part_files import open_whole, remove_temporaries
-from ortdeploy.sources.protocol import FailedRow
-from ortdeploy.timing import Histogram
+from ortdeploy.durations import Histogram
+from ortdeploy.files.atomic import open_whole, remove_temporaries
+from ortdeploy.ledger.ledger import FILE, Part, open_ledger, output_key, read_outputs
+from ortdeploy.ledger.output_lock import hold_output, is_live
+from ortdeploy.results.rows import FailedRow
 
 PART = Part(number=0, start=0, rows=3, committed=2, failed=1, skipped=0, file="part-00000.csv", bytes=9)
 BAD = FailedRow(row=1, source="a.csv:2", stage="read", code="empty-value", message="no", key={"id": 7})

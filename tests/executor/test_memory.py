@@ -8,9 +8,10 @@ from executor.test_executor import execute, plan_for, rows, save
 from structlog.testing import capture_logs
 from support.fakes import FakeRuntime, double
 
-from ortdeploy import memory, memory_watch
-from ortdeploy.plan import Plan, RunJob
-from ortdeploy.results import Status
+from ortdeploy.plan.steps import Plan, RunJob
+from ortdeploy.process import memory
+from ortdeploy.process import memory_limit as memory_watch
+from ortdeploy.results.results import Status
 
 LIMIT = 1000
 

@@ -12,7 +12,7 @@ from support.models import scale_model
 
 fsspec = pytest.importorskip("fsspec")
 
-from ortdeploy.objects import Fetched, fetched, is_url, mirror_of  # noqa: E402  after the package that it needs
+from ortdeploy.files.object_store import Fetched, fetched, is_url, mirror_of  # noqa: E402  after the package that it needs
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import pytest
 from support.fakes import FakeSession, double
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.placement import check_placement
-from ortdeploy.plan import OpenSession, PlannedProvider, PlannedSession
+from ortdeploy.plan.steps import OpenSession, PlannedProvider, PlannedSession
+from ortdeploy.sessions.placement import check_placement
 
 CPU, QNN, CUDA = "CPUExecutionProvider", "QNNExecutionProvider", "CUDAExecutionProvider"
 

@@ -18,8 +18,8 @@ from executor.test_executor import execute, plan_for, save
 from executor.test_retry import retrying
 from support.fakes import FakeRuntime, double, refuse_negative
 
-from ortdeploy.ledger import FILE, Ledger
-from ortdeploy.plan import Plan
+from ortdeploy.ledger.ledger import FILE, Ledger
+from ortdeploy.plan.steps import Plan
 
 ROWS = 60
 

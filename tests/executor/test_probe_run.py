@@ -8,14 +8,15 @@ from support.facts import make_facts
 from support.fakes import FakeSession, double, refuse_negative
 from support.specs import make_spec
 
-from ortdeploy.deployment import resolve
+from ortdeploy.deployment.resolve import resolve
 from ortdeploy.diagnostics import ProviderFailedError
-from ortdeploy.plan import Plan, RunJob, make_plan
-from ortdeploy.probe_run import ProbeRun
-from ortdeploy.rows import Prepared, RowRunner
+from ortdeploy.plan.steps import Plan, RunJob
+from ortdeploy.planning.make.plan import make_plan
+from ortdeploy.results.rows import Block
+from ortdeploy.running.row_runner import Prepared, RowRunner
 from ortdeploy.runtime.protocol import Array
-from ortdeploy.session_runs import _equal
-from ortdeploy.sources.protocol import Block
+from ortdeploy.sessions.cpu_comparison import ProbeRun
+from ortdeploy.sessions.runs import _equal
 
 PROBE = ProbeRun(session=FakeSession(double), rtol=0.05, atol=0.001)
 EXPECTED = np.array([[1.0, -20.0, 3.0]], dtype=np.float32)

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from support.fakes import FakeRuntime, double, refuse_negative
 
-from ortdeploy import retry_run
-from ortdeploy.ledger import Ledger, read_outputs
-from ortdeploy.plan import Plan, RunJob
-from ortdeploy.results import Status
+from ortdeploy.ledger.ledger import Ledger, read_outputs
+from ortdeploy.plan.steps import Plan, RunJob
+from ortdeploy.results.results import Status
+from ortdeploy.running import retry as retry_run
 from ortdeploy.sinks.catalogue import SINKS
 
 

@@ -19,9 +19,9 @@ from structlog.testing import capture_logs
 from support.fakes import FakeRuntime, double
 
 from ortdeploy.diagnostics import OutOfMemoryError, TransientError
-from ortdeploy.ledger import Ledger
-from ortdeploy.plan import Plan, RunJob
-from ortdeploy.results import Status
+from ortdeploy.ledger.ledger import Ledger
+from ortdeploy.plan.steps import Plan, RunJob
+from ortdeploy.results.results import Status
 from ortdeploy.sources.arrays import ArraySource
 
 Feeds = Mapping[str, np.ndarray]
@@ -218,8 +218,8 @@ from typing import Any
 sys.path.insert(0, {tests!r})
 from executor.test_executor import execute, plan_for
 from support.fakes import FakeRuntime, double
-from ortdeploy.commands.run_plan import StopFlag
-from ortdeploy.ledger import Ledger
+from ortdeploy.cli.signals import StopFlag
+from ortdeploy.ledger.ledger import Ledger
 folder = Path({folder!r})
 def slow(feeds):
     if (feeds["x"] == 20).any():

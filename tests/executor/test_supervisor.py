@@ -11,12 +11,13 @@ import pytest
 from support.facts import make_facts
 from support.specs import make_spec
 
-from ortdeploy.deployment import resolve
+from ortdeploy.deployment.resolve import resolve
 from ortdeploy.diagnostics import LockedError, OrtdeployError
-from ortdeploy.native_output import NativeOutput, explain
-from ortdeploy.plan import OpenSession, Plan, RunJob, make_plan
-from ortdeploy.results import JobResult, Status
-from ortdeploy.supervisor import ChildBugError, Supervisor, needs_supervision
+from ortdeploy.plan.steps import OpenSession, Plan, RunJob
+from ortdeploy.planning.make.plan import make_plan
+from ortdeploy.process.native_output import NativeOutput, explain
+from ortdeploy.results.results import JobResult, Status
+from ortdeploy.running.supervisor import ChildBugError, Supervisor, needs_supervision
 
 MANIFEST = """\
 version: 1
@@ -170,7 +171,7 @@ def test_a_run_that_was_asked_to_stop_is_not_begun_again(plan: Plan, tmp_path: P
 
 def test_signals_are_handed_on(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     family = Family(plan, tmp_path, [("wait", 0)], stopped=True)
-    heard = "ortdeploy.supervisor._take_message"
+    heard = "ortdeploy.running.supervisor._take_message"
 
     def terminate(*_: object) -> None:
         family.supervisor.forward(signal.SIGTERM)

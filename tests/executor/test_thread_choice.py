@@ -16,18 +16,19 @@ from support.facts import make_facts
 from support.fakes import Counter, FakeRuntime, FakeSession, double
 from support.specs import make_spec
 
-from ortdeploy.choices import Choices
-from ortdeploy.deployment import resolve
+from ortdeploy.autotune.remembered import Choices
+from ortdeploy.deployment.resolve import resolve
+from ortdeploy.deployment.threads import Layout, layouts
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.executor import Execution
-from ortdeploy.facts import MemoryForecast
-from ortdeploy.ledger import open_ledger
-from ortdeploy.plan import OpenSession, Plan, PlannedSession, RunJob, make_plan
-from ortdeploy.plan_file import decode_plan, encode
-from ortdeploy.report import REPORT
-from ortdeploy.results import JobResult, Status
+from ortdeploy.facts.preflight import MemoryForecast
+from ortdeploy.ledger.ledger import open_ledger
+from ortdeploy.plan.plan_file import decode_plan, encode
+from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession, RunJob
+from ortdeploy.planning.make.plan import make_plan
+from ortdeploy.results.results import JobResult, Status
+from ortdeploy.running.executor import Execution
+from ortdeploy.running.report import REPORT
 from ortdeploy.runtime.protocol import Array, Session
-from ortdeploy.thread_budget import Layout, layouts
 
 WIDE, CALLERS, SESSIONS, NARROW = (
     Layout(threads=2).name,

@@ -10,8 +10,8 @@ import pytest
 from conftest import REPOSITORY, Cli
 from structlog.testing import capture_logs
 
-from ortdeploy import turns
-from ortdeploy.turns import Turns
+from ortdeploy.running import overlap as turns
+from ortdeploy.running.overlap import Turns
 
 ROUND = 2 * (turns.SETTLING + turns.MEASURED)
 BLOCKS = turns.FIRST_BLOCKS + turns.ROUNDS * ROUND
@@ -20,7 +20,7 @@ BLOCKS = turns.FIRST_BLOCKS + turns.ROUNDS * ROUND
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [0.0]
-    monkeypatch.setattr("ortdeploy.turns.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("ortdeploy.running.overlap.time.perf_counter", lambda: now[0])
     return now
 
 

@@ -10,7 +10,7 @@ from support.specs import MANIFEST
 
 from ortdeploy.diagnostics import Diagnostic
 from ortdeploy.manifest.document import parse_document
-from ortdeploy.manifest.schema import check_document
+from ortdeploy.manifest.schema_check import check_document
 from ortdeploy.schemas import bundled_schema, schema_names, schema_text
 
 

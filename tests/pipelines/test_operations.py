@@ -15,8 +15,7 @@ from ortdeploy.operations.catalogue import OPERATIONS
 from ortdeploy.operations.protocol import Column
 from ortdeploy.operations.tokenize_clip import ClipTokenizer
 from ortdeploy.schemas import schema_text
-from ortdeploy.tensors import ROWS, TensorType
-from ortdeploy.transforms.protocol import InapplicableError
+from ortdeploy.tensors.types import ROWS, InapplicableError, TensorType
 
 IMAGE = TensorType("float32", (ROWS, None, None, 1), "NHWC")
 BOXES = TensorType("float32", (ROWS, None, 4))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from support.models import save_model
 
-from ortdeploy.cli import main
+from ortdeploy.cli.main import main
 from ortdeploy.pipelines.component import Component
 from ortdeploy.pipelines.steps import State, pack_state, unpack_state
 

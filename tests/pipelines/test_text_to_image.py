@@ -15,13 +15,13 @@ from PIL import Image
 from support.models import make_adapter
 from support.plugins import needs_openvino_device
 
-from ortdeploy.opening import ModelOpener
 from ortdeploy.pipelines.compose import compose
-from ortdeploy.pipelines.schedulers import SCHEDULERS, read_scheduler
 from ortdeploy.pipelines.text_to_image import TextToImageSession
-from ortdeploy.plan import OpenSession, Plan, RunJob
-from ortdeploy.plan_file import load_plans
+from ortdeploy.plan.plan_file import load_plans
+from ortdeploy.plan.steps import OpenSession, Plan, RunJob
+from ortdeploy.presets.schedulers import SCHEDULERS, read_scheduler
 from ortdeploy.runtime.session import OrtRuntime
+from ortdeploy.sessions.opening import ModelOpener
 
 REFERENCE = REPOSITORY / "tests/data/painter.npz"
 NAMES = ["ddim", "pndm", "euler", "lms", "heun", "dpm", "dpm_karras", "unipc"]

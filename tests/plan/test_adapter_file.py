@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.models import make_adapter
 
-from ortdeploy.adapter_file import read_adapter
-from ortdeploy.facts import AdapterFacts, ParameterFacts
+from ortdeploy.adapters.file import read_adapter
+from ortdeploy.facts.models import AdapterFacts, ParameterFacts
 
 
 def kind(facts: AdapterFacts) -> str:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ortdeploy import boot, digest_cache
-from ortdeploy.digest import file_digest
-from ortdeploy.digest_cache import LARGE, DigestCache
+from ortdeploy.files import digests as boot
+from ortdeploy.files import digests as digest_cache
+from ortdeploy.files.digests import LARGE, DigestCache, file_digest
 
 
 @pytest.fixture

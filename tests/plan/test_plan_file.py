@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from support.facts import make_facts
 from support.specs import MANIFEST, make_spec
 
-from ortdeploy.deployment import resolve
+from ortdeploy.deployment.resolve import resolve
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.plan import Fact, FinishedJob, Plan, RunJob, make_plan, moved_facts
-from ortdeploy.plan_file import dump_plans, is_plan_file, load_plans
+from ortdeploy.plan.plan_file import dump_plans, is_plan_file, load_plans
+from ortdeploy.plan.steps import Fact, FinishedJob, Plan, RunJob
+from ortdeploy.planning.make.facts import moved_facts
+from ortdeploy.planning.make.plan import make_plan
 
 RICH = (
     MANIFEST.replace(

@@ -3,7 +3,7 @@
 import pytest
 from support.specs import make_spec
 
-from ortdeploy.thread_budget import threads_at_work, threads_of_session, without_spinning
+from ortdeploy.deployment.threads import threads_at_work, threads_of_session, without_spinning
 
 MODEL = """\
 version: 1

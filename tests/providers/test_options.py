@@ -9,7 +9,7 @@ from jsonschema import Draft202012Validator
 
 from ortdeploy.diagnostics import Diagnostic
 from ortdeploy.manifest.document import parse_document
-from ortdeploy.manifest.schema import check_document
+from ortdeploy.manifest.schema_check import check_document
 from ortdeploy.providers.catalogue import PROVIDERS, Provider, find_provider
 from ortdeploy.providers.options import options_schema, serialise
 from ortdeploy.schemas import bundled_schema, schema_names, schema_text

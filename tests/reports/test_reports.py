@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from support.fakes import FakeRuntime, refuse_negative
 
-from ortdeploy.plan import RunJob
-from ortdeploy.reports.catalogue import REPORTS
+from ortdeploy.plan.steps import RunJob
+from ortdeploy.running.reports.catalogue import REPORTS
 from ortdeploy.schemas import schema_text
 
 SCRIPT = """JSON.stringify({

@@ -8,7 +8,7 @@ import pytest
 from support.facts import make_facts
 from support.specs import make_spec
 
-from ortdeploy.deployment import resolve
+from ortdeploy.deployment.resolve import resolve
 from ortdeploy.diagnostics import Diagnostic, has_errors
 from ortdeploy.manifest.document import parse_document
 from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, RULES, SPEC_RULES, TRIAL_RULES, load_rules

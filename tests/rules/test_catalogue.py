@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ortdeploy.commands.explain import page_of
+from ortdeploy.cli.commands.explain import page_of
 from ortdeploy.manifest.pages import PAGES
 from ortdeploy.rules import catalogue
 from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, RULES, SPEC_RULES, TRIAL_RULES, load_rule

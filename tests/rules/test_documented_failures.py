@@ -10,9 +10,9 @@ import pytest
 from support.facts import make_facts
 from support.specs import make_spec
 
-from ortdeploy.deployment import resolve
+from ortdeploy.deployment.resolve import resolve
 from ortdeploy.manifest.document import parse_document
-from ortdeploy.manifest.schema import check_document
+from ortdeploy.manifest.schema_check import check_document
 from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.providers.options import serialise
 from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, SPEC_RULES, load_rules

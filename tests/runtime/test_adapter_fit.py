@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from support.models import Shape, make_adapter, save_model
 
-from ortdeploy.adapter_file import read_adapter
+from ortdeploy.adapters.file import read_adapter
 from ortdeploy.graph.model import read_model
 from ortdeploy.rules.adapter_mismatch import adapter_problems
 

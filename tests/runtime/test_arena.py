@@ -20,7 +20,7 @@ MIB = 1024 * 1024
 MEASURE = """
 import sys
 import numpy as np, onnxruntime
-from ortdeploy.memory import private_memory, trim_memory
+from ortdeploy.process.memory import private_memory, trim_memory
 options = onnxruntime.SessionOptions()
 options.intra_op_num_threads = 1
 options.enable_mem_pattern = sys.argv[2] == "True"

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from support.models import gather_model, lora_model, save_model, scale_model
 
-from ortdeploy.digest import file_digest
-from ortdeploy.facts import ModelFacts
+from ortdeploy.facts.models import ModelFacts
+from ortdeploy.files.digests import file_digest
 from ortdeploy.graph.model import read_model
 from ortdeploy.graph.shapes import infer_shapes
-from ortdeploy.tensors import TensorType
+from ortdeploy.tensors.types import TensorType
 
 
 def kind(facts: ModelFacts) -> str:

@@ -10,18 +10,18 @@ from conftest import Cli
 from onnx import TensorProto, helper
 from support.models import gather_model, save_model, scale_model
 
-from ortdeploy import leaks
-from ortdeploy.leaks import EVERY, judge
-from ortdeploy.made_up_feeds import made_up_feeds
-from ortdeploy.memory import private_memory
-from ortdeploy.plan import MadeUpInput
+from ortdeploy.checks.synthetic_inputs import made_up_feeds
+from ortdeploy.plan.steps import MadeUpInput
+from ortdeploy.process import leaks
+from ortdeploy.process.leaks import EVERY, judge
+from ortdeploy.process.memory import private_memory
 
 needs_private_memory = pytest.mark.skipif(private_memory() is None, reason="this system does not tell private memory")
 
 RUNS = """\
 import ctypes, sys
 import numpy as np, onnxruntime
-from ortdeploy.leaks import look_for_leak
+from ortdeploy.process.leaks import look_for_leak
 leak, varying = int(sys.argv[2]), sys.argv[3] == "varying"
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p
@@ -130,7 +130,7 @@ def test_leaks_cannot_be_recorded_and_need_enough_runs(tmp_path: Path, cli: Cli)
 @pytest.mark.parametrize(("bytes_a_run", "found"), [(3000, True), (0, False), (-3000, False)])
 def test_a_running_job_is_watched(monkeypatch: pytest.MonkeyPatch, bytes_a_run: int, found: bool) -> None:
     clock, memory = [0.0], [10_000_000]
-    monkeypatch.setattr("ortdeploy.leaks.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("ortdeploy.process.leaks.time.monotonic", lambda: clock[0])
     monkeypatch.setattr(leaks, "private_memory", lambda: memory[0])
     watch, said = leaks.LeakWatch(), []
     for minute in range(1000):

@@ -6,7 +6,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from ortdeploy.runtime.limits import find_limits
+from ortdeploy.runtime.supported_versions import find_limits
 
 
 def save(path: Path, ir_version: int, opsets: dict[str, int]) -> Path:

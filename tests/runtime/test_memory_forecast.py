@@ -13,8 +13,8 @@ from support.models import save_model
 
 from ortdeploy.graph.activations import most_at_once, plan_buffers
 from ortdeploy.graph.model import read_model
-from ortdeploy.plan import OpenSession
-from ortdeploy.plan_file import load_plans
+from ortdeploy.plan.plan_file import load_plans
+from ortdeploy.plan.steps import OpenSession
 
 MIB = 1024 * 1024
 FLOAT = TensorProto.FLOAT

@@ -15,8 +15,8 @@ from support.models import save_model
 from support.plugins import needs_qnn, report
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.memory import held_memory, proportional_memory, resident_memory, trim_memory
-from ortdeploy.plan import OpenSession, PlannedProvider, PlannedSession
+from ortdeploy.plan.steps import OpenSession, PlannedProvider, PlannedSession
+from ortdeploy.process.memory import held_memory, proportional_memory, resident_memory, trim_memory
 from ortdeploy.runtime import model_cache, session
 from ortdeploy.runtime.model_cache import MADE_BY, MODEL
 from ortdeploy.runtime.protocol import Session

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from support.models import save_model, scale_model
 from support.plugins import QNN, needs_openvino, needs_qnn, report
 
-from ortdeploy.facts import DeviceFacts
+from ortdeploy.facts.host import DeviceFacts
 from ortdeploy.runtime.plugin_probe import PluginFacts, probe_plugin
 from ortdeploy.runtime.probe import probe_runtime
 

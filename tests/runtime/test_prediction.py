@@ -8,10 +8,11 @@ import onnxruntime as ort
 import pytest
 from onnx.backend.test.case.node import collect_testcases
 
-from ortdeploy.facts import Kernel, ModelFacts
+from ortdeploy.deployment.placement_prediction import Prediction, predict_placement
+from ortdeploy.facts.host import Kernel
+from ortdeploy.facts.kernel_text import dump_kernels, parse_kernels
+from ortdeploy.facts.models import ModelFacts
 from ortdeploy.graph.nodes import read_nodes
-from ortdeploy.kernel_text import dump_kernels, parse_kernels
-from ortdeploy.prediction import Prediction, predict_placement
 from ortdeploy.runtime.kernels import built_in_kernels, known_attributes
 
 CPU = "CPUExecutionProvider"

@@ -10,7 +10,7 @@ import pytest
 from support.models import gather_model, lora_model, make_adapter, scale_model
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.plan import LoadAdapter, OpenSession, PlannedProvider, PlannedSession
+from ortdeploy.plan.steps import LoadAdapter, OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.runtime.session import OrtRuntime
 from ortdeploy.schemas import schema_text

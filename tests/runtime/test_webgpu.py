@@ -16,8 +16,8 @@ from onnx import TensorProto, helper
 from support.models import save_model
 from support.plugins import needs_qnn, report
 
+from ortdeploy.deployment.placement_prediction import predict_placement
 from ortdeploy.graph.model import read_model
-from ortdeploy.prediction import predict_placement
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.runtime.probe import probe_runtime
 

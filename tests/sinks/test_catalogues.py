@@ -5,7 +5,7 @@ import json
 from ortdeploy.schemas import schema_text
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.catalogue import SOURCES
-from ortdeploy.tensors import ELEMENT_TYPES
+from ortdeploy.tensors.types import ELEMENT_TYPES
 
 SCHEMA = json.loads(schema_text("deployment"))["$defs"]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ortdeploy.pictures import as_png
+from ortdeploy.sinks.png import as_png
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (3, 4, 1), (3, 4, 3), (3, 4, 4)])

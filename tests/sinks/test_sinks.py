@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sinks.protocol import Column
-from ortdeploy.sources.protocol import constant
+from ortdeploy.tensors.columns import constant
 
 FIRST: dict[str, Column] = {
     "key": ["a", "ü,\n"],

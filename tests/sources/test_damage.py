@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from pyarrow import feather, parquet
 from support.models import scale_model
 
-from ortdeploy.cli import main
+from ortdeploy.cli.main import main
 
 ROWS = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
 TABLE = pa.table({"x": pa.FixedSizeListArray.from_arrays(pa.array(ROWS.reshape(-1)), 4)})

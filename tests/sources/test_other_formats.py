@@ -14,10 +14,11 @@ import pytest
 from onnx import numpy_helper
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.facts import InputFacts
+from ortdeploy.facts.data import InputFacts
+from ortdeploy.results.rows import Block
 from ortdeploy.sources.catalogue import SOURCES, probe_input
-from ortdeploy.sources.protocol import Block, Wanted
-from ortdeploy.tensors import ROWS, TensorType
+from ortdeploy.sources.protocol import Wanted
+from ortdeploy.tensors.types import ROWS, TensorType
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
 

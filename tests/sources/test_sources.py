@@ -14,11 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from ortdeploy.facts import InputFacts, Package
+from ortdeploy.facts.data import InputFacts
+from ortdeploy.facts.problems import Package
+from ortdeploy.results.rows import Block
 from ortdeploy.sources.catalogue import SOURCES, probe_input
 from ortdeploy.sources.files import file_states, list_files, states_digest
-from ortdeploy.sources.protocol import Block, Wanted
-from ortdeploy.tensors import ROWS, TensorType
+from ortdeploy.sources.protocol import Wanted
+from ortdeploy.tensors.types import ROWS, TensorType
 
 
 def read(

@@ -14,12 +14,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from ortdeploy.facts import InputFacts
+from ortdeploy.facts.data import InputFacts
+from ortdeploy.results.rows import Block
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sinks.tables import ORIGIN
 from ortdeploy.sources.catalogue import SOURCES
-from ortdeploy.sources.protocol import Block, Column, Wanted
-from ortdeploy.tensors import ROWS, TensorType
+from ortdeploy.sources.protocol import Wanted
+from ortdeploy.tensors.columns import Column
+from ortdeploy.tensors.types import ROWS, TensorType
 
 KINDS = ("arrow", "parquet")
 FILES = (*KINDS, "arrows")

@@ -4,31 +4,22 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ortdeploy.facts import (
+from ortdeploy.facts.data import FileFacts, InputFacts, OutputFacts
+from ortdeploy.facts.facts import Facts
+from ortdeploy.facts.host import DeviceFacts, MachineFacts, RuntimeFacts
+from ortdeploy.facts.kernel_text import parse_kernels
+from ortdeploy.facts.models import (
     AdapterFacts,
-    BatchTrial,
-    DeviceFacts,
     DiffusionFacts,
-    Facts,
-    FileFacts,
-    FirstRows,
-    InputFacts,
-    MachineFacts,
-    MemoryForecast,
-    MemoryPart,
     ModelFacts,
     NodeFacts,
-    OutputFacts,
-    Package,
     ParameterFacts,
-    Problem,
-    RefusedRow,
-    RuntimeFacts,
     ValueFacts,
 )
-from ortdeploy.kernel_text import parse_kernels
+from ortdeploy.facts.preflight import BatchTrial, FirstRows, MemoryForecast, MemoryPart, RefusedRow
+from ortdeploy.facts.problems import Package, Problem
 from ortdeploy.manifest.spec import Spec
-from ortdeploy.tensors import Dimension, TensorType
+from ortdeploy.tensors.types import Dimension, TensorType
 
 DEFAULT_MODEL: dict[str, Any] = {
     "inputs": {"image": "float32[batch,1,8,8]"},

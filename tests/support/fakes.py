@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.plan import LoadAdapter, OpenSession, PlannedSession
+from ortdeploy.plan.steps import LoadAdapter, OpenSession, PlannedSession
 from ortdeploy.runtime.protocol import Array, Session
 
 Function = Callable[[Mapping[str, Array]], Mapping[str, Array]]

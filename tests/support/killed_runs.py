@@ -18,8 +18,8 @@ import structlog
 from executor.test_executor import execute, plan_for, save
 from executor.test_retry import READ, retrying, written_as
 
-from ortdeploy.ledger import read_outputs
-from ortdeploy.plan import Plan
+from ortdeploy.ledger.ledger import read_outputs
+from ortdeploy.plan.steps import Plan
 from support.fakes import FakeRuntime, double, refuse_negative
 
 ROWS = 400

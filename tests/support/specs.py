@@ -1,7 +1,7 @@
 """Specs from manifest text, without files."""
 
 from ortdeploy.manifest.document import parse_document
-from ortdeploy.manifest.schema import check_document
+from ortdeploy.manifest.schema_check import check_document
 from ortdeploy.manifest.spec import Spec, build_spec
 
 MANIFEST = """\

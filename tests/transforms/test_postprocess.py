@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from ortdeploy.tensors import ROWS, TensorType
+from ortdeploy.tensors.types import ROWS, InapplicableError, TensorType
 from ortdeploy.transforms.catalogue import POSTPROCESS
-from ortdeploy.transforms.protocol import InapplicableError
 
 SCORES = np.array([[1.0, 3.0, 2.0], [0.5, 0.5, -1.0]], dtype=np.float32)
 

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
 
-from ortdeploy.tensors import ROWS, TensorType
+from ortdeploy.tensors.types import ROWS, InapplicableError, TensorType
 from ortdeploy.transforms.catalogue import PREPARE
-from ortdeploy.transforms.protocol import InapplicableError
 
 RANDOM = np.random.default_rng(7)
 RGB = RANDOM.integers(0, 256, (2, 9, 12, 3), dtype=np.uint8)

@@ -1,7 +1,7 @@
 """Secrets are masked at any depth, and nothing else is."""
 
-from ortdeploy.log import mask_secrets
-from ortdeploy.masking import MASK, masked
+from ortdeploy.cli.log import mask_secrets
+from ortdeploy.redaction import MASK, masked
 
 
 def test_values_whose_name_speaks_of_a_secret_are_masked_at_any_depth() -> None:

@@ -20,7 +20,7 @@ class Clock:
 
 def test_log_lines_come_every_ten_seconds_with_rate_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr("ortdeploy.timing.time.monotonic", clock)
+    monkeypatch.setattr("ortdeploy.durations.time.monotonic", clock)
     lines = LogLines()
     with capture_logs() as events:
         lines.job_started("read", 100, 1100)
@@ -36,7 +36,7 @@ def test_log_lines_come_every_ten_seconds_with_rate_and_time_left(monkeypatch: p
 
 def test_an_unknown_number_of_rows_has_no_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr("ortdeploy.timing.time.monotonic", clock)
+    monkeypatch.setattr("ortdeploy.durations.time.monotonic", clock)
     lines = LogLines()
     with capture_logs() as events:
         lines.job_started("read", 0, None)

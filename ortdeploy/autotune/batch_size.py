@@ -1,0 +1,96 @@
+"""Finds the batch size that `batch: {size: auto}` asks for: on the job's own first rows, in its first seconds.
+
+What is found is kept per device, model and sessions, and a job that goes on keeps the size that it began with.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+
+import structlog
+
+from ortdeploy.autotune.remembered import Choices, choice_key
+from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError
+from ortdeploy.feeds.sample import first_feeds
+from ortdeploy.plan.plan_file import plan_digest
+from ortdeploy.plan.selection import with_batch_size
+from ortdeploy.plan.steps import OpenSession, Plan, RunJob
+from ortdeploy.process.memory import available_memory, resident_memory
+from ortdeploy.runtime.protocol import Array, Session
+from ortdeploy.sessions.opening import OpenedModel
+
+log = structlog.get_logger()
+
+SIZES = tuple(2**power for power in range(11))
+"""What is tried: 1 to 1024 rows."""
+
+PATIENCE_SECONDS = 3.0
+_RUN_SECONDS = 0.05  # for each size at least, and three runs
+_RUNS = 3
+_WORTH = 1.05  # a larger size must be so much faster
+_SHARE_OF_MEMORY, _SHARE_OF_LIMIT = 0.25, 0.8
+
+
+def choose_batch(plan: Plan, step: RunJob, opened: OpenedModel, begun_with: int | None, choices: Choices) -> RunJob:
+    """Return the job with the batch size that it began with, that was found before, or that is found now."""
+    key = _key(plan, step, opened)
+    size = begun_with or choices.find(key)
+    if size not in SIZES:
+        rates = dict(_measure(plan, step, opened.sessions[0].session))
+        size = _best(rates) if rates else step.batch_size
+        log.info("batch.chosen", rows=size, rows_per_second={str(rows): round(rate) for rows, rate in rates.items()})
+        if rates:
+            choices.keep(key, size)
+    return with_batch_size(step, size)
+
+
+def _key(plan: Plan, step: RunJob, opened: OpenedModel) -> str:
+    """Return what a size holds for: this machine, the model's file and options, and its sessions."""
+    models = [one.sha256 for one in plan.steps if isinstance(one, OpenSession) and one.session in step.sessions]
+    sessions = [[one.candidate.name, one.instance] for one in opened.sessions]
+    return choice_key("batch", models, sessions, plan_digest(plan, step.job))
+
+
+def _measure(plan: Plan, step: RunJob, session: Session) -> Iterator[tuple[int, float]]:
+    """Yield the rows per second of each size, until more rows at once bring nothing, or take too much."""
+    feeds = first_feeds(plan, step, SIZES[-1])
+    if not feeds:
+        return
+    rows = min(len(array) for array in feeds.values())
+    adapters = step.adapters.always
+    begin, before, room = time.perf_counter(), resident_memory() or 0, available_memory()
+    best, worse = 0.0, 0
+    for size in SIZES:
+        if size > rows:
+            return
+        cut = {name: array[:size] for name, array in feeds.items()}
+        try:
+            rate = size / _seconds_of_a_run(session, step, cut, adapters)
+        except (OutOfMemoryError, MemoryError, OrtdeployError):
+            return
+        yield size, rate
+        worse = 0 if rate > best * _WORTH else worse + 1
+        best = max(best, rate)
+        grown = (resident_memory() or 0) - before
+        too_large = room is not None and grown > room * _SHARE_OF_MEMORY
+        if step.memory_limit is not None:
+            too_large = (resident_memory() or 0) > step.memory_limit * _SHARE_OF_LIMIT
+        if worse > 1 or too_large or time.perf_counter() - begin > PATIENCE_SECONDS:
+            return
+
+
+def _seconds_of_a_run(session: Session, step: RunJob, feeds: Mapping[str, Array], adapters: tuple[str, ...]) -> float:
+    """Return the shortest of some runs; the first does not count, arenas and kernels are made ready in it."""
+    session.run(step.fetch, feeds, adapters)
+    shortest, begin, runs = float("inf"), time.perf_counter(), 0
+    while runs < _RUNS or time.perf_counter() - begin < _RUN_SECONDS:
+        before = time.perf_counter()
+        session.run(step.fetch, feeds, adapters)
+        shortest = min(shortest, time.perf_counter() - before)
+        runs += 1
+    return max(shortest, 1e-9)
+
+
+def _best(rates: Mapping[int, float]) -> int:
+    """Return the smallest size that is nearly as fast as the fastest: it takes the least memory."""
+    fastest = max(rates.values())
+    return next(size for size, rate in rates.items() if rate * _WORTH >= fastest)

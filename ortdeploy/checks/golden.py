@@ -1,0 +1,145 @@
+"""Golden inputs and outputs on disk, and how a result is compared with them.
+
+Layouts: that of the onnx project's test data (test_data_set_N/input_K.pb and output_K.pb; tensors, sequences, maps and
+optional values in the order of the graph's inputs and outputs), or inputs.npz and outputs.npz by name.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files.atomic import open_whole
+from ortdeploy.files.names import is_file
+from ortdeploy.files.numpy_files import read_npz
+from ortdeploy.files.onnx_data import KINDS
+from ortdeploy.plan.steps import GoldenValue
+
+_SET = re.compile(r"test_data_set_([0-9]+)\Z")
+_ADDED = 2  # numpy's mark of a type that another package adds
+_INPUTS, _OUTPUTS = "inputs.npz", "outputs.npz"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldenSet:
+    """What a model is fed, and what it must answer, by name; a sequence is a list."""
+
+    inputs: Mapping[str, Any]
+    outputs: Mapping[str, Any]
+
+
+def find_sets(folder: Path) -> tuple[Path, ...]:
+    """Return the data sets of a checks folder, in the order of their numbers; the folder itself when it is one."""
+    numbered = [(int(match[1]), path) for path in folder.glob("*") if (match := _SET.match(path.name))]
+    if numbered:
+        return tuple(path for _, path in sorted(numbered))
+    return (folder,) if is_file(folder / "input_0.pb") or is_file(folder / _INPUTS) else ()
+
+
+def read_set(folder: Path, inputs: Sequence[GoldenValue], outputs: Sequence[GoldenValue]) -> GoldenSet:
+    """Read one data set. Raises OrtdeployError when a file of it cannot be read."""
+    if is_file(folder / _INPUTS):
+        answers = read_npz(folder / _OUTPUTS, _OUTPUTS) if is_file(folder / _OUTPUTS) else {}
+        return GoldenSet(inputs=read_npz(folder / _INPUTS, _INPUTS), outputs=answers)
+    files = sorted(folder.glob("input_*.pb"), key=_number)
+    required = [value for value in inputs if not value.optional]
+    names = required if len(files) <= len(required) else inputs
+    return GoldenSet(
+        inputs={value.name: _read_pb(path, value) for path, value in zip(files, names, strict=False)},
+        outputs={
+            value.name: _read_pb(path, value)
+            for path, value in zip(sorted(folder.glob("output_*.pb"), key=_number), outputs, strict=False)
+        },
+    )
+
+
+def write_outputs(folder: Path, outputs: Mapping[str, Any], values: Sequence[GoldenValue]) -> None:
+    """Write what a model answers beside its inputs, in their layout. Raises OrtdeployError."""
+    try:
+        if is_file(folder / _INPUTS):
+            with open_whole(folder / _OUTPUTS) as file:
+                np.savez(file, **outputs)
+            return
+        for index, value in enumerate(values):
+            with open_whole(folder / f"output_{index}.pb") as file:
+                file.write(_pb(value, outputs[value.name]))
+    except OSError as error:
+        raise OrtdeployError(f"the outputs cannot be written: {error.strerror}") from error
+
+
+def _pb(value: GoldenValue, content: Any) -> bytes:
+    _, _, write = KINDS[value.kind]
+    return bytes(write(content, value.name).SerializeToString())
+
+
+def _number(path: Path) -> int:
+    digits = path.stem.rpartition("_")[2]
+    return int(digits) if digits.isdecimal() else 0
+
+
+def _read_pb(path: Path, value: GoldenValue) -> Any:
+    """Read a value of the kind that the graph has there."""
+    if value.kind not in KINDS:
+        raise OrtdeployError(f"{path.name} belongs to {value.name}, and {value.kind} values cannot be compared")
+    kind, read, _ = KINDS[value.kind]
+    try:
+        return _feedable(read(kind.FromString(path.read_bytes())))
+    except (DecodeError, ValueError, TypeError) as error:
+        raise OrtdeployError(f"{path.name} is not a {value.kind} of onnx: {error}") from error
+    except OSError as error:
+        raise OrtdeployError(f"{path.name} cannot be read: {error.strerror}") from error
+
+
+def _feedable(value: Any) -> Any:
+    """Give text the element type that ONNX Runtime takes, also in sequences and maps."""
+    if value is None or isinstance(value, dict):
+        return value
+    if isinstance(value, list):
+        return [_feedable(item) for item in value]
+    array = np.asarray(value)
+    return array.astype(object) if array.dtype.kind in "US" else array
+
+
+def difference(value: Any, expected: Any, rtol: float, atol: float) -> tuple[float | None, str | None]:
+    """Return the largest absolute difference of numbers, and what is wrong with a value, if anything is."""
+    if expected is None or value is None:
+        return None, None if value is expected else "it is absent, or should be"
+    if isinstance(expected, dict):
+        if not isinstance(value, dict) or value.keys() != expected.keys():
+            return None, f"it is not a map of {len(expected)} keys"
+        value, expected = [value[key] for key in expected], list(expected.values())
+    if isinstance(expected, list):
+        return _sequence_difference(value, expected, rtol, atol)
+    have, want = np.asarray(value), np.asarray(expected)
+    if have.shape != want.shape or have.dtype != want.dtype:
+        return None, f"it is {have.dtype} {list(have.shape)} instead of {want.dtype} {list(want.shape)}"
+    if want.dtype.isbuiltin == _ADDED:  # a floating type of ml_dtypes, which numpy does not know as one
+        have, want = have.astype(np.float32), want.astype(np.float32)
+    if not np.issubdtype(want.dtype, np.inexact):
+        wrong = int(np.count_nonzero(have != want))
+        return None, f"{wrong} of {want.size} values differ" if wrong else None
+    return _number_difference(have, want, rtol, atol)
+
+
+def _number_difference(have: Any, want: Any, rtol: float, atol: float) -> tuple[float | None, str | None]:
+    finite = np.isfinite(want)
+    if not np.array_equal(have[~finite], want[~finite], equal_nan=True):
+        return None, "infinities or NaN are in other places"
+    wide = np.complex128 if np.issubdtype(want.dtype, np.complexfloating) else np.float64
+    apart = np.abs(have[finite].astype(wide) - want[finite].astype(wide))
+    largest = float(apart.max(initial=0))
+    wrong = int(np.count_nonzero(~(apart <= atol + rtol * np.abs(want[finite].astype(wide)))))
+    return largest, f"{wrong} of {want.size} values differ by up to {largest:.3g}" if wrong else None
+
+
+def _sequence_difference(value: Any, expected: list[Any], rtol: float, atol: float) -> tuple[float | None, str | None]:
+    if not isinstance(value, list) or len(value) != len(expected):
+        return None, f"it is not a sequence of {len(expected)}"
+    found = [difference(*pair, rtol, atol) for pair in zip(value, expected, strict=True)]
+    largest = max((apart for apart, _ in found if apart is not None), default=None)
+    return largest, next((message for _, message in found if message), None)

@@ -1,0 +1,136 @@
+"""Golden checks of one session: every data set is run and compared; what cannot be run is a result too."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ortdeploy.checks.golden import GoldenSet, difference, find_sets, read_set, write_outputs
+from ortdeploy.checks.synthetic_inputs import made_up_feeds
+from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
+from ortdeploy.plan.steps import PlannedCheck
+from ortdeploy.process.leaks import look_for_leak
+from ortdeploy.runtime.protocol import Session
+from ortdeploy.sessions.opening import ModelOpener
+
+PASSED, FAILED, ERROR = "passed", "failed", "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """How one data set ended on one session, with an adapter or without: passed, failed or error.
+
+    `max_abs_diff` is the largest difference where numbers differ.
+    """
+
+    model: str
+    session: str
+    check: str
+    status: str
+    max_abs_diff: float | None = None
+    message: str | None = None
+    adapter: str | None = None
+
+
+def run_check(check: PlannedCheck, opener: ModelOpener) -> Iterator[CheckResult]:
+    """Open the session of a check, and yield a result for every data set of its folders."""
+    try:
+        (opened,) = opener.open_model(check.opening, check.opening.candidates).sessions
+        if check.adapter is not None:
+            opener.runtime.load_adapter(check.adapter, opened.session)
+    except OrtdeployError as error:
+        yield from (result_of(check, folder, ERROR, str(error)) for folder in check.folders)
+        return
+    if check.leak_runs:
+        yield _look_for_leak(check, opened.session)
+        return
+    for folder, tolerances in zip(check.folders, check.tolerances, strict=True):
+        sets = find_sets(Path(check.root) / folder)
+        if not sets:
+            yield result_of(check, folder, ERROR, f"there is no test_data_set_N, input_0.pb or inputs.npz in {folder}")
+        for path in sets:
+            shown = path.relative_to(check.root).as_posix() if path.is_relative_to(check.root) else str(path)
+            yield _run_set(check, opened.session, path, shown, tolerances)
+
+
+def result_of(
+    check: PlannedCheck, shown: str, status: str, message: str | None, apart: float | None = None
+) -> CheckResult:
+    """Return a result of a check's session."""
+    return CheckResult(
+        model=check.opening.model,
+        session=check.opening.candidates[0].name,
+        check=shown,
+        status=status,
+        max_abs_diff=apart,
+        message=message,
+        adapter=_adapter(check),
+    )
+
+
+def _adapter(check: PlannedCheck) -> str | None:
+    return check.adapter.adapter if check.adapter else None
+
+
+def _adapters(check: PlannedCheck) -> tuple[str, ...]:
+    return (check.adapter.adapter,) if check.adapter else ()
+
+
+def _run_set(
+    check: PlannedCheck, session: Session, path: Path, shown: str, tolerances: Mapping[str, Any]
+) -> CheckResult:
+    try:
+        golden = read_set(path, check.inputs, check.outputs)
+        if check.record:
+            return _record(check, session, path, shown, golden)
+        if not golden.outputs:
+            return result_of(check, shown, ERROR, "it has no outputs to compare with")
+        unknown = (golden.outputs.keys() - {value.name for value in check.outputs}) or None
+        if unknown:
+            return result_of(check, shown, ERROR, f"the model has no output {', '.join(sorted(unknown))}")
+        names = list(golden.outputs)
+        values = dict(zip(names, session.run(names, golden.inputs, _adapters(check)), strict=True))
+    except (OrtdeployError, ProviderFailedError) as error:
+        return result_of(check, shown, ERROR, str(error))
+    return _compare(check, shown, golden, values, tolerances)
+
+
+def _record(check: PlannedCheck, session: Session, path: Path, shown: str, golden: GoldenSet) -> CheckResult:
+    names = [value.name for value in check.outputs]
+    values = dict(zip(names, session.run(names, golden.inputs, _adapters(check)), strict=True))
+    write_outputs(path, values, check.outputs)
+    return result_of(check, shown, PASSED, "recorded")
+
+
+def _look_for_leak(check: PlannedCheck, session: Session) -> CheckResult:
+    """Run on the golden inputs, or on made-up ones, and judge what memory does."""
+    try:
+        paths = [path for folder in check.folders for path in find_sets(Path(check.root) / folder)]
+        feeds = [read_set(path, check.inputs, check.outputs).inputs for path in paths] or made_up_feeds(check.made_up)
+        outputs = [value.name for value in check.outputs]
+        verdict = look_for_leak(
+            lambda number: discard(session.run(outputs, feeds[number % len(feeds)], ())), len(feeds), check.leak_runs
+        )
+    except (OrtdeployError, ProviderFailedError) as error:
+        hint = "" if check.folders else "; golden inputs under checks: are used where there are some"
+        return result_of(check, "leaks", ERROR, f"{error}{hint}")
+    if verdict is None:
+        return result_of(check, "leaks", ERROR, "this system does not tell what memory a process has of its own")
+    return result_of(check, "leaks", FAILED if verdict.leaks else PASSED, verdict.text)
+
+
+def discard(_values: object) -> None:
+    """Let go of a run's outputs."""
+
+
+def _compare(
+    check: PlannedCheck, shown: str, golden: GoldenSet, values: Mapping[str, Any], tolerances: Mapping[str, Any]
+) -> CheckResult:
+    largest: float | None = None
+    problems = []
+    for name, expected in golden.outputs.items():
+        rtol, atol = tolerances.get(name, tolerances[""])
+        apart, problem = difference(values[name], expected, rtol, atol)
+        largest = apart if largest is None else max(largest, apart or 0.0)
+        problems += [f"output {name}: {problem}"] if problem else []
+    return result_of(check, shown, FAILED if problems else PASSED, "; ".join(problems) or None, largest)

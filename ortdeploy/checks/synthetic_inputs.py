@@ -1,0 +1,43 @@
+"""Inputs for a model that nobody gave any: of its types, within its limits, over sizes that its graph allows."""
+
+from collections.abc import Sequence
+from itertools import cycle, islice
+
+import numpy as np
+
+from ortdeploy.plan.steps import MadeUpInput
+from ortdeploy.runtime.protocol import Array
+from ortdeploy.tensors.elements import narrowed, numpy_dtype
+from ortdeploy.tensors.types import WIDER
+
+_ROWS = (1, 3, 2, 4)
+_SIZES = (8, 16, 4, 12)
+"""Sizes of open dimensions, few of them: providers keep something for each shape."""
+
+
+def made_up_feeds(inputs: Sequence[MadeUpInput], sets: int = len(_SIZES)) -> list[dict[str, Array]]:
+    """Return feeds of several shapes; a symbol is one number in all inputs of a set."""
+    random = np.random.default_rng(0)
+    return [_feed(inputs, index, random) for index in range(sets)]
+
+
+def _feed(inputs: Sequence[MadeUpInput], index: int, random: np.random.Generator) -> dict[str, Array]:
+    sizes: dict[str, int] = {}
+    feed = {}
+    for one in inputs:
+        shape = []
+        for axis, size in enumerate(one.shape or ()):
+            made = next(islice(cycle(_SIZES if axis else _ROWS), index, None))
+            shape.append(size if isinstance(size, int) else sizes.setdefault(size, made) if size else made)
+        feed[one.name] = _array(one, tuple(shape), random)
+    return feed
+
+
+def _array(one: MadeUpInput, shape: tuple[int, ...], random: np.random.Generator) -> Array:
+    if one.dtype == "string":
+        return np.full(shape, "a", dtype=object)
+    low, high = one.limits or (0.0, 1.0)
+    numbers = random.uniform(low, high, size=shape)
+    if one.dtype in WIDER:
+        return narrowed(numbers, one.dtype)
+    return np.asarray(numbers.astype(numpy_dtype(one.dtype)))

@@ -1,0 +1,238 @@
+"""The command line: every command with its flags. What they mean is in `commands/`."""
+
+import argparse
+from collections.abc import Sequence
+from typing import NoReturn
+
+from ortdeploy.diagnostics import UsageError
+
+_EPILOG = """\
+exit codes:
+  0            done, also "nothing to do" and within the error budget
+  1            rejected by diagnostics, or a job failed
+  2            changes present, only with plan --detailed-exitcode
+  3            a bug of ortdeploy
+  4            the state is locked by a live run
+  64           wrong usage
+  129/130/143  interrupted (SIGHUP, SIGINT, SIGTERM), state saved
+"""
+
+COMMANDS = {
+    "adapter": "look into a LoRA adapter, hold it against a model, or convert one",
+    "apply": "run a manifest's jobs, or a saved plan",
+    "check": "run models on golden inputs and compare their outputs",
+    "completion": "print a shell completion script",
+    "device": "capture this machine's facts as a device file",
+    "explain": "print a rule's page, or a provider's",
+    "init": "write a manifest for a model",
+    "lock": "write the digests of models and adapters into a manifest, or verify them",
+    "plan": "say what would run, and refuse what cannot",
+    "retry": "run the failed rows of a job once more",
+    "schema": "print a JSON Schema",
+    "status": "show jobs, what is committed, and the last run",
+    "tune": "search batch, threads, sessions, providers and memory for a job, and write an overlay",
+    "validate": "check manifests without a device",
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """Wrong usage exits with 64, so that it can never look like a rejection or like changes."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}\n{self.format_usage().strip()}")
+
+
+def build_parser(only: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser of every command; with the flags of one command `only`, which is faster."""
+
+    class Version(argparse.Action):
+        def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+            from ortdeploy.versions import package_version  # noqa: PLC0415  reading metadata takes as long as the rest
+
+            print(f"ortdeploy {package_version('ortdeploy')}")  # noqa: T201  the front door's own word
+            parser.exit()
+
+    parser = _Parser(
+        prog="ortdeploy",
+        description="Declarative deployments for ONNX Runtime.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action=Version, nargs=0, help="print the version")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
+    for name, help_text in COMMANDS.items():
+        command = commands.add_parser(name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}.")
+        if only in {None, name}:
+            _ADD[name](command)
+    return parser
+
+
+_DIAGNOSTICS = ("text", "json", "github", "sarif")
+
+
+def _add_manifests(parser: argparse.ArgumentParser, formats: Sequence[str], paths: str) -> None:
+    """Add what every command that reads manifests takes."""
+    add = parser.add_argument
+    add("paths", nargs="+", metavar="PATH", help=paths)
+    add("--format", choices=formats, default="text", help="how results are printed (default: text)")
+    add("--profile", metavar="NAME", help="apply the overrides under profiles: NAME:")
+    overlay = "lay a file over the manifest, as ortdeploy tune writes them"
+    add("--overlay", metavar="FILE", action="append", default=[], dest="overlays", help=overlay)
+    setting = "replace one value, as in --set jobs.read.batch.size=16"
+    add("--set", metavar="KEY=VALUE", action="append", default=[], dest="sets", type=_key_value, help=setting)
+    root = "let paths lead into this folder too"
+    add("--allow-root", metavar="DIR", action="append", default=[], dest="roots", help=root)
+    add("--state-dir", metavar="DIR", help="where the ledger lies (default: .ortdeploy beside the manifest)")
+    add("--log-format", choices=("console", "json"), help="default: console on a terminal, json elsewhere")
+    add("--log-file", metavar="FILE", help="append logs to a file instead of stderr")
+    add("-q", "--quiet", action="store_true", help="only what is wrong")
+    add("-v", "--verbose", action="store_true", help="more of it")
+    add("--no-color", action="store_true", help="no colors (also: NO_COLOR)")
+
+
+def _key_value(text: str) -> str:
+    if not text.partition("=")[0] or "=" not in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    return text
+
+
+def _add_validate(parser: argparse.ArgumentParser) -> None:
+    _add_manifests(parser, _DIAGNOSTICS, "a manifest, or a folder of them")
+
+
+def _add_plan(parser: argparse.ArgumentParser) -> None:
+    _add_validate(parser)
+    parser.add_argument("--device", metavar="FILE", help="plan for the machine of a device file instead of this one")
+    parser.add_argument("--out", metavar="PLAN", help="save the plan, for ortdeploy apply PLAN")
+    parser.add_argument("--job", metavar="NAME", help="this job only")
+    _add_new_run(parser)
+    parser.add_argument("--detailed-exitcode", action="store_true", help="exit with 2 when something would run")
+
+
+def _add_apply(parser: argparse.ArgumentParser) -> None:
+    _add_manifests(parser, _DIAGNOSTICS, "manifests, folders of them, or one saved plan")
+    parser.add_argument("--job", metavar="NAME", help="this job only")
+    _add_new_run(parser)
+
+
+def _add_retry(parser: argparse.ArgumentParser) -> None:
+    _add_manifests(parser, _DIAGNOSTICS, "a manifest, or a folder of them")
+    parser.add_argument("--job", metavar="NAME", required=True, help="the job whose failed rows are run")
+    parser.set_defaults(new_run=False)
+
+
+def _add_new_run(parser: argparse.ArgumentParser) -> None:
+    meaning = "start over where a result is unfinished or made from something else; its folder is kept, renamed"
+    parser.add_argument("--new-run", action="store_true", help=meaning)
+
+
+def _add_check(parser: argparse.ArgumentParser) -> None:
+    _add_manifests(parser, ("text", "json"), "a manifest, or a folder of them")
+    parser.add_argument("--model", metavar="NAME", help="this model only")
+    parser.add_argument("--record", action="store_true", help="write the CPU provider's outputs instead of comparing")
+    leaks = "run each model many times, on its golden inputs or made-up ones, and tell a leak from memory that stays"
+    parser.add_argument("--leaks", action="store_true", help=leaks)
+    parser.add_argument("--runs", metavar="N", type=_runs, default=1000, help="with --leaks (default: 1000)")
+
+
+def _add_tune(parser: argparse.ArgumentParser) -> None:
+    _add_manifests(parser, ("text", "json"), "a manifest")
+    add = parser.add_argument
+    add("--job", metavar="NAME", required=True, help="the job whose settings are searched")
+    bound = "memory=512MiB or p99=50ms: what a setting may take; may be given twice"
+    add("--limit", metavar="KEY=VALUE", action="append", default=[], dest="limits", type=_key_value, help=bound)
+    add("--seconds", metavar="N", type=float, default=3.0, help="how long a setting is tried (default: 3)")
+    add("-o", "--output", metavar="FILE", help="the overlay to write (default: overlays/MANIFEST.JOB.yaml beside it)")
+    add("--report", metavar="FILE", help="write an HTML page with what was tried")
+
+
+def _runs(text: str) -> int:
+    if not text.isdecimal() or int(text) < 300:  # noqa: PLR2004  fewer runs tell nothing
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of runs, at least 300")
+    return int(text)
+
+
+def _add_status(parser: argparse.ArgumentParser) -> None:
+    _add_manifests(parser, ("text", "json"), "a manifest, or a folder of them")
+
+
+def _add_init(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL.onnx")
+    parser.add_argument("-o", "--output", metavar="FILE", help="the manifest to write (default: MODEL.yaml)")
+
+
+def _add_lock(parser: argparse.ArgumentParser) -> None:
+    _add_manifests(parser, ("text", "json"), "a manifest, or a folder of them")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when a digest is not locked")
+
+
+def _add_adapter(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)
+    show = actions.add_parser("show", help="print its versions and parameters")
+    fit = actions.add_parser("fit", help="say what keeps it from a model")
+    fit.add_argument("model", metavar="MODEL.onnx")
+    for one in (show, fit):
+        one.add_argument("file", metavar="FILE.onnx_adapter")
+        one.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+    convert = actions.add_parser("convert", help="make one of a PEFT folder, a safetensors file or a .npz archive")
+    add = convert.add_argument
+    add("source", metavar="SOURCE", help="the folder or file that it is made of")
+    add(
+        "--model",
+        metavar="MODEL.onnx",
+        required=True,
+        help="the model that it is for: names, shapes and types are its own",
+    )
+    add("-o", "--output", metavar="FILE", required=True, help="the .onnx_adapter to write; never overwritten")
+    renaming = "replace OLD by NEW in the matrices' names; several are applied in order"
+    add("--map", metavar="OLD=NEW", action="append", default=[], type=_rename, help=renaming)
+    add(
+        "--alpha",
+        metavar="NUMBER",
+        type=float,
+        help="multiply each second matrix by alpha / rank (default: as PEFT says)",
+    )
+    add("--adapter-version", metavar="N", type=int, default=0, help="default: 0, none")
+    add("--model-version", metavar="N", type=int, default=0, help="default: 0, none")
+
+
+def _rename(text: str) -> tuple[str, str]:
+    old, equals, new = text.partition("=")
+    if not old or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not OLD=NEW")
+    return old, new
+
+
+def _add_schema(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", default="deployment", metavar="NAME", help="default: deployment")
+
+
+def _add_explain(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", metavar="RULE|PROVIDER")
+
+
+def _add_device(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--name", metavar="NAME", help="the device's name (default: the host's)")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write to a file instead of standard output")
+
+
+def _add_completion(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"))
+
+
+_ADD = {
+    "adapter": _add_adapter,
+    "apply": _add_apply,
+    "check": _add_check,
+    "completion": _add_completion,
+    "device": _add_device,
+    "explain": _add_explain,
+    "init": _add_init,
+    "lock": _add_lock,
+    "plan": _add_plan,
+    "retry": _add_retry,
+    "schema": _add_schema,
+    "status": _add_status,
+    "tune": _add_tune,
+    "validate": _add_validate,
+}

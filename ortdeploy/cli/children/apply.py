@@ -1,0 +1,193 @@
+"""Runs plans for `ortdeploy apply`: here, or in a child that `Supervisor` watches; the child's own part is `main`."""
+
+import argparse
+import ctypes
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from ortdeploy.autotune.remembered import Choices
+from ortdeploy.cli.commands.shared import start_logging
+from ortdeploy.cli.faults import fault_of_the_machine
+from ortdeploy.cli.signals import StopFlag
+from ortdeploy.cli.streams import private_streams
+from ortdeploy.diagnostics import LockedError, OrtdeployError
+from ortdeploy.ledger.ledger import Ledger, open_ledger, output_key
+from ortdeploy.ledger.output_lock import hold_output, hold_outputs
+from ortdeploy.plan.plan_file import decode_plan
+from ortdeploy.plan.steps import Plan, RunJob
+from ortdeploy.process.native_output import NativeOutput
+from ortdeploy.results.results import JobResult, Observer, Status
+from ortdeploy.running.executor import Execution
+from ortdeploy.running.supervisor import Supervisor, needs_supervision, result_message
+from ortdeploy.sessions.opening import Announce, TriedSession
+from ortdeploy.views import progress
+
+log = structlog.get_logger()
+_LOGGING = ("quiet", "verbose", "log_file", "log_format", "no_color")
+
+
+def choose_progress(*, quiet: bool) -> Observer:
+    """Return a bar on a terminal, log lines elsewhere, nothing when quiet."""
+    if quiet:
+        return progress.Silent()
+    return progress.Bar(sys.stderr) if sys.stderr.isatty() else progress.LogLines()
+
+
+def run_plan(
+    plan: Plan, state_dir: Path, run_id: str, arguments: argparse.Namespace, stopped: StopFlag
+) -> tuple[JobResult, ...]:
+    """Run a plan: in a child where a provider might take the process with it, else here."""
+    if not needs_supervision(plan):
+        with closing(NativeOutput()) as native, native.taking():
+            observer = choose_progress(quiet=arguments.quiet)
+            return tuple(_execute(plan, state_dir, run_id, observer=observer, stopped=stopped, native=native))
+    supervisor = Supervisor(
+        plan=plan,
+        module=__name__,
+        settings={
+            "state_dir": str(state_dir),
+            "run_id": run_id,
+            "logging": {name: getattr(arguments, name) for name in _LOGGING},
+        },
+        close_job=lambda step, reason: _close_job(plan, state_dir, step, reason),
+        stopped=stopped,
+    )
+    stopped.forward = supervisor.forward
+    return supervisor.run()
+
+
+def _execute(
+    plan: Plan,
+    state_dir: Path,
+    run_id: str,
+    *,
+    observer: Observer,
+    stopped: Callable[[], bool],
+    native: NativeOutput,
+    announce: Announce = lambda _doing: None,
+    tried: Mapping[str, tuple[TriedSession, ...]] | None = None,
+) -> Iterator[JobResult]:
+    from ortdeploy.runtime.session import OrtRuntime  # noqa: PLC0415  not before the plan stands
+
+    with (
+        structlog.contextvars.bound_contextvars(run=run_id, deployment=plan.deployment),
+        hold_outputs(state_dir, _outputs(plan, state_dir)),
+        open_ledger(state_dir) as ledger,
+    ):
+        log.info("run.started", manifest=plan.manifest)
+        execution = Execution(
+            plan=plan,
+            run_id=run_id,
+            runtime=OrtRuntime(cache=state_dir / "cache"),
+            ledger=ledger,
+            observer=observer,
+            stop=stopped,
+            announce=announce,
+            printed=native.take,
+            tried=tried or {},
+            choices=Choices(state_dir),
+        )
+        ended: dict[str, str] = {}
+        for result in execution.results():
+            ended[result.job] = str(result.status)
+            yield result
+        log.info("run.finished", jobs=ended)
+
+
+def _outputs(plan: Plan, state_dir: Path) -> list[str]:
+    """Return the outputs that a plan's jobs write, as the ledger names them."""
+    return [output_key(Path(plan.folder) / step.output, state_dir) for step in plan.steps if isinstance(step, RunJob)]
+
+
+def _close_job(plan: Plan, state_dir: Path, step: RunJob, reason: str) -> JobResult:
+    """Write down that a crash ended a job; what is committed stays, and the next apply goes on from there."""
+    log.error("job.failed", job=step.job, model=step.model, reason=reason)
+    output = output_key(Path(plan.folder) / step.output, state_dir)
+    with hold_output(state_dir, output), open_ledger(state_dir) as ledger:
+        return _failed_job(ledger, Path(plan.folder), step, reason)
+
+
+def _failed_job(ledger: Ledger, folder: Path, step: RunJob, reason: str) -> JobResult:
+    key = ledger.key(folder / step.output)
+    record = ledger.output(key)
+    if record is not None and record.status == "running":
+        ledger.end(key, Status.FAILED, reason)
+    parts = record.parts if record else ()
+    return JobResult(
+        job=step.job,
+        status=Status.FAILED,
+        output=step.shown_output,
+        committed=sum(part.committed for part in parts),
+        failed=sum(part.failed for part in parts),
+        skipped=sum(part.skipped for part in parts),
+        reason=reason,
+    )
+
+
+def main() -> None:
+    """Be the child: run the plan of the request on standard input, and say over a pipe how it goes."""
+    request = json.load(sys.stdin)
+    _die_with_the_parent()
+    with os.fdopen(request["messages"], "w", encoding="utf-8", buffering=1) as messages:
+
+        def say(**message: Any) -> None:
+            messages.write(json.dumps(message) + "\n")
+
+        try:
+            _serve(request, say)
+        except LockedError as error:
+            say(kind="locked", reason=str(error))
+        except OrtdeployError as error:
+            say(kind="error", reason=str(error))
+        except KeyboardInterrupt:
+            sys.exit(0)
+        except Exception as error:  # noqa: BLE001  the parent reports it as the bug that it is
+            reason = fault_of_the_machine(error)
+            if reason is None:
+                say(kind="bug", reason="".join(traceback.format_exception(error)))
+            else:
+                say(kind="error", reason=reason)
+    sys.stdout.flush()
+    os._exit(0)  # without the native libraries' own clean-up, which may print or abort after all is done
+
+
+def _serve(request: Mapping[str, Any], say: Callable[..., None]) -> None:
+    native, stopped = NativeOutput(request["native"]), StopFlag()
+    tried = {model: tuple(TriedSession(session=s, reason=r) for s, r in one) for model, one in request["tried"].items()}
+    with ExitStack() as stack:
+        stack.enter_context(private_streams())
+        stack.enter_context(native.taking())
+        stack.enter_context(stopped.installed())
+        arguments = argparse.Namespace(**request["logging"])
+        start_logging(arguments, stack)
+        for result in _execute(
+            decode_plan(request["plan"]),
+            Path(request["state_dir"]),
+            request["run_id"],
+            observer=choose_progress(quiet=arguments.quiet),
+            stopped=stopped,
+            native=native,
+            announce=lambda doing: say(kind="doing", **doing),
+            tried=tried,
+        ):
+            say(**result_message(result))
+
+
+def _die_with_the_parent() -> None:
+    """Ask Linux to kill this process when its parent is gone: nothing may run on that nobody sees."""
+    set_parent_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
+    with suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

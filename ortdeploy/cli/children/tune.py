@@ -1,0 +1,98 @@
+"""The child of `ortdeploy tune`: runs a job with other settings for some seconds, and says how it did."""
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ortdeploy.cli.streams import private_streams
+from ortdeploy.diagnostics import OrtdeployError, Severity
+from ortdeploy.ledger.ledger import open_ledger
+from ortdeploy.manifest.loader import LoadOptions
+from ortdeploy.plan.steps import Plan, RunJob
+from ortdeploy.planning.workflow import plan_manifests
+from ortdeploy.process.native_output import NativeOutput
+from ortdeploy.results.results import Status
+from ortdeploy.running.executor import Execution
+from ortdeploy.views.progress import Silent
+
+
+def main() -> None:
+    """Read the request on standard input, write the answer to standard output."""
+    request = json.load(sys.stdin)
+    with private_streams(), closing(NativeOutput()) as native, native.taking():
+        try:
+            answer = _run(request, native)
+        except OrtdeployError as error:
+            answer = {"refused": str(error)}
+    json.dump(answer, sys.stdout)
+
+
+def _run(request: Mapping[str, Any], native: NativeOutput) -> dict[str, Any]:
+    from ortdeploy.cli.log import configure_logging  # noqa: PLC0415  as in the other commands
+    from ortdeploy.runtime.session import OrtRuntime  # noqa: PLC0415  not before the plan stands
+
+    configure_logging(form="json", stream=sys.stderr, level="critical", color=False)
+    folder, job = Path(request["folder"]), request["job"]
+    options = LoadOptions(
+        profile=request["profile"],
+        sets=(*request["sets"], f"jobs.{job}.output.path={json.dumps(str(folder / 'out'))}"),
+        roots=(*request["roots"], str(folder)),
+        overlays=(*request["overlays"], str(folder / "overlay.yaml")),
+    )
+    planned = plan_manifests([request["manifest"]], options, state_dir=str(folder / "state"), only_job=job)
+    errors = [one for one in planned.diagnostics if one.severity is Severity.ERROR]
+    if errors:
+        return {"refused": f"{errors[0].rule}: {errors[0].detail}"}
+    rows, seconds, slowest, memory, passes = 0, 0.0, 0.0, 0, 0
+    clock = _Clock(request["seconds"])
+    with open_ledger(folder / "state") as ledger:
+        while not clock.is_up():  # a small job is run several times
+            out = folder / f"out{passes}"
+            result = Execution(
+                plan=_with_output(planned.plans[0], str(out)),
+                run_id="tune",
+                runtime=OrtRuntime(),
+                ledger=ledger,
+                observer=clock,
+                stop=clock.is_up,
+                printed=native.take,
+            ).run()[0]
+            if result.status is Status.FAILED:
+                return {"refused": result.reason}
+            report = json.loads((out / "_run.json").read_text(encoding="utf-8"))
+            shutil.rmtree(out)
+            rows, seconds, passes = rows + result.committed, seconds + result.seconds, passes + 1
+            slowest = max(slowest, report["session_run"]["p99"] or 0.0)
+            memory = report["peak_memory_bytes"]
+    return {"rows_per_second": rows / seconds if seconds else 0.0, "p99": slowest, "memory": memory}
+
+
+class _Clock(Silent):
+    """Runs from when the job begins for the first time: opening sessions does not count."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._end: float | None = None
+
+    def job_started(self, job: str, done: int, total: int | None) -> None:  # noqa: ARG002  an observer is told
+        """Begin, unless it runs already."""
+        self._end = self._end or time.perf_counter() + self._seconds
+
+    def is_up(self) -> bool:
+        """Tell whether the time is over."""
+        return self._end is not None and time.perf_counter() > self._end
+
+
+def _with_output(plan: Plan, output: str) -> Plan:
+    steps = tuple(replace(step, output=output) if isinstance(step, RunJob) else step for step in plan.steps)
+    return replace(plan, steps=steps)
+
+
+if __name__ == "__main__":
+    main()

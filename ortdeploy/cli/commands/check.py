@@ -1,0 +1,69 @@
+"""`ortdeploy check`: golden inputs and outputs, on every session that a model may get here."""
+
+import argparse
+import json as json_module
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+
+from ortdeploy.checks.run import ERROR, PASSED, CheckResult, result_of
+from ortdeploy.cli.commands.shared import load_options, log_outcome, use_color
+from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
+from ortdeploy.diagnostics import UsageError, has_errors
+from ortdeploy.plan.plan_file import encode
+from ortdeploy.plan.selection import recording
+from ortdeploy.plan.steps import PlannedCheck
+from ortdeploy.planning.workflow import plan_checks
+from ortdeploy.process.child import child_command, how_it_ended
+from ortdeploy.views import json, text
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check, and print how each data set ended."""
+    if arguments.leaks and arguments.record:
+        raise UsageError("--leaks looks at memory and --record writes outputs: choose one of the two")
+    checks, diagnostics = plan_checks(
+        arguments.paths,
+        load_options(arguments),
+        state_dir=arguments.state_dir,
+        only_model=arguments.model,
+        leak_runs=arguments.runs if arguments.leaks else 0,
+    )
+    rejected = has_errors(diagnostics)
+    sys.stderr.write(text.render_diagnostics(diagnostics, color=use_color(arguments)))
+    results = [] if rejected else list(run_checks(recording(checks) if arguments.record else checks))
+    if arguments.format == "json":
+        sys.stdout.write(json.render_checks(results))
+    elif not rejected:
+        sys.stdout.write(text.render_checks(results, color=use_color(arguments), quiet=arguments.quiet))
+    log_outcome(arguments, "checks.finished", rejected=rejected, checks=len(results))
+    return EXIT_REJECTED if rejected or any(result.status != PASSED for result in results) else EXIT_OK
+
+
+def run_checks(checks: Sequence[PlannedCheck]) -> Iterator[CheckResult]:
+    """Run checks in a child, and in another one after a session that took its process with it."""
+    left = list(checks)
+    while left:
+        ended = 0
+        child = subprocess.Popen(  # noqa: S603  our own module
+            child_command("ortdeploy.cli.children.check"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            encoding="utf-8",
+        )
+        with child:
+            if child.stdin is None or child.stdout is None:
+                raise AssertionError("pipes were asked for")
+            with suppress(BrokenPipeError), child.stdin as stdin:  # a child that is gone already is noticed below
+                json_module.dump([encode(check) for check in left], stdin)
+            for line in child.stdout:
+                message = json_module.loads(line)
+                if "result" in message:
+                    yield CheckResult(**message["result"])
+                else:
+                    ended = message["ended"]
+        if ended < len(left):
+            reason = f"the process that ran it {how_it_ended(child.returncode)}"
+            yield result_of(left[ended], ", ".join(left[ended].folders), ERROR, reason)
+        left = left[ended + 1 :]

@@ -1,0 +1,31 @@
+"""`ortdeploy device`: this machine's facts as a device file, to commit and to plan for somewhere else."""
+
+import argparse
+import platform
+import sys
+from pathlib import Path
+
+from ortdeploy.cli.exit_codes import EXIT_OK
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files.atomic import open_whole
+from ortdeploy.planning.device_file import dump_device
+from ortdeploy.providers.catalogue import PROVIDERS
+from ortdeploy.runtime.machine import probe_machine
+from ortdeploy.runtime.probe import probe_runtime
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Capture and print, or write to a file."""
+    runtime = probe_runtime({provider.name: None for provider in PROVIDERS if provider.plugin})
+    text = dump_device(arguments.name or platform.node() or "device", runtime, probe_machine())
+    for problem in runtime.plugin_problems.values():
+        sys.stderr.write(f"{problem}\n")
+    if arguments.output is None:
+        sys.stdout.write(text)
+        return EXIT_OK
+    try:
+        with open_whole(Path(arguments.output)) as file:
+            file.write(text.encode())
+    except OSError as error:
+        raise OrtdeployError(f"{arguments.output} cannot be written: {error.strerror}") from error
+    return EXIT_OK

@@ -1,0 +1,37 @@
+"""`ortdeploy explain RULE|PROVIDER`: a rule's page, or what is known of an execution provider."""
+
+import argparse
+import sys
+
+from ortdeploy.cli.exit_codes import EXIT_OK
+from ortdeploy.diagnostics import UsageError, did_you_mean
+from ortdeploy.manifest.pages import PAGES
+from ortdeploy.providers.catalogue import Provider, find_provider, provider_spellings, render_page
+from ortdeploy.providers.options import render_options
+from ortdeploy.rules.catalogue import RULES, load_rule
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the page of that name."""
+    provider = find_provider(arguments.name)
+    page = _provider_page(provider) if provider else page_of(arguments.name)
+    if page is None:
+        known = (*RULES, *PAGES, *provider_spellings())
+        raise UsageError(f'there is no rule or provider "{arguments.name}". {did_you_mean(arguments.name, known)}')
+    sys.stdout.write(f"{page}\n")
+    return EXIT_OK
+
+
+def _provider_page(provider: Provider) -> str:
+    return f"{render_page(provider)}\n\n{render_options(provider)}"
+
+
+def page_of(rule: str) -> str | None:
+    """Return a rule's page; None when there is no such rule."""
+    if rule in RULES:
+        module = load_rule(rule)
+        return f"{rule}: {module.RULE.summary} ({module.RULE.severity})\n\n{(module.__doc__ or '').strip()}"
+    if rule in PAGES:
+        summary, text = PAGES[rule]
+        return f"{rule}: {summary}\n\n{text}"
+    return None

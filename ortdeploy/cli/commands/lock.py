@@ -1,0 +1,58 @@
+"""`ortdeploy lock`: write digests of models, adapters and presets into a manifest, or verify them."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from ortdeploy.cli.commands.shared import load_options, log_outcome, use_color
+from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
+from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, has_errors
+from ortdeploy.files.atomic import open_whole
+from ortdeploy.manifest.rewrite import set_beside
+from ortdeploy.manifest.spec import Spec
+from ortdeploy.planning.lock import Digested, probe_digests
+from ortdeploy.planning.workflow import validate
+from ortdeploy.views import json, text
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Lock each manifest, and say of each file what became of its digest."""
+    if not arguments.check and (arguments.profile or arguments.sets or arguments.overlays):
+        raise UsageError("lock writes what stands in the manifest; --profile, --overlay, --set go with --check only")
+    validated = validate(arguments.paths, load_options(arguments))
+    diagnostics: tuple[Diagnostic, ...] = validated.diagnostics
+    files: list[Digested] = []
+    for spec in validated.specs if not has_errors(diagnostics) else ():
+        found, problems = probe_digests(spec)
+        diagnostics += problems
+        files += found
+        if not problems and not arguments.check:
+            _write(spec, [file for file in found if file.state != "locked"])
+    shown = [file if arguments.check else file.written() for file in files]
+    if arguments.format == "json":
+        sys.stdout.write(json.render_lock(diagnostics, shown))
+    else:
+        sys.stderr.write(text.render_diagnostics(diagnostics, color=use_color(arguments)))
+        sys.stdout.write(text.render_lock(shown))
+    log_outcome(arguments, "digests.compared", check=arguments.check, files=len(files))
+    open_files = arguments.check and any(file.state != "locked" for file in files)
+    return EXIT_REJECTED if has_errors(diagnostics) or open_files else EXIT_OK
+
+
+def _write(spec: Spec, files: list[Digested]) -> None:
+    """Put digests into the manifest's text. Raises OrtdeployError."""
+    if not files:
+        return
+    path = Path(spec.path)
+    before = path.read_bytes().decode("utf-8")
+    digests = {file.at: file.sha256 for file in files}
+    beside = {file.at: "path" if (*file.at, "path") in spec.document.spans else "from" for file in files}
+    mark = "\ufeff" if before.startswith("\ufeff") else ""
+    after = mark + set_beside(before.removeprefix("\ufeff"), spec.document, "sha256", beside, digests)
+    try:
+        mode = path.stat().st_mode
+        with open_whole(path) as file:
+            file.write(after.encode())
+        path.chmod(mode)
+    except OSError as error:
+        raise OrtdeployError(f"{path} cannot be written: {error.strerror}") from error

@@ -1,0 +1,100 @@
+"""What several commands do alike: options about manifests, diagnostics in the chosen form, logs."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from ortdeploy.cli.streams import failure_of, lasting
+from ortdeploy.diagnostics import Diagnostic, OrtdeployError
+from ortdeploy.manifest.loader import LoadOptions
+
+if TYPE_CHECKING:
+    from ortdeploy.facts.models import ModelFacts
+
+
+def load_options(arguments: argparse.Namespace, *, digest: bool = True) -> LoadOptions:
+    """Return what the command line says about every manifest."""
+    sets, roots, overlays = tuple(arguments.sets), tuple(arguments.roots), tuple(arguments.overlays)
+    return LoadOptions(digest=digest, profile=arguments.profile, sets=sets, roots=roots, overlays=overlays)
+
+
+def use_color(arguments: argparse.Namespace) -> bool:
+    """Whether stdout gets colors."""
+    return wants_color(sys.stdout, forbidden=arguments.no_color)
+
+
+def wants_color(stream: TextIO, *, forbidden: bool) -> bool:
+    """Whether to color: on a terminal that is not dumb, unless --no-color or NO_COLOR says otherwise."""
+    if forbidden or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return stream.isatty() and sys.platform != "win32"
+
+
+def write_diagnostics(diagnostics: Sequence[Diagnostic], arguments: argparse.Namespace) -> None:
+    """Print diagnostics as text, as GitHub annotations or as SARIF."""
+    if arguments.format == "github":
+        from ortdeploy.views import github  # noqa: PLC0415  only who asks for it
+
+        sys.stdout.write(github.render_diagnostics(diagnostics))
+    elif arguments.format == "sarif":
+        from ortdeploy.cli.commands.explain import page_of  # noqa: PLC0415  only who asks for it
+        from ortdeploy.versions import package_version  # noqa: PLC0415
+        from ortdeploy.views import sarif  # noqa: PLC0415
+
+        version = package_version("ortdeploy")
+        sys.stdout.write(sarif.render_diagnostics(diagnostics, lambda rule: page_of(rule) or rule, version))
+    else:
+        from ortdeploy.views import text  # noqa: PLC0415
+
+        sys.stdout.write(text.render_diagnostics(diagnostics, color=use_color(arguments)))
+
+
+def start_logging(arguments: argparse.Namespace, stack: ExitStack) -> None:
+    """Send logs to stderr or to --log-file, in the form that is asked for."""
+    from ortdeploy.cli.log import configure_logging  # noqa: PLC0415  brings structlog, which validate does without
+    from ortdeploy.views.progress import AboveBar  # noqa: PLC0415
+
+    level = "warning" if arguments.quiet else "debug" if arguments.verbose else "info"
+    if arguments.log_file:
+        try:
+            stream = lasting(Path(arguments.log_file).open("ab", buffering=0))  # noqa: SIM115  the stack closes it
+        except OSError as error:
+            raise OrtdeployError(f"the log file {arguments.log_file} cannot be written: {error.strerror}") from error
+        stack.callback(_close_log, stream, arguments.log_file)
+    else:
+        stream = sys.stderr
+    color = wants_color(stream, forbidden=arguments.no_color)
+    configure_logging(form=arguments.log_format, stream=AboveBar(stream), level=level, color=color)
+
+
+def _close_log(stream: TextIO, path: str) -> None:
+    """Close a log file, and say where it does not tell all."""
+    stream.close()
+    failure = failure_of(stream)
+    if failure is not None:
+        sys.stderr.write(f"ortdeploy: the log file {path} could not be written: {failure.strerror}. Its end is lost.\n")
+
+
+def log_outcome(arguments: argparse.Namespace, event: str, **fields: object) -> None:
+    """Log one event of a command whose result is on stdout, when logs are asked for."""
+    if not (arguments.log_file or arguments.log_format):
+        return
+    import structlog  # noqa: PLC0415  only who asks for logs
+
+    with ExitStack() as stack:
+        start_logging(arguments, stack)
+        structlog.get_logger().info(event, **fields)
+
+
+def named_model(path: str) -> "ModelFacts":
+    """Read a model that the command line names. Raises OrtdeployError."""
+    from ortdeploy.graph.model import read_model  # noqa: PLC0415  validate does not need onnx
+
+    facts = read_model(Path(path), path)
+    if facts.problem is not None:
+        raise OrtdeployError(facts.problem.detail.rstrip("."))
+    return facts

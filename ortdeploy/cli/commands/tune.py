@@ -1,0 +1,172 @@
+"""`ortdeploy tune`: try settings of a job on its own rows, and write the best as an overlay file to commit."""
+
+import argparse
+import json as json_module
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from ortdeploy.cli.commands.shared import load_options, log_outcome, use_color
+from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
+from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors
+from ortdeploy.files.atomic import open_whole
+from ortdeploy.manifest.spec import JobSpec, Spec
+from ortdeploy.manifest.write import block
+from ortdeploy.planning.workflow import check_job_name, plan_manifests, state_folder, validate
+from ortdeploy.process.child import child_command, how_it_ended
+from ortdeploy.tuning.search import Bounds, Search, Setting, Trial, as_plain, from_plain, overlay_of
+from ortdeploy.units import parse_size
+from ortdeploy.views import json, text, tuning
+
+_FOLDER = "tune"
+_SECONDS = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s)\Z")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Search, show what was tried, write the overlay."""
+    bounds = _bounds(arguments.limits)
+    options = load_options(arguments)
+    validated = validate(arguments.paths, options)
+    if validated.specs:
+        check_job_name(arguments.job, [job.name for spec in validated.specs for job in spec.jobs])
+    if has_errors(validated.diagnostics) or not validated.specs:
+        sys.stderr.write(text.render_diagnostics(validated.diagnostics, color=use_color(arguments)))
+        return EXIT_REJECTED
+    if len(validated.specs) > 1:
+        raise UsageError("tune searches the settings of one job of one manifest")
+    spec = validated.specs[0]
+    job = next(job for job in spec.jobs if job.name == arguments.job)
+    kept = _Kept(state_folder(spec.folder, arguments.state_dir) / _FOLDER, spec, job, arguments)
+    search = Search(
+        spec=spec,
+        job=job,
+        bounds=bounds,
+        cores=_cores(),
+        run=lambda setting: kept.note(_try(setting, spec, job, arguments)),
+        trials=kept.trials,
+    )
+    best = search.best()
+    trials = list(search.trials.values())
+    path = Path(arguments.output or _default_path(spec, job))
+    if best is not None and best.setting != Setting():
+        _write(path, best, search.trials[Setting()], spec, job)
+    if arguments.report:
+        with open_whole(Path(arguments.report)) as file:
+            file.write(tuning.render_html(spec.name, job.name, trials, best).encode())
+    if arguments.format == "json":
+        sys.stdout.write(
+            json.render_tuning([as_plain(one) for one in trials], as_plain(best) if best else None, str(path))
+        )
+    else:
+        sys.stdout.write(tuning.render_table(trials, best, str(path)))
+    log_outcome(arguments, "job.tuned", job=job.name, trials=len(trials))
+    return EXIT_OK if best is not None else EXIT_REJECTED
+
+
+def _bounds(limits: Sequence[str]) -> Bounds:
+    """Read --limit. Raises UsageError."""
+    memory: int | None = None
+    p99: float | None = None
+    for limit in limits:
+        key, _, value = limit.partition("=")
+        if key == "memory" and (memory := parse_size(value)) is not None:
+            continue
+        found = _SECONDS.match(value)
+        if key == "p99" and found:
+            p99 = float(found[1]) * (0.001 if found[2] == "ms" else 1.0)
+            continue
+        raise UsageError(f"--limit {limit}: write memory=512MiB or p99=50ms")
+    return Bounds(memory=memory, p99=p99)
+
+
+def _cores() -> int:
+    from ortdeploy.runtime.machine import probe_machine  # noqa: PLC0415  only who tunes
+
+    machine = probe_machine()
+    return machine.cores if machine.cpu_quota is None else max(1, min(machine.cores, int(machine.cpu_quota)))
+
+
+def _default_path(spec: Spec, job: JobSpec) -> Path:
+    return Path(spec.path).parent / "overlays" / f"{Path(spec.path).stem}.{job.name}.yaml"
+
+
+def _write(path: Path, best: Trial, before: Trial, spec: Spec, job: JobSpec) -> None:
+    """Write the overlay, with what it was worth. Raises OSError."""
+    folder = Path(spec.path).parent
+    shown = path.relative_to(folder) if path.is_relative_to(folder) else path
+    overlay = overlay_of(best.setting, job, spec.models_of(job))
+    gained = f"{best.rows_per_second:,.0f} rows/s, before {before.rows_per_second:,.0f}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    head = f"# Written by ortdeploy tune for job {job.name} of {Path(spec.path).name}: {gained}.\n"
+    with open_whole(path) as file:
+        file.write(f"{head}# ortdeploy apply {Path(spec.path).name} --overlay {shown}\n{block(overlay)}".encode())
+
+
+class _Kept:
+    """The trials of a search, in the state folder: one that is stopped goes on where it was."""
+
+    def __init__(self, folder: Path, spec: Spec, job: JobSpec, arguments: argparse.Namespace) -> None:
+        self._path = folder / f"{job.name}.json"
+        self._quiet = arguments.quiet
+        planned = plan_manifests(
+            [spec.path], load_options(arguments), state_dir=arguments.state_dir, only_job=job.name, new_run=True
+        )
+        facts = {f"{fact.kind} {fact.name}": fact.value for plan in planned.plans for fact in plan.facts}
+        self._made_from = {**facts, "seconds": str(arguments.seconds)}
+        self.trials: dict[Setting, Trial] = {}
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            known = json_module.loads(self._path.read_text(encoding="utf-8"))
+            if known["made_from"] == self._made_from:
+                self.trials = {trial.setting: trial for trial in map(from_plain, known["trials"])}
+
+    def note(self, trial: Trial) -> Trial:
+        """Keep a trial, and say how it went."""
+        self.trials[trial.setting] = trial
+        data = {
+            "format_version": 1,
+            "made_from": self._made_from,
+            "trials": [as_plain(one) for one in self.trials.values()],
+        }
+        with suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with open_whole(self._path) as file:
+                file.write(json_module.dumps(data, indent=2).encode())
+        if not self._quiet:
+            sys.stderr.write(f"{len(self.trials):3}  {tuning.render_trial(trial)}\n")
+            sys.stderr.flush()
+        return trial
+
+
+def _try(setting: Setting, spec: Spec, job: JobSpec, arguments: argparse.Namespace) -> Trial:
+    """Run the job with a setting, in a process of its own: its memory is its own, and a crash is a result."""
+    with tempfile.TemporaryDirectory(prefix="ortdeploy-tune-") as folder:
+        (Path(folder) / "overlay.yaml").write_text(block(overlay_of(setting, job, spec.models_of(job))) or "{}\n")
+        request = {
+            "manifest": spec.path,
+            "job": job.name,
+            "folder": folder,
+            "seconds": arguments.seconds,
+            "profile": arguments.profile,
+            "sets": arguments.sets,
+            "roots": arguments.roots,
+            "overlays": arguments.overlays,
+        }
+        try:
+            done = subprocess.run(  # noqa: S603  our own module
+                child_command("ortdeploy.cli.children.tune"),
+                input=json_module.dumps(request),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                encoding="utf-8",
+                check=False,
+            )
+        except OSError as error:
+            raise OrtdeployError(f"a trial cannot be started: {error.strerror}") from error
+    answer: Mapping[str, object] = json_module.loads(done.stdout) if done.returncode == 0 and done.stdout else {}
+    if not answer:
+        return Trial(setting=setting, refused=f"the process that ran it {how_it_ended(done.returncode)}")
+    return Trial(setting=setting, **answer)  # type: ignore[arg-type]  # as tune_trial answers

@@ -1,0 +1,29 @@
+"""`ortdeploy validate`: text only; safe in editors and in CI, imports neither onnxruntime nor numpy."""
+
+import argparse
+import sys
+
+from ortdeploy.cli.commands.shared import load_options, log_outcome, write_diagnostics
+from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
+from ortdeploy.diagnostics import has_errors
+from ortdeploy.manifest.loader import find_manifests
+from ortdeploy.planning.workflow import validate
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Check manifests and print what is wrong with them."""
+    validated = validate(arguments.paths, load_options(arguments, digest=False))
+    if arguments.format == "json":
+        from ortdeploy.views import json  # noqa: PLC0415  only who asks for it
+
+        sys.stdout.write(json.render_check(validated.diagnostics))
+    else:
+        write_diagnostics(validated.diagnostics, arguments)
+    if arguments.format == "text" and not arguments.quiet:
+        from ortdeploy.views import text  # noqa: PLC0415
+
+        files, _ = find_manifests(arguments.paths)
+        sys.stdout.write("".join(f"{path}\n" for path in files if arguments.verbose))
+        sys.stdout.write(text.summarize(validated.diagnostics, len(files)))
+    log_outcome(arguments, "manifests.checked", paths=arguments.paths, diagnostics=len(validated.diagnostics))
+    return EXIT_REJECTED if has_errors(validated.diagnostics) else EXIT_OK

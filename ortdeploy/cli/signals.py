@@ -1,0 +1,55 @@
+"""Signals that ask a run to stop cleanly."""
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+_SIGNALS_OF_PATIENCE = 2
+
+
+class StopFlag:
+    """Set by the first signal to stop, and handed on; a second one gives up what runs, a third one exits at once."""
+
+    def __init__(self, forward: Callable[[int], None] = lambda _number: None) -> None:
+        """Begin unset."""
+        self._signal: int | None = None
+        self._signals = 0
+        self.forward = forward
+
+    def __call__(self) -> bool:
+        """Return whether somebody asked the run to stop."""
+        return self._signal is not None
+
+    @property
+    def exit_code(self) -> int:
+        """130 for SIGINT, 143 for SIGTERM, 129 for SIGHUP."""
+        return 128 + (self._signal or signal.SIGINT)
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Listen to the signals inside the block."""
+        before = {number: signal.signal(number, self._set) for number in _signals_to_stop()}
+        try:
+            yield
+        finally:
+            for number, action in before.items():
+                signal.signal(number, action)
+
+    def _set(self, number: int, _frame: FrameType | None) -> None:
+        self.forward(number)
+        self._signals += 1
+        if self._signals > _SIGNALS_OF_PATIENCE:
+            os._exit(128 + number)
+        if self._signal is not None:
+            raise KeyboardInterrupt
+        self._signal = number
+
+
+def _signals_to_stop() -> list[int]:
+    """Return what the keyboard and systemd send, and, unless nohup has it ignored, a terminal that goes away."""
+    hangup = getattr(signal, "SIGHUP", None)  # which Windows does not have
+    if hangup is None or signal.getsignal(hangup) is signal.SIG_IGN:
+        return [signal.SIGINT, signal.SIGTERM]
+    return [signal.SIGINT, signal.SIGTERM, hangup]

@@ -1,5 +1,0 @@
-"""`ortdeploy retry`: run the failed rows of a job once more, and put those that give a result now into their parts."""
-
-from ortdeploy.commands.apply import run
-
-__all__ = ["run"]

@@ -1,0 +1,275 @@
+"""A pipeline joined with the graphs of its models: the type of every value, and every wire that does not fit."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ortdeploy.diagnostics import did_you_mean
+from ortdeploy.facts.models import AdapterFacts, ModelFacts, ValueFacts
+from ortdeploy.manifest.document import Path
+from ortdeploy.manifest.pipelines import PipelineSpec, StepOfPipeline
+from ortdeploy.operations.catalogue import OPERATIONS
+from ortdeploy.tensors.types import (
+    ROWS,
+    WIDER,
+    Dimension,
+    InapplicableError,
+    TensorType,
+    dimensions_agree,
+    format_shape,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WireProblem:
+    """A wire that does not fit: where, and why, in full sentences."""
+
+    at: Path
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WiredStep:
+    """A step with the types that reach it; `ports` are the inputs of its model, `inner` the steps of an `each`.
+
+    `made` are the types of its results by their names.
+    """
+
+    spec: StepOfPipeline
+    types: Mapping[str, TensorType]
+    made: Mapping[str, TensorType]
+    options: Mapping[str, Any]
+    ports: tuple[ValueFacts, ...] = ()
+    inner: tuple["WiredStep", ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wiring:
+    """A pipeline's inputs, which a job's columns feed, its outputs, its steps, and what is wrong with its wires.
+
+    `state` are the values that a row takes from the one before, as the models take them: whole, without rows.
+    """
+
+    inputs: Mapping[str, ValueFacts]
+    outputs: Mapping[str, TensorType]
+    steps: tuple[WiredStep, ...]
+    problems: tuple[WireProblem, ...]
+    state: Mapping[str, TensorType] = field(default_factory=dict)
+
+
+def wire(
+    pipeline: PipelineSpec,
+    models: Mapping[str, ModelFacts],
+    adapters: Mapping[str, AdapterFacts],
+    arrives: Callable[[str], TensorType | None],
+) -> Wiring:
+    """Type a pipeline. `arrives` tells in which type a column comes, for inputs that only operations read.
+
+    Where there is no such column, which is a problem of the job, nothing is said about what is made of it.
+    """
+    wirer = _Wirer(models, adapters, arrives, pipeline.state)
+    values: dict[str, TensorType] = {}
+    steps = tuple(wirer.step(step, values) for step in pipeline.steps)
+    wirer.check_state(pipeline, values)
+    outputs = {}
+    for name, value in pipeline.outputs.items():
+        if value not in values and value not in wirer.inputs:
+            wirer.complain((*pipeline.at, "outputs", name), f"No step makes ${value}. {did_you_mean(value, values)}")
+        outputs[name] = values.get(value, TensorType())
+    return Wiring(inputs=wirer.inputs, outputs=outputs, steps=steps, problems=tuple(wirer.problems), state=wirer.taken)
+
+
+@dataclass(slots=True)
+class _Wirer:
+    models: Mapping[str, ModelFacts]
+    adapters: Mapping[str, AdapterFacts]
+    arrives: Callable[[str], TensorType | None]
+    state: Mapping[str, str]
+    untold: set[str] = field(default_factory=set)
+    taken: dict[str, TensorType] = field(default_factory=dict)
+    inputs: dict[str, ValueFacts] = field(default_factory=dict)
+    problems: list[WireProblem] = field(default_factory=list)
+
+    def complain(self, at: Path, detail: str) -> None:
+        self.problems.append(WireProblem(at=at, detail=detail))
+
+    def check_state(self, pipeline: PipelineSpec, values: Mapping[str, TensorType]) -> None:
+        """Hold what a row hands on against what the next one takes."""
+        for name, source in pipeline.state.items():
+            at: Path = (*pipeline.at, "state", name)
+            taken, made = self.taken.get(name), values.get(source)
+            if taken is None:
+                self.complain(at, f"No model takes ${name}. State is handed to an input of a model.")
+            if made is None:
+                self.complain(at, f"No step makes ${source}. {did_you_mean(source, values)}")
+            if taken is None or made is None:
+                continue
+            fits = taken.shape is None or made.shape is None or len(taken.shape) == len(made.shape)
+            sizes = zip(made.shape or (), taken.shape or (), strict=False)
+            if made.dtype != taken.dtype or not fits or not all(dimensions_agree(*pair) for pair in sizes):
+                self.complain(at, f"${source} is {made}, and the next row takes {taken}.")
+            if source in pipeline.outputs.values():
+                self.complain(at, f"${source} is handed on whole, and cannot be a result of the row too.")
+
+    def step(self, step: StepOfPipeline, values: dict[str, TensorType]) -> WiredStep:
+        """Type one step, and add what it makes to the values."""
+        match step.kind:
+            case "run":
+                wired = self._run(step, values)
+            case "do":
+                wired = self._do(step, values)
+            case _:
+                wired = self._each(step, values)
+        values.update(wired.made)
+        return wired
+
+    def _run(self, step: StepOfPipeline, values: Mapping[str, TensorType]) -> WiredStep:
+        model = self.models.get(step.name)
+        if model is None or model.problem is not None:
+            made = {name: TensorType() for _, name in step.outputs}
+            return WiredStep(spec=step, types={}, made=made, options={})
+        known = {value.name: value for value in model.inputs}
+        solved: dict[str, Dimension] = {}
+        types = {}
+        for port, name in step.wires.items():
+            if port not in known:
+                detail = f'Model "{step.name}" has no input "{port}". {did_you_mean(port, known)}'
+                self.complain((*step.at, "in", port), detail)
+                continue
+            types[port] = self._value_for_model(name, known[port], step.name, values)
+            problem = _misfit(types[port], known[port].tensor, solved)
+            if problem:
+                taken = known[port].tensor
+                detail = f'Input "{port}" of model "{step.name}" takes {taken} and gets {types[port]}. {problem}'
+                self.complain((*step.at, "in", port), detail)
+        self._look_for_missing(step, known)
+        made = {name: self._made_by_model(step, port, model, solved) for port, name in step.outputs}
+        ports = tuple(value for value in model.inputs if value.name in step.wires)
+        return WiredStep(spec=step, types=types, made=made, options={}, ports=ports)
+
+    def _look_for_missing(self, step: StepOfPipeline, known: Mapping[str, ValueFacts]) -> None:
+        given = [self.adapters[name] for name in step.adapters if name in self.adapters]
+        adapted = {parameter.name for adapter in given for parameter in adapter.parameters}
+        for value in known.values():
+            if value.name not in step.wires and not value.optional and value.name not in adapted:
+                detail = f'Nothing feeds input "{value.name}" ({value.tensor}) of model "{step.name}".'
+                self.complain((*step.at, "in"), detail)
+
+    def _value_for_model(self, name: str, port: ValueFacts, model: str, values: Mapping[str, TensorType]) -> TensorType:
+        """Return a value's type; an input of the pipeline is what the model takes."""
+        if name in values:
+            return values[name]
+        tensor = port.tensor
+        if name in self.state:
+            return self.taken.setdefault(name, tensor)
+        shape = tensor.shape
+        if shape is not None:
+            shape = (ROWS, *(f"{model}.{size}" if isinstance(size, str) else size for size in shape[1:]))
+        wanted = ValueFacts(name=name, kind=port.kind, tensor=tensor.with_shape(shape), limits=port.limits)
+        return self.inputs.setdefault(name, wanted).tensor
+
+    def _made_by_model(
+        self, step: StepOfPipeline, port: str, model: ModelFacts, solved: Mapping[str, Dimension]
+    ) -> TensorType:
+        output = next((value for value in model.outputs if value.name == port), None)
+        if output is None:
+            known = [value.name for value in model.outputs]
+            self.complain(
+                (*step.at, "out", port), f'Model "{step.name}" has no output "{port}". {did_you_mean(port, known)}'
+            )
+            return TensorType()
+        if output.kind != "tensor":
+            self.complain(
+                (*step.at, "out", port), f'Output "{port}" is a {output.kind}; values of a pipeline are tensors.'
+            )
+            return TensorType()
+        shape, dtype = output.tensor.shape, output.tensor.dtype
+        if dict(step.outputs)[port] in self.state.values():
+            return output.tensor
+        if shape is not None and not shape:
+            self.complain((*step.at, "out", port), f'Output "{port}" is a scalar of a whole run, and not of each row.')
+            return TensorType()
+        sizes = tuple(solved.get(size, None) if isinstance(size, str) else size for size in shape or ())
+        return TensorType(WIDER.get(dtype, dtype) if dtype else None, (ROWS, *sizes[1:]) if shape else None)
+
+    def _do(self, step: StepOfPipeline, values: Mapping[str, TensorType]) -> WiredStep:
+        operation = OPERATIONS[step.name]
+        options = {step.name: True, **step.options}
+        types: dict[str, TensorType] = {}
+        for argument, name in step.wires.items():
+            types[argument] = values[name] if name in values else self._input_of_operation(name, argument, step.name)
+            wanted = operation.TAKES.get(argument)
+            if wanted and types[argument].dtype not in {None, wanted.dtype}:
+                detail = f"{step.name} takes {wanted.dtype} for {argument} and gets {types[argument]}."
+                self.complain((*step.at, "in", argument), detail)
+        results: tuple[TensorType, ...] = ()
+        if self.untold.intersection(step.wires.values()):
+            self.untold.update(name for _, name in step.outputs)
+        else:
+            try:
+                results = operation.infer(options, types)
+            except InapplicableError as error:
+                self.complain((*step.at, "in"), f"{step.name}: {error}.")
+        if results and len(step.outputs) > len(results):
+            detail = f"{step.name} gives {len(results)} results, and {len(step.outputs)} are named."
+            self.complain((*step.at, "out"), detail)
+        made = {
+            name: results[index] if index < len(results) else TensorType()
+            for index, (_, name) in enumerate(step.outputs)
+        }
+        return WiredStep(spec=step, types=types, made=made, options=options)
+
+    def _input_of_operation(self, name: str, argument: str, operation: str) -> TensorType:
+        """Return the type of an input of the pipeline that an operation reads: as it says, or as its column arrives."""
+        wanted = OPERATIONS[operation].TAKES.get(argument) or self.arrives(name)
+        if wanted is None:
+            self.untold.add(name)
+            wanted = TensorType()
+        return self.inputs.setdefault(name, ValueFacts(name=name, kind="tensor", tensor=wanted)).tensor
+
+    def _each(self, step: StepOfPipeline, values: Mapping[str, TensorType]) -> WiredStep:
+        if step.name not in values:
+            self.complain(
+                (*step.at, "each"), f"No step before this one makes ${step.name}. {did_you_mean(step.name, values)}"
+            )
+        if step.name in self.untold:
+            self.untold.add(step.item)
+        over = values.get(step.name, TensorType())
+        if over.shape is not None and len(over.shape) < 2:  # noqa: PLR2004  rows and items
+            self.complain((*step.at, "each"), f"${step.name} is {over}: its rows list nothing.")
+        item = over.with_shape((ROWS, *over.shape[2:]) if over.shape and len(over.shape) > 1 else None)
+        inside = {**values, step.item: item}
+        inner = tuple(self.step(one, inside) for one in step.steps)
+        made = {}
+        for name, collected in step.outputs:
+            if name not in inside:
+                self.complain(
+                    (*step.at, "collect", name), f"No step inside makes ${name}. {did_you_mean(name, inside)}"
+                )
+            one = inside.get(name, TensorType())
+            made[collected] = one.with_shape((ROWS, None, *one.shape[1:]) if one.shape else None)
+        return WiredStep(spec=step, types={step.name: over}, made=made, options={}, inner=inner)
+
+
+def _misfit(have: TensorType, want: TensorType, solved: dict[str, Dimension]) -> str | None:
+    """Say why a value does not fit an input, rows first in both; symbols of the graph are solved on the way."""
+    if have.dtype and want.dtype and have.dtype != WIDER.get(want.dtype, want.dtype):
+        return f"Add a step before: {{do: cast, in: {{x: $…, cast: {want.dtype}}}, out: …}}."
+    if have.layout and want.layout and have.layout != want.layout:
+        return f"Add a step before: {{do: layout, in: {{x: $…, layout: {want.layout}}}, out: …}}."
+    if have.shape is None or want.shape is None:
+        return None
+    if len(have.shape) != len(want.shape):
+        return f"A row has the shape {format_shape(have.shape[1:])}, the model wants {format_shape(want.shape[1:])}."
+    return _unsolved(have.shape[1:], want.shape[1:], solved)
+
+
+def _unsolved(have: Sequence[Dimension], want: Sequence[Dimension], solved: dict[str, Dimension]) -> str | None:
+    for axis, (size, wanted) in enumerate(zip(have, want, strict=True)):
+        known = solved.setdefault(wanted, size) if isinstance(wanted, str) else wanted
+        if not dimensions_agree(size, known):
+            symbol = f" (it is {wanted}, which is {known} already)" if isinstance(wanted, str) else ""
+            return f"Dimension {axis} of a row is {size}, the model wants {known}{symbol}."
+        if isinstance(wanted, str) and solved[wanted] is None:
+            solved[wanted] = size
+    return None

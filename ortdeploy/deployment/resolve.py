@@ -1,0 +1,324 @@
+"""Joins what the user said with the facts: defaults filled, chains chosen, dimensions bound, types inferred."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ortdeploy.deployment.pipeline_types import wire
+from ortdeploy.deployment.placement_prediction import predict_placement
+from ortdeploy.deployment.resolved import (
+    Binding,
+    Deployment,
+    ResolvedJob,
+    ResolvedModel,
+    ResolvedPipeline,
+    ResolvedProvider,
+    ResolvedSession,
+    StepProblem,
+    _digest,
+)
+from ortdeploy.facts.data import TEXT_FORMATS, InputFacts
+from ortdeploy.facts.facts import Facts
+from ortdeploy.facts.host import DeviceFacts, RuntimeFacts
+from ortdeploy.facts.models import ModelFacts, ValueFacts
+from ortdeploy.manifest.pipelines import PipelineSpec
+from ortdeploy.manifest.spec import (
+    JobSpec,
+    ModelSpec,
+    ProviderSpec,
+    SessionSpec,
+    Spec,
+    StepSpec,
+)
+from ortdeploy.providers.catalogue import full_name
+from ortdeploy.tensors.types import ROWS, WIDER, InapplicableError, Shape, TensorType
+from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
+
+DEFAULT_BATCH = 32
+
+
+def resolve(spec: Spec, facts: Facts) -> Deployment:
+    """Join what the user said with what is there."""
+    models = {model.name: _resolve_model(spec, model, facts) for model in spec.models}
+    jobs = tuple(resolved for job in spec.jobs if (resolved := _resolve_any(spec, job, models, facts)))
+    return Deployment(spec=spec, facts=facts, models=tuple(models.values()), jobs=jobs)
+
+
+def _resolve_any(spec: Spec, job: JobSpec, models: Mapping[str, ResolvedModel], facts: Facts) -> ResolvedJob | None:
+    """Resolve a job of a model or of a pipeline; None where either is not declared."""
+    pipeline = spec.pipeline(job.pipeline)
+    if pipeline is None:
+        model = models.get(job.model)
+        return _resolve_job(spec, job, model, facts) if model and not job.pipeline else None
+    if any(name not in models for name in pipeline.models):
+        return None
+    resolved = _resolve_pipeline(pipeline, job, models, facts)
+    return _resolve_job(spec, job, _as_model(resolved, facts), facts, resolved)
+
+
+def _resolve_pipeline(
+    pipeline: PipelineSpec, job: JobSpec, models: Mapping[str, ResolvedModel], facts: Facts
+) -> ResolvedPipeline:
+    parts = tuple(models[name] for name in pipeline.models)
+    if pipeline.preset is not None:
+        return ResolvedPipeline(spec=pipeline, parts=parts, wiring=None, diffusion=facts.diffusion[pipeline.name])
+    known = {part.spec.name: part.facts for part in parts}
+    wiring = wire(pipeline, known, facts.adapters, partial(_arriving, job, facts.inputs[job.name]))
+    return ResolvedPipeline(spec=pipeline, parts=parts, wiring=wiring, diffusion=None)
+
+
+def _arriving(job: JobSpec, source: InputFacts, name: str) -> TensorType | None:
+    """Return the type in which a column reaches an input of a pipeline, after its prepare steps; None: no such column.
+
+    There is none either where the input is missing or cannot be read.
+    """
+    column = job.input.columns.get(name, (name,))[0]
+    if column not in source.columns and len(source.columns) == 1 and name not in job.input.columns:
+        column = next(iter(source.columns))
+    tensor = source.columns.get(column)
+    if tensor is None:
+        return None
+    if source.format in TEXT_FORMATS and tensor.dtype is None:
+        tensor = replace(tensor, dtype="float32")
+    stages, _ = _infer_prepare(job.prepare.get(name, ()), tensor)
+    return stages[-1]
+
+
+def _as_model(pipeline: ResolvedPipeline, facts: Facts) -> ResolvedModel:
+    """Return the model that a pipeline stands for; a part that cannot be used is a problem of the whole."""
+    spec, parts = pipeline.spec, pipeline.parts
+    if pipeline.diffusion is not None:
+        problem = pipeline.diffusion.problem
+        inputs, outputs = pipeline.diffusion.inputs, pipeline.diffusion.outputs
+    else:
+        problem = None
+        wired = pipeline.wiring.outputs if pipeline.wiring else {}
+        inputs = tuple(pipeline.wiring.inputs.values()) if pipeline.wiring else ()
+        outputs = tuple(ValueFacts(name=name, kind="tensor", tensor=tensor) for name, tensor in wired.items())
+    problem = problem or next((part.facts.problem for part in parts if part.facts.problem), None)
+    made_of: list[Any] = [[part.spec.name, part.facts.sha256] for part in parts]
+    made_of += sorted([path, file.sha256] for path, file in facts.resources.items() if path in spec.definition)
+    made_of += [pipeline.diffusion.sha256] if pipeline.diffusion else []
+    first = parts[0]
+    return ResolvedModel(
+        spec=replace(first.spec, name=spec.name, sha256=None, inputs=(), outputs=(), checks=(), gate=False, at=spec.at),
+        facts=ModelFacts(path="", sha256=_digest(made_of), inputs=inputs, outputs=outputs, problem=problem),
+        sessions=tuple(session for part in parts for session in part.sessions),
+    )
+
+
+def _resolve_model(spec: Spec, model: ModelSpec, facts: Facts) -> ResolvedModel:
+    sessions = tuple(_resolve_session(spec, model, session, facts) for session in model.sessions)
+    return ResolvedModel(spec=model, facts=facts.models[model.name], sessions=sessions)
+
+
+def _resolve_session(spec: Spec, model: ModelSpec, session: SessionSpec, facts: Facts) -> ResolvedSession:
+    written = spec.chain_of(session)
+    chain, unavailable = [], []
+    for entry in written:
+        resolved = _resolve_provider(entry, facts.runtime)
+        if resolved is None:
+            unavailable.append(entry)
+        else:
+            chain.append(resolved)
+    usable = bool(chain) and (not unavailable or model.on_unavailable == "next")
+    names = [provider.name for provider in chain]
+    return ResolvedSession(
+        spec=session,
+        written=written,
+        chain=tuple(chain),
+        unavailable=tuple(unavailable),
+        usable=usable,
+        prediction=predict_placement(facts.models[model.name], names, facts.runtime.kernels, facts.runtime.attributes),
+    )
+
+
+def _resolve_provider(entry: ProviderSpec, runtime: RuntimeFacts) -> ResolvedProvider | None:
+    """Take a built-in provider as it is, and one from a plugin package with the device that the entry chooses."""
+    name = full_name(entry.name)
+    if name in runtime.available_providers and entry.library is None:
+        return ResolvedProvider(name=name, options=entry.options, device=None)
+    device = choose_device(entry, [device for device in runtime.devices if device.provider == name])
+    return ResolvedProvider(name=name, options=entry.options, device=device) if device else None
+
+
+def choose_device(entry: ProviderSpec, devices: Sequence[DeviceFacts]) -> DeviceFacts | None:
+    """Return the first device that the selector names: by number, name, kind or vendor; without one, the first."""
+    if entry.device is None:
+        return devices[0] if devices else None
+    if isinstance(entry.device, int):
+        return next((device for device in devices if device.index == entry.device), None)
+    wanted = entry.device.casefold()
+    for attribute in ("name", "kind", "vendor"):
+        for device in devices:
+            if getattr(device, attribute).casefold() == wanted:
+                return device
+    return None
+
+
+def _resolve_job(
+    spec: Spec, job: JobSpec, model: ResolvedModel, facts: Facts, pipeline: ResolvedPipeline | None = None
+) -> ResolvedJob:
+    source = facts.inputs[job.name]
+    names = dict.fromkeys((*job.adapters.names, *(pipeline.spec.adapters if pipeline else ())))
+    adapters = tuple(found for name in names if (found := spec.adapter(name)))
+    adapted = {one.name for adapter in adapters for one in facts.adapters[adapter.name].parameters}
+    inputs = [value for value in model.facts.inputs if value.name not in adapted]  # those that columns feed
+    targets = {value.name: _target(value, model.spec) for value in inputs}
+    batch_size, fixed = _batch(job, [targets[value.name] for value in inputs if not value.optional])
+    bindings = _bind_all(job, model, source, inputs, targets)
+    outputs = {value.name: _output_type(value, batched=batch_size > 0) for value in model.facts.outputs}
+    steps = tuple(_with_labels(step, facts) for step in job.postprocess)
+    results, problems = _infer_postprocess(steps, outputs)
+    return ResolvedJob(
+        spec=job,
+        model=model,
+        pipeline=pipeline,
+        adapters=adapters,
+        adapter_facts={adapter.name: facts.adapters[adapter.name] for adapter in adapters},
+        input=source,
+        output=facts.outputs[job.name],
+        bindings=bindings,
+        batch_size=batch_size,
+        fixed_batch=fixed,
+        outputs=outputs,
+        results=results,
+        postprocess=steps,
+        postprocess_problems=problems,
+        columns=job.output.columns or tuple(results),
+    )
+
+
+def _target(value: ValueFacts, model: ModelSpec) -> TensorType:
+    """Return the graph's type with overridden dimensions and the sizes that the manifest adds to symbols."""
+    overrides = model.session.get("free_dimension_overrides", {})
+    shape = value.tensor.shape
+    if shape is not None:
+        shape = tuple(overrides.get(size, size) if isinstance(size, str) else size for size in shape)
+    return value.tensor.with_shape(shape)
+
+
+def _batch(job: JobSpec, targets: Sequence[TensorType]) -> tuple[int, int | None]:
+    """Return rows per run (0: one row is one run) and the batch that the graph fixes, if it does."""
+    if job.batch_size == 0:
+        return 0, None
+    fixed = {target.shape[0] for target in targets if target.shape and isinstance(target.shape[0], int)}
+    only = next(iter(fixed)) if len(fixed) == 1 else None
+    size = only if isinstance(only, int) and only > 0 else None
+    return job.batch_size or size or DEFAULT_BATCH, size
+
+
+def _bind_all(
+    job: JobSpec,
+    model: ResolvedModel,
+    source: InputFacts,
+    inputs: Sequence[ValueFacts],
+    targets: Mapping[str, TensorType],
+) -> tuple[Binding, ...]:
+    """Bind every input that must be fed, and the optional ones that the manifest feeds."""
+    unnamed = [v.name for v in inputs if not v.optional and v.name not in job.input.columns]
+    only_column = next(iter(source.columns)) if len(source.columns) == 1 and len(unnamed) == 1 else None
+    bindings = []
+    for value in inputs:
+        columns = job.input.columns.get(value.name, ())
+        if not columns and value.name in source.columns:
+            columns = (value.name,)
+        if not columns and only_column and value.name == unnamed[0]:
+            columns = (only_column,)
+        if columns or not value.optional:
+            bindings.append(_bind(job, model, source, value, targets[value.name], columns))
+    return tuple(bindings)
+
+
+def _bind(
+    job: JobSpec,
+    model: ResolvedModel,
+    source: InputFacts,
+    value: ValueFacts,
+    target: TensorType,
+    columns: tuple[str, ...],
+) -> Binding:
+    stacked = len(columns) > 1 or _needs_vector(source, columns, target)
+    start = _source_type(source, columns, target, stacked=stacked)
+    steps = job.prepare.get(value.name, ())
+    if source.format in TEXT_FORMATS and target.dtype in WIDER:  # text is read as the type that holds each value of it
+        steps = (*steps, StepSpec(name="cast", options={"cast": target.dtype}, at=(*job.at, "prepare", value.name)))
+    stages, problem = _infer_prepare(steps, start)
+    return Binding(
+        value=value,
+        declared=next((tensor for tensor in model.spec.inputs if tensor.name == value.name), None),
+        target=target,
+        columns=columns,
+        unknown=tuple(name for name in columns if name not in source.columns),
+        stacked=stacked,
+        source=start,
+        steps=steps,
+        stages=stages,
+        problem=problem,
+    )
+
+
+def _needs_vector(source: InputFacts, columns: tuple[str, ...], target: TensorType) -> bool:
+    """Tell whether a column of single values feeds [rows, 1]: there is only one way to read it so."""
+    shapes = [source.columns[name].shape for name in columns if name in source.columns]
+    return shapes == [(ROWS,)] and target.shape is not None and len(target.shape) == 2 and target.shape[1] == 1  # noqa: PLR2004
+
+
+def _source_type(source: InputFacts, columns: tuple[str, ...], target: TensorType, *, stacked: bool) -> TensorType:
+    known = [source.columns[name] for name in columns if name in source.columns]
+    if not known:
+        return TensorType()
+    first = known[0]
+    dtype = _numpy_type(target.dtype) if source.format in TEXT_FORMATS else first.dtype
+    if not stacked:
+        return replace(first, dtype=dtype)
+    shape: Shape | None = (ROWS, len(columns), *first.shape[1:]) if first.shape else None
+    return TensorType(dtype, shape)
+
+
+def _numpy_type(dtype: str | None) -> str | None:
+    """Return the element type itself, or the one that numpy has for its values."""
+    return WIDER.get(dtype, dtype) if dtype else dtype
+
+
+def _infer_prepare(steps: Sequence[StepSpec], tensor: TensorType) -> tuple[tuple[TensorType, ...], StepProblem | None]:
+    """Return the type before the first step and after each, up to the first that cannot go on."""
+    stages = [tensor]
+    for step in steps:
+        try:
+            (tensor,) = PREPARE[step.name].infer(step.options, tensor)
+        except InapplicableError as error:
+            return (*stages, TensorType()), StepProblem(step=step, reason=str(error))
+        stages.append(tensor)
+    return tuple(stages), None
+
+
+def _output_type(value: ValueFacts, *, batched: bool) -> TensorType:
+    """Return a model output's type with the rows in front."""
+    dtype, shape = _numpy_type(value.tensor.dtype), value.tensor.shape
+    if shape is None:
+        return TensorType(dtype)
+    return TensorType(dtype, (ROWS, *(shape[1:] if batched else shape)))
+
+
+def _with_labels(step: StepSpec, facts: Facts) -> StepSpec:
+    if step.name != "labels":
+        return step
+    lines = facts.labels[step.options["from"]].lines
+    return replace(step, options={**step.options, "lines": list(lines)})
+
+
+def _infer_postprocess(
+    steps: Sequence[StepSpec], outputs: Mapping[str, TensorType]
+) -> tuple[dict[str, TensorType], tuple[StepProblem, ...]]:
+    results, problems = dict(outputs), []
+    for step in steps:
+        tensor = results.get(step.reads, TensorType())
+        try:
+            types = POSTPROCESS[step.name].infer(step.options, tensor)
+        except InapplicableError as error:
+            problems.append(StepProblem(step=step, reason=str(error)))
+            types = tuple(TensorType() for _ in step.results)
+        results.update(zip(step.results, types, strict=True))
+    return results, tuple(problems)

@@ -1,0 +1,263 @@
+"""One manifest on one machine, resolved: the nouns that rules judge and plans are made from."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ortdeploy.deployment.pipeline_types import Wiring
+from ortdeploy.deployment.placement_prediction import Prediction
+from ortdeploy.deployment.threads import Layout, layouts, sleeping, usable_cores
+from ortdeploy.facts.data import InputFacts, OutputFacts
+from ortdeploy.facts.facts import Facts
+from ortdeploy.facts.host import DeviceFacts
+from ortdeploy.facts.models import AdapterFacts, DiffusionFacts, ModelFacts, ValueFacts
+from ortdeploy.manifest.pipelines import PipelineSpec
+from ortdeploy.manifest.spec import (
+    AdapterSpec,
+    JobSpec,
+    ModelSpec,
+    ProviderSpec,
+    SessionSpec,
+    Spec,
+    StepSpec,
+    TensorSpec,
+)
+from ortdeploy.providers.catalogue import full_name
+from ortdeploy.tensors.types import TensorType
+from ortdeploy.units import allowed_count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedProvider:
+    """A provider that the session will ask for, by its full name; `device` when it comes from a plugin package."""
+
+    name: str
+    options: Mapping[str, Any]
+    device: DeviceFacts | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedSession:
+    """A session with the chain that it gets; `unavailable` are the providers of its chain that are not here.
+
+    `prediction` is of the chain that it gets; None where kernel definitions do not decide, or are not known.
+    """
+
+    spec: SessionSpec
+    written: tuple[ProviderSpec, ...]
+    chain: tuple[ResolvedProvider, ...]
+    unavailable: tuple[ProviderSpec, ...]
+    usable: bool
+    prediction: Prediction | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedModel:
+    """A model with its facts and the sessions that it may get, in order."""
+
+    spec: ModelSpec
+    facts: ModelFacts
+    sessions: tuple[ResolvedSession, ...]
+
+    @property
+    def usable(self) -> tuple[ResolvedSession, ...]:
+        """The sessions that this machine can honour; none of them where the model uses all, and not all can be."""
+        usable = tuple(session for session in self.sessions if session.usable)
+        needs_all = self.spec.use == "all" and self.spec.on_unavailable == "fail"
+        return () if needs_all and len(usable) < len(self.sessions) else usable
+
+    def laid_out(self, layout: Layout) -> "ResolvedModel":
+        """Return the model with as many sessions and callers as a layout has; threads that wait do not spin."""
+        sessions = tuple(
+            replace(one, spec=replace(one.spec, count=layout.sessions, callers=layout.callers)) for one in self.sessions
+        )
+        if layout.sessions == 1 or layout.threads == 1:
+            return replace(self, sessions=sessions)
+        return replace(self, sessions=sessions, spec=replace(self.spec, session=sleeping(self.spec.session)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedPipeline:
+    """A pipeline with the models that it runs: its wires, or what is known of the folder of its preset."""
+
+    spec: PipelineSpec
+    parts: tuple[ResolvedModel, ...]
+    wiring: Wiring | None
+    diffusion: DiffusionFacts | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepProblem:
+    """A step that cannot take what reaches it."""
+
+    step: StepSpec
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binding:
+    """How one model input is fed: columns, steps, and the types from one end to the other.
+
+    `target` is what the session takes, without the rows' dimension when the model has none. `columns` is empty when
+    nothing feeds the input; `unknown` are columns that the source does not have.
+    """
+
+    value: ValueFacts
+    declared: TensorSpec | None
+    target: TensorType
+    columns: tuple[str, ...]
+    unknown: tuple[str, ...]
+    stacked: bool
+    source: TensorType
+    steps: tuple[StepSpec, ...]
+    stages: tuple[TensorType, ...]
+    problem: StepProblem | None
+
+    @property
+    def final(self) -> TensorType:
+        """What reaches the session, rows first."""
+        return self.stages[-1]
+
+    def shape(self, rows: int) -> tuple[int | None, ...]:
+        """Return the sizes that a run of so many rows feeds, as far as they are known."""
+        known = [size if isinstance(size, int) else None for size in self.target.shape or ()]
+        given = [size if isinstance(size, int) else None for size in self.final.shape or ()]
+        sizes = [have if have is not None else want for have, want in zip(known, given or known, strict=False)]
+        return (rows, *sizes[1:])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedJob:
+    """A job with everything it rests on. `batch_size` 0: each row is one run.
+
+    A pipeline stands for a `model` whose inputs and outputs are the pipeline's, and whose sessions are its models'.
+    """
+
+    spec: JobSpec
+    model: ResolvedModel
+    pipeline: ResolvedPipeline | None
+    adapters: tuple[AdapterSpec, ...]
+    adapter_facts: Mapping[str, AdapterFacts]
+    input: InputFacts
+    output: OutputFacts
+    bindings: tuple[Binding, ...]
+    batch_size: int
+    fixed_batch: int | None
+    outputs: Mapping[str, TensorType]
+    results: Mapping[str, TensorType]
+    postprocess: tuple[StepSpec, ...]
+    postprocess_problems: tuple[StepProblem, ...]
+    columns: tuple[str, ...]
+
+    @property
+    def identity(self) -> dict[str, str]:
+        """What the results depend on, by the name that a message gives it.
+
+        Two runs with the same identity give the same rows in the same files. The error budget and thread counts are
+        not part of it: changing those lets a job go on where it stopped.
+        """
+        spec = self.spec
+        output = [spec.output.format, self.columns, spec.input.key, spec.output.rows_per_part, spec.nan_policy]
+        output += [spec.output.images] if spec.output.images else []
+        of_pipeline = {"pipeline": _digest(self.pipeline.spec.definition)} if self.pipeline else {}
+        return {
+            "model": self.model.facts.sha256,
+            **of_pipeline,
+            "adapter": self._adapter_identity,
+            "providers": _digest([[_written(entry) for entry in session.written] for session in self.model.sessions]),
+            "columns": _digest(
+                [*([b.value.name, b.columns, b.stacked] for b in self.bindings), *sorted(spec.input.missing.items())]
+            ),
+            "prepare": _digest([[b.value.name, [dict(step.options) for step in b.steps]] for b in self.bindings]),
+            "batch": _digest(["auto" if spec.auto_batch else self.batch_size, spec.last]),
+            "postprocess": _digest([dict(step.options) for step in self.postprocess]),
+            "output": _digest(output),
+        }
+
+    @property
+    def models(self) -> tuple[ResolvedModel, ...]:
+        """The models that it opens: its own, or those of its pipeline."""
+        return self.pipeline.parts if self.pipeline else (self.model,)
+
+    @property
+    def has_state(self) -> bool:
+        """Whether a row hands something on to the next."""
+        return self.pipeline is not None and bool(self.pipeline.spec.state)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether a run has accounted for every row that there is."""
+        return self.output.state == "finished" and not self.input.states
+
+    @property
+    def is_current(self) -> bool:
+        """Whether what is committed was made from what the manifest and its files are now."""
+        have = self.output.identity
+        same = all(have.get(name, value) == value for name, value in self.identity.items())
+        return same and not self.input.changed and self.output.problem is None
+
+    @property
+    def _adapter_identity(self) -> str:
+        """The digest of the one adapter that all rows get, or of the choice with all their digests."""
+        choice = self.spec.adapters
+        digests = {adapter.name: self.adapter_facts[adapter.name].sha256 for adapter in self.adapters}
+        if choice.column is None and len(digests) < 2:  # noqa: PLR2004  none, or one
+            return next(iter(digests.values()), "")
+        mapping = sorted(choice.mapping.items())
+        return _digest([choice.always, choice.column, mapping, choice.otherwise, sorted(digests.items())])
+
+    def allows(self, refused: int) -> bool | None:
+        """Tell whether the error budget has room for refused rows; None: a share of a number that is not known."""
+        limit = self.spec.max_failed
+        if isinstance(limit, str) and self.input.rows is None:
+            return None
+        return refused <= allowed_count(limit, self.input.rows or 0)
+
+    @property
+    def needed(self) -> frozenset[str]:
+        """Results that are written, or that a step reads."""
+        return frozenset({*self.columns, *(step.reads for step in self.postprocess)})
+
+    @property
+    def has_varying_shapes(self) -> bool:
+        """Whether the graph leaves a size open beside the number of rows, so that runs may differ in shape."""
+        return any(not all(isinstance(size, int) for size in (b.target.shape or (None,))[1:]) for b in self.bindings)
+
+    @property
+    def readable(self) -> bool:
+        """Whether the model and the input are there, so that what is between them can be judged."""
+        return self.model.facts.problem is None and self.input.problem is None and not self.input.missing_package
+
+    @property
+    def comparable(self) -> bool:
+        """Whether what reaches the model can be judged too: no steps stand under a name that is no input's."""
+        inputs = {value.name for value in self.model.facts.inputs}
+        return self.readable and inputs.issuperset(self.spec.prepare)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """One manifest on this machine. Jobs that name no model are missing; the spec's rules have refused them."""
+
+    spec: Spec
+    facts: Facts
+    models: tuple[ResolvedModel, ...]
+    jobs: tuple[ResolvedJob, ...]
+
+    def layouts_of(self, model: ResolvedModel) -> tuple[Layout, ...]:
+        """Return the ways to use threads of a model that says threads: auto, within the limits of all its jobs."""
+        machine = self.facts.machine
+        if not model.spec.auto_threads or machine is None:
+            return ()
+        limits = (job.spec.limits.threads for job in self.jobs if model in job.models)
+        return layouts(min([usable_cores(machine), *(limit for limit in limits if limit is not None)]))
+
+
+def _written(entry: ProviderSpec) -> list[Any]:
+    return [full_name(entry.name), dict(entry.options), entry.device, entry.library]
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,112 @@
+"""Divides the threads that jobs may use over the sessions of their model.
+
+A session's pool of n threads are n - 1 and its caller: with k callers, n + k - 1 are at work.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ortdeploy.facts.host import MachineFacts
+from ortdeploy.manifest.spec import ModelSpec
+from ortdeploy.providers.catalogue import CPU, full_name
+
+_OPENVINO, _XNNPACK = full_name("OpenVINO"), full_name("Xnnpack")
+
+ON_THE_PROCESSOR = {CPU, _OPENVINO, _XNNPACK}
+"""Providers that compute with threads of this process, which can be told how many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """One way to use threads: sessions, the batches that each runs at once, the size of each one's pool."""
+
+    sessions: int = 1
+    callers: int = 1
+    threads: int = 1
+
+    @property
+    def name(self) -> str:
+        """`2 sessions of 1 thread`; `1 session of 1 thread with 2 callers`."""
+        text = f"{_count(self.sessions, 'session')} of {_count(self.threads, 'thread')}"
+        return text if self.callers == 1 else f"{text} with {self.callers} callers"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def layouts(threads: int) -> tuple[Layout, ...]:
+    """Return the ways to use at most so many threads that are worth a try, the most different ones first.
+
+    Nothing tells beforehand which is the best: small kernels are not worth a pool, callers share one, and sessions have
+    weights of their own. Of equals the one that takes less memory comes first.
+    """
+    if threads == 1:
+        return ()
+    several = tuple(dict.fromkeys([*(2**power for power in range(1, 7) if 2**power < threads), threads]))
+    found = (
+        *(Layout(threads=number) for number in several),
+        *(Layout(callers=number, threads=threads - number + 1) for number in several),
+        *(Layout(sessions=number, threads=threads // number) for number in several),
+        Layout(),
+    )
+    return tuple(sorted(found, key=lambda one: -max(one.sessions, one.callers, one.threads)))
+
+
+def usable_cores(machine: MachineFacts) -> int:
+    """Return how many threads can be at work at once: the cores of the affinity mask, as far as the quota allows."""
+    return machine.cores if machine.cpu_quota is None else min(machine.cores, max(1, math.ceil(machine.cpu_quota)))
+
+
+def threads_at_work(model: ModelSpec, threads: int) -> int:
+    """Return how many threads are at work at once in the sessions of a model, each of so many."""
+    return model.sessions_at_once * (threads + model.callers - 1)
+
+
+def threads_of_session(model: ModelSpec, limits: Iterable[int | None]) -> int | None:
+    """Return the threads of each session of a model whose jobs have these limits; None where nothing limits them."""
+    known = [limit for limit in limits if limit is not None]
+    return max(1, min(known) // model.sessions_at_once - model.callers + 1) if known else None
+
+
+def with_threads(session: Mapping[str, Any], threads: int | None) -> Mapping[str, Any]:
+    """Return session options with so many threads, unless they name a number themselves."""
+    if threads is None or session.get("intra_op_num_threads"):
+        return session
+    return {**session, "intra_op_num_threads": threads}
+
+
+SPINNING = "session.intra_op.allow_spinning"
+"""The session config entry that lets threads spin while they wait; ONNX Runtime's default is that they do."""
+
+
+def sleeping(session: Mapping[str, Any]) -> dict[str, Any]:
+    """Return session options whose threads sleep while they wait, unless they say so themselves."""
+    return {**session, "config": {SPINNING: False, **session.get("config", {})}}
+
+
+def without_spinning(session: Mapping[str, Any], first_providers: Iterable[str]) -> Mapping[str, Any]:
+    """Return session options whose threads sleep while a device computes, unless they say so themselves.
+
+    The pool is for the nodes that are left to the processor: spinning, it takes a core for as long as the device runs.
+    `first_providers` are those of the sessions that the model may get; one on the processor keeps its threads ready.
+    """
+    first = set(first_providers)
+    if not first or first & ON_THE_PROCESSOR:
+        return session
+    return sleeping(session)
+
+
+def provider_with_threads(name: str, options: Mapping[str, Any], device: str, threads: int | None) -> Mapping[str, Any]:
+    """Return options of a provider with a thread pool of its own, with so many threads unless they name a number."""
+    if threads is None:
+        return options
+    if name == _XNNPACK and "intra_op_num_threads" not in options:
+        return {**options, "intra_op_num_threads": threads}
+    if name == _OPENVINO and device == "CPU" and isinstance(options.get("load_config", {}), Mapping):
+        config = options.get("load_config", {})
+        cpu = {"INFERENCE_NUM_THREADS": threads, **config.get("CPU", {})}
+        return {**options, "load_config": {**config, "CPU": cpu}}
+    return options

@@ -1,0 +1,78 @@
+"""Facts about data: input files and their columns, output folders, files that operations read."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ortdeploy.facts.problems import Package, Problem
+from ortdeploy.tensors.types import TensorType
+
+TEXT_FORMATS = ("csv", "jsonl")
+"""Formats whose numbers have no element type; they are read as what the model input takes."""
+
+FORMATS_WITH_GAPS = ("arrow", "csv", "jsonl", "parquet")
+"""Formats in which a value may be missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileFacts:
+    """A file that is handed on as it is, such as a label file with its lines."""
+
+    path: str
+    sha256: str = ""
+    lines: tuple[str, ...] = ()
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileState:
+    """A file by its path from the manifest, with forward slashes, and what changes when it does."""
+
+    path: str
+    size: int
+    mtime_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownFile:
+    """An input file that a run has taken up; `done`: all of its rows are accounted for, in a run that is finished."""
+
+    state: FileState
+    done: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputFacts:
+    """A job's input. `columns` are those that files name; `rows` is None when only reading would tell.
+
+    `row_type` is what the manifest says of files that do not. `files` are those to read, and `states` how they are;
+    `first_row` rows came from others before. `changed` names files that an earlier run has taken up and that are not
+    what they were.
+    """
+
+    format: str | None = None
+    files: tuple[str, ...] = ()
+    states: tuple[FileState, ...] = ()
+    row_type: TensorType | None = None
+    first_row: int = 0
+    changed: tuple[str, ...] = ()
+    digest: str = ""
+    columns: Mapping[str, TensorType] = field(default_factory=dict)
+    rows: int | None = None
+    missing_package: Package | None = None
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputFacts:
+    """A job's output place: absent, empty, part (some parts are committed), finished, stale or foreign (not ours).
+
+    `stale`: it makes room for a new run; `run` is the last one's. `free_bytes` are left on its file system.
+    """
+
+    state: str = "absent"
+    run: str | None = None
+    identity: Mapping[str, str] = field(default_factory=dict)
+    rows: int = 0
+    free_bytes: int | None = None
+    missing_package: Package | None = None
+    problem: Problem | None = None

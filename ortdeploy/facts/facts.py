@@ -1,0 +1,34 @@
+"""All facts that planning one manifest needs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ortdeploy.facts.data import FileFacts, InputFacts, OutputFacts
+from ortdeploy.facts.host import MachineFacts, RuntimeFacts
+from ortdeploy.facts.models import AdapterFacts, DiffusionFacts, ModelFacts
+from ortdeploy.facts.preflight import BatchTrial, FirstRows, MemoryForecast
+from ortdeploy.facts.problems import Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Everything that planning one manifest needs to know; the keys are the manifest's names.
+
+    `resources` are files that operations read, `diffusion` the folders of presets by pipeline.
+    `path_problems` are those of files that options name, by kind and path as written. `first_rows`, `batch_trials` and
+    `memory` are of jobs that nothing else speaks against.
+    """
+
+    runtime: RuntimeFacts
+    models: Mapping[str, ModelFacts]
+    adapters: Mapping[str, AdapterFacts]
+    inputs: Mapping[str, InputFacts]
+    outputs: Mapping[str, OutputFacts]
+    machine: MachineFacts | None = None
+    labels: Mapping[str, FileFacts] = field(default_factory=dict)
+    resources: Mapping[str, FileFacts] = field(default_factory=dict)
+    diffusion: Mapping[str, DiffusionFacts] = field(default_factory=dict)
+    path_problems: Mapping[tuple[str, str], Problem] = field(default_factory=dict)
+    first_rows: Mapping[str, FirstRows] = field(default_factory=dict)
+    batch_trials: Mapping[str, BatchTrial] = field(default_factory=dict)
+    memory: Mapping[str, MemoryForecast] = field(default_factory=dict)

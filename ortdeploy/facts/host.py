@@ -1,0 +1,88 @@
+"""Facts about a machine: ONNX Runtime, its providers and devices, processor, memory and packages."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ortdeploy.facts.problems import Package
+
+DEFAULT_LOCALE = "en_US.UTF-8"
+"""The locale of nodes that name none."""
+
+EXTENSION_DOMAINS = ("ai.onnx.contrib", "com.microsoft.extensions")
+"""Domains of the operators that onnxruntime-extensions carries; all of them run on the CPU."""
+
+
+EXTENSIONS = Package(module="onnxruntime_extensions", name="onnxruntime-extensions", extra="extensions")
+OPTIMUM = Package(module="optimum", name="optimum-onnx", extra="diffusion")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceFacts:
+    """A device that a plugin package's provider offers: CPU, GPU or NPU, numbered within its provider.
+
+    `memory` names the memory that its tensors live in (None: the CPU's), `host_accessible_memory` a part of the CPU's
+    memory that the provider allocates and other providers may mistake for their own.
+    """
+
+    provider: str
+    index: int
+    kind: str
+    vendor: str
+    name: str
+    library: str
+    memory: str | None = None
+    host_accessible_memory: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineFacts:
+    """A machine: what this process may use of it, and the processor features that kernels care about."""
+
+    system: str
+    architecture: str
+    python: str
+    cores: int
+    cpu_quota: float | None
+    memory_bytes: int | None
+    cpu_flags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """A kernel of a provider: the operator versions that it implements, and the types that it takes by parameter."""
+
+    first: int
+    last: int
+    types: Mapping[str, frozenset[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeFacts:
+    """The ONNX Runtime of this machine, and what it can load at most (None, and no opsets, where that is not known).
+
+    `available_providers` are the built-in ones; `devices` are those of plugin packages that the manifest asks for,
+    `plugin_problems` say of a provider why its package gives none, or why its built-in library cannot be loaded.
+    `runtime_packages` are the installed packages that carry onnxruntime itself. `kernels` are by provider and by
+    `domain.operator`, for the providers that tell them. `attributes` are those that this ONNX Runtime knows of an
+    operator, by the version since which it has them; `has_default_locale` is None where that is not known.
+    """
+
+    version: str
+    available_providers: tuple[str, ...]
+    max_ir_version: int | None
+    max_opsets: Mapping[str, int]
+    packages: frozenset[str] = frozenset()
+    devices: tuple[DeviceFacts, ...] = ()
+    plugin_problems: Mapping[str, str] = field(default_factory=dict)
+    runtime_packages: tuple[str, ...] = ()
+    kernels: Mapping[str, Mapping[str, tuple[Kernel, ...]]] = field(default_factory=dict)
+    attributes: Mapping[str, Mapping[int, frozenset[str]]] = field(default_factory=dict)
+    has_default_locale: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostFacts:
+    """What a plan is made for: an ONNX Runtime and its machine; this one, or one that a device file describes."""
+
+    runtime: RuntimeFacts
+    machine: MachineFacts | None

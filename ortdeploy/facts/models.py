@@ -1,0 +1,126 @@
+"""Facts about model files and adapters: inputs, outputs, nodes, weights, parameters."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ortdeploy.facts.host import EXTENSION_DOMAINS
+from ortdeploy.facts.problems import Problem
+from ortdeploy.tensors.types import TensorType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """A node of a graph: its operator, the version that its schema has existed since, and types by parameter.
+
+    `expandable`: ONNX Runtime can replace it by the body of its function, if it knows the domain; `local`: by the body
+    that the model itself has for it. `body` are the nodes of that function, where onnx can tell. `attributes` are by
+    name; numbers and short text as text, the others empty.
+    """
+
+    name: str
+    domain: str
+    operator: str
+    since: int
+    types: Mapping[str, str] = field(default_factory=dict)
+    expandable: bool = False
+    local: bool = False
+    body: tuple["NodeFacts", ...] = ()
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueFacts:
+    """An input or output of a graph. `kind` is tensor, sequence, map, optional or sparse.
+
+    `element` is the kind of a sequence's elements, `default` the shape of the initializer that an input has.
+    `limits` are the lowest and highest value that the graph can take: those of an index into a constant table.
+    """
+
+    name: str
+    kind: str
+    tensor: TensorType
+    limits: tuple[int, int] | None = None
+    element: str | None = None
+    default: tuple[int, ...] | None = None
+
+    @property
+    def optional(self) -> bool:
+        """Whether it may be left at its default."""
+        return self.default is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightFacts:
+    """How many bytes a model's weights take, those of convolutions among them, and whether they lie in other files."""
+
+    size: int = 0
+    of_convolutions: int = 0
+    external: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """A model file as its bytes tell it; without `inputs` and `outputs` where `problem` says why.
+
+    `unranked` are values inside the graph whose rank shape inference does not find, `compiled_by` the providers that
+    wrote its EPContext nodes. `skeleton` is the model without its weights, for shape inference;
+    empty where onnx does not accept it.
+    """
+
+    path: str
+    sha256: str = ""
+    ir_version: int = 0
+    opsets: Mapping[str, int] = field(default_factory=dict)
+    inputs: tuple[ValueFacts, ...] = ()
+    outputs: tuple[ValueFacts, ...] = ()
+    symbols: frozenset[str] = frozenset()
+    nodes: tuple[NodeFacts, ...] = ()
+    unranked: tuple[str, ...] = ()
+    skeleton: bytes = field(default=b"", repr=False, compare=False)
+    compiled_by: tuple[str, ...] = ()
+    weights: WeightFacts = WeightFacts()
+    problem: Problem | None = None
+
+    @property
+    def uses_extensions(self) -> bool:
+        """Whether some of its operators come with onnxruntime-extensions."""
+        return any(node.domain in EXTENSION_DOMAINS for node in self.nodes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiffusionFacts:
+    """A Stable-Diffusion-1/2-shaped folder: its scheduler's settings, and how its components are to be fed.
+
+    `ports` say by component the inputs' names, element types and ranks, and the output's name. `sha256` is of the files
+    beside the models, `folder_sha256` of these and the models.
+    """
+
+    sha256: str = ""
+    folder_sha256: str = ""
+    scheduler: Mapping[str, Any] = field(default_factory=dict)
+    ports: Mapping[str, Any] = field(default_factory=dict)
+    inputs: tuple[ValueFacts, ...] = ()
+    outputs: tuple[ValueFacts, ...] = ()
+    problem: Problem | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterFacts:
+    """A tensor that an adapter brings: the name of the graph's input that it feeds, its element type and shape."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterFacts:
+    """A LoRA adapter file as its header tells it; versions are 0 where its maker said none."""
+
+    path: str
+    sha256: str = ""
+    adapter_version: int = 0
+    model_version: int = 0
+    parameters: tuple[ParameterFacts, ...] = ()
+    problem: Problem | None = None

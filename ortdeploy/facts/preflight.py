@@ -1,0 +1,82 @@
+"""What preflight finds out about a job without running it: first rows, batch sizes, a memory forecast."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchTrial:
+    """Why a graph cannot take so many rows at a time, and numbers that it can take."""
+
+    rows: int
+    problem: str
+    fitting: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPart:
+    """One part of what a job takes: process, weights, activations, or rows and results; its size in bytes."""
+
+    what: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryForecast:
+    """What a job is predicted to take at most, in bytes, and what of it is not known from the graph.
+
+    `fitting` is the largest batch that its limits have room for, where its own does not fit, `count` the largest number
+    of each session. `disk` is what its output takes, where that does not depend on values. `layouts` are the ways to
+    use threads that its limits have room for, where those are to be measured, with what it takes in each.
+    """
+
+    parts: tuple[MemoryPart, ...]
+    unknown: str | None = None
+    limit: int | None = None
+    fitting: int | None = None
+    count: int | None = None
+    disk: int | None = None
+    layouts: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        """The sum of what is known."""
+        return sum(part.size for part in self.parts)
+
+    def total_of(self, layout: str | None) -> int:
+        """Return the sum in one way to use threads."""
+        return self.total if layout is None else self.layouts.get(layout, self.total)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedRow:
+    """A row that cannot be fed to its model: its number, where it came from, the stage that refused it, and why."""
+
+    row: int
+    source: str
+    stage: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstRows:
+    """How many of a job's first rows were looked at, which are refused, and whose numbers are NaN or infinite."""
+
+    rows: int
+    refused: tuple[RefusedRow, ...] = ()
+    not_finite: tuple[int, ...] = ()
+
+    @property
+    def useless(self) -> bool:
+        """Whether none of the rows can be fed to the model."""
+        return 0 < self.rows == len(self.refused)
+
+    @property
+    def text(self) -> str:
+        """How many rows are refused, and the first of them with field and place."""
+        first = self.refused[0]
+        source = f" ({first.source})" if first.source else ""
+        return (
+            f"{len(self.refused)} of the first {self.rows} rows cannot be fed to the model. Row {first.row}{source}, "
+            f"{first.stage}: {first.message.rstrip('.')}."
+        )

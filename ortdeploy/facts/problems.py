@@ -1,0 +1,37 @@
+"""What keeps a file from being used, and the packages that would help."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Package:
+    """A Python package that only some deployments need: what is imported, what is installed, and the extra with it."""
+
+    module: str
+    name: str
+    extra: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """Why a file cannot be used: a kind that rules know, and a sentence for people."""
+
+    kind: str
+    detail: str
+
+
+def unreadable(shown: str, error: OSError) -> Problem:
+    """Return the problem of a file that cannot be read; `shown` is its name in text."""
+    if isinstance(error, FileNotFoundError):
+        return Problem(kind="missing", detail=f"There is no file {shown}. Paths are relative to the manifest.")
+    return Problem(kind="unreadable", detail=f"{shown} cannot be read: {error.strerror}.")
+
+
+def unnameable(path: str, shown: str) -> Problem | None:
+    """Return the problem of a path that ONNX Runtime cannot be told: Python's binding takes text, which is UTF-8."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        detail = f"ONNX Runtime opens only files whose path is UTF-8, and that of {shown} is not: {path}. Rename it."
+        return Problem(kind="unreadable", detail=detail)
+    return None

@@ -1,0 +1,249 @@
+"""What a session is fed: rows taken through their prepare steps, and held against the model to the element.
+
+No native code sees a buffer that does not fit. The plan looks at a job's first rows with the same functions.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from ortdeploy.files.object_store import fetched
+from ortdeploy.plan.steps import PlannedInput, PlannedStep, RunJob
+from ortdeploy.results.rows import Block, StageError
+from ortdeploy.sources.catalogue import SOURCES
+from ortdeploy.sources.files import full_path
+from ortdeploy.sources.protocol import Source, Wanted
+from ortdeploy.tensors.columns import Array, Column, pick
+from ortdeploy.tensors.elements import numpy_dtype, widened
+from ortdeploy.tensors.types import TensorType, format_shape
+from ortdeploy.transforms.catalogue import PREPARE
+
+
+def wanted_columns(job: RunJob) -> Wanted:
+    """Return what a job's source is to read."""
+    return Wanted(
+        dtypes={name: planned.read_dtype for planned in job.inputs for name in planned.columns},
+        keys=tuple(dict.fromkeys((*job.key, *_choosing(job), "path"))),
+        missing=job.missing,
+        first_row=job.first_row,
+        retries=job.retries,
+        row_type=job.row_type,
+    )
+
+
+def _choosing(job: RunJob) -> tuple[str, ...]:
+    """Return the columns that decide about a row: its adapter, or where state begins anew."""
+    reset = job.pipeline.reset if job.pipeline else ()
+    return (*((job.adapters.column,) if job.adapters.column else ()), *reset)
+
+
+@contextmanager
+def open_rows(job: RunJob, folder: str, only: Sequence[int] | None = None) -> Iterator[Source]:
+    """Open a job's files, below the manifest's folder or on a store, for all of their rows or only some."""
+    files = [full_path(folder, state.path) for state in job.files]
+    with (
+        fetched(files) as there,
+        SOURCES[job.format].open_source(there, folder, replace(wanted_columns(job), only=only)) as source,
+    ):
+        yield source
+
+
+class Feeder:
+    """Makes the tensors of one job's runs."""
+
+    def __init__(self, job: RunJob) -> None:
+        """Build every prepare step once."""
+        self._pad_to = job.pad_to
+        self._size = job.batch_size
+        self._one_by_one = job.batch_size == 0
+        self._choice = job.adapters
+        self._planned = job.inputs
+        self._inputs = [_PreparedInput(planned, whole_rows=self._one_by_one) for planned in job.inputs]
+        self._accepted: list[list[tuple[int, ...]]] = []
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the graph leaves no choice of how many rows a run has."""
+        return self._pad_to is not None and any(
+            planned.shape and isinstance(planned.shape[0], int) for planned in self._planned
+        )
+
+    def run_less(self, size: int) -> None:
+        """Take note that runs have fewer rows than planned, from now on."""
+        self._size = size
+        self._pad_to = size if self._pad_to is not None else None
+
+    def whole(self, block: Block) -> dict[str, Array] | None:
+        """Return tensors of all rows of a block, to be cut into batches; None where not all of them can be fed."""
+        if self._one_by_one or not len(block.rows):
+            return None
+        try:
+            feeds = self._prepare(block, range(len(block.rows)))
+            for size in {len(rows) for rows in cut(block, self._size)}:
+                self._check_shapes([(self._pad_to or size, *array.shape[1:]) for array in feeds.values()])
+        except StageError:
+            return None
+        return feeds
+
+    def feeds(self, block: Block, rows: Sequence[int]) -> dict[str, Array]:
+        """Return the tensors of one run, for some rows of a block. Raises StageError."""
+        if self._one_by_one and len(rows) > 1:
+            raise StageError("run", "one-row-a-run", "rows of this model are run one by one")
+        feeds = self._prepare(block, rows)
+        if self._pad_to is not None:
+            feeds = padded(feeds, self._pad_to)
+        self._check_shapes([array.shape for array in feeds.values()])
+        return feeds
+
+    def slices(self, feeds: Mapping[str, Array], rows: Sequence[int]) -> dict[str, Array]:
+        """Return the tensors of one run, cut from those of a whole block."""
+        if isinstance(rows, range):
+            taken = {name: array[rows.start : rows.stop] for name, array in feeds.items()}
+        else:
+            taken = {name: array[rows] for name, array in feeds.items()}
+        return taken if self._pad_to is None else padded(taken, self._pad_to)
+
+    def _prepare(self, block: Block, rows: Sequence[int]) -> dict[str, Array]:
+        """Return some rows' tensors, of the planned types and ranges. Raises StageError."""
+        return {
+            planned.name: planned.check(planned.prepare(block.columns, rows, len(block.rows)))
+            for planned in self._inputs
+        }
+
+    def _check_shapes(self, shapes: list[tuple[int, ...]]) -> None:
+        """Hold the shapes of one run against the plan. Raises StageError."""
+        if shapes in self._accepted:  # most batches have the shapes of the one before
+            return
+        sizes: dict[str, int] = {}
+        for planned, shape in zip(self._inputs, shapes, strict=True):
+            planned.check_shape(shape, sizes)
+        self._accepted = [*self._accepted[-1:], shapes]
+
+    def adapters(self, block: Block, row: int) -> tuple[str, ...]:
+        """Return the adapters of a row of a block. Raises StageError where none is meant for it."""
+        column = self._choice.column
+        if column is None:
+            return self._choice.always
+        text = str(block.columns[column][row])
+        adapters = self._choice.of(text)
+        if adapters is None:
+            raise StageError("contract", "no-adapter", f'no adapter is meant for {column} "{text}"')
+        return adapters
+
+    def finite_rows(self, feeds: Mapping[str, Array], rows: int) -> Array:
+        """Tell of each row that was fed whether its floating inputs are all finite."""
+        finite = np.ones(rows, dtype=bool)
+        for array in feeds.values():
+            numbers = widened(array)
+            if np.issubdtype(numbers.dtype, np.floating):
+                by_row = np.asarray(np.isfinite(numbers)).reshape(1 if self._one_by_one else len(numbers), -1)
+                finite &= np.asarray(by_row.all(axis=1))[:rows]
+        return finite
+
+
+def cut(block: Block, size: int) -> list[range]:
+    """Return the batches of a block: places of its rows, `size` rows of the input each, less those that failed."""
+    if len(block.rows) == block.count:
+        return [range(begin, min(begin + size, block.count)) for begin in range(0, block.count, size)]
+    edges = range(block.start, block.start + block.count + size, size)
+    places = [bisect_left(block.rows, edge) for edge in edges]
+    return [range(begin, end) for begin, end in pairwise(places) if begin < end]
+
+
+def padded(feeds: Mapping[str, Array], rows: int) -> dict[str, Array]:
+    """Fill tensors up to a number of rows with copies of their last one."""
+    return {
+        name: np.concatenate([array, np.repeat(array[-1:], rows - len(array), axis=0)]) if len(array) < rows else array
+        for name, array in feeds.items()
+    }
+
+
+def _build_prepare(step: PlannedStep) -> Callable[[Array], Array]:
+    apply = PREPARE[step.name].build(step.options, TensorType(step.dtype, step.shape, step.layout))
+    return lambda array: apply(array)[0]
+
+
+class _PreparedInput:
+    """One model input: its steps, and the check that keeps what does not fit from native code."""
+
+    def __init__(self, planned: PlannedInput, *, whole_rows: bool) -> None:
+        self.name = planned.name
+        self._planned = planned
+        self._steps = [(step.name, _build_prepare(step)) for step in planned.steps]
+        self._dtype = numpy_dtype(planned.dtype)
+        self._whole_rows = whole_rows
+
+    def prepare(self, columns: dict[str, Column], rows: Sequence[int], available: int) -> Array:
+        """Return the named rows, stacked and taken through the steps. Raises StageError."""
+        parts = [_pick(columns[name], rows, available) for name in self._planned.columns]
+        column = self._stack(parts) if self._planned.stacked else parts[0]
+        if isinstance(column, list):
+            prepared = [self._apply(np.asarray(value)[np.newaxis])[0] for value in column]
+            if len({(value.shape, value.dtype) for value in prepared}) > 1:
+                raise StageError("contract", "ragged-rows", f"rows of input {self.name} differ in shape")
+            return np.stack(prepared)
+        return self._apply(column)
+
+    def _stack(self, parts: list[Column]) -> Array:
+        """Make one vector a row of several columns."""
+        try:
+            return np.stack([np.asarray(part) for part in parts], axis=1)
+        except ValueError as error:
+            raise StageError("contract", "ragged-rows", f"columns of input {self.name} differ in shape") from error
+
+    def _apply(self, array: Array) -> Array:
+        for name, step in self._steps:
+            try:
+                array = step(array)
+            except (ValueError, IndexError, ArithmeticError, TypeError) as error:
+                raise StageError("prepare", name, f"{self.name}: {error}") from error
+        return array
+
+    def check(self, array: Array) -> Array:
+        """Return the tensor to feed, contiguous, of exactly the planned type and range. Raises StageError."""
+        if self._whole_rows:
+            array = np.asarray(array[0])
+        if array.dtype != self._dtype:
+            message = f"input {self.name} takes {self._planned.dtype} and gets {array.dtype}"
+            raise StageError("contract", "element-type", message)
+        self._check_limits(array)
+        return np.ascontiguousarray(array) if array.ndim else array
+
+    def check_shape(self, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
+        """Hold a tensor's shape against the plan; a symbol is one number in all inputs of a run. Raises StageError."""
+        planned = self._planned.shape
+        if planned is None:
+            return
+        fits = len(planned) == len(shape) and all(
+            size == want if isinstance(want, int) else want is None or sizes.setdefault(want, size) == size
+            for size, want in zip(shape, planned, strict=True)
+        )
+        if not fits:
+            have, want = format_shape(shape), format_shape(planned)
+            solved = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+            message = f"input {self.name} takes {want} and gets {have}" + (f" ({solved})" if solved else "")
+            raise StageError("contract", "shape", message)
+
+    def _check_limits(self, array: Array) -> None:
+        limits = self._planned.limits
+        if limits is None or not array.size:
+            return
+        numbers = widened(array)
+        low, high = float(numbers.min()), float(numbers.max())
+        if not (low >= limits[0] and high <= limits[1]):  # also when one of them is NaN
+            first, last, least, most = (f"{value:.12g}" for value in (*limits, low, high))
+            message = f"input {self.name} must lie in {first} to {last} and has {least} to {most}"
+            raise StageError("contract", "range", message)
+
+
+def _pick(column: Column, rows: Sequence[int], available: int) -> Column:
+    """Take some rows of a column; all of them without a copy."""
+    if len(rows) == available:
+        return column
+    if isinstance(rows, range):
+        return column[rows.start : rows.stop]
+    return pick(column, rows)

@@ -1,0 +1,61 @@
+"""A job's own first rows as tensors, to try something with before the job begins."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import repeat
+
+import numpy as np
+
+from ortdeploy.feeds.feeder import Feeder, open_rows
+from ortdeploy.plan.steps import Plan, RunJob
+from ortdeploy.results.rows import Block, StageError
+from ortdeploy.runtime.protocol import Array
+from ortdeploy.tensors.columns import size_bytes
+
+_MOST_BYTES = 64 * 1024 * 1024
+
+Feeds = dict[str, Array]
+
+
+def first_feeds(plan: Plan, step: RunJob, most: int) -> Feeds:
+    """Return tensors of so many rows at most, as they are fed; nothing where they cannot be fed together.
+
+    Raises OrtdeployError when the input cannot be read.
+    """
+    feeder = Feeder(step)
+    taken: list[Feeds] = []
+    for block in _blocks(plan, step):
+        feeds = feeder.whole(block)
+        if feeds is None:
+            break
+        taken.append(feeds)
+        if sum(len(next(iter(one.values()))) for one in taken) >= most or _is_enough(taken):
+            break
+    return _joined(taken)
+
+
+def first_runs(plan: Plan, step: RunJob, most: int) -> list[Feeds]:
+    """Return what so many runs at most are fed; what cannot be fed is left out. Raises OrtdeployError as above."""
+    feeder = Feeder(step)
+    taken: list[Feeds] = []
+    for block in _blocks(plan, step):
+        with suppress(StageError):
+            taken.append(feeder.feeds(block, range(len(block.rows))))
+        if len(taken) >= most or _is_enough(taken):
+            break
+    return taken
+
+
+def _blocks(plan: Plan, step: RunJob) -> Iterator[Block]:
+    with open_rows(step, plan.folder) as source:
+        yield from source.blocks(step.first_row, repeat(step.batch_size or 1))
+
+
+def _is_enough(taken: list[Feeds]) -> bool:
+    return sum(map(size_bytes, taken)) > _MOST_BYTES
+
+
+def _joined(taken: list[Feeds]) -> Feeds:
+    if not taken or len({tuple(array.shape[1:] for array in one.values()) for one in taken}) > 1:
+        return taken[0] if taken else {}
+    return {name: np.concatenate([one[name] for one in taken]) for name in taken[0]}

@@ -1,0 +1,102 @@
+"""The constants of a graph: where their bytes lie, and whether there are as many as their shapes need.
+
+ONNX Runtime says of a cut external file "External initializer: … are out of bounds", of cut bytes in the model less.
+"""
+
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+import onnx
+
+from ortdeploy.files.names import is_file
+
+_BITS: dict[int, int] = {
+    onnx.TensorProto.BOOL: 8, onnx.TensorProto.FLOAT16: 16, onnx.TensorProto.BFLOAT16: 16, onnx.TensorProto.FLOAT: 32,
+    onnx.TensorProto.DOUBLE: 64, onnx.TensorProto.INT8: 8, onnx.TensorProto.INT16: 16, onnx.TensorProto.INT32: 32,
+    onnx.TensorProto.INT64: 64, onnx.TensorProto.UINT8: 8, onnx.TensorProto.UINT16: 16, onnx.TensorProto.UINT32: 32,
+    onnx.TensorProto.UINT64: 64, onnx.TensorProto.COMPLEX64: 64, onnx.TensorProto.COMPLEX128: 128,
+}  # fmt: skip
+
+
+class TensorProblemError(Exception):
+    """A constant whose bytes are not where a model may have them, or not as many as it claims."""
+
+
+def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Yield every tensor of a graph and of the graphs inside its nodes."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+            if attribute.HasField("g"):
+                yield from tensors(attribute.g)
+            for inner in attribute.graphs:
+                yield from tensors(inner)
+
+
+def external_files(model: Path, graph: onnx.GraphProto) -> dict[str, Path]:
+    """Return the external files of a graph by location. Raises TensorProblemError, also for bytes that are missing."""
+    files: dict[str, Path] = {}
+    for tensor in tensors(graph):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            entries = {entry.key: entry.value for entry in tensor.external_data}
+            location = entries.get("location", "")
+            if location not in files:
+                files[location] = _external_file(model, location)
+            _check_range(tensor, entries, files[location])
+        else:
+            _check_raw(tensor)
+    return files
+
+
+def _external_file(model: Path, location: str) -> Path:
+    folder = Path(os.path.realpath(model.parent))  # unlike Path.resolve, no exception for a link to itself
+    file = Path(os.path.realpath(folder / PurePosixPath(location)))
+    if not file.is_relative_to(folder):
+        raise TensorProblemError(
+            f"its external data {location} lies outside the model's folder. Put it beside the model."
+        )
+    if not is_file(file):
+        raise TensorProblemError(f"its external data {location} is missing. Copy it beside the model.")
+    return file
+
+
+def _check_range(tensor: onnx.TensorProto, entries: dict[str, str], file: Path) -> None:
+    """Compare offset and length with the file, and with what the shape needs."""
+    try:
+        offset, length = int(entries.get("offset", 0)), int(entries["length"]) if "length" in entries else None
+    except ValueError:
+        raise TensorProblemError(
+            f"the external data of {tensor.name} has an offset or length that is no number."
+        ) from None
+    needed = _bytes(tensor)
+    if offset < 0 or (length is not None and needed is not None and length != needed):
+        raise TensorProblemError(
+            f"the external data of {tensor.name} says {length} bytes at {offset}, and its shape needs {needed}. "
+            "Export the model again."
+        )
+    size, end = file.stat().st_size, offset + (length or needed or 0)
+    if end > size:
+        raise TensorProblemError(
+            f"the external data of {tensor.name} ends at byte {end:,} of {entries.get('location')}, which has "
+            f"{size:,}. It is cut off, or of another model; copy it again."
+        )
+
+
+def _check_raw(tensor: onnx.TensorProto) -> None:
+    needed = _bytes(tensor)
+    if tensor.HasField("raw_data") and needed is not None and len(tensor.raw_data) != needed:
+        raise TensorProblemError(
+            f"the constant {tensor.name} has {len(tensor.raw_data):,} bytes and its shape needs {needed:,}. "
+            "The file is damaged; copy or export it again."
+        )
+
+
+def _bytes(tensor: onnx.TensorProto) -> int | None:
+    """Return how many bytes a tensor's shape needs; None for types without a fixed size, or smaller than a byte."""
+    bits = _BITS.get(tensor.data_type)
+    return None if bits is None or any(size < 0 for size in tensor.dims) else math.prod(tensor.dims) * bits // 8

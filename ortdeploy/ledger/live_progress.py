@@ -1,0 +1,61 @@
+"""How far a running job is, for who looks from another terminal: a small file, replaced about once a second."""
+
+import json
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ortdeploy.durations import Pace
+from ortdeploy.ledger.ledger import output_file
+from ortdeploy.process.memory import memory_now, process_usage
+
+FOLDER = "live"
+SECONDS_BETWEEN = 1.0
+
+
+class Live:
+    """Says how far one job is. What cannot be written is left out: it is nobody's result."""
+
+    def __init__(self, state_dir: Path, output: str, total: int | None, done: int) -> None:
+        """Take the job's number of rows, and those that are behind it already."""
+        self._path = output_file(state_dir, FOLDER, output, ".json")
+        self._pace = Pace(total, done, SECONDS_BETWEEN)
+        self._begin, self._usage = time.monotonic(), process_usage()
+
+    def rows_done(self, done: int, failed: int) -> None:
+        """Write how far the job is, when the time has come."""
+        told = self._pace.told(done)
+        if told is None:
+            return
+        rate, left = told
+        known = {
+            "done": done,
+            "total": self._pace.total,
+            "failed": failed,
+            "rows_per_second": round(rate, 1),
+            "seconds_left": left,
+            "seconds": round(time.monotonic() - self._begin, 3),
+            **memory_now(),
+            **{name: round(value - self._usage[name], 3) for name, value in process_usage().items()},
+        }
+        with suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = self._path.with_suffix(".new")
+            temporary.write_text(json.dumps(known), encoding="utf-8")
+            temporary.replace(self._path)
+
+    def end(self) -> None:
+        """Say nothing more."""
+        with suppress(OSError):
+            self._path.unlink(missing_ok=True)
+
+
+def read_live(state_dir: Path, output: str) -> Mapping[str, Any] | None:
+    """Return how far a running job is; None where nobody says."""
+    try:
+        known = json.loads(output_file(state_dir, FOLDER, output, ".json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return known if isinstance(known, dict) else None

@@ -1,0 +1,107 @@
+"""One run at a time on an output: a lock for each, which says who holds it.
+
+SQLite's file lock ends with its process, however that ends, so a lock that was left behind never keeps anybody out.
+"""
+
+import json
+import os
+import platform
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from ortdeploy.diagnostics import LockedError, OrtdeployError
+from ortdeploy.files.digests import boot_id
+from ortdeploy.ledger.ledger import make_folder, now, output_file
+
+log = structlog.get_logger()
+
+FOLDER = "locks"
+PATIENCE = 0.2
+"""Seconds in which a `status` that looks at the lock at the same moment is gone again."""
+
+
+@contextmanager
+def hold_outputs(state_dir: Path, outputs: Iterable[str]) -> Iterator[None]:
+    """Hold several outputs alone, always in the same order. Raises LockedError, OrtdeployError."""
+    with ExitStack() as stack:
+        for output in sorted(set(outputs)):
+            stack.enter_context(hold_output(state_dir, output))
+        yield
+
+
+@contextmanager
+def hold_output(state_dir: Path, output: str) -> Iterator[None]:
+    """Hold an output alone. Raises LockedError, OrtdeployError."""
+    lock = output_file(state_dir, FOLDER, output, ".db")
+    make_folder(lock.parent)
+    try:
+        connection = sqlite3.connect(lock, timeout=PATIENCE, isolation_level=None)
+    except sqlite3.Error as error:
+        raise OrtdeployError(f"{lock} cannot be used: {error}") from error
+    holder = lock.with_suffix(".json")
+    try:
+        _take(connection, lock, f"{output} is held by a live run{_describe(holder)}")
+        _write_holder(holder, output)
+        try:
+            yield
+        finally:
+            holder.unlink(missing_ok=True)
+    finally:
+        connection.close()
+
+
+def _take(connection: sqlite3.Connection, lock: Path, refusal: str) -> None:
+    try:
+        connection.execute("BEGIN EXCLUSIVE")
+    except sqlite3.Error as error:
+        if "locked" in str(error):
+            raise LockedError(refusal) from error
+        raise OrtdeployError(f"{lock} cannot be used: {error}") from error
+
+
+def is_live(state_dir: Path, output: str) -> bool:
+    """Tell whether a run holds an output at this moment; nothing is made or held for it."""
+    lock = output_file(state_dir, FOLDER, output, ".db")
+    if not lock.exists():
+        return False
+    try:
+        connection = sqlite3.connect(lock, timeout=0)
+        try:
+            connection.execute("SELECT 1 FROM sqlite_master").fetchone()
+        except sqlite3.OperationalError:
+            return True
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise OrtdeployError(f"{lock} cannot be used: {error}") from error
+    return False
+
+
+def _write_holder(path: Path, output: str) -> None:
+    """Say who holds the lock. A file that is there already was left by a run that did not end by itself."""
+    left = _read_holder(path)
+    if left:
+        log.info("lock.was_left", output=output, holder=dict(left), restarted=left.get("boot") != boot_id())
+    holder = {"output": output, "pid": os.getpid(), "host": platform.node(), "boot": boot_id(), "started": now()}
+    try:
+        path.write_text(json.dumps(holder), encoding="utf-8")
+    except OSError as error:
+        raise OrtdeployError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _read_holder(path: Path) -> Mapping[str, Any]:
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def _describe(holder: Path) -> str:
+    known = _read_holder(holder)
+    return f": process {known['pid']} on {known['host']}, since {known['started']}" if len(known) == 5 else ""  # noqa: PLR2004  whole

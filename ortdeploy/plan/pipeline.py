@@ -1,0 +1,99 @@
+"""A pipeline as a plan has it: its steps, with the types and the files that they were planned for."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ortdeploy.tensors.types import Shape, TensorType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedValue:
+    """A value by its name, with what is known of it; `limits` are those of an index into a constant table."""
+
+    name: str
+    dtype: str | None
+    shape: Shape | None
+    layout: str | None
+    limits: tuple[float, float] | None = None
+
+    @property
+    def tensor(self) -> TensorType:
+        """Its type."""
+        return TensorType(self.dtype, self.shape, self.layout)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedWireStep:
+    """One step: `run` the session of a model, `do` an operation, `each` of a value's items through inner steps.
+
+    `wires` are pairs of an argument and a value's name, `takes` what must arrive there, `outputs` pairs of what the
+    step gives and its name, `makes` their types.
+    """
+
+    kind: str
+    name: str
+    wires: tuple[tuple[str, str], ...]
+    takes: tuple[PlannedValue, ...]
+    options: Mapping[str, Any]
+    outputs: tuple[tuple[str, str], ...]
+    makes: tuple[PlannedValue, ...]
+    adapters: tuple[str, ...]
+    item: str
+    batch: int
+    most: int | None
+    steps: tuple["PlannedWireStep", ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedPreset:
+    """Images: the folder with tokenizer and scheduler, sessions by component, and how images are made.
+
+    `kind` is the preset's name; `task` and `arguments` are for one that optimum-onnx runs.
+    """
+
+    kind: str
+    folder: str
+    sessions: Mapping[str, str]
+    scheduler: Mapping[str, Any]
+    steps: int
+    guidance_scale: float
+    height: int
+    width: int
+    latents: str | None
+    ports: Mapping[str, Any]
+    adapters: Mapping[str, Any]
+    task: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedPipeline:
+    """A pipeline: the sessions that it runs, its steps or its preset, and its outputs by name with their values.
+
+    `state` are pairs of a value and the one of the row before that it is; `first_state` are their types. The state
+    begins anew where a column of `reset` changes.
+    """
+
+    name: str
+    sessions: tuple[str, ...]
+    steps: tuple[PlannedWireStep, ...]
+    outputs: tuple[tuple[str, str], ...]
+    preset: PlannedPreset | None = None
+    state: tuple[tuple[str, str], ...] = ()
+    first_state: tuple[PlannedValue, ...] = ()
+    reset: tuple[str, ...] = ()
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The adapters that it names, each once."""
+        of_components = self.preset.adapters.values() if self.preset else ()
+        names = [name for step in walk(self.steps) for name in step.adapters]
+        return tuple(dict.fromkeys([*names, *(name for some in of_components for name in some)]))
+
+
+def walk(steps: Sequence[PlannedWireStep]) -> Iterator[PlannedWireStep]:
+    """Yield every step, those inside of others too."""
+    for step in steps:
+        yield step
+        yield from walk(step.steps)

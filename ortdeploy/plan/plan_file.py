@@ -1,0 +1,124 @@
+"""Plans to and from JSON, field for field, with a format version that refuses others by number."""
+
+import hashlib
+import json
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.plan.selection import keep_jobs
+from ortdeploy.plan.steps import FORMAT_VERSION, LoadAdapter, OpenSession, Plan, PlannedCheck, RunJob
+
+_STEPS = {"open-session": OpenSession, "load-adapter": LoadAdapter, "run-job": RunJob}
+_STEP_NAMES = {kind: name for name, kind in _STEPS.items()}
+
+
+def dump_plans(plans: Sequence[Plan], ortdeploy_version: str) -> str:
+    """Return the text of a plan file."""
+    document = {
+        "format_version": FORMAT_VERSION,
+        "made_by": f"ortdeploy {ortdeploy_version}",
+        "plans": [encode(plan) for plan in plans],
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
+def load_plans(text: str) -> tuple[Plan, ...]:
+    """Read a plan file. Raises OrtdeployError when it is not one, or of another format version."""
+    try:
+        document = json.loads(text)
+        version = document["format_version"]
+        if version != FORMAT_VERSION:
+            raise OrtdeployError(f"it has format version {version}; this ortdeploy reads {FORMAT_VERSION}")
+        return tuple(decode_plan(plan) for plan in document["plans"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise OrtdeployError(f"it is not a plan file, or was changed by hand ({type(error).__name__})") from error
+
+
+def decode_plan(data: Any) -> Plan:
+    """Turn what `encode` made of a plan back into it. Raises TypeError and KeyError where it is something else."""
+    plan: Plan = _decode(Plan, data)
+    return plan
+
+
+def decode_check(data: Any) -> PlannedCheck:
+    """Turn what `encode` made of a planned check back into it."""
+    check: PlannedCheck = _decode(PlannedCheck, data)
+    return check
+
+
+def is_plan_file(raw: bytes) -> bool:
+    """Whether a file's first bytes look like a plan and not like a manifest."""
+    return raw.lstrip().startswith(b"{") and b'"format_version"' in raw[:200]
+
+
+def encode(value: Any) -> Any:
+    """Turn the plan's dataclasses into JSON values; a step carries its kind under `step`."""
+    if is_dataclass(value) and not isinstance(value, type):
+        data = {field.name: encode(getattr(value, field.name)) for field in fields(value)}
+        return {"step": _STEP_NAMES[type(value)], **data} if type(value) in _STEP_NAMES else data
+    if isinstance(value, Mapping):
+        return {key: encode(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [encode(item) for item in value]
+    return value
+
+
+def _decode(kind: Any, value: Any) -> Any:
+    """Turn a JSON value into what a type hint asks for. Raises TypeError where it is something else."""
+    if isinstance(kind, type) and is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return kind(**{field.name: _decode(hints[field.name], value[field.name]) for field in fields(kind)})
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in {Union, types.UnionType}:
+        return _decode_union(arguments, value)
+    if origin is tuple:
+        return _decode_tuple(arguments, value)
+    if origin is not None:
+        return _expect(dict, value)
+    return value if kind is Any else _expect(kind, value)
+
+
+def _decode_union(kinds: tuple[Any, ...], value: Any) -> Any:
+    if value is None and type(None) in kinds:
+        return None
+    if isinstance(value, dict) and not any(get_origin(kind) is Mapping for kind in kinds):
+        known = next((kind for kind in kinds if is_dataclass(kind) and kind not in _STEP_NAMES), None)
+        return _decode(known or _STEPS[value["step"]], value)
+    for kind in kinds:
+        plain = get_origin(kind) or kind
+        if plain is tuple and isinstance(value, list):
+            return _decode(kind, value)
+        if plain is Mapping and isinstance(value, dict):
+            return value
+        if plain is not tuple and type(value) is plain:
+            return value
+    raise TypeError(value)
+
+
+def _decode_tuple(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
+    items = _expect(list, value)
+    if len(kinds) == 2 and kinds[1] is Ellipsis:  # noqa: PLR2004  tuple[X, ...]
+        return tuple(_decode(kinds[0], item) for item in items)
+    return tuple(_decode(kind, item) for kind, item in zip(kinds, items, strict=True))
+
+
+def _expect(kind: type, value: Any) -> Any:
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise TypeError(f"{value!r} is not {kind.__name__}")
+    return value
+
+
+def plan_digest(plan: Plan, job: str) -> str:
+    """Return the SHA-256 of what a plan says of one job; how far the job is does not change it."""
+    steps = [
+        replace(step, files=(), rows=None, first_row=0, committed_rows=0, replaces=None, retry=False, memory=None)
+        if isinstance(step, RunJob)
+        else step
+        for step in keep_jobs(plan, [job]).steps
+    ]
+    return hashlib.sha256(json.dumps([encode(step) for step in steps], sort_keys=True).encode()).hexdigest()

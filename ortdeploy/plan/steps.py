@@ -1,0 +1,302 @@
+"""The plan: what would run, as data with a format version, and the facts it rests on.
+
+`apply` does what the steps say and nothing else. A saved plan is refused when one of its facts has moved.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ortdeploy.facts.data import FileState
+from ortdeploy.facts.preflight import MemoryForecast
+from ortdeploy.plan.pipeline import PlannedPipeline
+from ortdeploy.tensors.types import Shape, TensorType
+
+FORMAT_VERSION = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """Something that the plan rests on: its kind, which one, and a value that changes when it does."""
+
+    kind: str
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedProvider:
+    """One provider of a session's chain, by its full name; `device` when it comes from a plugin package.
+
+    `options` are the text that the provider parses.
+    """
+
+    name: str
+    options: Mapping[str, str]
+    device: "PlannedDevice | None" = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedDevice:
+    """A device of a plugin package's provider, and the library that offers it."""
+
+    index: int
+    kind: str
+    vendor: str
+    name: str
+    library: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedSession:
+    """A session by its name, with the chain that it is given, how many of it are opened, and the callers of each.
+
+    `predicted` are nodes by provider before optimization, where kernel definitions decide.
+    """
+
+    name: str
+    providers: tuple[PlannedProvider, ...]
+    count: int = 1
+    predicted: Mapping[str, int] | None = None
+    callers: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedLayout:
+    """One way to use threads for a model: the sessions that it opens, with which session options."""
+
+    name: str
+    candidates: tuple[PlannedSession, ...]
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenSession:
+    """Open the sessions of a model: the first of `candidates` that can be opened as the plan says, or all of them.
+
+    `shared_arena` are the settings of the process's arena where they use it; `trim`: freed memory goes back to the
+    system. `layouts` are those to measure: the best of them takes the place of `candidates` and `options`.
+    `extensions`: the model has operators of onnxruntime-extensions.
+    """
+
+    session: str
+    model: str
+    path: str
+    sha256: str
+    candidates: tuple[PlannedSession, ...]
+    use: str
+    on_unavailable: str
+    cpu_fallback: str | int
+    probe: tuple[float, float] | None
+    options: Mapping[str, Any]
+    run_options: Mapping[str, Any]
+    cache: bool
+    shared_arena: Mapping[str, int] | None = None
+    trim: bool = False
+    layouts: tuple[PlannedLayout, ...] = ()
+    extensions: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadAdapter:
+    """Load an adapter file for a session; `parameters` are the model's inputs that it brings."""
+
+    adapter: str
+    session: str
+    path: str
+    sha256: str
+    parameters: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedAdapters:
+    """The adapters of a job's rows: `always` these, or by the text in a `column`.
+
+    `otherwise` is for a text without an entry in `mapping`: none, fail or an adapter's name. `names` are all adapters
+    that a row may get.
+    """
+
+    names: tuple[str, ...] = ()
+    always: tuple[str, ...] = ()
+    column: str | None = None
+    mapping: Mapping[str, str] = field(default_factory=dict)
+    otherwise: str = "fail"
+
+    def of(self, text: str) -> tuple[str, ...] | None:
+        """Return the adapters of a row with this text in the column; None where it must fail."""
+        name = self.mapping.get(text, self.otherwise)
+        return None if name == "fail" else () if name == "none" else (name,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedStep:
+    """A prepare or postprocess step with the type it was planned for; `results` are a postprocess step's columns."""
+
+    name: str
+    options: Mapping[str, Any]
+    results: tuple[str, ...]
+    dtype: str | None
+    shape: Shape | None
+    layout: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedInput:
+    """One model input: the columns it is fed from, the steps, and what must arrive at the session.
+
+    `shape` is that of a whole run. `read_dtype` is the element type that text formats are read as.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    stacked: bool
+    read_dtype: str | None
+    steps: tuple[PlannedStep, ...]
+    dtype: str
+    shape: Shape | None
+    limits: tuple[float, float] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunJob:
+    """Run one job.
+
+    `batch_size` 0: each row is one run; `auto_batch`: it is where the search for a better one begins; `pad_to` fills
+    short batches; `max_failed` is a number of rows or a share; `missing` says by column what an empty value stands for;
+    `read_size` rows are read at once, several batches where rows are sorted by adapter. `files` are those to read;
+    `first_row` rows came from others, in runs that are finished. `row_shapes` are those of `columns`. `replaces` is the
+    run whose result makes room for this one's. `retry`: its failed rows are run, and nothing else. `progress_timeout`
+    is in seconds, limits are in bytes. `memory` is what the job is predicted to take; `trim` as of its model.
+    `upload` is a folder on an object store that gets what is written.
+    """
+
+    job: str
+    session: str
+    model: str
+    adapters: PlannedAdapters
+    format: str
+    patterns: tuple[str, ...]
+    files: tuple[FileState, ...]
+    first_row: int
+    row_type: TensorType | None
+    inputs: tuple[PlannedInput, ...]
+    missing: Mapping[str, Any]
+    key: tuple[str, ...]
+    rows: int | None
+    batch_size: int
+    auto_batch: bool
+    read_size: int
+    last: str
+    pad_to: int | None
+    fetch: tuple[str, ...]
+    check_finite: tuple[str, ...]
+    on_nan: str
+    postprocess: tuple[PlannedStep, ...]
+    output: str
+    output_format: str
+    columns: tuple[str, ...]
+    row_shapes: tuple[tuple[int | None, ...] | None, ...]
+    rows_per_part: int
+    max_failed: int | str
+    max_consecutive: int | None
+    retries: int
+    progress_timeout: float | None
+    identity: Mapping[str, str]
+    committed_rows: int
+    replaces: str | None
+    reports: tuple[str, ...] = ()
+    retry: bool = False
+    memory_limit: int | None = None
+    disk_limit: int | None = None
+    memory: MemoryForecast | None = None
+    trim: bool = False
+    pipeline: PlannedPipeline | None = None
+    upload: str | None = None
+    images: tuple[str, ...] = ()
+
+    @property
+    def shown_output(self) -> str:
+        """Where results go, as the user knows it."""
+        return self.upload or self.output
+
+    @property
+    def adapter_names(self) -> tuple[str, ...]:
+        """Every adapter that a row may get, those of its pipeline's steps too."""
+        return (*self.adapters.names, *(self.pipeline.adapters if self.pipeline else ()))
+
+    @property
+    def sessions(self) -> tuple[str, ...]:
+        """The sessions that it needs: its model's, or those of its pipeline's models."""
+        return self.pipeline.sessions if self.pipeline else (self.session,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldenValue:
+    """An input or output of a model as golden files are read: its kind, and whether it has a default."""
+
+    name: str
+    kind: str
+    optional: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeUpInput:
+    """An input that nobody gave values for: its type, and what they may be."""
+
+    name: str
+    dtype: str
+    shape: Shape | None
+    limits: tuple[float, float] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedCheck:
+    """One session of a model and the golden folders, below `root`, to run on it; with an adapter, if there is one.
+
+    Tolerances are relative and absolute, by output; those of "" are for all others. `record`: outputs are written
+    instead of compared. `leak_runs`: instead of that, so many runs are watched for a leak, on the golden inputs or,
+    without folders, on `made_up` ones.
+    """
+
+    opening: OpenSession
+    root: str
+    folders: tuple[str, ...]
+    tolerances: tuple[Mapping[str, tuple[float, float]], ...]
+    inputs: tuple[GoldenValue, ...]
+    outputs: tuple[GoldenValue, ...]
+    adapter: LoadAdapter | None = None
+    record: bool = False
+    leak_runs: int = 0
+    made_up: tuple[MadeUpInput, ...] = ()
+
+
+Step = OpenSession | LoadAdapter | RunJob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedJob:
+    """A job whose result is there already, made from the same things."""
+
+    job: str
+    output: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What would run for one manifest in `folder`; `profile`, `sets`, `overlays` and `roots` are the command line's.
+
+    `gates` are golden checks that must pass before any of the steps.
+    """
+
+    deployment: str
+    manifest: str
+    folder: str
+    profile: str | None
+    sets: tuple[str, ...]
+    overlays: tuple[str, ...]
+    roots: tuple[str, ...]
+    facts: tuple[Fact, ...]
+    gates: tuple[PlannedCheck, ...]
+    steps: tuple[Step, ...]
+    finished: tuple[FinishedJob, ...]

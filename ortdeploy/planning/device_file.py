@@ -1,0 +1,117 @@
+"""Device files: a machine's facts as YAML to commit, so that a plan can be made for it somewhere else."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ortdeploy.diagnostics import Diagnostic, Span, has_errors
+from ortdeploy.facts.host import DeviceFacts, HostFacts, Kernel, MachineFacts, RuntimeFacts
+from ortdeploy.facts.kernel_text import dump_kernels, parse_kernels
+from ortdeploy.manifest.document import MAX_BYTES, parse_document, stage_diagnostic
+from ortdeploy.manifest.schema_check import check_document
+from ortdeploy.manifest.write import flow, scalar
+
+FORMAT_VERSION = 1
+
+
+def dump_device(name: str, runtime: RuntimeFacts, machine: MachineFacts) -> str:
+    """Return the text of a device file."""
+    devices = [
+        {key: value for key, value in asdict(device).items() if key != "library" and value is not None}
+        for device in runtime.devices
+    ]
+    runtime_lines = {
+        "version": runtime.version,
+        "providers": list(runtime.available_providers),
+        "max_ir_version": runtime.max_ir_version,
+        "max_opsets": dict(runtime.max_opsets),
+        "packages": sorted(runtime.packages),
+    }
+    machine_lines = {
+        "system": machine.system,
+        "architecture": machine.architecture,
+        "python": machine.python,
+        "cores": machine.cores,
+        "cpu_quota": machine.cpu_quota,
+        "memory_bytes": machine.memory_bytes,
+        "cpu_flags": list(machine.cpu_flags),
+    }
+    return (
+        f"device_version: {FORMAT_VERSION}\nname: {scalar(name)}\nsource: captured\n"
+        f"runtime:\n{_lines(runtime_lines)}"
+        f"devices:{'' if devices else ' []'}\n{''.join(f'  - {flow(device)}{chr(10)}' for device in devices)}"
+        f"machine:\n{_lines(machine_lines)}"
+        f"kernels:{'' if runtime.kernels else ' {}'}\n{''.join(map(_kernel_lines, runtime.kernels.items()))}"
+    )
+
+
+def _kernel_lines(kernels: tuple[str, Mapping[str, Sequence[Kernel]]]) -> str:
+    provider, own = kernels
+    return f"  {scalar(provider)}:\n" + "".join(
+        f"    {scalar(operator)}: {flow(lines)}\n" for operator, lines in dump_kernels(own).items()
+    )
+
+
+def _lines(values: Mapping[str, Any]) -> str:
+    return "".join(f"  {key}: {flow(value)}\n" for key, value in values.items())
+
+
+def load_device(path: str) -> tuple[HostFacts | None, tuple[Diagnostic, ...]]:
+    """Read a device file into the facts that planning needs, or say what is wrong with it."""
+    try:
+        with Path(path).open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        detail = f"The device file {path} cannot be read: {getattr(error, 'strerror', None) or error}."
+        return None, (stage_diagnostic("unreadable-device", detail, Span(path=path, line=1, column=1)),)
+    document, diagnostics = parse_document(raw, path)
+    if document is None:
+        return None, diagnostics
+    diagnostics += check_document(document, "device")
+    if has_errors(diagnostics):
+        return None, diagnostics
+    host = HostFacts(runtime=_runtime_facts(document.data), machine=_machine_facts(document.data))
+    return host, diagnostics
+
+
+def _runtime_facts(data: Mapping[str, Any]) -> RuntimeFacts:
+    runtime = data["runtime"]
+    return RuntimeFacts(
+        version=runtime["version"],
+        available_providers=tuple(runtime["providers"]),
+        max_ir_version=runtime.get("max_ir_version"),
+        max_opsets=runtime.get("max_opsets", {}),
+        packages=frozenset(runtime.get("packages", ())),
+        kernels={provider: parse_kernels(lines) for provider, lines in data.get("kernels", {}).items()},
+        devices=tuple(_device(device, index) for index, device in enumerate(data.get("devices", ()))),
+    )
+
+
+def _machine_facts(data: Mapping[str, Any]) -> MachineFacts | None:
+    """Return the machine; None where the file does not say how many cores it has."""
+    machine = data.get("machine", {})
+    if "cores" not in machine:
+        return None
+    return MachineFacts(
+        system=machine.get("system", ""),
+        architecture=machine.get("architecture", ""),
+        python=machine.get("python", ""),
+        cores=machine["cores"],
+        cpu_quota=machine.get("cpu_quota"),
+        memory_bytes=machine.get("memory_bytes"),
+        cpu_flags=tuple(machine.get("cpu_flags", ())),
+    )
+
+
+def _device(data: Mapping[str, Any], position: int) -> DeviceFacts:
+    return DeviceFacts(
+        provider=data["provider"],
+        index=data.get("index", position),
+        kind=data["kind"],
+        vendor=data.get("vendor", ""),
+        name=data.get("name", data["kind"]),
+        library="",
+        memory=data.get("memory"),
+        host_accessible_memory=data.get("host_accessible_memory"),
+    )

@@ -1,0 +1,78 @@
+"""The digests that a manifest pins, compared with those of the files."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ortdeploy.diagnostics import Diagnostic
+from ortdeploy.facts.models import DiffusionFacts
+from ortdeploy.facts.problems import Problem
+from ortdeploy.files.digests import DigestCache
+from ortdeploy.manifest.document import Path as DocumentPath
+from ortdeploy.manifest.pipelines import PresetSpec
+from ortdeploy.manifest.spec import Spec
+from ortdeploy.planning.probe import _full, _probe_adapter, _probe_model
+from ortdeploy.presets.stable_diffusion import read_diffusion
+from ortdeploy.rules.catalogue import load_rule
+from ortdeploy.rules.protocol import Finding, diagnose
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Digested:
+    """A file whose digest a manifest may pin, where its mapping stands, and whether it is locked, open or changed."""
+
+    name: str
+    path: str
+    sha256: str
+    at: DocumentPath
+    state: str
+
+    def written(self) -> "Digested":
+        """Return the file as it is after its digest was written."""
+        return self if self.state == "locked" else replace(self, state="written")
+
+
+def probe_digests(spec: Spec) -> tuple[tuple[Digested, ...], tuple[Diagnostic, ...]]:
+    """Return the digests of a manifest's models, adapters and presets, and what keeps files from having one."""
+    roots = (spec.folder, *spec.roots)
+    files: list[Digested] = []
+    problems: list[Diagnostic] = []
+    for model in spec.models:
+        if model.at[0] != "models":  # a component's file is pinned with its preset's folder
+            continue
+        facts = _probe_model(_full(spec, model.path), model.path, roots, DigestCache(None))
+        files += _digested(model.name, model.path, model.sha256, facts.sha256, model.at)
+        problems += _unusable(spec, (*model.at, "path"), "unreadable-model", facts.problem)
+    for adapter in spec.adapters:
+        file = _probe_adapter(_full(spec, adapter.path), adapter.path, roots, DigestCache(None))
+        files += _digested(adapter.name, adapter.path, adapter.sha256, file.sha256, adapter.at)
+        problems += _unusable(spec, (*adapter.at, "path"), "unreadable-adapter", file.problem)
+    for pipeline, preset in ((one, one.preset) for one in spec.pipelines if one.preset is not None):
+        found = _probe_preset(spec, preset, roots)
+        files += _digested(pipeline.name, preset.folder, preset.sha256, found.folder_sha256, pipeline.at)
+        problems += _unusable(spec, (*pipeline.at, "from"), "unusable-preset", found.problem)
+    return tuple(files), tuple(problems)
+
+
+def _probe_preset(spec: Spec, preset: PresetSpec, roots: tuple[str, ...]) -> DiffusionFacts:
+    digests = DigestCache(None)
+    names = set(preset.parts.values())
+    parts = {
+        one.name: _probe_model(_full(spec, one.path), one.path, roots, digests)
+        for one in spec.models
+        if one.name in names
+    }
+    adapters = {one.name: _probe_adapter(_full(spec, one.path), one.path, roots, digests) for one in spec.adapters}
+    return read_diffusion(Path(spec.folder), preset, parts, adapters)
+
+
+def _digested(name: str, path: str, pinned: str | None, digest: str, at: DocumentPath) -> list[Digested]:
+    if not digest:
+        return []
+    state = "open" if pinned is None else "locked" if pinned == digest else "changed"
+    return [Digested(name=name, path=path, sha256=digest, at=at, state=state)]
+
+
+def _unusable(spec: Spec, at: DocumentPath, rule: str, problem: Problem | None) -> list[Diagnostic]:
+    if problem is None:
+        return []
+    return [diagnose(load_rule(rule).RULE, Finding(at=at, detail=problem.detail), spec)]

@@ -1,0 +1,79 @@
+"""Writes down golden checks and searches for leaks."""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+
+from ortdeploy.deployment.resolved import Deployment, ResolvedModel
+from ortdeploy.facts.models import ValueFacts
+from ortdeploy.manifest.spec import CheckSpec
+from ortdeploy.plan.steps import GoldenValue, LoadAdapter, MadeUpInput, PlannedCheck
+from ortdeploy.planning.make.sessions import _load_adapter, _open_session
+
+
+def make_checks(deployment: Deployment, models: Collection[str]) -> tuple[PlannedCheck, ...]:
+    """Write down the golden checks of some models, and of their adapters, on each of the models' sessions."""
+    return tuple(
+        check for model in deployment.models if model.spec.name in models for check in _checks(model, deployment)
+    )
+
+
+def _checks(model: ResolvedModel, deployment: Deployment) -> Iterator[PlannedCheck]:
+    """Yield the checks of a model and then of its adapters, one for each session that the model may get."""
+    yield from _checks_of(model, None, model.spec.checks, deployment.spec.folder)
+    for adapter in deployment.spec.adapters:
+        if adapter.model == model.spec.name:
+            loading = _load_adapter(adapter, deployment.facts.adapters[adapter.name])
+            yield from _checks_of(model, loading, adapter.checks, deployment.spec.folder)
+
+
+def _checks_of(
+    model: ResolvedModel, adapter: LoadAdapter | None, golden: Sequence[CheckSpec], folder: str
+) -> Iterator[PlannedCheck]:
+    opening = _open_session(model, folder)
+    for candidate in opening.candidates if golden else ():
+        yield PlannedCheck(
+            opening=replace(opening, candidates=(replace(candidate, count=1, callers=1),), use="first", probe=None),
+            root=folder,
+            folders=tuple(one.path for one in golden),
+            tolerances=tuple({**one.outputs, "": one.tolerance} for one in golden),
+            inputs=_golden_values(model.facts.inputs),
+            outputs=_golden_values(model.facts.outputs),
+            adapter=adapter,
+        )
+
+
+def make_leak_checks(deployment: Deployment, models: Collection[str], runs: int) -> tuple[PlannedCheck, ...]:
+    """Write down a search for leaks on each session of some models."""
+    return tuple(
+        PlannedCheck(
+            opening=replace(opening, candidates=(replace(candidate, count=1, callers=1),), use="first", probe=None),
+            root=deployment.spec.folder,
+            folders=tuple(one.path for one in model.spec.checks),
+            tolerances=(),
+            inputs=_golden_values(model.facts.inputs),
+            outputs=_golden_values(model.facts.outputs),
+            leak_runs=runs,
+            made_up=tuple(_made_up(model)),
+        )
+        for model in deployment.models
+        if model.spec.name in models
+        for opening in [_open_session(model, deployment.spec.folder)]
+        for candidate in opening.candidates
+    )
+
+
+def _made_up(model: ResolvedModel) -> Iterator[MadeUpInput]:
+    """Yield the inputs that must be fed, as the graph and the manifest have them."""
+    declared = {tensor.name: tensor for tensor in model.spec.inputs}
+    for value in (value for value in model.facts.inputs if not value.optional and value.kind == "tensor"):
+        said = declared.get(value.name)
+        shape = value.tensor.shape
+        if shape is not None and said is not None and said.tensor.shape is not None:
+            shape = tuple(w if isinstance(w, int) else h for h, w in zip(shape, said.tensor.shape, strict=False))
+        limits = value.limits or (said.limits if said else None)
+        kept = (float(limits[0]), float(limits[1])) if limits else None
+        yield MadeUpInput(name=value.name, dtype=value.tensor.dtype or "float32", shape=shape, limits=kept)
+
+
+def _golden_values(values: Sequence[ValueFacts]) -> tuple[GoldenValue, ...]:
+    return tuple(GoldenValue(name=one.name, kind=one.kind, optional=one.optional) for one in values)

@@ -1,0 +1,134 @@
+"""Writes down one job: its inputs, steps, batches and limits."""
+
+from collections.abc import Iterator, Sequence
+
+from ortdeploy.deployment.resolved import Binding, ResolvedJob
+from ortdeploy.manifest.spec import AdapterChoice, StepSpec
+from ortdeploy.plan.steps import PlannedAdapters, PlannedInput, PlannedStep, RunJob
+from ortdeploy.tensors.types import FLOATING, Shape, TensorType
+
+_MOST_SORTED = 8  # batches that are read at once, so that rows of one adapter fill runs
+
+
+def planned_job(job: ResolvedJob) -> RunJob:
+    """Write down one job to which no rule objects."""
+    spec = job.spec
+    choice = spec.adapters
+    read_size = max(job.batch_size, 1) * (min(len(choice.names) + 1, _MOST_SORTED) if choice.column else 1)
+    fetch = tuple(name for name in job.outputs if name in job.needed)
+    return RunJob(
+        job=spec.name,
+        session=job.model.spec.name,
+        model=job.model.spec.name,
+        adapters=_planned_adapters(choice),
+        format=job.input.format or "",
+        patterns=spec.input.paths,
+        files=job.input.states,
+        first_row=job.input.first_row,
+        row_type=job.input.row_type,
+        inputs=tuple(_planned_input(binding, job) for binding in job.bindings),
+        missing=spec.input.missing,
+        key=spec.input.key,
+        rows=None if job.input.rows is None else job.input.first_row + job.input.rows,
+        batch_size=job.batch_size,
+        auto_batch=spec.auto_batch and job.fixed_batch is None and job.batch_size > 0 and not job.has_state,
+        read_size=read_size,
+        last=spec.last,
+        pad_to=job.fixed_batch if job.fixed_batch is not None else (job.batch_size if spec.last == "pad" else None),
+        fetch=fetch,
+        check_finite=tuple(_can_be_nan(job, fetch)) if spec.nan_policy != "keep" else (),
+        on_nan=spec.nan_policy,
+        postprocess=tuple(_planned_postprocess(job)),
+        output=spec.output.path,
+        output_format=spec.output.format,
+        columns=job.columns,
+        row_shapes=tuple(
+            None if name in spec.output.images else _row_shape(job.results.get(name), job.batch_size)
+            for name in job.columns
+        ),
+        rows_per_part=-(-spec.output.rows_per_part // read_size) * read_size,
+        max_failed=spec.max_failed,
+        max_consecutive=spec.max_consecutive,
+        retries=spec.retries,
+        progress_timeout=spec.progress_timeout,
+        identity=job.identity,
+        committed_rows=job.output.rows,
+        reports=spec.reports,
+        memory_limit=spec.limits.memory,
+        disk_limit=spec.limits.disk,
+        upload=spec.output.url,
+        images=spec.output.images,
+        trim=any(model.spec.memory.trim for model in job.models),
+        replaces=job.output.run if job.output.state == "stale" else None,
+    )
+
+
+def _row_shape(tensor: TensorType | None, batch_size: int) -> tuple[int | None, ...] | None:
+    """Return the sizes of a result's rows as far as the graph fixes them."""
+    if tensor is None or tensor.shape is None or batch_size == 0:
+        return None
+    return tuple(size if isinstance(size, int) else None for size in tensor.shape[1:])
+
+
+def _can_be_nan(job: ResolvedJob, fetch: Sequence[str]) -> Iterator[str]:
+    """Yield the outputs that are, or may hold, floating numbers."""
+    values = {value.name: value for value in job.model.facts.outputs}
+    yield from (name for name in fetch if job.outputs[name].dtype in FLOATING or values[name].kind != "tensor")
+
+
+def _planned_adapters(choice: AdapterChoice) -> PlannedAdapters:
+    return PlannedAdapters(
+        names=choice.names,
+        always=choice.always,
+        column=choice.column,
+        mapping=choice.mapping,
+        otherwise=choice.otherwise,
+    )
+
+
+def _planned_step(step: StepSpec, tensor: TensorType) -> PlannedStep:
+    return PlannedStep(
+        name=step.name,
+        options=step.options,
+        results=step.results,
+        dtype=tensor.dtype,
+        shape=tensor.shape,
+        layout=tensor.layout,
+    )
+
+
+def _planned_input(binding: Binding, job: ResolvedJob) -> PlannedInput:
+    steps = tuple(_planned_step(step, tensor) for step, tensor in zip(binding.steps, binding.stages, strict=False))
+    return PlannedInput(
+        name=binding.value.name,
+        columns=binding.columns,
+        stacked=binding.stacked,
+        read_dtype=binding.source.dtype,
+        steps=steps,
+        dtype=binding.target.dtype or "",
+        shape=_contract(binding, job),
+        limits=_limits(binding),
+    )
+
+
+def _limits(binding: Binding) -> tuple[float, float] | None:
+    """Return what values may be: as declared, and within a constant table that they index."""
+    ranges = [limits for limits in (binding.declared and binding.declared.limits, binding.value.limits) if limits]
+    return (max(low for low, _ in ranges), min(high for _, high in ranges)) if ranges else None
+
+
+def _contract(binding: Binding, job: ResolvedJob) -> Shape | None:
+    """Return what every run's tensor must be: the graph's shape, with sizes that only the manifest fixes."""
+    graph = binding.target.shape
+    declared = binding.declared.tensor.shape if binding.declared else None
+    if graph is None or declared is None:
+        return declared if graph is None else graph
+    first = graph[0] if job.batch_size and graph else None
+    merged = [want if isinstance(want, int) else have for have, want in zip(graph, declared, strict=True)]
+    return (first, *merged[1:]) if job.batch_size else tuple(merged)
+
+
+def _planned_postprocess(job: ResolvedJob) -> Iterator[PlannedStep]:
+    for step in job.postprocess:
+        if job.needed.intersection(step.results):
+            yield _planned_step(step, job.results[step.reads])

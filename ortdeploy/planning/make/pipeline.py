@@ -1,0 +1,84 @@
+"""Writes down a pipeline: its steps, or its preset."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ortdeploy.deployment.pipeline_types import WiredStep
+from ortdeploy.deployment.resolved import ResolvedPipeline
+from ortdeploy.facts.models import ValueFacts
+from ortdeploy.manifest.pipelines import FILES
+from ortdeploy.plan.pipeline import PlannedPipeline, PlannedPreset, PlannedValue, PlannedWireStep
+from ortdeploy.tensors.types import TensorType
+
+
+def plan_pipeline(pipeline: ResolvedPipeline, folder: str) -> PlannedPipeline:
+    """Write down a pipeline to which no rule objects; files of operations get their full paths."""
+    return PlannedPipeline(
+        name=pipeline.spec.name,
+        sessions=pipeline.spec.models,
+        steps=tuple(_plan_steps(pipeline.wiring.steps, folder)) if pipeline.wiring else (),
+        outputs=tuple(pipeline.spec.outputs.items()),
+        preset=_plan_preset(pipeline, folder),
+        state=tuple(pipeline.spec.state.items()),
+        first_state=tuple(
+            _value(name, one) for name, one in (pipeline.wiring.state if pipeline.wiring else {}).items()
+        ),
+        reset=pipeline.spec.reset,
+    )
+
+
+def _plan_preset(pipeline: ResolvedPipeline, folder: str) -> PlannedPreset | None:
+    preset, found = pipeline.spec.preset, pipeline.diffusion
+    if preset is None or found is None:
+        return None
+    return PlannedPreset(
+        kind=preset.kind,
+        folder=str(Path(folder) / preset.folder),
+        sessions=preset.parts,
+        scheduler=found.scheduler,
+        steps=preset.steps,
+        guidance_scale=preset.guidance_scale,
+        height=preset.height,
+        width=preset.width,
+        latents=str(Path(folder) / preset.latents) if preset.latents else None,
+        ports=found.ports,
+        adapters={part: list(names) for part, names in preset.adapters.items()},
+        task=preset.task,
+        arguments=preset.arguments,
+    )
+
+
+def _plan_steps(steps: Sequence[WiredStep], folder: str) -> Iterator[PlannedWireStep]:
+    for step in steps:
+        spec = step.spec
+        paths = FILES.get(spec.name, {}) if spec.kind == "do" else {}
+        full = {name: str(Path(folder) / step.options[name]) for name in paths if name in step.options}
+        yield PlannedWireStep(
+            kind=spec.kind,
+            name=spec.name,
+            wires=tuple(spec.wires.items()),
+            takes=tuple(map(_port, step.ports)) or tuple(_value(name, one) for name, one in step.types.items()),
+            options={**step.options, **full},
+            outputs=spec.outputs,
+            makes=tuple(_value(name, tensor) for name, tensor in step.made.items()),
+            adapters=spec.adapters,
+            item=spec.item,
+            batch=spec.batch,
+            most=spec.most,
+            steps=tuple(_plan_steps(step.inner, folder)),
+        )
+
+
+def _port(port: ValueFacts) -> PlannedValue:
+    tensor, limits = port.tensor, port.limits
+    return PlannedValue(
+        name=port.name,
+        dtype=tensor.dtype,
+        shape=tensor.shape,
+        layout=tensor.layout,
+        limits=(float(limits[0]), float(limits[1])) if limits else None,
+    )
+
+
+def _value(name: str, tensor: TensorType) -> PlannedValue:
+    return PlannedValue(name=name, dtype=tensor.dtype, shape=tensor.shape, layout=tensor.layout)

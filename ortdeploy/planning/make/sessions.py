@@ -1,0 +1,84 @@
+"""Writes down the sessions of a model, with the options that each is given."""
+
+from collections.abc import Iterator, Sequence
+
+from ortdeploy.deployment.resolved import Deployment, ResolvedJob, ResolvedModel, ResolvedProvider
+from ortdeploy.deployment.threads import (
+    provider_with_threads,
+    with_threads,
+    without_spinning,
+)
+from ortdeploy.facts.models import AdapterFacts
+from ortdeploy.manifest.option_paths import with_full_paths, with_full_provider_paths
+from ortdeploy.manifest.spec import AdapterSpec
+from ortdeploy.plan.steps import LoadAdapter, OpenSession, PlannedDevice, PlannedLayout, PlannedProvider, PlannedSession
+from ortdeploy.providers.catalogue import find_provider
+from ortdeploy.providers.options import serialise
+
+
+def _layouts(
+    model: ResolvedModel, deployment: Deployment, jobs: Sequence[ResolvedJob], *, varying: bool
+) -> Iterator[PlannedLayout]:
+    """Yield the ways to use threads that are to be measured, as far as they fit the memory of every job."""
+    for layout in deployment.layouts_of(model):
+        forecasts = (deployment.facts.memory.get(job.spec.name) for job in jobs if model in job.models)
+        if all(forecast is None or layout.name in forecast.layouts for forecast in forecasts):
+            opening = _open_session(model.laid_out(layout), deployment.spec.folder, layout.threads, varying=varying)
+            yield PlannedLayout(name=layout.name, candidates=opening.candidates, options=opening.options)
+
+
+def _load_adapter(adapter: AdapterSpec, facts: AdapterFacts) -> LoadAdapter:
+    return LoadAdapter(
+        adapter=adapter.name,
+        session=adapter.model,
+        path=facts.path,
+        sha256=facts.sha256,
+        parameters=tuple(one.name for one in facts.parameters),
+    )
+
+
+def _open_session(
+    model: ResolvedModel, folder: str, threads: int | None = None, *, varying: bool = False
+) -> OpenSession:
+    """Write down a model's sessions, each with so many threads; `varying`: its runs may differ in shape."""
+    session = with_threads(model.spec.session, threads)
+    session = without_spinning(session, (one.chain[0].name for one in model.usable if one.chain))
+    if varying and model.spec.memory.pattern_by_shape:
+        session = {"enable_mem_pattern": False, **session}
+    return OpenSession(
+        session=model.spec.name,
+        model=model.spec.name,
+        path=model.facts.path,
+        sha256=model.facts.sha256,
+        candidates=tuple(
+            PlannedSession(
+                name=session.spec.name,
+                providers=tuple(_planned_provider(provider, folder, threads) for provider in session.chain),
+                count=session.spec.count,
+                callers=session.spec.callers,
+                predicted=session.prediction.nodes if session.prediction else None,
+            )
+            for session in model.usable
+        ),
+        use=model.spec.use,
+        on_unavailable=model.spec.on_unavailable,
+        cpu_fallback=model.spec.cpu_fallback,
+        probe=model.spec.probe,
+        options=with_full_paths("session", session, folder),
+        run_options=with_full_paths("run", model.spec.run, folder),
+        cache=model.spec.cache,
+        trim=model.spec.memory.trim,
+        extensions=model.facts.uses_extensions,
+    )
+
+
+def _planned_provider(provider: ResolvedProvider, folder: str, threads: int | None) -> PlannedProvider:
+    device, known = provider.device, find_provider(provider.name)
+    written = provider_with_threads(provider.name, provider.options, device.kind if device else "", threads)
+    options = serialise(known, with_full_provider_paths(known, written, folder))
+    if device is None:
+        return PlannedProvider(name=provider.name, options=options)
+    planned = PlannedDevice(
+        index=device.index, kind=device.kind, vendor=device.vendor, name=device.name, library=device.library
+    )
+    return PlannedProvider(name=provider.name, options=options, device=planned)

@@ -1,0 +1,47 @@
+"""Tries the batch sizes of a deployment's jobs on their graphs, by shape inference: nothing is run."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ortdeploy.deployment.resolved import Deployment, ResolvedJob
+from ortdeploy.facts.preflight import BatchTrial
+from ortdeploy.graph.shapes import infer_shapes
+
+_OTHERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""Batch sizes that are tried for advice, when the job's own does not fit."""
+
+
+def try_batches(deployment: Deployment) -> Deployment:
+    """Return the deployment with what its jobs' graphs make of their batch sizes; no rule may object to it before."""
+    found = {job.spec.name: trial for job in deployment.jobs for trial in _try(job)}
+    return replace(deployment, facts=replace(deployment.facts, batch_trials=found))
+
+
+def _try(job: ResolvedJob) -> Iterator[BatchTrial]:
+    """Yield the first batch size of the job that does not fit, if there is one."""
+    for size in _sizes(job):
+        problem = _problem(job, size)
+        if problem is not None:
+            fitting = tuple(other for other in _OTHERS if other != size and _problem(job, other) is None)
+            yield BatchTrial(rows=size, problem=problem, fitting=fitting)
+            return
+
+
+def _sizes(job: ResolvedJob) -> Sequence[int]:
+    """Return the numbers of rows that runs of the job will have, as far as they are known."""
+    if job.batch_size == 0 or job.is_finished:
+        return ()
+    rows = job.input.rows
+    rest = rows % job.batch_size if rows is not None and job.fixed_batch is None and job.spec.last == "short" else 0
+    whole = rows is None or rows >= job.batch_size or job.spec.last == "pad" or job.fixed_batch is not None
+    return tuple(size for size in (job.batch_size if whole else 0, rest) if size)
+
+
+def _problem(job: ResolvedJob, rows: int) -> str | None:
+    inferred = infer_shapes(job.model.facts.skeleton, {b.value.name: b.shape(rows) for b in job.bindings})
+    if inferred.problem is not None:
+        return inferred.problem
+    for name, shape in inferred.outputs.items():
+        if name in job.needed and shape and shape[0] not in {None, rows}:
+            return f"output {name} has {shape[0]} rows"
+    return None

@@ -1,0 +1,99 @@
+"""Looks at the first rows of a deployment's jobs as their runs would: read, prepared, held against the model.
+
+Nothing is run: what is wrong with the rows is a fact, and rules decide what it means.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice, repeat
+
+from ortdeploy.deployment.resolved import Deployment, ResolvedJob
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.facts.preflight import FirstRows, RefusedRow
+from ortdeploy.feeds.feeder import Feeder, wanted_columns
+from ortdeploy.files.object_store import fetched
+from ortdeploy.plan.steps import RunJob
+from ortdeploy.planning.make.job import planned_job
+from ortdeploy.results.rows import Block, StageError
+from ortdeploy.sources.catalogue import SOURCES
+from ortdeploy.tensors.columns import Array
+
+
+def look_at_rows(deployment: Deployment) -> Deployment:
+    """Return the deployment with the facts of its unfinished jobs' first rows; no rule may object to it before."""
+    folder = deployment.spec.folder
+    found = {job.spec.name: _look(job, folder) for job in deployment.jobs if not job.is_finished}
+    return replace(deployment, facts=replace(deployment.facts, first_rows=found))
+
+
+def _look(job: ResolvedJob, folder: str) -> FirstRows:
+    step = planned_job(job)
+    looker = _Looker(step)
+    module = SOURCES[step.format]
+    size = min(step.batch_size or 1, module.FIRST_ROWS)
+    try:
+        with (
+            fetched(job.input.files) as files,
+            module.open_source(files, folder, wanted_columns(step)) as source,
+        ):
+            for block in islice(source.blocks(step.first_row, repeat(size)), -(-module.FIRST_ROWS // size)):
+                looker.take(block)
+    except OrtdeployError as error:
+        looker.stop(str(error))
+    refused = {one.row: one for one in reversed(looker.refused)}  # once, however much is wrong with a row
+    return FirstRows(
+        rows=looker.rows, refused=tuple(refused[row] for row in sorted(refused)), not_finite=tuple(looker.not_finite)
+    )
+
+
+class _Looker:
+    """Holds rows against the model, block by block."""
+
+    def __init__(self, step: RunJob) -> None:
+        self._feeder = Feeder(step)
+        self.rows = 0
+        self.refused: list[RefusedRow] = []
+        self.not_finite: list[int] = []
+
+    def take(self, block: Block) -> None:
+        """Feed a block to nobody; where that fails, each row of it alone."""
+        self.rows += block.count
+        self.refused += [
+            RefusedRow(row=row.row, source=row.source, stage=row.stage, message=row.message) for row in block.failed
+        ]
+        self._look_for_adapters(block)
+        self._feed(block, range(len(block.rows)))
+
+    def _look_for_adapters(self, block: Block) -> None:
+        """Take note of rows that no adapter is meant for."""
+        for row in range(len(block.rows)):
+            try:
+                self._feeder.adapters(block, row)
+            except StageError as error:
+                self.refused.append(_refused(block, row, error))
+
+    def _feed(self, block: Block, rows: range) -> None:
+        """Feed rows together, or each alone where that fails."""
+        if not rows:
+            return
+        try:
+            self._note(block, rows, self._feeder.feeds(block, rows))
+        except StageError as error:
+            if len(rows) == 1:
+                self.refused.append(_refused(block, rows[0], error))
+            else:
+                for row in rows:
+                    self._feed(block, range(row, row + 1))
+
+    def stop(self, reason: str) -> None:
+        """Take note that nothing more can be read."""
+        self.refused.append(RefusedRow(row=self.rows, source="", stage="read", message=reason))
+        self.rows += 1
+
+    def _note(self, block: Block, rows: Sequence[int], feeds: dict[str, Array]) -> None:
+        finite = self._feeder.finite_rows(feeds, len(rows))
+        self.not_finite += [block.rows[row] for row, fine in zip(rows, finite, strict=True) if not fine]
+
+
+def _refused(block: Block, row: int, error: StageError) -> RefusedRow:
+    return RefusedRow(row=block.rows[row], source=block.source(row), stage=error.stage, message=str(error))

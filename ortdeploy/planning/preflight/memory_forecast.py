@@ -1,0 +1,286 @@
+"""Predicts how much memory the jobs of a deployment take: arithmetic over graphs, nothing is run.
+
+The factors were measured on onnxruntime 1.31.1 on Linux, for multilayer perceptrons, convolutional networks and
+transformers at many shapes; `benchmarks/memory.py` compares them with what jobs take.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from math import prod
+from pathlib import Path
+
+from ortdeploy.deployment.pipeline_types import WiredStep
+from ortdeploy.deployment.resolved import Deployment, ResolvedJob, ResolvedModel, ResolvedSession
+from ortdeploy.deployment.threads import Layout
+from ortdeploy.facts.preflight import MemoryForecast, MemoryPart
+from ortdeploy.feeds.in_flight import LEAST, SMALL_BYTES
+from ortdeploy.graph.activations import most_at_once, plan_buffers
+from ortdeploy.graph.arena import arena_bytes
+from ortdeploy.manifest.pipelines import DIFFUSION
+from ortdeploy.presets.stable_diffusion import painted_shapes
+from ortdeploy.providers.catalogue import CPU, find_provider
+from ortdeploy.sinks.catalogue import SINKS
+from ortdeploy.tensors.elements import numpy_dtype
+from ortdeploy.tensors.types import TensorType
+
+_MIB = 1024 * 1024
+
+Sizes = tuple[int | None, ...]
+Shapes = dict[str, Sizes]
+
+_PROCESS = 102 * _MIB
+"""A process that has planned and runs a job of a few bytes: CPython 3.11, numpy, onnx, onnxruntime."""
+
+_PROVIDER = {"OpenVINO": 120 * _MIB, "QNN": 60 * _MIB, "CUDA": 400 * _MIB, "Tensorrt": 600 * _MIB}
+"""What a provider's own libraries add to it."""
+
+_PYARROW, _PILLOW, _TORCH = 45 * _MIB, 8 * _MIB, 400 * _MIB
+
+_KEPT, _KEPT_CONVOLUTIONS = 1.1, 1.3
+"""Weights of an open session, in units of their size: packed once, and reordered for convolutions."""
+
+_OPENING, _OPENING_CONVOLUTIONS = 1.0, 2.9
+"""What opening takes beside them where the weights are in the model's own file; the heap keeps it for later."""
+
+_OPENING_EXTERNAL = 0.1
+
+_SCRATCH, _BARE = 1.05, 1.15
+"""Activations with what kernels take beside them: in units of what the arena holds; of what is in use at once."""
+
+_TEXT = 20
+"""Python objects and text of numbers, in units of the numbers' own size."""
+
+_TEXT_VALUE = 64
+"""A Python string of some words."""
+
+_CANDIDATES = tuple(2**power for power in range(12, -1, -1))
+"""Batch sizes that are tried for advice."""
+
+
+def forecast_memory(deployment: Deployment) -> Deployment:
+    """Return the deployment with what each of its unfinished jobs is predicted to take."""
+    jobs = [job for job in deployment.jobs if not job.is_finished]
+    found = {job.spec.name: _forecast(deployment, job) for job in jobs}
+    return replace(deployment, facts=replace(deployment.facts, memory=found))
+
+
+def _forecast(deployment: Deployment, job: ResolvedJob) -> MemoryForecast:
+    parts, unknown = _parts(job, max(job.batch_size, 1))
+    disk = _disk(job)
+    limit = job.spec.limits.memory
+    machine = deployment.facts.machine
+    bound = min((size for size in (limit, machine and machine.memory_bytes) if size), default=None)
+    total = sum(part.size for part in parts)
+    fitting, count = None, None
+    if bound is not None and total > bound:
+        if job.fixed_batch is None and job.batch_size:
+            smaller = (size for size in _CANDIDATES if size < job.batch_size)
+            fitting = next((size for size in smaller if _total(job, size) <= bound), None)
+        fewer = range(max((one.spec.count for one in job.model.usable), default=1) - 1, 0, -1)
+        count = next((most for most in fewer if _total_with(job, most) <= bound), None)
+    layouts = {layout.name: _total_in(job, layout) for layout in deployment.layouts_of(job.model)}
+    return MemoryForecast(
+        parts=parts,
+        unknown=unknown,
+        limit=limit,
+        fitting=fitting,
+        count=count,
+        disk=disk,
+        layouts={name: size for name, size in layouts.items() if bound is None or size <= bound},
+    )
+
+
+def _total_with(job: ResolvedJob, most: int) -> int:
+    """Return what a job takes when so many at most of each of its model's sessions are opened."""
+    sessions = tuple(
+        replace(one, spec=replace(one.spec, count=min(one.spec.count, most))) for one in job.model.sessions
+    )
+    return _total(replace(job, model=replace(job.model, sessions=sessions)), max(job.batch_size, 1))
+
+
+def _total_in(job: ResolvedJob, layout: Layout) -> int:
+    return _total(replace(job, model=job.model.laid_out(layout)), max(job.batch_size, 1))
+
+
+def _total(job: ResolvedJob, batch: int) -> int:
+    return sum(part.size for part in _parts(job, batch)[0])
+
+
+def _parts(job: ResolvedJob, batch: int) -> tuple[tuple[MemoryPart, ...], str | None]:
+    """Return what makes up a job's memory with batches of a size, and what of it is not known."""
+    activations = _activation_bytes(job, batch)
+    result = _row_bytes(job)
+    holds_part = SINKS[job.spec.output.format].PART_COPIES > 0
+    unknown = {
+        "activations": activations is None,
+        "results": result is None,
+        "number of rows": holds_part and job.input.rows is None,
+    }
+    found = (
+        MemoryPart(what="process", size=_process_bytes(job)),
+        MemoryPart(what="weights", size=_weight_bytes(job)),
+        MemoryPart(what="activations", size=activations or 0),
+        MemoryPart(what="rows and results", size=_data_bytes(job, batch, result or 0)),
+    )
+    return found, " and ".join(what for what, is_so in unknown.items() if is_so) or None
+
+
+def _activation_bytes(job: ResolvedJob, batch: int) -> int | None:
+    """Return what the arenas of all sessions hold after runs of a size; None where a graph leaves that open."""
+    total = 0
+    if _is_delegated(job):
+        return None
+    for model, shapes in _runs(job, batch):
+        one = _bytes_of_a_run(
+            model.facts.skeleton,
+            tuple(shapes.items()),
+            arena=model.spec.session.get("enable_cpu_mem_arena", True),
+            pattern=_plans_patterns(job, model),
+        )
+        if one is None:
+            return None
+        total += _runs_at_once(model) * one
+    return total
+
+
+def _is_delegated(job: ResolvedJob) -> bool:
+    preset = job.pipeline.spec.preset if job.pipeline else None
+    return preset is not None and preset.kind == DIFFUSION
+
+
+def _runs(job: ResolvedJob, batch: int) -> Iterator[tuple[ResolvedModel, Shapes]]:
+    """Yield each model that a job runs, with the shapes that it is fed."""
+    if job.pipeline is None:
+        shapes = {one.value.name: one.shape(batch) for one in job.bindings}
+        yield job.model, shapes if job.batch_size else {name: shape[1:] for name, shape in shapes.items()}
+        return
+    parts = {part.spec.name: part for part in job.pipeline.parts}
+    if job.pipeline.wiring is not None:
+        for step, rows in _steps(job.pipeline.wiring.steps, batch):
+            yield parts[step.spec.name], {name: _sizes(tensor, rows) for name, tensor in step.types.items()}
+    elif job.pipeline.spec.preset is not None and job.pipeline.diffusion is not None:
+        for part, fed in painted_shapes(job.pipeline.spec.preset, job.pipeline.diffusion.ports, batch).items():
+            yield parts[job.pipeline.spec.preset.parts[part]], dict(fed)
+
+
+def _steps(steps: Sequence[WiredStep], rows: int) -> Iterator[tuple[WiredStep, int]]:
+    """Yield the steps that run a model, with how many rows they run together."""
+    for step in steps:
+        if step.spec.kind == "run":
+            yield step, rows
+        yield from _steps(step.inner, step.spec.batch)
+
+
+def _sizes(tensor: TensorType, rows: int) -> tuple[int | None, ...]:
+    return (rows, *(size if isinstance(size, int) else None for size in (tensor.shape or ())[1:]))
+
+
+def _process_bytes(job: ResolvedJob) -> int:
+    names = {p.name for model in job.models for session in _sessions(model) for p in session.chain}
+    shorts = {provider.short for name in names if (provider := find_provider(name))}
+    tables = {"parquet", "arrow"} & {job.input.format, job.spec.output.format}
+    pictures = job.input.format == "image" or job.spec.output.images
+    libraries = (_PYARROW if tables else 0) + (_PILLOW if pictures else 0) + (_TORCH if _is_delegated(job) else 0)
+    return _PROCESS + sum(_PROVIDER.get(short, 0) for short in shorts) + libraries
+
+
+def _sessions(model: ResolvedModel) -> Sequence[ResolvedSession]:
+    return model.usable if model.spec.use == "all" else model.usable[:1]
+
+
+def _weight_bytes(job: ResolvedJob) -> int:
+    """Return what the weights of all models take, and adapters; what opening takes counts for the largest."""
+    opening = max(map(_opening_bytes, job.models), default=0)
+    adapters = sum(_file_bytes(facts.path) for facts in job.adapter_facts.values())
+    return int(sum(map(_kept_bytes, job.models)) + opening) + adapters
+
+
+def _kept_bytes(model: ResolvedModel) -> float:
+    """Return what open sessions keep of weights, with the probe run's; those of kept models are mapped once."""
+    weights, sessions = model.facts.weights, _sessions(model)
+    if model.spec.cache and all({p.name for p in session.chain} == {CPU} for session in sessions):
+        return weights.size
+    probed = any({p.name for p in session.chain} != {CPU} for session in sessions) and model.spec.probe is not None
+    kept = _KEPT * (weights.size - weights.of_convolutions) + _KEPT_CONVOLUTIONS * weights.of_convolutions
+    return kept * (_count(model) + probed)
+
+
+def _opening_bytes(model: ResolvedModel) -> float:
+    weights = model.facts.weights
+    others = weights.size - weights.of_convolutions
+    opening = _OPENING_EXTERNAL * others if weights.external else _OPENING * others
+    return opening + _OPENING_CONVOLUTIONS * weights.of_convolutions / (2 if weights.external else 1)
+
+
+def _count(model: ResolvedModel) -> int:
+    return sum(session.spec.count for session in _sessions(model))
+
+
+def _runs_at_once(model: ResolvedModel) -> int:
+    return sum(session.spec.count * session.spec.callers for session in _sessions(model))
+
+
+def _file_bytes(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except OSError:
+        return 0
+
+
+def _plans_patterns(job: ResolvedJob, model: ResolvedModel) -> bool:
+    by_shape = model.spec.memory.pattern_by_shape and job.has_varying_shapes
+    return bool(model.spec.session.get("enable_mem_pattern", True)) and not by_shape
+
+
+@lru_cache(maxsize=256)
+def _bytes_of_a_run(
+    skeleton: bytes, shapes: tuple[tuple[str, Sizes], ...], *, arena: bool, pattern: bool
+) -> int | None:
+    """Return what the buffers of one run take; None where a graph leaves that open.
+
+    Kept, for shape inference takes its time: a forecast asks again for every layout and number of sessions.
+    """
+    buffers = plan_buffers(skeleton, dict(shapes))
+    if buffers is None:
+        return None
+    return int(_SCRATCH * arena_bytes(buffers, pattern=pattern) if arena else _BARE * most_at_once(buffers))
+
+
+def _data_bytes(job: ResolvedJob, batch: int, result: int) -> int:
+    """Return what rows and results take between source and sink: blocks on their way, or the part that is written."""
+    total = job.input.rows or batch
+    runs = max(map(_runs_at_once, job.models), default=1)
+    row = sum(_tensor_bytes(binding.final) or 0 for binding in job.bindings)
+    read = row * (_TEXT if job.input.format in {"csv", "jsonl"} else 1 if job.input.format == "npy" else 2)
+    sink = SINKS[job.spec.output.format]
+    blocks = (LEAST * runs + 3) * batch
+    small = SMALL_BYTES // max(read + result, 1)
+    on_their_way = min(max(blocks, small), total) * (read + result)
+    written = min(batch, total) * result * sink.BLOCK_COPIES
+    part = min(job.spec.output.rows_per_part, total) * result
+    return max(on_their_way + written + part * bool(sink.PART_COPIES), part * sink.PART_COPIES)
+
+
+def _row_bytes(job: ResolvedJob) -> int | None:
+    """Return what a row's results take; None where the graph leaves a size open."""
+    sizes = [_tensor_bytes(job.results.get(name, TensorType())) for name in job.columns]
+    return None if any(size is None for size in sizes) else sum(size or 0 for size in sizes)
+
+
+def _tensor_bytes(tensor: TensorType) -> int | None:
+    """Return what one row of a tensor takes, rows first; None where a size is open."""
+    if tensor.shape is None or tensor.dtype is None:
+        return None
+    sizes = [size for size in tensor.shape[1:] if isinstance(size, int)]
+    if len(sizes) < len(tensor.shape) - 1:
+        return None
+    return prod(sizes) * (_TEXT_VALUE if tensor.dtype == "string" else numpy_dtype(tensor.dtype).itemsize)
+
+
+def _disk(job: ResolvedJob) -> int | None:
+    """Return what the output takes on disk; None where that depends on the values."""
+    result = _row_bytes(job)
+    if result is None or job.input.rows is None or job.spec.output.format not in {"npy", "npz", "arrow"}:
+        return None
+    return (job.input.first_row + job.input.rows) * result - job.output.rows * result

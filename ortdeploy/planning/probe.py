@@ -1,0 +1,290 @@
+"""Gathers the facts that planning one manifest needs: runtime, models, adapters, labels, inputs, outputs."""
+
+import hashlib
+import importlib.util
+import os
+import shutil
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ortdeploy.adapters.file import read_adapter
+from ortdeploy.facts.data import FileFacts, InputFacts, KnownFile, OutputFacts
+from ortdeploy.facts.facts import Facts
+from ortdeploy.facts.host import HostFacts, RuntimeFacts
+from ortdeploy.facts.models import AdapterFacts, ModelFacts
+from ortdeploy.facts.problems import Package, Problem, unreadable
+from ortdeploy.files.digests import DigestCache, file_digest
+from ortdeploy.files.names import is_file, is_folder, is_there
+from ortdeploy.graph.model import read_model
+from ortdeploy.ledger.ledger import Merge, OutputRecord, find_damage, output_key, read_ledger
+from ortdeploy.manifest.option_paths import OptionPath, find_option_paths, operation_paths
+from ortdeploy.manifest.spec import JobSpec, Spec
+from ortdeploy.operations import tokenize
+from ortdeploy.operations.tokenize_clip import ClipTokenizer
+from ortdeploy.presets.stable_diffusion import read_diffusion
+from ortdeploy.sinks.catalogue import SINKS
+from ortdeploy.sources.catalogue import probe_input
+from ortdeploy.sources.files import outside
+
+
+def _probe_model(path: Path, shown: str, roots: tuple[str, ...], digests: DigestCache) -> ModelFacts:
+    """Read a model file, unless it is a link out of the tree."""
+    problem = _stray(path, shown, roots)
+    return ModelFacts(path=str(path), problem=problem) if problem else read_model(path, shown, digests.digest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Before:
+    """What the ledger knows of a job's output, and of the input files that went into it."""
+
+    record: OutputRecord | None = None
+    inputs: tuple[KnownFile, ...] = ()
+    merges: tuple[Merge, ...] = ()
+
+
+def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] = ()) -> Facts:
+    """Look at every file that the manifest names and at every place that it writes to.
+
+    The outputs of `stale` jobs make room for new ones: what was taken up for them does not count.
+    """
+    roots = (spec.folder, *spec.roots)
+    before = {job.name: _look_back(_full(spec, job.output.path), state_dir) for job in spec.jobs}
+    digests = DigestCache(state_dir)
+    models = {model.name: _probe_model(_full(spec, model.path), model.path, roots, digests) for model in spec.models}
+    adapters = {
+        adapter.name: _probe_adapter(_full(spec, adapter.path), adapter.path, roots, digests)
+        for adapter in spec.adapters
+    }
+    label_paths = {step.options["from"] for job in spec.jobs for step in job.postprocess if step.name == "labels"}
+    return Facts(
+        runtime=host.runtime,
+        machine=host.machine,
+        models=models,
+        adapters=adapters,
+        inputs={
+            job.name: _probe_input(spec, job, host.runtime, _Before() if job.name in stale else before[job.name])
+            for job in spec.jobs
+        },
+        outputs={
+            job.name: replace(
+                _stale(before[job.name])
+                if job.name in stale
+                else _probe_output(spec, job, state_dir, before[job.name], roots),
+                missing_package=_missing_package(job, host.runtime),
+                free_bytes=_free_bytes(_full(spec, job.output.path)),
+            )
+            for job in spec.jobs
+        },
+        labels={path: _probe_labels(_full(spec, path), path, roots) for path in label_paths},
+        path_problems=_probe_option_paths(spec, roots),
+        resources={one.path: _probe_resource(spec, one, roots, digests) for one in operation_paths(spec)},
+        diffusion={
+            pipeline.name: read_diffusion(Path(spec.folder), pipeline.preset, models, adapters)
+            for pipeline in spec.pipelines
+            if pipeline.preset is not None
+        },
+    )
+
+
+def _missing_package(job: JobSpec, runtime: RuntimeFacts) -> Package | None:
+    package = SINKS[job.output.format].PACKAGE
+    return package if package and package.module not in runtime.packages else None
+
+
+def _look_back(folder: Path, state_dir: Path) -> _Before:
+    """Return what the ledger knows of an output folder; nothing where the user has taken the folder away."""
+    with read_ledger(state_dir) as ledger:
+        if ledger is None or not is_there(folder):
+            return _Before()
+        key = output_key(folder, state_dir)
+        return _Before(record=ledger.output(key), inputs=ledger.inputs(key), merges=ledger.merges(key))
+
+
+def _stale(before: _Before) -> OutputFacts:
+    return OutputFacts(state="stale", run=before.record.run if before.record else None)
+
+
+def _full(spec: Spec, path: str) -> Path:
+    return Path(os.path.normpath(Path(spec.folder) / path))
+
+
+def _stray(path: Path, shown: str, roots: tuple[str, ...]) -> Problem | None:
+    if os.path.lexists(path) and outside(str(path), roots):
+        detail = f"{shown} is a link out of the manifest's folder tree. Allow its root with --allow-root."
+        return Problem(kind="outside", detail=detail)
+    return None
+
+
+def _probe_option_paths(spec: Spec, roots: tuple[str, ...]) -> dict[tuple[str, str], Problem]:
+    """Look at every file and folder that an option names, and into those of operations."""
+    problems = {}
+    for option in find_option_paths(spec):
+        path = _full(spec, option.path)
+        problem = _stray(path, option.path, roots) or _option_path_problem(path, option)
+        problem = problem or _content_problem(path, option)
+        if problem is not None:
+            problems[option.kind, option.path] = problem
+    return problems
+
+
+def _option_path_problem(path: Path, option: OptionPath) -> Problem | None:
+    """Say why an option's path cannot be read, or cannot be made, by its kind."""
+    if option.kind == "new-folder" and is_folder(path):
+        return _unwritable(path, option.path, ())
+    if option.kind in {"new-file", "new-folder"}:
+        if is_folder(path.parent):
+            return _unwritable(path.parent, option.path, ())
+        detail = f"{option.path} cannot be written: there is no folder {path.parent}. Make it."
+        return Problem(kind="missing", detail=detail)
+    kind = "folder" if option.kind in {"folder", "vocabulary"} else "file"
+    if is_folder(path) if kind == "folder" else is_file(path):
+        return None
+    detail = f"There is no {kind} {option.path}. Paths are relative to the manifest."
+    return Problem(kind="missing", detail=detail)
+
+
+def _content_problem(path: Path, option: OptionPath) -> Problem | None:
+    """Say why a file or folder of an operation does not hold what it must, where that can be told here."""
+    try:
+        if option.kind == "vocabulary":
+            ClipTokenizer(path)
+        elif option.kind == "tokenizer" and importlib.util.find_spec(tokenize.PACKAGE.module):
+            tokenize.read(str(path))
+    except (OSError, ValueError) as error:
+        return Problem(kind="content", detail=f"{option.path} cannot be used: {error}.")
+    return None
+
+
+def _probe_input(spec: Spec, job: JobSpec, runtime: RuntimeFacts, before: _Before) -> InputFacts:
+    facts = probe_input(
+        spec.folder,
+        job.input.paths,
+        job.input.format,
+        spec.roots,
+        runtime.packages,
+        known=before.inputs,
+        row_type=job.input.row_type,
+    )
+    return replace(facts, first_row=before.record.first_row if before.record else 0)
+
+
+def _probe_adapter(path: Path, shown: str, roots: tuple[str, ...], digests: DigestCache) -> AdapterFacts:
+    """Read an adapter's header and its digest, unless it is a link out of the tree."""
+    problem = _stray(path, shown, roots)
+    if problem is not None:
+        return AdapterFacts(path=str(path), problem=problem)
+    facts = read_adapter(path, shown)
+    try:
+        return facts if facts.problem is not None else replace(facts, sha256=digests.digest(path))
+    except OSError as error:
+        return AdapterFacts(path=str(path), problem=unreadable(shown, error))
+
+
+def _probe_resource(spec: Spec, option: OptionPath, roots: tuple[str, ...], digests: DigestCache) -> FileFacts:
+    """Return the digest of a file that an operation reads, or of all files of a folder."""
+    path = _full(spec, option.path)
+    problem = _stray(path, option.path, roots) or _option_path_problem(path, option)
+    if problem is not None:
+        return FileFacts(path=str(path), problem=problem)
+    try:
+        return FileFacts(path=str(path), sha256=_tree_digest(path, digests))
+    except OSError as error:
+        return FileFacts(path=str(path), problem=unreadable(option.path, error))
+
+
+def _tree_digest(path: Path, digests: DigestCache) -> str:
+    """Return the digest of a file, or of the names and digests of a folder's files."""
+    if is_file(path):
+        return digests.digest(path)
+    lines = [f"{digests.digest(one)}  {one.name}" for one in sorted(path.iterdir()) if one.is_file()]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _probe_labels(path: Path, shown: str, roots: tuple[str, ...]) -> FileFacts:
+    problem = _stray(path, shown, roots)
+    if problem is not None:
+        return FileFacts(path=str(path), problem=problem)
+    try:
+        lines = tuple(path.read_text(encoding="utf-8-sig").splitlines())
+        digest = file_digest(path)
+    except OSError as error:
+        return FileFacts(path=str(path), problem=unreadable(shown, error))
+    except UnicodeDecodeError:
+        return FileFacts(path=str(path), problem=Problem(kind="not-utf8", detail=f"{shown} is not UTF-8 text."))
+    if not lines:
+        return FileFacts(path=str(path), problem=Problem(kind="empty", detail=f"{shown} holds no labels."))
+    return FileFacts(path=str(path), sha256=digest, lines=lines)
+
+
+def _probe_output(spec: Spec, job: JobSpec, state_dir: Path, before: _Before, roots: tuple[str, ...]) -> OutputFacts:
+    folder = _full(spec, job.output.path)
+    shown = job.output.shown
+    problem = _unwritable(folder, shown, roots) or (None if job.output.url else _entangled(folder, shown, state_dir))
+    if problem is not None:
+        return OutputFacts(problem=problem)
+    record = before.record
+    if not is_there(folder):
+        return OutputFacts()
+    if record is None and not any(folder.iterdir()):
+        return OutputFacts(state="empty")
+    if record is None:  # a run that began meanwhile stands in the ledger before it writes a file
+        record = _look_back(folder, state_dir).record
+    if record is None:
+        return OutputFacts(state="foreign")
+    damage = _damage(folder, shown, record, {merge.file: merge.bytes for merge in before.merges})
+    state = "finished" if record.status == "done" else "part"
+    return OutputFacts(state=state, run=record.run, identity=record.identity, rows=record.rows, problem=damage)
+
+
+def _free_bytes(folder: Path) -> int | None:
+    """Return what is free on the file system of a folder that may not be there yet."""
+    while not is_there(folder) and folder != folder.parent:
+        folder = folder.parent
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return None
+
+
+def _unwritable(folder: Path, shown: str, roots: tuple[str, ...]) -> Problem | None:
+    existing = folder
+    while not os.path.lexists(existing):
+        existing = existing.parent
+    if not is_folder(existing):
+        detail = f"{shown} cannot be a folder: {existing} is a file. Choose another place."
+        return Problem(kind="not-a-folder", detail=detail)
+    if roots and outside(str(existing), roots):
+        return Problem(kind="outside", detail=f"{shown} leads through a link out of the manifest's folder tree.")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        detail = f"{existing} cannot be written by this user, or its file system is read-only. Choose another place."
+        return Problem(kind="read-only", detail=detail)
+    try:
+        folder.lstat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:  # a name that is too long, say
+        return Problem(kind="not-a-folder", detail=f"{shown} cannot be a folder: {error.strerror}.")
+    return None
+
+
+def _entangled(folder: Path, shown: str, state_dir: Path) -> Problem | None:
+    """Refuse an output that holds the state directory, or lies in it: a new run puts old outputs aside as they are."""
+    output, state = (Path(os.path.realpath(one)) for one in (folder, state_dir))  # resolve() stumbles over loops
+    if output == state or output in state.parents:
+        where = "holds"
+    elif state in output.parents:
+        where = "lies in"
+    else:
+        return None
+    detail = f"{shown} {where} the state directory {state_dir}, where ortdeploy keeps its ledger. Choose another place."
+    return Problem(kind="state", detail=detail)
+
+
+def _damage(folder: Path, shown: str, record: OutputRecord, merged: Mapping[str, int]) -> Problem | None:
+    """Compare the committed parts with the files that are there; a retry may have been about to replace some."""
+    what = find_damage(folder, record.parts, merged)
+    if what is None:
+        return None
+    detail = f"{shown}/{what}. Bring it back, or take the whole folder {shown} away to run the job again."
+    return Problem(kind="damaged", detail=detail)

@@ -1,0 +1,268 @@
+"""The program as a line of functions: load, check the text, probe, resolve, check, plan.
+
+Commands call as far as they go.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ortdeploy.diagnostics import (
+    Certainty,
+    Diagnostic,
+    Severity,
+    Span,
+    UsageError,
+    did_you_mean,
+    has_errors,
+    sort_diagnostics,
+)
+from ortdeploy.manifest.loader import Loaded, LoadOptions, find_manifests, load_manifest
+from ortdeploy.manifest.pages import SUMMARIES
+from ortdeploy.manifest.spec import Spec
+from ortdeploy.providers.catalogue import full_name
+from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, SPEC_RULES, TRIAL_RULES, load_rules
+from ortdeploy.rules.protocol import check_rules
+
+if TYPE_CHECKING:
+    from ortdeploy.deployment.resolved import Deployment
+    from ortdeploy.facts.host import HostFacts
+    from ortdeploy.plan.steps import Fact, Plan, PlannedCheck
+
+STATE_DIR = ".ortdeploy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validated:
+    """Manifests whose text was checked. A spec is there where nothing in its text is an error."""
+
+    specs: tuple[Spec, ...]
+    diagnostics: tuple[Diagnostic, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """Plans for the manifests that nothing speaks against, and everything that does."""
+
+    plans: "tuple[Plan, ...]"
+    diagnostics: tuple[Diagnostic, ...]
+
+
+def validate(paths: Sequence[str], options: LoadOptions) -> Validated:
+    """Check texts, shapes, names and the rules that need no machine."""
+    files, diagnostics = find_manifests(paths)
+    specs: list[Spec] = []
+    for path in files:
+        loaded = load_manifest(path, options)
+        found = loaded.diagnostics + _check_specs(loaded)
+        diagnostics += found
+        if loaded.spec is not None and not has_errors(found):
+            specs.append(loaded.spec)
+    return Validated(specs=tuple(specs), diagnostics=sort_diagnostics(diagnostics))
+
+
+def _check_specs(loaded: Loaded) -> tuple[Diagnostic, ...]:
+    found: tuple[Diagnostic, ...] = ()
+    rules = load_rules(SPEC_RULES)
+    for spec in (loaded.spec, *loaded.variants):
+        if spec is not None:
+            found += check_rules(rules, spec, spec)
+    return found
+
+
+def plan_manifests(
+    paths: Sequence[str],
+    options: LoadOptions,
+    *,
+    state_dir: str | None,
+    only_job: str | None = None,
+    device: str | None = None,
+    new_run: bool = False,
+    retry: bool = False,
+) -> Planned:
+    """Validate, look at the world, object, and write down the steps; `device` is a file to take for this machine.
+
+    `new_run`: jobs whose result is unfinished, or made from something else, start over.
+    `retry`: failed rows of jobs are run, nothing else.
+    """
+    validated = validate(paths, options)
+    plans: list[Plan] = []
+    diagnostics = validated.diagnostics
+    if only_job is not None and validated.specs:
+        check_job_name(only_job, [job.name for spec in validated.specs for job in spec.jobs])
+    host, found = _host_facts(validated.specs, device)
+    diagnostics += found
+    for spec in validated.specs:
+        if host is None:
+            break
+        plan, found = _plan_one(spec, host, state_dir, only_job, new_run=new_run, retry=retry)
+        diagnostics += _assumed(found) if device else found
+        if plan is not None:
+            plans.append(plan)
+    return Planned(plans=tuple(plans), diagnostics=sort_diagnostics(diagnostics))
+
+
+def plan_checks(
+    paths: Sequence[str],
+    options: LoadOptions,
+    *,
+    state_dir: str | None,
+    only_model: str | None = None,
+    leak_runs: int = 0,
+) -> "tuple[tuple[PlannedCheck, ...], tuple[Diagnostic, ...]]":
+    """Validate, look at the models, object, and write down their golden checks; jobs are left out of it.
+
+    `leak_runs`: instead of golden checks, every model is run so often and watched for a leak.
+    """
+    from ortdeploy.planning.make.checks import make_checks, make_leak_checks  # noqa: PLC0415
+
+    validated = validate(paths, options)
+    diagnostics = validated.diagnostics
+    if not validated.specs:
+        return (), diagnostics
+    names = [model.name for spec in validated.specs for model in spec.models]
+    if only_model is not None and only_model not in names:
+        raise UsageError(f'--model: there is no model "{only_model}". {did_you_mean(only_model, names)}')
+    host = _probe_host(validated.specs)
+    checks: tuple[PlannedCheck, ...] = ()
+    for spec in validated.specs:
+        of_adapters = {adapter.model for adapter in spec.adapters if adapter.checks}
+        models = tuple(
+            model
+            for model in spec.models
+            if (leak_runs or model.checks or model.name in of_adapters) and only_model in {None, model.name}
+        )
+        adapters = tuple(adapter for adapter in spec.adapters if adapter.model in {model.name for model in models})
+        alone = replace(spec, jobs=(), pipelines=(), models=models, adapters=adapters)
+        deployment, found = _resolve(alone, host, state_dir)
+        diagnostics += found
+        if has_errors(found):
+            continue
+        checks += make_leak_checks(deployment, names, leak_runs) if leak_runs else make_checks(deployment, names)
+    return checks, sort_diagnostics(diagnostics)
+
+
+def check_job_name(job: str, known: Sequence[str]) -> None:
+    """Refuse a --job that names no job. Raises UsageError."""
+    if job not in known:
+        raise UsageError(f'--job: there is no job "{job}". {did_you_mean(job, known)}')
+
+
+def _host_facts(specs: Sequence[Spec], device: str | None) -> "tuple[HostFacts | None, tuple[Diagnostic, ...]]":
+    if device is not None:
+        from ortdeploy.planning.device_file import load_device  # noqa: PLC0415  only who plans for another machine
+
+        return load_device(device)
+    return (_probe_host(specs) if specs else None), ()
+
+
+def _assumed(diagnostics: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
+    """Mark as assumed of a described machine what would be proven on this one."""
+    return tuple(
+        replace(one, certainty=Certainty.ASSUMED) if one.certainty is Certainty.MACHINE else one for one in diagnostics
+    )
+
+
+def _probe_host(specs: Sequence[Spec]) -> "HostFacts":
+    from ortdeploy.facts.host import HostFacts  # noqa: PLC0415
+    from ortdeploy.runtime.machine import probe_machine  # noqa: PLC0415
+    from ortdeploy.runtime.probe import probe_runtime  # noqa: PLC0415  validate must not import onnxruntime
+    from ortdeploy.sources.files import outside  # noqa: PLC0415
+
+    wanted: dict[str, str | None] = {}
+    strays: dict[str, str] = {}
+    for spec in specs:
+        for entry in (entry for chain in spec.written_chains() for entry in chain):
+            name = full_name(entry.name)
+            library = str(Path(spec.folder) / entry.library) if entry.library else None
+            if library and outside(library, (spec.folder, *spec.roots)):
+                strays[name] = f"Its library {entry.library} is a link out of the manifest's folder tree."
+            else:
+                wanted[name] = library or wanted.get(name)
+    facts = probe_runtime({name: library for name, library in wanted.items() if name not in strays})
+    runtime = replace(facts, plugin_problems={**facts.plugin_problems, **strays})
+    return HostFacts(runtime=runtime, machine=probe_machine())
+
+
+def _plan_one(
+    spec: Spec, host: "HostFacts", state_dir: str | None, only_job: str | None, *, new_run: bool, retry: bool
+) -> "tuple[Plan | None, tuple[Diagnostic, ...]]":
+    from ortdeploy.planning.make.plan import make_plan  # noqa: PLC0415
+
+    stale = _stale_jobs(spec, host, state_dir, only_job) if new_run else frozenset()
+    deployment, diagnostics = _resolve(spec, host, state_dir, stale)
+    return (None if has_errors(diagnostics) else make_plan(deployment, only_job, retry=retry)), diagnostics
+
+
+def _stale_jobs(spec: Spec, host: "HostFacts", state_dir: str | None, only_job: str | None) -> frozenset[str]:
+    """Return the jobs that a new run starts over: with a result of ours, unfinished or made from something else."""
+    from ortdeploy.deployment.resolve import resolve  # noqa: PLC0415
+    from ortdeploy.planning.probe import probe  # noqa: PLC0415
+
+    deployment = resolve(spec, probe(spec, state_folder(spec.folder, state_dir), host))
+    return frozenset(
+        job.spec.name
+        for job in deployment.jobs
+        if only_job in {None, job.spec.name}
+        and job.output.state in {"part", "finished"}
+        and job.readable
+        and not (job.is_finished and job.is_current)
+    )
+
+
+def _resolve(
+    spec: Spec, host: "HostFacts", state_dir: str | None, stale: Collection[str] = ()
+) -> "tuple[Deployment, tuple[Diagnostic, ...]]":
+    """Join a spec with facts, and let the rules object."""
+    from ortdeploy.deployment.resolve import resolve  # noqa: PLC0415  brings numpy, which validate does not need
+    from ortdeploy.planning.probe import probe  # noqa: PLC0415
+
+    deployment = resolve(spec, probe(spec, state_folder(spec.folder, state_dir), host, stale))
+    diagnostics = check_rules(load_rules(DEPLOYMENT_RULES), deployment, spec)
+    if deployment.jobs and not has_errors(diagnostics):
+        from ortdeploy.planning.preflight.batch_sizes import try_batches  # noqa: PLC0415  only what has jobs
+        from ortdeploy.planning.preflight.first_rows import look_at_rows  # noqa: PLC0415  only what has jobs
+        from ortdeploy.planning.preflight.memory_forecast import forecast_memory  # noqa: PLC0415  only what has jobs
+
+        deployment = forecast_memory(try_batches(look_at_rows(deployment)))
+        diagnostics += check_rules(load_rules(TRIAL_RULES), deployment, spec)
+    return deployment, diagnostics
+
+
+def state_folder(folder: str, state_dir: str | None) -> Path:
+    """Return where a manifest's ledger lies: --state-dir, or .ortdeploy beside the manifest."""
+    return Path(state_dir).absolute() if state_dir else Path(folder) / STATE_DIR
+
+
+def check_saved_plan(plan: "Plan", state_dir: str | None) -> tuple[Diagnostic, ...]:
+    """Return what keeps a saved plan from being applied: facts that have moved, each named."""
+    from ortdeploy.deployment.resolve import resolve  # noqa: PLC0415
+    from ortdeploy.planning.make.facts import moved_facts, plan_facts  # noqa: PLC0415
+    from ortdeploy.planning.probe import probe  # noqa: PLC0415
+
+    manifest = str(Path(plan.folder) / Path(plan.manifest).name)
+    loaded = load_manifest(manifest, _options_of(plan))
+    if loaded.spec is None:
+        fact = next(fact for fact in plan.facts if fact.kind == "manifest")
+        return (_moved(plan, fact), *loaded.diagnostics)
+    deployment = resolve(
+        loaded.spec, probe(loaded.spec, state_folder(plan.folder, state_dir), _probe_host([loaded.spec]))
+    )
+    return tuple(_moved(plan, fact) for fact in moved_facts(plan.facts, plan_facts(deployment)))
+
+
+def _options_of(plan: "Plan") -> LoadOptions:
+    """Return what the command line said when a plan was made."""
+    return LoadOptions(profile=plan.profile, sets=plan.sets, roots=plan.roots, overlays=plan.overlays)
+
+
+def _moved(plan: "Plan", fact: "Fact") -> Diagnostic:
+    return Diagnostic(
+        rule="moved-fact",
+        severity=Severity.ERROR,
+        summary=SUMMARIES["moved-fact"],
+        detail=f"The {fact.kind} is not what the plan was made from: {fact.name}. Make the plan again.",
+        span=Span(path=plan.manifest, line=1, column=1),
+        certainty=Certainty.MACHINE,
+    )

@@ -1,0 +1,38 @@
+"""What the folders of all presets have in common: the columns that images are made from, and one digest for all."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from ortdeploy.facts.models import ModelFacts, ValueFacts
+from ortdeploy.facts.problems import Problem
+from ortdeploy.files.names import is_folder
+from ortdeploy.manifest.pipelines import PresetSpec
+from ortdeploy.tensors.types import ROWS, TensorType
+
+_TEXT = TensorType("string", (ROWS,))
+
+PROMPTS = (
+    ValueFacts(name="prompt", kind="tensor", tensor=_TEXT),
+    ValueFacts(name="negative_prompt", kind="tensor", tensor=_TEXT, default=()),
+    ValueFacts(name="seed", kind="tensor", tensor=TensorType("int64", (ROWS,)), default=(), limits=(0, 2**32 - 1)),
+)
+"""The columns of every job that makes images; only the prompt must be there."""
+
+
+def missing_folder(root: Path, preset: PresetSpec) -> Problem | None:
+    """Say that the folder itself is not there; its files and models need not be spoken of then."""
+    if is_folder(root / preset.folder):
+        return None
+    return Problem(kind="folder", detail=f"There is no folder {preset.folder}. Paths are relative to the manifest.")
+
+
+def image_type(preset: PresetSpec, channels: int = 3) -> TensorType:
+    """Return the type of images of a preset's size, rows first."""
+    return TensorType("uint8", (ROWS, preset.height, preset.width, channels), "NHWC")
+
+
+def folder_digest(beside: str, parts: Mapping[str, ModelFacts]) -> str:
+    """Return the digest of a list of digests: each component's by its name, and that of the files beside them."""
+    lines = [f"{facts.sha256}  {part}\n" for part, facts in sorted(parts.items())]
+    return hashlib.sha256("".join([*lines, f"{beside}  files\n"]).encode()).hexdigest()

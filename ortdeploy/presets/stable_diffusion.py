@@ -1,0 +1,208 @@
+"""Reads a Stable-Diffusion-1/2-shaped folder into `DiffusionFacts`: its scheduler, and how components are to be fed.
+
+Two layouts are on disk, diffusers' own ONNX one and optimum-onnx's. They differ in element types and ranks, which the
+graphs tell; neither's model_index.json is needed.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.facts.models import AdapterFacts, DiffusionFacts, ModelFacts, ValueFacts
+from ortdeploy.facts.problems import Problem
+from ortdeploy.files.numpy_files import map_npy
+from ortdeploy.manifest.pipelines import DIFFUSION, PresetSpec
+from ortdeploy.operations.tokenize_clip import DEFAULT_LENGTH, ClipTokenizer
+from ortdeploy.presets.folder import PROMPTS, folder_digest, image_type, missing_folder
+from ortdeploy.presets.optimum import read_delegated
+from ortdeploy.presets.schedulers import read_scheduler
+
+_LATENT_CHANNELS, _PIXELS = 4, 8
+_PORTS = {
+    "text_encoder": ("input_ids",),
+    "unet": ("sample", "timestep", "encoder_hidden_states"),
+    "vae_decoder": ("latent_sample",),
+}
+_RANKS = {"input_ids": (2,), "sample": (4,), "timestep": (0, 1), "encoder_hidden_states": (3,), "latent_sample": (4,)}
+_FLOATS = ("float16", "float32", "float64")
+_INTEGERS = ("int32", "int64")
+_TYPES = {"input_ids": _INTEGERS, "timestep": (*_FLOATS, *_INTEGERS)}
+_FILES = ("tokenizer/vocab.json", "tokenizer/merges.txt", "scheduler/scheduler_config.json")
+
+
+def read_diffusion(
+    root: Path, preset: PresetSpec, models: Mapping[str, ModelFacts], adapters: Mapping[str, AdapterFacts]
+) -> DiffusionFacts:
+    """Read what lies beside the models, and hold the components against each other; what is wrong is the problem.
+
+    `root` is the manifest's folder. What the components' adapters bring need not be fed.
+    """
+    if preset.kind == DIFFUSION:
+        return read_delegated(root, preset, models)
+    folder = root / preset.folder
+    outputs = (ValueFacts(name="image", kind="tensor", tensor=image_type(preset)),)
+    missing = missing_folder(root, preset)
+    if missing is not None:
+        return DiffusionFacts(inputs=PROMPTS, outputs=outputs, problem=missing)
+    try:
+        scheduler, digest = _read_files(folder, preset.folder)
+        parts = {part: models[name] for part, name in preset.parts.items()}
+        unusable = next((facts.problem for facts in parts.values() if facts.problem), None)
+        if unusable is not None:
+            return DiffusionFacts(inputs=PROMPTS, outputs=outputs, problem=unusable)
+        ports = {part: _ports(part, facts, _adapted(part, preset, adapters)) for part, facts in parts.items()}
+        _check_together(parts, ports, preset, folder)
+        if preset.latents is not None:
+            _check_latents(root / preset.latents, preset)
+    except _PresetProblemError as error:
+        return DiffusionFacts(inputs=PROMPTS, outputs=outputs, problem=Problem(kind="preset", detail=str(error)))
+    return DiffusionFacts(
+        sha256=digest,
+        folder_sha256=folder_digest(digest, parts),
+        scheduler=scheduler,
+        ports=ports,
+        inputs=PROMPTS,
+        outputs=outputs,
+    )
+
+
+def painted_shapes(preset: PresetSpec, ports: Mapping[str, Any], rows: int) -> dict[str, dict[str, tuple[int, ...]]]:
+    """Return what each component is fed for so many rows, by part and input: the unet twice as many under guidance."""
+    if not ports:
+        return {}
+    guided = rows * 2 if preset.guidance_scale > 1 else rows
+    latents = (_LATENT_CHANNELS, preset.height // _PIXELS, preset.width // _PIXELS)
+    length, time = ports["text_encoder"]["length"], (1,) * ports["unet"]["timestep"]["rank"]
+    sample = (ports["unet"]["rows"] or guided, *latents)
+    return {
+        "text_encoder": {"input_ids": (rows, length)},
+        "unet": {
+            "sample": sample,
+            "timestep": time,
+            "encoder_hidden_states": (sample[0], length, ports["unet"]["width"]),
+        },
+        "vae_decoder": {"latent_sample": (1, *latents)},
+    }
+
+
+class _PresetProblemError(Exception):
+    """Why a folder cannot be used, in full sentences."""
+
+
+def _read_files(folder: Path, shown: str) -> tuple[Mapping[str, Any], str]:
+    """Return the scheduler's settings, and the digest of the files beside the models."""
+    digest = hashlib.sha256()
+    for name in _FILES:
+        try:
+            digest.update((folder / name).read_bytes())
+        except OSError as error:
+            detail = f"{shown}/{name} cannot be read: {error.strerror}. Bring the whole folder."
+            raise _PresetProblemError(detail) from error
+    config = _json(folder / "scheduler/scheduler_config.json", f"{shown}/scheduler/scheduler_config.json")
+    scheduler, problem = read_scheduler(config)
+    if problem:
+        raise _PresetProblemError(f"{shown} cannot be painted with: {problem}.")
+    return scheduler, digest.hexdigest()
+
+
+def _json(path: Path, shown: str) -> Mapping[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise _PresetProblemError(f"{shown} is no JSON text: {error}.") from error
+    if not isinstance(found, dict):
+        raise _PresetProblemError(f"{shown} is no JSON object.")
+    return found
+
+
+def _adapted(part: str, preset: PresetSpec, adapters: Mapping[str, AdapterFacts]) -> set[str]:
+    """Return the inputs that the adapters of a component bring."""
+    given = [adapters[name] for name in preset.adapters.get(part, ()) if name in adapters]
+    return {parameter.name for adapter in given for parameter in adapter.parameters}
+
+
+def _ports(part: str, facts: ModelFacts, adapted: set[str]) -> dict[str, Any]:
+    """Return how a component is fed: by input its name, element type and rank; its output; the rows that it takes."""
+    known = {value.name: value for value in facts.inputs}
+    found: dict[str, Any] = {}
+    for name in _PORTS[part]:
+        if name not in known:
+            raise _PresetProblemError(f"{part} has no input {name}; it has {', '.join(known) or 'none'}.")
+        tensor = known[name].tensor
+        rank = None if tensor.shape is None else len(tensor.shape)
+        allowed = _TYPES.get(name, _FLOATS)
+        if tensor.dtype not in allowed or (rank is not None and rank not in _RANKS[name]):
+            ranks = " or ".join(map(str, _RANKS[name]))
+            raise _PresetProblemError(
+                f"Input {name} of {part} is {tensor}; it must be {', '.join(allowed)} of rank {ranks}."
+            )
+        found[name] = {"name": name, "dtype": tensor.dtype, "rank": _RANKS[name][-1] if rank is None else rank}
+    fed = {*found, *adapted}
+    others = [value.name for value in facts.inputs if value.name not in fed and not value.optional]
+    if others:
+        raise _PresetProblemError(f"{part} takes {', '.join(others)} too, which text-to-image does not feed.")
+    first = known[_PORTS[part][0]].tensor.shape or (None,)
+    return {**found, "output": facts.outputs[0].name, "rows": first[0] if isinstance(first[0], int) else None}
+
+
+def _check_together(
+    parts: Mapping[str, ModelFacts], ports: Mapping[str, dict[str, Any]], preset: PresetSpec, folder: Path
+) -> None:
+    """Hold sizes against each other: tokens, embeddings, latents, and the vocabulary."""
+    shape = _shape(parts["text_encoder"], "input_ids")
+    length = shape[1] if isinstance(shape[1], int) else DEFAULT_LENGTH
+    ports["text_encoder"]["length"] = length
+    ports["unet"]["width"] = _shape(parts["unet"], "encoder_hidden_states")[2]
+    hidden, wanted = _last(parts["text_encoder"]), _shape(parts["unet"], "encoder_hidden_states")[2]
+    if isinstance(hidden, int) and isinstance(wanted, int) and hidden != wanted:
+        raise _PresetProblemError(
+            f"text_encoder makes embeddings of {hidden} numbers, and unet takes {wanted}: they are of two pipelines."
+        )
+    latents = (_LATENT_CHANNELS, preset.height // _PIXELS, preset.width // _PIXELS)
+    for part, name in (("unet", "sample"), ("vae_decoder", "latent_sample")):
+        for have, want in zip(latents, _shape(parts[part], name)[1:], strict=True):
+            if isinstance(want, int) and want != have:
+                sizes = ", ".join(map(str, _shape(parts[part], name)[1:]))
+                raise _PresetProblemError(
+                    f"{part} takes latents of {sizes}, and images of {preset.height} x {preset.width} pixels have "
+                    f"{', '.join(map(str, latents))}. Set height and width to 8 times the last two."
+                )
+    limits = next(value.limits for value in parts["text_encoder"].inputs if value.name == "input_ids")
+    vocabulary = _json(folder / "tokenizer/vocab.json", f"{preset.folder}/tokenizer/vocab.json")
+    try:
+        ClipTokenizer(folder / "tokenizer")
+    except (OSError, ValueError) as error:
+        raise _PresetProblemError(f"{preset.folder}/tokenizer cannot be used: {error}.") from error
+    highest = max((number for number in vocabulary.values() if isinstance(number, int)), default=0)
+    if limits is not None and highest > limits[1]:
+        raise _PresetProblemError(
+            f"The vocabulary has ids up to {highest}, and text_encoder's table ends at {limits[1]}: they are of two "
+            "pipelines."
+        )
+
+
+def _check_latents(path: Path, preset: PresetSpec) -> None:
+    """Hold starting noise against the images' size."""
+    wanted = (_LATENT_CHANNELS, preset.height // _PIXELS, preset.width // _PIXELS)
+    try:
+        latents = map_npy(path, preset.latents)
+    except OrtdeployError as error:
+        raise _PresetProblemError(f"latents: {error}.") from error
+    if latents.dtype.kind not in "fiu":
+        raise _PresetProblemError(f"latents: {preset.latents} is no array of numbers.")
+    shape = latents.shape
+    if shape not in {wanted, (1, *wanted)}:
+        raise _PresetProblemError(f"latents: {preset.latents} is {list(shape)}, and the images need {list(wanted)}.")
+
+
+def _shape(facts: ModelFacts, name: str) -> tuple[Any, ...]:
+    tensor = next(value.tensor for value in facts.inputs if value.name == name)
+    return tensor.shape or (None,) * _RANKS[name][-1]
+
+
+def _last(facts: ModelFacts) -> Any:
+    shape = facts.outputs[0].tensor.shape
+    return shape[-1] if shape else None

@@ -1,0 +1,58 @@
+"""Rows on their way through a job: blocks that were read, and rows that failed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ortdeploy.tensors.columns import Column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedRow:
+    """A row that gave no result: where it came from, in which stage it failed, and why."""
+
+    row: int
+    source: str
+    stage: str
+    code: str
+    message: str
+    key: Mapping[str, Any] = field(default_factory=dict)
+    attempts: int = 1
+
+
+@dataclass(slots=True, kw_only=True)
+class Block:
+    """Rows `start` to `start + count` of the job; `rows` are the numbers of those that `columns` hold.
+
+    `places` say of each of them where it stands, where its file has lines.
+    """
+
+    start: int
+    count: int
+    rows: Sequence[int]
+    columns: dict[str, Column]
+    failed: list[FailedRow]
+    places: Sequence[str] = ()
+
+    def source(self, index: int) -> str:
+        """Return where the row at this index of the columns came from: its file, with the line where there is one."""
+        if self.places:
+            return self.places[index]
+        return str(self.columns["path"][index]) if "path" in self.columns else f"row {self.rows[index]}"
+
+
+class StageError(Exception):
+    """Some row of a batch failed in a stage: prepare, contract, run or postprocess.
+
+    `transient`: it may pass when it is tried again. `no_memory`: fewer rows may pass.
+    """
+
+    def __init__(
+        self, stage: str, code: str, message: str, *, transient: bool = False, no_memory: bool = False
+    ) -> None:
+        """Take what goes into _failed.jsonl."""
+        super().__init__(message)
+        self.stage = stage
+        self.code = code
+        self.transient = transient
+        self.no_memory = no_memory

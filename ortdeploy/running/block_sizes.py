@@ -1,0 +1,42 @@
+"""How many rows are read together: whole batches, more of them where runs are short, never across a part's border."""
+
+from collections.abc import Iterator
+
+from ortdeploy.plan.steps import RunJob
+
+TARGET_SECONDS = 0.05
+"""A block's runs take about this long: threads hand on blocks, and each time costs about a millisecond of Python."""
+
+MOST_BYTES = 2 * 1024 * 1024
+"""What a block's rows and results may take, unless a single batch takes more."""
+
+MOST_BATCHES = 256
+
+
+class BlockSizes:
+    """The sizes of a job's blocks. Which rows a run gets does not depend on them, so neither do the results."""
+
+    def __init__(self, job: RunJob, start: int) -> None:
+        """Begin at a row with blocks of one batch."""
+        self._unit = job.read_size
+        self._grows = job.adapters.column is None  # else rows are sorted by adapter within a block
+        self._rows_per_part = job.rows_per_part
+        self._row = start
+        self._batches = 1
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the number of rows of each block."""
+        while True:
+            border = (self._row // self._rows_per_part + 1) * self._rows_per_part
+            size = min(self._unit * self._batches, border - self._row)
+            yield size
+            self._row += size
+
+    def learn(self, rows: int, seconds: float, size_bytes: int) -> None:
+        """Take note of how long the runs of a block took, and how large it was."""
+        if not self._grows or not rows:
+            return
+        batches = rows / self._unit
+        by_time = TARGET_SECONDS * batches / max(seconds, 1e-9)
+        by_size = MOST_BYTES * batches / max(size_bytes, 1)
+        self._batches = max(1, min(int(by_time), int(by_size), MOST_BATCHES, self._batches * 4))

@@ -1,0 +1,245 @@
+"""Does what a plan's steps say: opens sessions, loads adapters, runs jobs, returns how each ended.
+
+It knows no format, no provider and no YAML. One job failing does not lose the others' results.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from ortdeploy.autotune.batch_size import choose_batch
+from ortdeploy.autotune.remembered import Choices
+from ortdeploy.autotune.thread_layout import choose_layout
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.ledger.ledger import Ledger
+from ortdeploy.pipelines.compose import compose, failed_component
+from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, PlannedLayout, PlannedSession, RunJob
+from ortdeploy.process.memory import memory_of_the_group, trim_memory
+from ortdeploy.process.memory_limit import MemoryBound
+from ortdeploy.results.results import JobResult, Observer, Status
+from ortdeploy.running.job import JobRun
+from ortdeploy.running.retry import RetryRun
+from ortdeploy.runtime.protocol import Runtime
+from ortdeploy.sessions.opening import Announce, ModelOpener, OpenedModel, TriedSession
+
+log = structlog.get_logger()
+
+_ROOMY = 0.85
+"""A job that is predicted to take less than this share of its limit keeps the CPU arena: it does not come near."""
+
+_Opened = OpenedModel | OrtdeployError
+"""A model's open sessions, or why there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Execution:
+    """One run of one plan: what it needs of the world. `stop` tells when to end early.
+
+    `announce` is told before native code is entered, `printed` gives what native libraries printed since the last
+    call, and `tried` are the sessions of a model that were passed over before, `choices` are batch sizes and ways
+    to use threads that were found before.
+    """
+
+    plan: Plan
+    run_id: str
+    runtime: Runtime
+    ledger: Ledger
+    observer: Observer
+    stop: Callable[[], bool]
+    announce: Announce = lambda _doing: None
+    printed: Callable[[], str] = lambda: ""
+    tried: Mapping[str, tuple[TriedSession, ...]] = field(default_factory=dict)
+    choices: Choices = field(default_factory=lambda: Choices(None))
+
+    def run(self) -> tuple[JobResult, ...]:
+        """Do every step; each job ends in a result."""
+        return tuple(self.results())
+
+    def results(self) -> Iterator[JobResult]:
+        """Do every step, and yield each job's result when it ends."""
+        sessions: dict[str, _Opened] = {}
+        yield from self.finished(self.plan)
+        for step in self.plan.steps:
+            match step:
+                case OpenSession():
+                    laid_out = self._laid_out(step)
+                    sessions[step.session] = self._open(laid_out, laid_out.candidates, self.tried.get(step.model, ()))
+                case LoadAdapter():
+                    sessions[step.session] = self._load_adapter(step, sessions[step.session])
+                case RunJob():
+                    yield self._run_job(step, sessions)
+
+    @staticmethod
+    def finished(plan: Plan) -> tuple[JobResult, ...]:
+        """Return the results of jobs that the plan found finished."""
+        return tuple(
+            JobResult(job=job.job, status=Status.NOTHING_TO_DO, output=job.output, committed=job.rows)
+            for job in plan.finished
+        )
+
+    def _open(
+        self,
+        step: OpenSession,
+        candidates: Sequence[PlannedSession],
+        tried: tuple[TriedSession, ...] = (),
+        *,
+        trial: bool = False,
+    ) -> _Opened:
+        """Open a model's sessions, or return why there is none."""
+        opener = ModelOpener(runtime=self.runtime, announce=self.announce, printed=self.printed, trial=trial)
+        limit = self._memory_limit(step)
+        try:
+            with MemoryBound(limit, os.cpu_count() or 1):
+                return opener.open_model(self._without_arena(step, limit, trial=trial), candidates, tried)
+        except OrtdeployError as error:
+            return error
+        finally:
+            if step.trim:
+                trim_memory()
+
+    def _laid_out(self, step: OpenSession) -> OpenSession:
+        """Return the step with the way to use threads that suits its first job best, where that is to be measured."""
+        jobs = self._jobs_of(step)
+        if not step.layouts or not jobs:
+            return step
+        self.announce({"model": step.model, "job": jobs[0].job})
+        found = None
+        bound = MemoryBound(self._memory_limit(step), os.cpu_count() or 1)
+        with bound, suppress(OrtdeployError):  # the job itself says what is wrong with its input
+            found = choose_layout(self.plan, step, jobs[0], self.choices, partial(self._open_layout, step))
+        return replace(step, layouts=()) if found is None else _with_layout(step, found)
+
+    def _open_layout(self, step: OpenSession, layout: PlannedLayout) -> OpenedModel:
+        """Open a model's sessions in one way to use threads, to measure it. Raises OrtdeployError."""
+        laid_out = replace(_with_layout(step, layout), probe=None)
+        with structlog.contextvars.bound_contextvars(trial=layout.name):
+            opened = self._open(laid_out, laid_out.candidates, trial=True)
+            for loading in self.plan.steps:
+                if isinstance(loading, LoadAdapter) and loading.session == step.session:
+                    opened = self._load_adapter(loading, opened, trial=True)
+        if isinstance(opened, OrtdeployError):
+            raise opened
+        return opened
+
+    def _jobs_of(self, opening: OpenSession) -> list[RunJob]:
+        return [step for step in self.plan.steps if isinstance(step, RunJob) and opening.session in step.sessions]
+
+    def _memory_limit(self, opening: OpenSession) -> int | None:
+        """Return the least that a job of these sessions may take, or the control group of this process."""
+        limits = [*(step.memory_limit for step in self._jobs_of(opening)), memory_of_the_group()]
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    def _without_arena(self, opening: OpenSession, limit: int | None, *, trial: bool) -> OpenSession:
+        """Return the step without the CPU arena where a job may come to its limit, unless the manifest speaks of it.
+
+        An arena that cannot grow takes nine tenths of the room, and again, until something fits: what is left is too
+        little for its own books, which onnxruntime 1.31.1 then leaves broken. It aborts the process at a later run.
+        """
+        own_words = "enable_cpu_mem_arena" in opening.options or opening.shared_arena is not None
+        if limit is None or own_words:
+            return opening
+        needs = (step.memory for step in self._jobs_of(opening))
+        layout = opening.layouts[0].name if opening.layouts else None
+        if all(need and need.unknown is None and need.total_of(layout) < limit * _ROOMY for need in needs):
+            return opening
+        (log.debug if trial else log.info)(
+            "session.without_arena", model=opening.model, session=opening.session, limit=limit
+        )
+        without = {"enable_cpu_mem_arena": False, "enable_mem_pattern": False}
+        return replace(opening, options={**without, **opening.options})
+
+    def _load_adapter(self, step: LoadAdapter, opened: _Opened, *, trial: bool = False) -> _Opened:
+        if isinstance(opened, OrtdeployError):
+            return opened
+        try:
+            for one in {id(one.session): one for one in opened.sessions}.values():  # callers share a session
+                self.runtime.load_adapter(step, one.session)
+                if one.probe is not None and one.probe.session is not None:
+                    self.runtime.load_adapter(step, one.probe.session)
+        except OrtdeployError as error:
+            return error
+        (log.debug if trial else log.info)("adapter.loaded", adapter=step.adapter, model=step.session)
+        return opened
+
+    def _run_job(self, step: RunJob, sessions: dict[str, _Opened]) -> JobResult:
+        """Run a job; when the provider fails during it, go on with the model's next session where the job stopped."""
+        while True:
+            opened = self._compose(step, sessions)
+            if isinstance(opened, OrtdeployError):
+                log.error("job.failed", job=step.job, model=step.model, reason=str(opened))
+                return JobResult(job=step.job, status=Status.FAILED, output=step.shown_output, reason=str(opened))
+            result = self._run_on(step, opened)
+            name = failed_component(opened) or step.session
+            failed = sessions.get(name)
+            if not (result.provider_failed and isinstance(failed, OpenedModel) and failed.rest):
+                if step.pipeline is None:
+                    sessions[name] = opened.without(result.dropped)
+                return result
+            sessions[name] = self._open_next(name, failed, result.reason or "")
+
+    @staticmethod
+    def _compose(step: RunJob, sessions: Mapping[str, _Opened]) -> _Opened:
+        """Return the sessions of a job: its model's, or those that a pipeline makes of its models'."""
+        if step.pipeline is None:
+            return sessions[step.session]
+        opened = {name: sessions[name] for name in step.pipeline.sessions}
+        refused = next((one for one in opened.values() if isinstance(one, OrtdeployError)), None)
+        if refused is not None:
+            return refused
+        try:
+            return compose(step.pipeline, {k: v for k, v in opened.items() if isinstance(v, OpenedModel)})
+        except OrtdeployError as error:
+            return error
+
+    def _run_on(self, step: RunJob, opened: OpenedModel) -> JobResult:
+        self.announce({"model": step.model, "job": step.job})
+        if step.auto_batch:
+            step = self._with_found_batch(step, opened)
+        providers = list(dict.fromkeys(p.name for one in opened.sessions for p in one.candidate.providers))
+        with structlog.contextvars.bound_contextvars(job=step.job, model=step.model, providers=providers):
+            run = (RetryRun if step.retry else JobRun)(
+                plan=self.plan,
+                step=step,
+                opened=opened,
+                run_id=self.run_id,
+                ledger=self.ledger,
+                observer=self.observer,
+                stop=self.stop,
+                printed=self.printed,
+            )
+            return run.run()
+
+    def _with_found_batch(self, step: RunJob, opened: OpenedModel) -> RunJob:
+        """Return a job with the batch size that it began with, or that is found on its first rows."""
+        record = self.ledger.output(self.ledger.key(Path(self.plan.folder) / step.output))
+        begun_with = None if record is None or record.run == step.replaces else record.batch_size
+        with structlog.contextvars.bound_contextvars(job=step.job, model=step.model):
+            try:
+                return choose_batch(self.plan, step, opened, begun_with, self.choices)
+            except OrtdeployError:  # the job itself says what is wrong with its input
+                return step
+
+    def _open_next(self, session: str, failed: OpenedModel, reason: str) -> _Opened:
+        """Open the next candidate after one whose provider failed, with the adapters that jobs need."""
+        name = failed.sessions[0].candidate.name
+        opening = failed.step
+        if opening is None:
+            raise AssertionError("a model's sessions are opened by a step")
+        log.warning("session.failed", model=opening.model, session=name, instance=0, reason=reason)
+        opened = self._open(opening, failed.rest, (*failed.tried, TriedSession(session=name, reason=reason)))
+        for step in self.plan.steps:
+            if isinstance(step, LoadAdapter) and step.session == session:
+                opened = self._load_adapter(step, opened)
+        return opened
+
+
+def _with_layout(step: OpenSession, layout: PlannedLayout) -> OpenSession:
+    """Return a step that opens its sessions in one way to use threads, as far as they are still candidates."""
+    names = {candidate.name for candidate in step.candidates}
+    candidates = tuple(candidate for candidate in layout.candidates if candidate.name in names)
+    return replace(step, candidates=candidates, options=layout.options, layouts=(layout,))

@@ -1,0 +1,469 @@
+"""One job of one run: blocks from the source through the sessions into parts, each committed, or a reason why not.
+
+Whatever ends a job early leaves it so that the next run goes on where this one stopped: rows that are through are
+committed first, unless the disk itself refuses, or somebody wants to end at once.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from itertools import chain, count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import structlog
+
+from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
+from ortdeploy.feeds.feeder import open_rows
+from ortdeploy.files.atomic import remove_temporaries, sync_folder
+from ortdeploy.files.object_store import Upload
+from ortdeploy.ledger.ledger import Ledger, OutputRecord, Part, find_damage, now, undamaged
+from ortdeploy.ledger.live_progress import Live
+from ortdeploy.ledger.merges import complete_merges
+from ortdeploy.pipelines.steps import State, pack_state, unpack_state
+from ortdeploy.plan.steps import LoadAdapter, Plan, RunJob
+from ortdeploy.process.leaks import LeakWatch
+from ortdeploy.process.memory import memory_now
+from ortdeploy.process.memory_limit import MemoryWatch
+from ortdeploy.process.native_output import because
+from ortdeploy.results.results import JobResult, Observer, Status
+from ortdeploy.running.error_budget import BudgetError, ErrorBudget
+from ortdeploy.running.part_writer import PartWriter
+from ortdeploy.running.provenance import provenance
+from ortdeploy.running.report import write_report
+from ortdeploy.running.statistics import JobStatistics
+from ortdeploy.running.stream import Finished, Stream
+from ortdeploy.sessions.opening import OpenedModel
+from ortdeploy.sources.files import find_changed
+from ortdeploy.units import format_size
+
+if TYPE_CHECKING:
+    from ortdeploy.results.rows import FailedRow
+
+log = structlog.get_logger()
+
+
+SECONDS_BETWEEN_REPORTS = 5.0
+"""While a job runs its report is written this often at most, after a commit."""
+
+
+class StoppedError(Exception):
+    """Somebody asked the run to stop."""
+
+
+class JobRun:
+    """One job of one run."""
+
+    def __init__(
+        self,
+        *,
+        plan: Plan,
+        step: RunJob,
+        opened: OpenedModel,
+        run_id: str,
+        ledger: Ledger,
+        observer: Observer,
+        stop: Callable[[], bool],
+        printed: Callable[[], str] = lambda: "",
+    ) -> None:
+        """Take what the job needs of the world; nothing is touched yet."""
+        self._printed = printed
+        self._plan = plan
+        self._step = step
+        self._opened = opened
+        self._run_id = run_id
+        self._ledger = ledger
+        self._observer = observer
+        self._stop = stop
+        self._folder = Path(plan.folder) / step.output
+        self._upload = Upload(step.upload, self._folder) if step.upload else None
+        self._output = ledger.key(self._folder)
+        self._stream = Stream(step, opened.sessions, dispensable=opened.dispensable, stop=stop)
+        self._origin = provenance(plan, step, opened)
+        self._writer = PartWriter(step, self._folder, self._origin)
+        self._statistics = JobStatistics({}, self._stream, self._writer)
+        self._budget = ErrorBudget(step, 0)
+        self._memory = MemoryWatch(step.memory_limit, len(opened.sessions) + 1, trim=step.trim)
+        self._leak = LeakWatch()
+        self._memory_by_stage = dict(opened.memory)
+        self._state: State | None = None
+        self._committed_state: str | None = None
+        self._done = 0
+        self._part = 0
+        self._pending: list[FailedRow] = []
+        self._refused: list[FailedRow] = []
+        self._ended: BaseException | None = None
+        self._begun = False
+        self._live: Live | None = None
+        self._reported = time.monotonic()
+        self._provider_failed = False
+        loaded = (one for one in plan.steps if isinstance(one, LoadAdapter) and one.session in step.sessions)
+        self._adapters = {one.path: _stat(one.path) for one in loaded}
+        self._log = log.bind()  # once: the module's logger is a proxy that binds at every call
+
+    def run(self) -> JobResult:
+        """Run what is not committed yet. Whatever ends the job early leaves it so that it can go on."""
+        status, reason = Status.FAILED, None
+        try:
+            with self._memory.bound:
+                status = self._work()
+            if status is Status.NOTHING_TO_DO and not self._begun:
+                return self._result(status, None)
+        except (StoppedError, KeyboardInterrupt) as error:
+            how = "asked to stop" if isinstance(error, StoppedError) else "stopped at once"
+            status, reason = Status.INTERRUPTED, f"the run was {how}"
+        except OSError as error:
+            reason = f"{error.filename or self._folder}: {error.strerror}"
+        except MemoryError as error:
+            within = f" within {format_size(self._memory.limit)}" if self._memory.limit else ""
+            reason = f"memory ran out{within}; a smaller batch or rows_per_part needs less ({error})"
+        except ProviderFailedError as error:
+            reason, self._provider_failed = f"{error}{because(self._printed())}", True
+        except OrtdeployError as error:
+            reason = str(error)
+        finally:
+            self._memory.end()
+            self._observer.job_ended()
+            if self._live is not None:
+                self._live.end()
+        return self._close(status, reason)
+
+    def _work(self) -> Status:
+        if self._resume():
+            return Status.NOTHING_TO_DO
+        self._write_parts()
+        self._check_sum()
+        if self._upload is not None:
+            self._upload.tidy()
+        return Status.DONE
+
+    def _resume(self) -> bool:
+        """Take up where the ledger says that an earlier run stopped; return whether nothing is left to do."""
+        step = self._step
+        known = self._known_output()
+        if known is not None:
+            if dict(known.identity) != dict(step.identity):
+                raise OrtdeployError(f"{step.shown_output} holds parts of another plan")
+            if self._is_finished(known):
+                return True
+            complete_merges(self._ledger, self._output, self._folder)
+            self._take_up(known)
+        self._check_files()
+        if self._upload is not None:
+            self._upload.check(known=known is not None)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        remove_temporaries(self._folder)
+        self._ledger.begin(
+            self._output,
+            deployment=self._plan.deployment,
+            job=step.job,
+            identity=step.identity,
+            run=self._run_id,
+            files=step.files,
+        )
+        self._begun = True
+        if step.auto_batch:
+            self._ledger.remember_batch_size(self._output, step.batch_size)
+        self._log.info("job.started", rows=step.rows, done=self._done, output=step.shown_output)
+        self._observer.job_started(step.job, self._done, step.rows)
+        self._live = Live(self._ledger.state_dir, self._output, step.rows, self._done)
+        return False
+
+    def _known_output(self) -> OutputRecord | None:
+        """Return what the ledger knows of the output, once an old one has made room and a lost one is forgotten."""
+        known = self._ledger.output(self._output)
+        if known is not None and not self._folder.exists():
+            self._ledger.forget(self._output)
+            return None
+        if known is not None and known.run == self._step.replaces:
+            self._put_aside(known)
+            return None
+        return known
+
+    def _put_aside(self, known: OutputRecord) -> None:
+        """Give an old output another name, which says when it was begun; nothing of it is overwritten."""
+        stamp = known.started.partition("+")[0].replace(":", "-")
+        names = (f"{self._folder.name}.{stamp}{suffix}" for suffix in chain([""], (f".{n}" for n in count(2))))
+        aside = next(path for path in map(self._folder.with_name, names) if not path.exists())
+        self._folder.rename(aside)
+        sync_folder(self._folder.parent)
+        if self._upload is not None:
+            self._upload.put_aside(unquote(aside.name).rpartition("/")[2])
+        self._ledger.rename(self._output, self._ledger.key(aside))
+        self._log.info("output.put_aside", output=self._step.shown_output, kept=aside.name)
+
+    def _is_finished(self, known: OutputRecord) -> bool:
+        """Tell whether every file of the plan is accounted for, here or by a run that was quicker."""
+        done = {one.state for one in self._ledger.inputs(self._output) if one.done}
+        return known.status == Status.DONE and done.issuperset(self._step.files)
+
+    def _take_up(self, known: OutputRecord) -> None:
+        if known.first_row != self._step.first_row:
+            raise OrtdeployError(
+                f"another run has worked on {self._step.shown_output} since the plan was made; plan again"
+            )
+        self._done = known.rows
+        self._part = len(known.parts)
+        self._budget = ErrorBudget(self._step, sum(part.failed for part in known.parts))
+        with undamaged():
+            self._statistics = JobStatistics(known.statistics, self._stream, self._writer)
+            self._committed_state = known.statistics.get("state")
+            if self._committed_state is not None:
+                for member in self._stream.members:
+                    member.rows.go_on_from(unpack_state(self._committed_state))
+
+    def _write_parts(self) -> None:
+        """Read blocks and write parts until the input ends, or what ends the job early."""
+        blocks = self._until_it_ends(self._stream.run(partial(open_rows, self._step, self._plan.folder), self._done))
+        for first in blocks:
+            self._write_part(chain([first], self._rest_of_part(first, blocks)))
+        if self._ended is not None:
+            raise self._ended
+        if self._stream.stopped:
+            raise StoppedError
+        self._check_files()
+
+    def _until_it_ends(self, finished: Iterator[Finished]) -> Iterator[Finished]:
+        """Pass blocks on, counted; keep what ends them early until the rows that are through are committed.
+
+        A block whose failed rows are too many for the budget is not passed on: the next run tries it again.
+        """
+        try:
+            for one in finished:
+                self._log_block(one)
+                if "first_rows" not in self._memory_by_stage:
+                    self._memory_by_stage["first_rows"] = memory_now()
+                self._state = one.outcome.state or self._state
+                self._budget.note(one.block, one.outcome.failed)
+                self._done += one.block.count
+                self._pending += one.outcome.failed
+                self._observer.rows_done(self._done, self._budget.failed)
+                if self._live is not None:
+                    self._live.rows_done(self._done, self._budget.failed)
+                yield one
+                if self._memory.is_near():
+                    self._keep_to_memory()
+                self._watch_for_leak()
+        except BudgetError as error:
+            self._ended, self._refused = error, one.outcome.failed
+        except (OSError, MemoryError, OrtdeployError) as error:
+            self._ended = error
+        finally:
+            finished.close()  # type: ignore[attr-defined]  # it is a generator
+
+    def _keep_to_memory(self) -> None:
+        """Run smaller batches, near the limit. Raises OrtdeployError beyond it, where nothing else helps."""
+        smaller = [member.rows.run_smaller() for member in self._stream.members]
+        taken, limit = format_size(self._memory.resident), format_size(self._memory.limit or 0)
+        self._log.warning("job.near_limit", resident=taken, limit=limit)
+        if self._memory.is_over and not any(smaller):
+            raise OrtdeployError(
+                f"the process takes {taken} of memory and may take {limit}, with batches that cannot be smaller. Raise "
+                "limits: {memory: …}, or write memory: lean for the model"
+            )
+
+    def _watch_for_leak(self) -> None:
+        verdict = self._leak.look(sum(member.rows.run_times.count for member in self._stream.members))
+        if verdict is not None:
+            self._log.warning("job.leaks", verdict=verdict.text)
+
+    def _rest_of_part(self, first: Finished, blocks: Iterator[Finished]) -> Iterator[Finished]:
+        """Yield the further blocks of the part that begins with `first`."""
+        size, begin = self._step.rows_per_part, self._step.first_row
+        border = begin + ((first.block.start - begin) // size + 1) * size
+        end = first.block.start + first.block.count
+        while end < border and (block := next(blocks, None)) is not None:
+            end += block.block.count
+            yield block
+        self._check_adapters()  # before the part gets its name
+
+    def _write_part(self, blocks: Iterator[Finished]) -> None:
+        """Write one part under a temporary name, rename it, commit it."""
+        part = self._writer.write(self._part, blocks)
+        if part is not None:
+            self._check_disk(part)
+            self._send(part)
+            self._commit(part)
+
+    def _send(self, part: Part) -> None:
+        """Upload a part before it is committed. Raises OrtdeployError."""
+        if self._upload is not None and part.file is not None:
+            self._upload.send(lambda name: name == part.file or "/" in name)
+
+    def _check_disk(self, part: Part) -> None:
+        """Raise OrtdeployError when a part is one too many for the disk that the job may use; it is not committed."""
+        limit = self._step.disk_limit
+        if limit is None or part.file is None:
+            return
+        taken = part.bytes + sum(one.bytes for one in self._parts())
+        if taken > limit:
+            (self._folder / part.file).unlink()
+            raise OrtdeployError(
+                f"the output would take {format_size(taken)} and may take {format_size(limit)}; its last part is not "
+                "committed. Raise limits: {disk: …}, or write fewer columns"
+            )
+
+    def _log_block(self, finished: Finished) -> None:
+        block = finished.block
+        for row in finished.outcome.failed:
+            self._log.warning(
+                "row.failed", row=row.row, source=row.source, stage=row.stage, code=row.code, reason=row.message
+            )
+        self._log.debug("block.finished", start=block.start, rows=block.count, seconds=finished.seconds)
+
+    def _check_adapters(self) -> None:
+        """Raise OrtdeployError when an adapter file was changed in place: it is mapped, so its numbers changed too."""
+        for path, before in self._adapters.items():
+            if _changed_in_place(path, before):
+                raise OrtdeployError(
+                    f"{path} was changed while it was in use. Replace an adapter by renaming a new file into its place"
+                )
+
+    def _kept(self, *, committed: bool = False) -> dict[str, Any]:
+        """Return what the ledger keeps of the job: its numbers, and the state that the next row takes."""
+        if not committed and self._state is not None:
+            self._committed_state = pack_state(self._state)
+        state = {} if self._committed_state is None else {"state": self._committed_state}
+        return {**self._statistics.plain(), **state}
+
+    def _commit(self, part: Part) -> None:
+        begin = time.perf_counter()
+        self._ledger.commit_part(
+            self._output,
+            part,
+            self._pending,
+            provenance=self._origin,
+            statistics=self._kept(),
+        )
+        self._statistics.committed(self._done, time.perf_counter() - begin)
+        self._pending = []
+        self._part += 1
+        text = self._printed()
+        if text:
+            self._log.debug("session.printed", model=self._step.model, text=text)
+        if time.monotonic() - self._reported > SECONDS_BETWEEN_REPORTS:
+            self._report()
+            self._reported = time.monotonic()
+        self._log.info("part.committed", part=part.number, rows=part.rows, failed=part.failed, file=part.file)
+
+    def _check_files(self) -> None:
+        """Raise OrtdeployError when an input file is gone, or not what it was when the plan was made."""
+        changed = find_changed(self._step.files, self._plan.folder)
+        if changed is not None:
+            raise OrtdeployError(
+                f"{changed} is not what it was when the plan was made: it changed while it was read. Apply with "
+                "--new-run to start over from what it is now"
+            )
+
+    def _check_sum(self) -> None:
+        """Rows in = committed + failed + skipped, all parts are there, and the error budget over all rows."""
+        parts = self._parts()
+        accounted = sum(part.committed + part.failed + part.skipped for part in parts)
+        if self._done != accounted or self._step.rows not in {None, self._done}:
+            raise OrtdeployError(
+                f"the input has {self._step.rows or self._done} rows and {accounted} are accounted for; "
+                "did the input change while it was read?"
+            )
+        damage = find_damage(self._folder, parts)
+        if damage is not None:
+            raise OrtdeployError(f"{self._step.shown_output}/{damage} while the job ran")
+        self._budget.judge(self._done)
+
+    def _parts(self) -> tuple[Part, ...]:
+        record = self._ledger.output(self._output)
+        return record.parts if record else ()
+
+    def _close(self, status: Status, reason: str | None) -> JobResult:
+        """Write down how the job ended: ledger, report, log. Counts are the ledger's."""
+        if self._begun:  # else the output may be another plan's, which is not touched
+            try:
+                lost = [*self._pending, *self._refused]
+                if lost:
+                    self._ledger.note_failures(self._output, self._part, lost)
+                self._ledger.keep_statistics(self._output, self._kept(committed=True))
+                status, reason = self._end(status, reason)
+            except OrtdeployError as error:
+                status, reason = Status.FAILED, reason or str(error)
+        result = self._result(status, reason)
+        self._log_end(result)
+        return result
+
+    def _end(self, status: Status, reason: str | None) -> tuple[Status, str | None]:
+        """Write the report, then the end into the ledger: killed in between, the next run finds the job unfinished."""
+        ended = now()
+        try:
+            self._report(status, reason, ended)
+        except OSError as error:
+            status, reason = Status.FAILED, reason or f"{error.filename or self._folder}: {error.strerror}"
+        self._ledger.end(self._output, status, reason, ended)
+        return status, reason
+
+    def _log_end(self, result: JobResult) -> None:
+        event = {Status.FAILED: "job.failed", Status.INTERRUPTED: "job.interrupted"}.get(result.status, "job.finished")
+        level = self._log.info if event == "job.finished" else self._log.error
+        level(
+            event,
+            committed=result.committed,
+            failed=result.failed,
+            skipped=result.skipped,
+            seconds=round(result.seconds, 3),
+            reason=result.reason,
+        )
+
+    def _report(self, status: Status | None = None, reason: str | None = None, ended: str | None = None) -> None:
+        """Write the report, of a job that goes on or that ends so."""
+        record = self._ledger.output(self._output)
+        if record is not None and status is not None:
+            record = replace(record, status=status, reason=reason, ended=ended)
+        if record is not None and self._folder.is_dir():
+            write_report(
+                folder=self._folder,
+                record=record,
+                failures=self._ledger.failures(self._output),
+                origins=self._ledger.provenance({part.provenance for part in record.parts if part.provenance}),
+                plan=self._plan,
+                step=self._step,
+                members=self._stream.members,
+                tried={one.session: one.reason for one in self._opened.tried},
+                layout=self._opened.layout,
+                memory={**self._memory_by_stage, "last_rows": memory_now()},
+                seconds=self._statistics.seconds,
+            )
+            if self._upload is not None:
+                self._upload.send()
+
+    def _result(self, status: Status, reason: str | None) -> JobResult:
+        try:
+            parts = self._parts()
+        except OrtdeployError:
+            parts = ()
+        return JobResult(
+            job=self._step.job,
+            status=status,
+            output=self._step.shown_output,
+            committed=sum(part.committed for part in parts),
+            failed=sum(part.failed for part in parts) + len(self._pending) + len(self._refused),
+            skipped=sum(part.skipped for part in parts),
+            seconds=self._statistics.seconds,
+            reason=reason,
+            provider_failed=self._provider_failed,
+            dropped=tuple(member.name for member in self._stream.members if member.failure is not None),
+        )
+
+
+def _stat(path: str) -> os.stat_result | None:
+    try:
+        return Path(path).stat()
+    except OSError:
+        return None
+
+
+def _changed_in_place(path: str, before: os.stat_result | None) -> bool:
+    """Tell whether the same file has another size or time; one that was renamed away, or replaced, is still mapped."""
+    now = _stat(path)
+    if now is None or before is None or now.st_ino != before.st_ino:
+        return False
+    return (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns)

@@ -1,0 +1,38 @@
+"""What a part was made from: digests, sessions and versions, the same for every part that is made from the same."""
+
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+from ortdeploy.plan.plan_file import plan_digest
+from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, RunJob
+from ortdeploy.sessions.opening import OpenedModel
+from ortdeploy.versions import versions
+
+
+def provenance(plan: Plan, step: RunJob, opened: OpenedModel) -> Mapping[str, Any]:
+    """Return what this run's parts of a job are made from, as JSON has it."""
+    models = [one for one in plan.steps if isinstance(one, OpenSession) and one.session in step.sessions]
+    adapters = {
+        one.adapter: one.sha256
+        for one in plan.steps
+        if isinstance(one, LoadAdapter) and one.session in step.sessions and one.adapter in step.adapter_names
+    }
+    return {
+        "deployment": plan.deployment,
+        "job": step.job,
+        "plan": plan_digest(plan, step.job),
+        "manifest": next(fact.value for fact in plan.facts if fact.kind == "manifest"),
+        "model": {"name": step.model, "sha256": step.identity["model"]},
+        **({"components": {one.model: one.sha256 for one in models}} if step.pipeline else {}),
+        "adapters": adapters,
+        "sessions": {
+            one.candidate.name: {
+                "providers": [provider.name for provider in one.candidate.providers],
+                "placement": dict(one.session.placement),
+            }
+            for one in opened.sessions
+        },
+        "device": {"host": platform.node(), "architecture": platform.machine()},
+        "versions": versions(),
+    }

@@ -1,0 +1,162 @@
+"""What a run leaves beside its parts, derived from the ledger: `_run.json`, `_failed.jsonl` and further forms."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ortdeploy.durations import Histogram
+from ortdeploy.files.atomic import open_whole
+from ortdeploy.ledger.ledger import OutputRecord
+from ortdeploy.pipelines.component import ComposedSession
+from ortdeploy.plan.plan_file import plan_digest
+from ortdeploy.plan.steps import OpenSession, Plan, RunJob
+from ortdeploy.redaction import masked
+from ortdeploy.running.reports.catalogue import REPORTS
+from ortdeploy.running.statistics import run_share
+from ortdeploy.running.stream import Member
+from ortdeploy.versions import versions
+
+FORMAT_VERSION = 1
+REPORT = "_run.json"
+FAILED = "_failed.jsonl"
+
+
+def write_report(
+    *,
+    folder: Path,
+    record: OutputRecord,
+    failures: Iterable[str],
+    origins: Mapping[str, Any],
+    plan: Plan,
+    step: RunJob,
+    members: Sequence[Member],
+    tried: Mapping[str, str],
+    layout: str | None,
+    memory: Mapping[str, Mapping[str, int | None]],
+    seconds: float,
+) -> None:
+    """Write the files, each whole or not at all. Raises OSError."""
+    counts: dict[str, Counter[str]] = {}
+    with open_whole(folder / FAILED) as file:
+        for line in failures:
+            file.write(f"{line}\n".encode())
+            entry = json.loads(line)
+            counts.setdefault(entry["stage"], Counter())[entry["code"]] += 1
+    report = {
+        "format_version": FORMAT_VERSION,
+        "run": record.run,
+        "deployment": record.deployment,
+        "job": record.job,
+        "status": record.status,
+        "reason": record.reason,
+        "started": record.started,
+        "ended": record.ended,
+        "seconds": round(seconds, 6),
+        "rows": _row_counts(record),
+        "failures": {stage: dict(codes) for stage, codes in counts.items()},
+        "plan": plan_digest(plan, step.job),
+        "manifest": next(fact.value for fact in plan.facts if fact.kind == "manifest"),
+        "identity": dict(record.identity),
+        "model": _model(plan, step),
+        **({"components": _components(plan, members)} if step.pipeline else {}),
+        "adapter": " + ".join(step.adapters.always) or None,
+        "session": members[0].opened.candidate.name,
+        "sessions_passed_over": dict(tried),
+        "layout": layout,
+        "providers": [provider.name for provider in members[0].opened.candidate.providers],
+        "placement": dict(members[0].opened.session.placement),
+        "sessions": [_session(member) for member in members],
+        **_measured(record.statistics),
+        "memory": {
+            "limit_bytes": step.memory_limit,
+            "predicted_bytes": step.memory.total_of(layout) if step.memory else None,
+            "resident_bytes": memory["last_rows"]["resident_bytes"],
+            "proportional_bytes": memory["last_rows"]["proportional_bytes"],
+            "by_stage": {name: dict(taken) for name, taken in memory.items()},
+        },
+        "parts": [asdict(part) for part in record.parts],
+        "provenance": dict(origins),
+        "versions": versions(),
+    }
+    with open_whole(folder / REPORT) as file:
+        file.write((json.dumps(report, indent=2) + "\n").encode())
+    for name in step.reports:
+        file_name, render = REPORTS[name]
+        with open_whole(folder / file_name) as file:
+            file.write(render(report).encode())
+
+
+def _model(plan: Plan, step: RunJob) -> dict[str, Any]:
+    """Say what was run; a pipeline has no file of its own."""
+    paths = [one.path for one in plan.steps if isinstance(one, OpenSession) and one.session == step.session]
+    return {"name": step.model, "path": paths[0] if paths else None, "sha256": step.identity["model"]}
+
+
+def _components(plan: Plan, members: Sequence[Member]) -> dict[str, Any]:
+    """Say of each model of a pipeline what its session was asked for, and where its nodes are."""
+    known = {one.session: one for one in plan.steps if isinstance(one, OpenSession)}
+    session = members[0].opened.session
+    components = session.components.values() if isinstance(session, ComposedSession) else ()
+    return {
+        component.model: {
+            "path": known[component.model].path,
+            "sha256": known[component.model].sha256,
+            "session": component.opened.candidate.name,
+            "providers": [
+                {"provider": provider.name, "options": masked("", dict(provider.options))}
+                for provider in component.opened.candidate.providers
+            ],
+            "placement": dict(component.opened.session.placement),
+        }
+        for component in components
+    }
+
+
+def _measured(statistics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what all runs of the job have measured."""
+    stages = {name: Histogram.from_plain(stage) for name, stage in statistics["stages"].items()}
+    return {
+        "seconds_of_all_runs": statistics["seconds"],
+        "session_run": {**_durations(stages["run"]), "buckets": stages["run"].upper_edges()},
+        "session_run_share": run_share(statistics),
+        "stages": {name: _durations(histogram) for name, histogram in stages.items()},
+        "adapter_rows": statistics["adapter_rows"],
+        "retries": statistics["retries"],
+        "timeline": statistics["timeline"],
+        "peak_memory_bytes": statistics["peak_memory_bytes"],
+        "process": statistics.get("process", {}),
+    }
+
+
+def _row_counts(record: OutputRecord) -> dict[str, int]:
+    counts = {"input": record.rows}
+    for name in ("committed", "failed", "skipped"):
+        counts[name] = sum(getattr(part, name) for part in record.parts)
+    return counts
+
+
+def _session(member: Member) -> dict[str, Any]:
+    """Say what one session of the job did; `failure` is why it took no more batches before the end."""
+    opened = member.opened
+    return {
+        "session": opened.candidate.name,
+        "instance": opened.instance,
+        "providers": [provider.name for provider in opened.candidate.providers],
+        "placement": dict(opened.session.placement),
+        "cache": opened.session.cache,
+        "batches": member.rows.run_times.count,
+        "batch_size": member.rows.batch_size,
+        "rows": member.done,
+        "session_run": _durations(member.rows.run_times),
+        "failure": member.failure,
+    }
+
+
+def _durations(run_times: Histogram) -> dict[str, Any]:
+    shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
+    percentiles = {name: run_times.percentile(share) for name, share in shares.items()}
+    seconds, cpu = round(run_times.total, 6), round(run_times.cpu, 6)
+    return {"count": run_times.count, "seconds": seconds, "cpu_seconds": cpu, **percentiles}

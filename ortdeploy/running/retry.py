@@ -1,0 +1,126 @@
+"""The failed rows of a job once more: those that give a result now are put into their parts, at their places.
+
+A part is replaced in three steps, after each of which the power may go: the merged file lies beside the part, synced;
+the ledger says that it takes the part's place, and what is in it; it is renamed. Whoever comes next completes what was
+begun, so that a row is in its part exactly when the ledger says so.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.feeds.feeder import open_rows
+from ortdeploy.files.atomic import TEMPORARY, open_synced, remove_temporaries, sync_folder
+from ortdeploy.ledger.ledger import Merge, Part
+from ortdeploy.ledger.merges import complete, complete_merges
+from ortdeploy.results.results import JobResult, Status
+from ortdeploy.results.rows import FailedRow
+from ortdeploy.running.job import JobRun, StoppedError
+from ortdeploy.running.part_writer import PartWriter
+from ortdeploy.running.stream import Finished, Stream
+from ortdeploy.sinks.catalogue import SINKS
+
+
+@dataclass(slots=True)
+class _Again:
+    """What became of a part's failed rows: those with a result by number, and those that failed again."""
+
+    recovered: list[int] = field(default_factory=list)
+    failed: list[FailedRow] = field(default_factory=list)
+
+
+class RetryRun(JobRun):
+    """The failed rows of one job."""
+
+    def _work(self) -> Status:
+        """Run the failed rows of every part."""
+        if self._step.pipeline is not None and self._step.pipeline.state:
+            raise OrtdeployError("rows that hand state on cannot be run by themselves; apply with --new-run")
+        known = self._ledger.output(self._output)
+        if known is None or not self._folder.exists() or dict(known.identity) != dict(self._step.identity):
+            raise OrtdeployError(f"{self._step.shown_output} holds no result of this job as it is now; apply it first")
+        complete_merges(self._ledger, self._output, self._folder)
+        remove_temporaries(self._folder)
+        attempts = self._ledger.failed_rows(self._output)
+        parts = [part for part in known.parts if part.number in attempts]
+        self._begun = True  # a retry that was killed may have left a report from before
+        if not parts:
+            return Status.NOTHING_TO_DO
+        inputs = self._ledger.inputs(self._output)
+        self._step = replace(self._step, files=tuple(one.state for one in inputs), first_row=0)
+        self._check_files()
+        self._log.info("job.started", rows=sum(map(len, attempts.values())), done=0, output=self._step.shown_output)
+        self._observer.job_started(self._step.job, 0, sum(map(len, attempts.values())))
+        for part in parts:
+            if self._stop():
+                raise StoppedError
+            self._retry_part(part, attempts[part.number])
+        return Status.DONE
+
+    def _retry_part(self, part: Part, attempts: Mapping[int, int]) -> None:
+        """Run a part's failed rows, and put those that give a result now into the part."""
+        self._stream = Stream(self._step, self._opened.sessions, dispensable=False, stop=self._stop)
+        writer = PartWriter(self._step, self._folder, self._origin)
+        again = _Again()
+
+        def noted(finished: Finished) -> Finished:
+            missing = {row.row for row in finished.outcome.failed}.union(finished.outcome.skipped)
+            again.recovered += [row for row in finished.block.rows if row not in missing]
+            again.failed += finished.outcome.failed
+            self._done += finished.block.count
+            self._observer.rows_done(self._done, len(again.failed))
+            return finished
+
+        blocks = self._stream.run(partial(open_rows, self._step, self._plan.folder, sorted(attempts)), min(attempts))
+        new = self._folder / f".retry-{part.number:05d}{SINKS[self._step.output_format].SUFFIX}{TEMPORARY}"
+        writer.write_file(new, map(noted, blocks))
+        if self._stream.stopped:
+            raise StoppedError
+        if again.recovered:
+            self._merge(part, set(attempts), again, new)
+        self._ledger.note_failures(
+            self._output,
+            part.number,
+            [replace(row, attempts=row.attempts + attempts[row.row]) for row in again.failed],
+        )
+
+    def _merge(self, part: Part, failed: set[int], again: _Again, new: Path) -> None:
+        """Put new rows into a part."""
+        module = SINKS[self._step.output_format]
+        file = part.file or f"part-{part.number:05d}{module.SUFFIX}"
+        missing = failed.union(part.skipped_rows)
+        rows = [row for row in range(part.start, part.start + part.rows) if row not in missing]
+        if len(rows) != part.committed:
+            raise OrtdeployError(f"{file} holds {part.committed} rows and {len(rows)} are accounted for")
+        numbers = [*rows, *again.recovered]
+        merged = self._folder / f".{file}.merged"
+        with open_synced(merged) as target:
+            old = self._folder / file if part.file else None
+            module.merge(old, new, sorted(range(len(numbers)), key=numbers.__getitem__), target)
+        sync_folder(self._folder)
+        merge = Merge(
+            part=part.number,
+            temporary=merged.name,
+            file=file,
+            bytes=merged.stat().st_size,
+            rows=tuple(again.recovered),
+        )
+        self._ledger.begin_merge(self._output, merge)
+        complete(self._ledger, self._output, self._folder, merge)
+        if self._upload is not None:
+            self._upload.send(lambda name: name == file, anew=True)
+        new.unlink(missing_ok=True)
+        self._log.info("part.merged", part=part.number, rows=len(again.recovered), file=file)
+
+    def _close(self, status: Status, reason: str | None) -> JobResult:
+        """Write the report; how the job itself stands is not changed by a retry."""
+        try:
+            if self._begun:
+                self._report()
+        except (OSError, OrtdeployError) as error:
+            status, reason = Status.FAILED, reason or str(error)
+        result = self._result(status, reason)
+        self._log_end(result)
+        return result

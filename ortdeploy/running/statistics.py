@@ -1,0 +1,98 @@
+"""What a job has measured over all its runs: times by stage, rows by adapter, how it went on. Kept in the ledger."""
+
+import time
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from ortdeploy.durations import Histogram, sum_of
+from ortdeploy.process.memory import peak_memory, process_usage
+from ortdeploy.running.part_writer import PartWriter
+from ortdeploy.running.stream import Stream
+
+STAGES = ("read", "prepare", "run", "postprocess", "write", "commit")
+"""What is timed: each run by itself, the other stages by block, the commits by part."""
+
+_MOST_POINTS = 240
+
+
+class JobStatistics:
+    """Adds what this run measures to what earlier runs of the job have left."""
+
+    def __init__(self, earlier: Mapping[str, Any], stream: Stream, writer: PartWriter) -> None:
+        """Take the numbers of the earlier runs, and who measures in this one."""
+        self._begin = time.perf_counter()
+        self._usage = process_usage()
+        self._cpu = time.thread_time()
+        self._earlier = earlier
+        self._seconds_before = float(earlier.get("seconds", 0.0))
+        self._stream = stream
+        self._writer = writer
+        self._commit_times = Histogram()
+        self._timeline: list[list[float]] = [list(point) for point in earlier.get("timeline", [])]
+        self._stages_before = {name: Histogram.from_plain(stage) for name, stage in earlier.get("stages", {}).items()}
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of this run so far."""
+        return time.perf_counter() - self._begin
+
+    def committed(self, rows: int, seconds: float) -> None:
+        """Take note of a commit, and of the rows that are behind the job now."""
+        self._commit_times.add(seconds)
+        self._timeline.append([round(self._seconds_before + self.seconds, 3), rows])
+        if len(self._timeline) > _MOST_POINTS:
+            self._timeline = self._timeline[1::2]
+
+    def plain(self) -> dict[str, Any]:
+        """Return all numbers as JSON has them."""
+        members = self._stream.members
+        adapters = Counter(self._earlier.get("adapter_rows", {}))
+        for member in members:
+            adapters.update(
+                {" + ".join(names) or "none": rows for names, rows in dict(member.rows.adapter_rows).items()}
+            )
+        peaks = [peak for peak in (self._earlier.get("peak_memory_bytes"), peak_memory()) if peak is not None]
+        return {
+            "seconds": round(self._seconds_before + self.seconds, 6),
+            "session_seconds": round(float(self._earlier.get("session_seconds", 0.0)) + self.seconds * len(members), 6),
+            "stages": {name: histogram.plain() for name, histogram in self._stages().items()},
+            "adapter_rows": dict(sorted(adapters.items())),
+            "retries": int(self._earlier.get("retries", 0)) + sum(member.rows.retried for member in members),
+            "peak_memory_bytes": max(peaks) if peaks else None,
+            "process": self._process(),
+            "timeline": self._timeline,
+        }
+
+    def _process(self) -> dict[str, float]:
+        """Return what the process has used for the job, in this run and those before."""
+        before = self._earlier.get("process", {})
+        return {
+            name: round(before.get(name, 0) + value - self._usage[name], 3) for name, value in process_usage().items()
+        }
+
+    def _stages(self) -> dict[str, Histogram]:
+        rows = [member.rows for member in self._stream.members]
+        now = {
+            "read": [self._stream.read_times],
+            "prepare": [self._stream.prepare_times],
+            "run": [one.run_times for one in rows],
+            "postprocess": [one.postprocess_times for one in rows],
+            "write": [self._writer.write_times],
+            "commit": [self._writer.sync_times, self._commit_times],
+        }
+        stages = {name: sum_of([*now[name], self._stages_before.get(name, Histogram())]) for name in STAGES}
+        stages["run"].cpu += self._cpu_of_sessions()
+        return stages
+
+    def _cpu_of_sessions(self) -> float:
+        """Return what the sessions' own threads have used of the processors: what no thread of the job has."""
+        usage = process_usage()
+        used = sum(usage[name] - self._usage[name] for name in usage if name.startswith("cpu_seconds"))
+        return max(used - (time.thread_time() - self._cpu) - self._stream.cpu_seconds, 0.0)
+
+
+def run_share(statistics: Mapping[str, Any]) -> float | None:
+    """Return the share of their time in which the sessions ran: 1 where nothing else was ever waited for."""
+    seconds = statistics.get("session_seconds")
+    return min(statistics["stages"]["run"]["total"] / seconds, 1.0) if seconds else None

@@ -1,0 +1,351 @@
+"""Reading, running and writing at the same time: one thread reads and prepares, one a session runs, the caller writes.
+
+Blocks go from thread to thread through bounded queues and come out in the input's order. Only as many are on their way
+as keep every session busy, so memory does not grow with the input.
+"""
+
+import contextvars
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import TypeVar
+
+import structlog
+
+from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
+from ortdeploy.durations import Histogram, timed
+from ortdeploy.feeds.feeder import Feeder
+from ortdeploy.feeds.in_flight import Window
+from ortdeploy.plan.steps import RunJob
+from ortdeploy.results.rows import Block
+from ortdeploy.running.block_sizes import BlockSizes
+from ortdeploy.running.overlap import Turns
+from ortdeploy.running.row_runner import Outcome, Prepared, RowRunner
+from ortdeploy.sessions.opening import OpenedSession
+from ortdeploy.sources.protocol import Source
+
+log = structlog.get_logger()
+
+PATIENCE = 1.0
+"""Seconds in which threads that are no longer needed may end before they are left behind."""
+
+LATE = 1.0
+"""Seconds after its time at which a thread has not merely waited for a processor."""
+
+_T = TypeVar("_T")
+
+OpenSource = Callable[[], AbstractContextManager[Source]]
+
+
+class StalledError(OrtdeployError):
+    """No batch was completed for longer than the job allows."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Member:
+    """A session of the job with what it has done; `failure` says why it takes no more blocks.
+
+    `cpu_seconds` are those of the thread that calls it, without the session's own threads.
+    """
+
+    opened: OpenedSession
+    rows: RowRunner
+    blocks: int = 0
+    done: int = 0
+    failure: str | None = None
+    current: "_Ticket | None" = None
+    cpu_seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """The session's name in the plan, with its number where there are several instances."""
+        return self.opened.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """A block that went through all stages, and how long its runs took."""
+
+    block: Block
+    outcome: Outcome
+    seconds: float
+
+
+class _Ticket:
+    """A block on its way through a session."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self.prepared = prepared
+        self.size_bytes = prepared.size_bytes
+        self.finished: Future[Finished] = Future()
+        self._begun = False
+
+    def begin(self) -> bool:
+        """Take note that a session, perhaps not the first, runs the block; return False where it is not wanted."""
+        if not self._begun:
+            self._begun = self.finished.set_running_or_notify_cancel()
+        return self._begun
+
+
+class Stream:
+    """The threads of one job."""
+
+    def __init__(
+        self,
+        job: RunJob,
+        sessions: Sequence[OpenedSession],
+        *,
+        dispensable: bool,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Take the job's sessions; `dispensable` ones may fail while another is left. `stop` ends the reading."""
+        self._job = job
+        self.members = [Member(opened=opened, rows=RowRunner(job, opened.session, opened.probe)) for opened in sessions]
+        self._dispensable = dispensable
+        self._stop = stop
+        self._feeder = Feeder(job)
+        self._waiting: SimpleQueue[_Ticket | None] = SimpleQueue()
+        self._in_order: SimpleQueue[_Ticket | BaseException | None] = SimpleQueue()
+        self._window = Window(len(sessions))
+        self._turns = Turns(undecided=job.pipeline is not None and len(sessions) == 1)
+        self._ending = threading.Lock()
+        self._error: BaseException | None = None
+        self._closed = False
+        self._progressed = time.perf_counter()
+        self._reading: float | None = None
+        self._reader_cpu = 0.0
+        self.read_times, self.prepare_times = Histogram(), Histogram()
+        self.stopped = False
+
+    def run(self, open_source: OpenSource, start: int) -> Iterator[Finished]:
+        """Yield every block of the source from row `start` on, in order.
+
+        Raises what the source raises, ProviderFailedError when no session is left, StalledError.
+        """
+        sizes = BlockSizes(self._job, start)
+        threads = [self._thread("reader", self._read, open_source, sizes, start)]
+        threads += [self._thread("session", self._serve, member, sizes) for member in self.members]
+        try:
+            while True:
+                ticket = self._next_ticket()
+                if ticket is None:
+                    return
+                if self._stop() and ticket.finished.cancel():  # what has not begun is left to the next run
+                    self.stopped = True
+                    return
+                finished = self._result(ticket)
+                yield finished
+                self._turns.finished(finished.block.count)
+                self._progressed = time.perf_counter()  # a slow disk is no session that hangs
+                self._window.leave(ticket.size_bytes)
+        finally:
+            self._close(threads)
+
+    @property
+    def cpu_seconds(self) -> float:
+        """What the threads of the job have used of the processors, without the sessions' own."""
+        return self._reader_cpu + sum(member.cpu_seconds for member in self.members)
+
+    def _thread(self, name: str, target: Callable[..., None], *arguments: object) -> threading.Thread:
+        """Start a thread that logs as this one does, and does not keep the process from ending."""
+        context = contextvars.copy_context()
+        thread = threading.Thread(target=context.run, args=(target, *arguments), name=f"ortdeploy-{name}", daemon=True)
+        thread.start()
+        return thread
+
+    def _close(self, threads: Sequence[threading.Thread]) -> None:
+        """Let the threads end; one that hangs in native code or on a file is left behind."""
+        self._closed = True
+        self._window.close()
+        for _ in self.members:
+            self._waiting.put(None)
+        patient_until = time.perf_counter() + PATIENCE
+        for thread in threads:
+            thread.join(max(patient_until - time.perf_counter(), 0))
+
+    def _read(self, open_source: OpenSource, sizes: BlockSizes, start: int) -> None:
+        """Be the reader: read blocks, make tensors of them, hand them on."""
+        try:
+            with open_source() as source:
+                blocks = source.blocks(start, sizes)
+                while self._may_read():
+                    with self._turns.mine():
+                        prepared = self._read_block(blocks)
+                    if prepared is None:
+                        break
+                    ticket = _Ticket(prepared)
+                    self._window.enter(ticket.size_bytes)
+                    self._in_order.put(ticket)
+                    self._submit(ticket)
+            self._in_order.put(None)
+        except BaseException as error:  # noqa: BLE001  the caller raises it
+            self._in_order.put(error)
+
+    def _read_block(self, blocks: Iterator[Block]) -> Prepared | None:
+        """Read a block and make tensors of it; None at the end."""
+        begin = self._reading = time.perf_counter()
+        try:
+            block = next(blocks, None)
+            if block is None:
+                return None
+            self.read_times.add(time.perf_counter() - begin, time.thread_time() - self._reader_cpu)
+            return self._prepare(block)
+        finally:
+            self._reading = None
+            self._reader_cpu = time.thread_time()
+
+    def _may_read(self) -> bool:
+        """Wait for a place; return whether another block is wanted."""
+        if self._stop():
+            self.stopped = True
+            return False
+        return self._window.wait()
+
+    def _prepare(self, block: Block) -> Prepared:
+        with timed(self.prepare_times):
+            return Prepared(block=block, feeds=self._feeder.whole(block))
+
+    def _serve(self, member: Member, sizes: BlockSizes) -> None:
+        """Be a session: run the blocks that wait, until there are no more or the provider fails."""
+        while (ticket := self._waiting.get()) is not None:
+            if self._closed or not ticket.begin():
+                return
+            member.current = ticket
+            try:
+                with self._turns.mine():
+                    finished = self._run_on(member, ticket, sizes)
+            except ProviderFailedError as error:
+                member.failure = str(error)
+                self._give_back(member, ticket, error)
+                return
+            except BaseException as error:  # noqa: BLE001  the caller raises it
+                self._give_up(ticket, error)
+                return
+            if member.failure is not None:  # it was given up as hung, and another session has the block
+                return
+            member.current = None
+            ticket.finished.set_result(finished)
+
+    def _run_on(self, member: Member, ticket: _Ticket, sizes: BlockSizes) -> Finished:
+        block = ticket.prepared.block
+        begin = time.perf_counter()
+        outcome = member.rows.run(ticket.prepared)
+        seconds = time.perf_counter() - begin
+        member.blocks += 1
+        member.done += block.count
+        member.cpu_seconds = time.thread_time()
+        sizes.learn(block.count, seconds, ticket.size_bytes + outcome.size_bytes)
+        self._progressed = time.perf_counter()
+        return Finished(block=block, outcome=outcome, seconds=seconds)
+
+    def _give_back(self, member: Member, ticket: _Ticket, error: OrtdeployError) -> None:
+        """Let another session run the block of one that failed; the job fails where none is left or may fail."""
+        left = any(other.failure is None for other in self.members)
+        if not (self._dispensable and left):
+            self._give_up(ticket, error)
+            return
+        opened = member.opened
+        log.warning("session.failed", session=opened.candidate.name, instance=opened.instance, reason=str(error))
+        self._submit(ticket)
+
+    def _submit(self, ticket: _Ticket) -> None:
+        """Let a session take a block; where none will any more, the block ends as the one that ended the job."""
+        with self._ending:
+            if self._error is None:
+                self._waiting.put(ticket)
+            elif ticket.begin():
+                ticket.finished.set_exception(self._error)
+
+    def _give_up(self, ticket: _Ticket, error: BaseException) -> None:
+        """End a block and all that wait for a session with an error."""
+        with self._ending:
+            self._error = error
+            ticket.finished.set_exception(error)
+            while not self._waiting.empty():
+                waiting = self._waiting.get()
+                if waiting is not None and waiting.begin():
+                    waiting.finished.set_exception(error)
+
+    def _next_ticket(self) -> _Ticket | None:
+        """Return the next block on its way, None at the end. Raises what ended the reading, StalledError."""
+        while True:
+            try:
+                ticket = self._patiently(lambda seconds: self._in_order.get(timeout=seconds))
+            except Empty:
+                self._raise_if_stalled()
+                continue
+            if isinstance(ticket, BaseException):
+                raise ticket
+            return ticket
+
+    def _result(self, ticket: _Ticket) -> Finished:
+        """Wait for a block. Raises what running it raised, StalledError."""
+        while True:
+            try:
+                return self._patiently(ticket.finished.result)
+            except TimeoutError:
+                if ticket.finished.done():
+                    raise
+                self._replace_hung(ticket)
+
+    def _patiently(self, wait: "Callable[[float | None], _T]") -> _T:
+        """Wait until it is worth looking whether anything hangs. Raises what `wait` raises when the time is over.
+
+        Who wakes up much later was stopped meanwhile with all threads (SIGSTOP, a frozen container): nothing hangs yet.
+        """
+        seconds, begin = self._patience(), time.perf_counter()
+        try:
+            return wait(seconds)
+        except (Empty, TimeoutError):
+            now = time.perf_counter()
+            if seconds is not None and now - begin > seconds + LATE:
+                self._progressed = now
+            raise
+
+    def _patience(self) -> float | None:
+        """Return for how many seconds to wait until it is worth looking whether anything hangs."""
+        limit = self._job.progress_timeout
+        return None if limit is None else max(self._last_sign() + limit - time.perf_counter(), 0.01)
+
+    def _last_sign(self) -> float:
+        return max(self._progressed, *(member.rows.progressed for member in self.members))
+
+    def _replace_hung(self, ticket: _Ticket) -> None:
+        """Give the block of a session that hangs to another one. Raises StalledError where there is none."""
+        if not self._is_stalled():
+            return
+        hung = next((member for member in self.members if member.current is ticket and member.failure is None), None)
+        if hung is None:
+            self._raise_if_stalled()
+            return
+        others = [other for other in self.members if other is not hung and other.failure is None]
+        if not (self._dispensable and others):
+            self._raise_if_stalled()
+        hung.failure = self._describe()
+        self._progressed = time.perf_counter()
+        self._give_back(hung, ticket, StalledError(hung.failure))
+
+    def _is_stalled(self) -> bool:
+        limit = self._job.progress_timeout
+        return limit is not None and time.perf_counter() - self._last_sign() >= limit
+
+    def _raise_if_stalled(self) -> None:
+        if self._is_stalled():
+            raise StalledError(f"no batch was completed for {self._job.progress_timeout:g} s: {self._describe()}")
+
+    def _describe(self) -> str:
+        """Say what every thread that is at work does."""
+        now = time.perf_counter()
+        doing = [
+            f"session {member.name} runs rows {block.start} to {block.start + block.count - 1}"
+            for member in self.members
+            if member.failure is None and member.current is not None
+            for block in [member.current.prepared.block]
+        ]
+        if self._reading is not None:
+            doing.append(f"the input is read for {now - self._reading:.0f} s")
+        return "; ".join(doing) or "nothing is on its way"

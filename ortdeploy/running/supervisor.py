@@ -1,0 +1,216 @@
+"""Runs a plan in a process of its own, so that a provider that aborts takes only that with it.
+
+The child says over a pipe what it is about to do; when it is gone, that is what went wrong. A model with another
+session to try goes on with it, other jobs go on without the model.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import structlog
+
+from ortdeploy.diagnostics import LockedError, OrtdeployError
+from ortdeploy.plan.plan_file import encode
+from ortdeploy.plan.selection import keep_jobs
+from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession, RunJob
+from ortdeploy.process.child import child_command, how_it_ended
+from ortdeploy.process.native_output import NativeOutput, explain
+from ortdeploy.providers.catalogue import CPU
+from ortdeploy.results.results import JobResult, Status
+from ortdeploy.running.executor import Execution
+from ortdeploy.sessions.opening import TriedSession
+
+log = structlog.get_logger()
+
+_PATIENCE = 10.0  # seconds for a child that was told to stop for good
+
+
+class ChildBugError(Exception):
+    """The child failed by a bug of ortdeploy; the message is its traceback."""
+
+
+def needs_supervision(plan: Plan) -> bool:
+    """Tell whether a plan runs anything but ONNX Runtime's own CPU provider, where a child can be given pipes.
+
+    An arena that sessions share stays as long as its process, so a plan that has one gets a process of its own too.
+    """
+    providers = {
+        provider.name
+        for step in plan.steps
+        if isinstance(step, OpenSession)
+        for candidate in step.candidates
+        for provider in candidate.providers
+    }
+    shares = any(isinstance(step, OpenSession) and step.shared_arena is not None for step in plan.steps)
+    return sys.platform != "win32" and (shares or bool(providers - {CPU}))
+
+
+@dataclass(slots=True, kw_only=True)
+class _Attempt:
+    """What became of one child: results, and what it was doing when it ended without saying so."""
+
+    results: list[JobResult] = field(default_factory=list)
+    doing: Mapping[str, str] | None = None
+    opened: dict[str, str] = field(default_factory=dict)
+    crash: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Supervisor:
+    """Runs one plan. `settings` go to the child as they are; `close_job` writes down a job that a crash ended."""
+
+    plan: Plan
+    module: str
+    settings: Mapping[str, Any]
+    close_job: Callable[[RunJob, str], JobResult]
+    stopped: Callable[[], bool]
+    _tried: dict[str, tuple[TriedSession, ...]] = field(default_factory=dict)
+    _child: "subprocess.Popen[bytes] | None" = None
+
+    def run(self) -> tuple[JobResult, ...]:
+        """Run the plan to its end. Raises LockedError, OrtdeployError and ChildBugError as the child did."""
+        results = list(Execution.finished(self.plan))
+        left = replace(self.plan, finished=())
+        while any(isinstance(step, RunJob) for step in left.steps):
+            attempt = self._attempt(left)
+            results += attempt.results
+            if attempt.crash is None:
+                break
+            done = {result.job for result in attempt.results}
+            left = keep_jobs(left, [s.job for s in left.steps if isinstance(s, RunJob) and s.job not in done])
+            left, failed = self._go_on(left, attempt)
+            results += failed
+            if self.stopped():
+                break
+        return tuple(results)
+
+    def forward(self, number: int) -> None:
+        """Hand a signal on to the child."""
+        if self._child is not None and self._child.poll() is None:
+            self._child.send_signal(number)
+
+    def _attempt(self, plan: Plan) -> _Attempt:
+        attempt, native = _Attempt(), NativeOutput()
+        reading, writing = os.pipe()
+        try:
+            with os.fdopen(reading, "rb") as messages:
+                self._child = self._start(plan, writing, native.descriptor)
+                os.close(writing)
+                try:
+                    for line in messages:
+                        _take_message(attempt, json.loads(line))
+                finally:
+                    code = self._end()
+            jobs = {step.job for step in plan.steps if isinstance(step, RunJob)}
+            if code != 0 or (jobs - {result.job for result in attempt.results} and not self.stopped()):
+                attempt.crash = f"{_describe(attempt, code)}.{explain(native.take())}"
+        finally:
+            native.close()
+        return attempt
+
+    def _start(self, plan: Plan, messages: int, native: int) -> "subprocess.Popen[bytes]":
+        """Start the child in a group of its own: a terminal's signals reach it only through `forward`."""
+        request = {
+            **self.settings,
+            "plan": encode(plan),
+            "tried": {model: [[one.session, one.reason] for one in tried] for model, tried in self._tried.items()},
+            "messages": messages,
+            "native": native,
+        }
+        child = subprocess.Popen(  # noqa: S603  our own module
+            child_command(self.module),
+            stdin=subprocess.PIPE,
+            pass_fds=(messages, native),
+            start_new_session=True,
+        )
+        if child.stdin is None:
+            raise AssertionError("a pipe was asked for")
+        with suppress(BrokenPipeError), child.stdin as stdin:  # of a child that is gone already, `_attempt` tells
+            stdin.write(json.dumps(request).encode())
+        return child
+
+    def _end(self) -> int:
+        """Wait for the child, which has closed its pipe or is to be given up."""
+        if self._child is None:
+            return 0
+        try:
+            return self._child.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            return self._child.wait()
+
+    def _go_on(self, plan: Plan, attempt: _Attempt) -> tuple[Plan, list[JobResult]]:
+        """Return what is left to do after a crash, and the jobs that it ended."""
+        reason = attempt.crash or ""
+        model = attempt.doing["model"] if attempt.doing else None
+        opening = next((s for s in plan.steps if isinstance(s, OpenSession) and s.model == model), None)
+        session = None if opening is None else _blamed(attempt, opening)
+        if opening is not None and session is not None:
+            rest = _candidates_after(opening, session)
+            if rest:
+                log.warning("session.failed", model=model, session=session, instance=0, reason=reason)
+                self._tried[opening.model] = (
+                    *self._tried.get(opening.model, ()),
+                    TriedSession(session=session, reason=reason),
+                )
+                steps = tuple(replace(step, candidates=rest) if step is opening else step for step in plan.steps)
+                return replace(plan, steps=steps), []
+        lost = [step for step in plan.steps if isinstance(step, RunJob) and model in {None, step.model}]
+        kept = [step.job for step in plan.steps if isinstance(step, RunJob) and step not in lost]
+        return keep_jobs(plan, kept), [self.close_job(step, reason) for step in lost]
+
+
+def _blamed(attempt: _Attempt, opening: OpenSession) -> str | None:
+    """Return the session that the child was opening or running on; None where several ran at once."""
+    if opening.use == "all" and attempt.doing is not None and "job" in attempt.doing:
+        return None
+    return attempt.opened.get(opening.model)
+
+
+def _candidates_after(opening: OpenSession, session: str) -> tuple[PlannedSession, ...]:
+    """Return the sessions that the plan may open in place of one whose process is gone."""
+    if opening.use == "all":
+        return () if opening.on_unavailable == "fail" else tuple(c for c in opening.candidates if c.name != session)
+    names = [candidate.name for candidate in opening.candidates]
+    return opening.candidates[names.index(session) + 1 :]
+
+
+def _take_message(attempt: _Attempt, message: Mapping[str, Any]) -> None:
+    """Take note of what the child is about to do, or of a job's end. Raises what ended the child."""
+    match message["kind"]:
+        case "doing":
+            attempt.doing = message
+            if "session" in message:
+                attempt.opened[message["model"]] = message["session"]
+        case "result":
+            result = {**message["result"], "status": Status(message["result"]["status"])}
+            attempt.results.append(JobResult(**result))
+        case "locked":
+            raise LockedError(message["reason"])
+        case "error":
+            raise OrtdeployError(message["reason"])
+        case _:
+            raise ChildBugError(message["reason"])
+
+
+def _describe(attempt: _Attempt, code: int) -> str:
+    doing = attempt.doing
+    if doing is None:
+        what = "ran the plan"
+    elif "session" in doing:
+        what = f'opened session {doing["session"]} of model "{doing["model"]}"'
+    else:
+        what = f'ran job {doing["job"]} on session {attempt.opened.get(doing["model"], "")} of model "{doing["model"]}"'
+    return f"the process that {what} {how_it_ended(code)}"
+
+
+def result_message(result: JobResult) -> dict[str, Any]:
+    """Return a job's result as the message that `Supervisor` reads."""
+    fields = ("job", "status", "output", "committed", "failed", "skipped", "seconds", "reason")
+    return {"kind": "result", "result": {name: getattr(result, name) for name in fields}}

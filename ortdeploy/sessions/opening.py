@@ -1,0 +1,183 @@
+"""Opens a model's sessions as the plan says: the first candidate that works, or all of them, each `count` times."""
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+import structlog
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.plan.selection import on_cpu
+from ortdeploy.plan.steps import OpenSession, PlannedSession
+from ortdeploy.process.memory import memory_now
+from ortdeploy.process.native_output import because
+from ortdeploy.providers.catalogue import CPU
+from ortdeploy.runtime.protocol import Runtime, Session
+from ortdeploy.sessions.cpu_comparison import ProbeRun
+from ortdeploy.sessions.placement import check_placement
+
+log = structlog.get_logger()
+
+Announce = Callable[[Mapping[str, str]], None]
+"""Is told what is about to be done in native code: `model` with the `session` to open, or with the `job` to run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedSession:
+    """A session that was passed over, and why."""
+
+    session: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OpenedSession:
+    """An open session, itself and no other: which candidate of the plan it is, its number, what it is compared with.
+
+    Callers of the same session are numbered like sessions.
+    """
+
+    session: Session
+    candidate: PlannedSession
+    instance: int = 0
+    probe: ProbeRun | None = None
+
+    @property
+    def name(self) -> str:
+        """The session's name in the plan, with its number where there are several instances."""
+        several = self.candidate.count * self.candidate.callers > 1
+        return f"{self.candidate.name} #{self.instance}" if several else self.candidate.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedModel:
+    """The open sessions of a model, the candidates that are left, and the sessions that were passed over.
+
+    `dispensable`: the others go on when the provider of one fails. `step` is what they were opened by, `memory` that of
+    the process before and after.
+    """
+
+    sessions: tuple[OpenedSession, ...]
+    rest: tuple[PlannedSession, ...] = ()
+    tried: tuple[TriedSession, ...] = ()
+    dispensable: bool = False
+    step: OpenSession | None = None
+    memory: Mapping[str, Mapping[str, int | None]] = field(default_factory=dict)
+
+    @property
+    def layout(self) -> str | None:
+        """The way to use threads that was chosen, where one was."""
+        return self.step.layouts[0].name if self.step is not None and self.step.layouts else None
+
+    def without(self, dropped: Collection[str]) -> "OpenedModel":
+        """Return the model without sessions whose provider failed, while one is left."""
+        kept = tuple(session for session in self.sessions if session.name not in dropped)
+        return replace(self, sessions=kept or self.sessions)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOpener:
+    """Opens sessions in a runtime. `announce` is told before each, `printed` gives what native libraries printed.
+
+    Sessions of a `trial` are opened to be measured, many times over: they are logged as details.
+    """
+
+    runtime: Runtime
+    announce: Announce
+    printed: Callable[[], str]
+    trial: bool = False
+
+    def open_model(
+        self, step: OpenSession, candidates: Sequence[PlannedSession], tried: tuple[TriedSession, ...] = ()
+    ) -> OpenedModel:
+        """Open what `use` asks for among the candidates. Raises OrtdeployError when none, or not all, can be opened."""
+        before = memory_now()
+        open_some = self._open_all if step.use == "all" else self._open_first
+        opened = open_some(step, candidates, tried)
+        return replace(opened, step=step, memory={"before_opening": before, "opened": memory_now()})
+
+    def _open_first(
+        self, step: OpenSession, candidates: Sequence[PlannedSession], tried: tuple[TriedSession, ...]
+    ) -> OpenedModel:
+        """Open the first candidate that can be opened."""
+        for index, candidate in enumerate(candidates):
+            try:
+                sessions = tuple(self._open_candidate(step, candidate))
+            except OrtdeployError as error:
+                tried = (*tried, _passed_over(step, candidate, error))
+                continue
+            return OpenedModel(sessions=sessions, rest=tuple(candidates[index + 1 :]), tried=tried)
+        raise OrtdeployError("; ".join(one.reason for one in tried) or f'model "{step.model}" has no session')
+
+    def _open_all(
+        self, step: OpenSession, candidates: Sequence[PlannedSession], tried: tuple[TriedSession, ...]
+    ) -> OpenedModel:
+        """Open every candidate; one that cannot be opened may be missing where the plan says on_unavailable: next."""
+        sessions: list[OpenedSession] = []
+        for candidate in candidates:
+            try:
+                sessions += self._open_candidate(step, candidate)
+            except OrtdeployError as error:
+                tried = (*tried, _passed_over(step, candidate, error))
+        dispensable = step.on_unavailable == "next"
+        if not sessions or (tried and not dispensable):
+            raise OrtdeployError("; ".join(one.reason for one in tried))
+        return OpenedModel(sessions=tuple(sessions), tried=tried, dispensable=dispensable)
+
+    def _open_candidate(self, step: OpenSession, candidate: PlannedSession) -> Iterator[OpenedSession]:
+        """Open a candidate as many times as the plan says, each for its callers; the first is compared with the CPU."""
+        for number in range(candidate.count):
+            self.announce({"model": step.model, "session": candidate.name})
+            probe = None
+            if number == 0 and _is_probed(step, candidate):
+                with ThreadPoolExecutor(1) as beside:  # while the provider compiles, the CPU session is opened
+                    opening = beside.submit(self._open_probe, step)
+                    session = self._open(step, candidate)
+                probe = opening.result()
+            else:
+                session = self._open(step, candidate)
+            for caller in range(candidate.callers):
+                instance = number * candidate.callers + caller
+                yield OpenedSession(session=session, candidate=candidate, instance=instance, probe=probe)
+                probe = None
+
+    def _open(self, step: OpenSession, candidate: PlannedSession) -> Session:
+        begin = time.perf_counter()
+        self.printed()  # what went before does not explain this session
+        try:
+            session = self.runtime.open_session(step, candidate)
+            remark = check_placement(step, candidate, session)
+        except OrtdeployError as error:
+            raise OrtdeployError(f"{error}{because(self.printed())}") from error
+        if remark is not None:
+            log.warning("session.fell_back", model=step.model, session=candidate.name, reason=remark)
+        (log.debug if self.trial else log.info)(
+            "session.opened",
+            model=step.model,
+            session=candidate.name,
+            providers=[provider.name for provider in candidate.providers],
+            placement=dict(session.placement),
+            cache=session.cache,
+            seconds=round(time.perf_counter() - begin, 3),
+        )
+        printed = self.printed()
+        if printed:
+            log.debug("session.printed", model=step.model, session=candidate.name, text=printed)
+        return session
+
+    def _open_probe(self, step: OpenSession) -> ProbeRun:
+        """Open the CPU session that the first batch is compared with."""
+        rtol, atol = step.probe or (0.0, 0.0)
+        reference = on_cpu(step)
+        session = self.runtime.open_session(reference, reference.candidates[0])
+        return ProbeRun(session=session, rtol=rtol, atol=atol)
+
+
+def _is_probed(step: OpenSession, candidate: PlannedSession) -> bool:
+    return step.probe is not None and {provider.name for provider in candidate.providers} != {CPU}
+
+
+def _passed_over(step: OpenSession, candidate: PlannedSession, error: OrtdeployError) -> TriedSession:
+    log.warning("session.refused", model=step.model, session=candidate.name, reason=str(error))
+    return TriedSession(session=candidate.name, reason=str(error))

@@ -1,0 +1,216 @@
+"""The runs of one job on one session: fed tensors in, columns of rows out, with the adapters that the rows chose.
+
+The first run behind another provider is compared with the CPU's, and the first run with an adapter with the base
+model's: an adapter that changes nothing is worth a word.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import structlog
+
+from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError, ProviderFailedError, TransientError
+from ortdeploy.durations import Histogram
+from ortdeploy.plan.steps import RunJob
+from ortdeploy.results.rows import StageError
+from ortdeploy.runtime.protocol import Array, Session
+from ortdeploy.sessions.cpu_comparison import ProbeRun
+from ortdeploy.tensors.columns import Column, join
+from ortdeploy.tensors.elements import is_narrow, widened
+from ortdeploy.tensors.types import format_shape
+
+log = structlog.get_logger()
+
+_FEW = 4  # rows that tell whether an adapter changes anything
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """A session that hands something on from row to row."""
+
+    state: Any
+
+    def begin(self, key: tuple[str, ...]) -> None:
+        """Take note of what the next rows belong to."""
+
+    def undo(self) -> None:
+        """Take the state back to before the last run."""
+
+
+class SessionRuns:
+    """Runs one job's batches on a session."""
+
+    def __init__(self, job: RunJob, session: Session, probe: ProbeRun | None) -> None:
+        """Take the session, and what its first run is compared with."""
+        self._job = job
+        self._session = session
+        self._probe = probe
+        self._effective: set[tuple[str, ...]] = set()
+        self.run_times = Histogram()
+        self.progressed = 0.0
+        self._durations: list[float] = []
+        self._fetch = job.fetch
+        self._one_by_one = job.batch_size == 0
+        self._pads = job.pad_to is not None
+
+    def run(self, feeds: Mapping[str, Array], rows: int, adapters: tuple[str, ...]) -> dict[str, Column]:
+        """Run once and return each output's rows. Raises StageError, ProviderFailedError."""
+        begin = time.perf_counter()
+        try:
+            values = self._run_both(self._probe, feeds, adapters) if self._probe else self._run(feeds, adapters)
+        except ProviderFailedError:
+            raise
+        except (OutOfMemoryError, MemoryError) as error:
+            raise StageError("run", "out-of-memory", f"memory ran out: {error}", no_memory=True) from error
+        except OrtdeployError as error:
+            raise StageError("run", "run-refused", str(error), transient=isinstance(error, TransientError)) from error
+        self.progressed = time.perf_counter()
+        self._durations.append(self.progressed - begin)
+        if adapters and adapters not in self._effective:
+            self._prove_effect(feeds, adapters)
+        if self._one_by_one:
+            return {name: _as_row(value) for name, value in zip(self._fetch, values, strict=True)}
+        return self._rows_of(values, rows, len(next(iter(feeds.values()))) if self._pads else rows)
+
+    def run_each(
+        self, feeds: Mapping[str, Array], batches: Sequence[range], adapters: tuple[str, ...]
+    ) -> dict[str, Column] | None:
+        """Run batch after batch of a block and return the rows of each output; None where anything is not as it should.
+
+        Short runs are worth a loop of their own: whatever is looked at is looked at once, for all batches. What went
+        wrong, and with which row, `run` tells.
+        """
+        if self._probe is not None or self._one_by_one or self._pads or (adapters and adapters not in self._effective):
+            return None
+        items, run, clock = list(feeds.items()), self._session.run, time.perf_counter
+        outputs: list[Sequence[Any]] = []
+        try:
+            for rows in batches:
+                begin = clock()
+                cut = {name: array[rows.start : rows.stop] for name, array in items}
+                outputs.append(run(self._fetch, cut, adapters))
+                self.progressed = clock()
+                self._durations.append(self.progressed - begin)
+        except ProviderFailedError:
+            raise
+        except (OrtdeployError, MemoryError):
+            return None
+        found = zip(self._fetch, zip(*outputs, strict=True), strict=True)
+        columns = {name: _join_rows(values, batches) for name, values in found}
+        return None if any(column is None for column in columns.values()) else columns  # type: ignore[return-value]  # none is None
+
+    def _rows_of(self, values: Sequence[Any], rows: int, expected: int) -> dict[str, Column]:
+        """Return the outputs of a run without what filled it up. Raises StageError where they are not rows."""
+        results: dict[str, Column] = {}
+        for name, value in zip(self._fetch, values, strict=True):
+            listed = isinstance(value, list)  # a pipeline's rows may differ in shape
+            if not listed and (np.ndim(value) == 0 or len(value) != expected):
+                shape = format_shape(np.shape(value))
+                message = (
+                    f"output {name} is {shape} for {expected} rows. Where that first dimension is not for rows, leave "
+                    "it out with columns:, or use batch: {size: none}"
+                )
+                raise StageError("contract", "output-rows", message)
+            results[name] = value if expected == rows else value[:rows]
+        return results
+
+    def begin(self, key: tuple[str, ...]) -> None:
+        """Say what the next rows belong to, where a pipeline hands state from row to row."""
+        if isinstance(self._session, Stateful):
+            self._session.begin(key)
+
+    def undo(self) -> None:
+        """Take the state back to before the last run, whose rows are run again."""
+        if isinstance(self._session, Stateful):
+            self._session.undo()
+
+    @property
+    def state(self) -> Any:
+        """What the last row has handed on; None where nothing is."""
+        return self._session.state if isinstance(self._session, Stateful) else None
+
+    def go_on_from(self, state: Any) -> None:
+        """Take up a state."""
+        if isinstance(self._session, Stateful):
+            self._session.state = state
+
+    def settle(self) -> None:
+        """Count the durations of the runs since the last time; the histogram may be read from another thread."""
+        self.run_times.add_all(self._durations)
+        self._durations.clear()
+
+    def _run(
+        self, feeds: Mapping[str, Array], adapters: tuple[str, ...], session: Session | None = None
+    ) -> Sequence[Any]:
+        values = (session or self._session).run(self._fetch, feeds, adapters)
+        if any(is_narrow(value) for value in values if isinstance(value, np.ndarray)):
+            return [widened(value) if isinstance(value, np.ndarray) else value for value in values]
+        return values
+
+    def _run_both(self, probe: ProbeRun, feeds: Mapping[str, Array], adapters: tuple[str, ...]) -> Sequence[Any]:
+        """Run a batch on the CPU session too, at the same time, and compare. Raises ProviderFailedError.
+
+        The proof is the first batch that both have run: one that is refused for a bad row proves nothing.
+        """
+        if probe.session is None:
+            self._probe = None
+            return self._run(feeds, adapters)
+        with ThreadPoolExecutor(1) as beside:
+            reference = beside.submit(self._run, feeds, adapters, probe.session)
+            values = self._run(feeds, adapters)
+        probe.compare(self._job.fetch, values, reference.result())
+        probe.take()
+        return values
+
+    def _prove_effect(self, feeds: Mapping[str, Array], adapters: tuple[str, ...]) -> None:
+        """Compare what an adapter and the base model say of the first rows that the adapter is for."""
+        self._effective.add(adapters)
+        if self._job.batch_size and self._job.pad_to is None:
+            feeds = {name: array[:_FEW] for name, array in feeds.items()}
+        prove_effect(self._session, self._fetch, feeds, adapters)
+
+
+def prove_effect(session: Session, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> None:
+    """Compare what adapters and the base model say of the same rows, and warn where that is the same."""
+    with suppress(OrtdeployError):  # a base model that does not run alone proves nothing
+        values, base = session.run(outputs, feeds, adapters), session.run(outputs, feeds, ())
+        if all(_equal(*pair) for pair in zip(values, base, strict=True)):
+            log.warning("adapter.without_effect", adapters=list(adapters), outputs=list(outputs))
+
+
+def _join_rows(values: Sequence[Any], batches: Sequence[range]) -> Column | None:
+    """Return an output of several runs as one column; None where it is not one row for each that was fed.
+
+    Rows may differ in shape from run to run, and then are a list, as those of a pipeline may be within a run.
+    """
+    if list(map(_count, values)) != list(map(len, batches)):
+        return None
+    rows = join(values)
+    if isinstance(rows, np.ndarray):
+        return widened(rows)
+    return [widened(row) if isinstance(row, np.ndarray) else row for row in rows]
+
+
+def _count(value: Any) -> int | None:
+    """Return how many rows an output has; None where it has none to count."""
+    if isinstance(value, np.ndarray):
+        return len(value) if value.ndim else None
+    return len(value) if isinstance(value, list) else None
+
+
+def _equal(value: Any, other: Any) -> bool:
+    """Compare two outputs, also sequences and maps of arrays."""
+    if isinstance(value, list):
+        return len(value) == len(other) and all(map(_equal, value, other))
+    if isinstance(value, dict):
+        return value.keys() == other.keys() and all(_equal(value[key], other[key]) for key in value)
+    return bool(np.array_equal(value, other))
+
+
+def _as_row(value: Any) -> Column:
+    """Return the one row that a run has given; sequences and maps are values of the row."""
+    return value[np.newaxis] if isinstance(value, np.ndarray) else [value]

@@ -1,0 +1,50 @@
+"""Columns: one value a row, as an array or as a list where rows differ in shape."""
+
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Column = Array | list[Any]
+"""An array with the rows first; or a list with one array or value per row, where rows differ in shape."""
+
+
+def pick(column: Column, places: Sequence[int]) -> Column:
+    """Return some rows of a column, in the order of their places."""
+    return column[list(places)] if isinstance(column, np.ndarray) else [column[place] for place in places]
+
+
+def constant(value: str, rows: int) -> Array:
+    """Return a column of one value for all rows, which takes the room of one: its stride is 0."""
+    one = np.empty(1, dtype=object)
+    one[0] = value
+    return np.broadcast_to(one, rows)
+
+
+def join(columns: Sequence[Column]) -> Column:
+    """Return columns one after the other: an array where all are arrays of like rows, else a list of their rows."""
+    arrays = [column for column in columns if isinstance(column, np.ndarray)]
+    if len(arrays) == len(columns) and _are_alike(arrays):
+        return np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
+    return [row for column in columns for row in column]
+
+
+def _are_alike(arrays: Sequence[Array]) -> bool:
+    """Tell whether arrays have rows of one shape and one kind; there may be hundreds, mostly of the same shape."""
+    shapes = {shape[1:] for shape in set(map(attrgetter("shape"), arrays))}
+    kinds = {dtype.kind for dtype in set(map(attrgetter("dtype"), arrays))}
+    return len(shapes) == len(kinds) == 1
+
+
+def size_bytes(columns: Mapping[str, Column]) -> int:
+    """Return the room that arrays take; also those in a list."""
+    return sum(_bytes_of(column) for column in columns.values())
+
+
+def _bytes_of(column: Column) -> int:
+    if isinstance(column, np.ndarray):
+        return column.nbytes
+    return sum(value.nbytes for value in column if isinstance(value, np.ndarray))

@@ -1,0 +1,116 @@
+"""Element types and shapes, in numpy's and in ONNX Runtime's names. No arrays here, so that planning stays light."""
+
+from dataclasses import dataclass, replace
+
+Dimension = int | str | None
+"""A fixed size, a symbolic dimension, or one that nothing is known about."""
+
+Shape = tuple[Dimension, ...]
+
+ELEMENT_TYPES: dict[str, str] = {
+    "bool": "bool",
+    "float16": "float16",
+    "float32": "float",
+    "float64": "double",
+    "int8": "int8",
+    "int16": "int16",
+    "int32": "int32",
+    "int64": "int64",
+    "string": "string",
+    "uint8": "uint8",
+    "uint16": "uint16",
+    "uint32": "uint32",
+    "uint64": "uint64",
+    "bfloat16": "bfloat16",
+    "float8_e4m3fn": "float8e4m3fn",
+    "float8_e4m3fnuz": "float8e4m3fnuz",
+    "float8_e5m2": "float8e5m2",
+    "float8_e5m2fnuz": "float8e5m2fnuz",
+    "float8_e8m0fnu": "float8e8m0",
+    "int2": "int2",
+    "int4": "int4",
+    "uint2": "uint2",
+    "uint4": "uint4",
+}
+"""Element types that a row can have, and what ONNX Runtime calls them inside `tensor(…)`. The names are numpy's, and
+ml_dtypes' from bfloat16 on."""
+
+ELEMENT_NUMBERS: dict[str, int] = {
+    "float32": 1,
+    "uint8": 2,
+    "int8": 3,
+    "uint16": 4,
+    "int16": 5,
+    "int32": 6,
+    "int64": 7,
+    "string": 8,
+    "bool": 9,
+    "float16": 10,
+    "float64": 11,
+    "uint32": 12,
+    "uint64": 13,
+    "bfloat16": 16,
+    "float8_e4m3fn": 17,
+    "float8_e4m3fnuz": 18,
+    "float8_e5m2": 19,
+    "float8_e5m2fnuz": 20,
+    "uint4": 21,
+    "int4": 22,
+    "float8_e8m0fnu": 24,
+    "uint2": 25,
+    "int2": 26,
+}
+"""The numbers that ONNX's TensorProto gives them."""
+
+WIDER: dict[str, str] = {
+    "bfloat16": "float32",
+    "float8_e4m3fn": "float32",
+    "float8_e4m3fnuz": "float32",
+    "float8_e5m2": "float32",
+    "float8_e5m2fnuz": "float32",
+    "float8_e8m0fnu": "float32",
+    "int2": "int8",
+    "int4": "int8",
+    "uint2": "uint8",
+    "uint4": "uint8",
+}
+"""Element types that numpy does not have, and the type of numpy that holds all their values, which files hold."""
+
+FLOATING = ("float16", "float32", "float64")
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
+ROWS = "rows"
+"""The name that the rows' own dimension, always the first one, has in what ortdeploy prints."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """What is known of a tensor: None for an unknown element type, an unknown rank, an unknown layout."""
+
+    dtype: str | None = None
+    shape: Shape | None = None
+    layout: str | None = None
+
+    def __str__(self) -> str:
+        """`float32 [rows, 1, 8, 8]`, with `?` for what is unknown."""
+        return f"{self.dtype or '?'} {format_shape(self.shape)}"
+
+    def with_shape(self, shape: Shape | None) -> "TensorType":
+        """Return the same element type and layout in another shape."""
+        return replace(self, shape=shape)
+
+
+def format_shape(shape: Shape | None) -> str:
+    """`[batch, 1, 8, 8]`; `[…]` when not even the rank is known."""
+    if shape is None:
+        return "[…]"
+    return "[" + ", ".join("?" if size is None else str(size) for size in shape) + "]"
+
+
+def dimensions_agree(have: Dimension, want: Dimension) -> bool:
+    """Two dimensions disagree only when both are numbers and differ."""
+    return not (isinstance(have, int) and isinstance(want, int)) or have == want
+
+
+class InapplicableError(Exception):
+    """The step cannot take a tensor of this type; the text says why, in a sentence without its full stop."""

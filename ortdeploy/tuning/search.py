@@ -1,0 +1,194 @@
+"""Searches the settings of a job: chain, threads, sessions, batch and memory, one after the other, each kept if better.
+
+A trial is a run of the job itself on its own rows for some seconds; who runs it says how fast it was and what it took.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from ortdeploy.deployment.threads import Layout, layouts, sleeping
+from ortdeploy.manifest.spec import JobSpec, ModelSpec, Spec
+
+BATCHES = tuple(2**power for power in range(11))
+_PATIENCE = 2  # one slower size may be noise
+WORTH = 1.03
+"""A setting must be so much faster to replace one that was tried before: machines are noisy."""
+
+
+AS_IT_IS = "as it is"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What is tried; None: as the manifest has it."""
+
+    chain: str | None = None
+    threads: int | None = None
+    sessions: int | None = None
+    callers: int | None = None
+    batch: int | None = None
+    memory: str | None = None
+
+    @property
+    def text(self) -> str:
+        """`batch 64, threads 2`; `as it is` for the manifest's own settings."""
+        return ", ".join(f"{name} {value}" for name, value in asdict(self).items() if value is not None) or AS_IT_IS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """How a setting did: rows per second, the 99th percentile of its runs in seconds, its peak memory in bytes.
+
+    `refused` says why it was not run, or did not end well.
+    """
+
+    setting: Setting
+    rows_per_second: float = 0.0
+    p99: float | None = None
+    memory: int | None = None
+    refused: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What a setting may take: memory in bytes, and the 99th percentile of its runs in seconds."""
+
+    memory: int | None = None
+    p99: float | None = None
+
+    def allow(self, trial: Trial) -> bool:
+        """Tell whether a trial ran, and stayed within them."""
+        fits = self.memory is None or (trial.memory is not None and trial.memory <= self.memory)
+        quick = self.p99 is None or (trial.p99 is not None and trial.p99 <= self.p99)
+        return trial.refused is None and fits and quick
+
+
+@dataclass(slots=True, kw_only=True)
+class Search:
+    """One search. `run` tries a setting; what was tried is not tried again."""
+
+    spec: Spec
+    job: JobSpec
+    bounds: Bounds
+    cores: int
+    run: Callable[[Setting], Trial]
+    trials: dict[Setting, Trial] = field(default_factory=dict)
+
+    def best(self) -> Trial | None:
+        """Return the fastest trial within the bounds; None where there is none."""
+        begin = Setting()
+        self._try(begin)
+        best = begin
+        for candidates in (self._chains, self._threads, self._batches, self._memories):
+            best = self._pick(best, candidates(best))
+        found = self.trials[best]
+        return found if self.bounds.allow(found) else None
+
+    def _pick(self, best: Setting, candidates: Iterator[Setting]) -> Setting:
+        """Try candidates, and return the best; of equally fast ones the first."""
+        for candidate in candidates:
+            trial = self._try(candidate)
+            if self._is_better(trial, self.trials[best]):
+                best = candidate
+        return best
+
+    def _is_better(self, trial: Trial, than: Trial) -> bool:
+        if not self.bounds.allow(trial):
+            return False
+        return not self.bounds.allow(than) or trial.rows_per_second > than.rows_per_second * WORTH
+
+    def _try(self, setting: Setting) -> Trial:
+        if setting not in self.trials:
+            self.trials[setting] = self.run(setting)
+        return self.trials[setting]
+
+    @property
+    def _models(self) -> tuple[ModelSpec, ...]:
+        return self.spec.models_of(self.job)
+
+    def _chains(self, best: Setting) -> Iterator[Setting]:
+        """Yield the manifest's named chains, for a job of one model that has one."""
+        if len(self._models) == 1 and self.job.pipeline is None and can_change_chain(self._models[0]):
+            yield from (replace(best, chain=name) for name in self.spec.chains)
+
+    def _threads(self, best: Setting) -> Iterator[Setting]:
+        """Yield layouts of threads, sessions and callers, of no more threads than there are cores."""
+        several = len(self._models) == 1 and self.job.pipeline is None and can_change_count(self._models[0])
+        for layout in layouts(self.cores) or (Layout(),):
+            if several or layout.sessions == layout.callers == 1:
+                sessions = layout.sessions if layout.sessions > 1 else None
+                callers = layout.callers if layout.callers > 1 else None
+                yield replace(best, threads=layout.threads, sessions=sessions, callers=callers)
+
+    def _batches(self, best: Setting) -> Iterator[Setting]:
+        """Yield batch sizes upwards, until several in a row are no better than the best of those before them."""
+        if self.job.batch_size == 0:
+            return
+        worse, fastest = 0, 0.0
+        for size in BATCHES:
+            candidate = replace(best, batch=size)
+            yield candidate
+            trial = self.trials[candidate]
+            worse = 0 if self.bounds.allow(trial) and trial.rows_per_second > fastest else worse + 1
+            fastest = max(fastest, trial.rows_per_second)
+            if worse > _PATIENCE:
+                return
+
+    def _memories(self, best: Setting) -> Iterator[Setting]:
+        """Yield memory profiles, where the manifest says nothing of memory."""
+        if all(not model.memory.settings for model in self._models):
+            yield from (replace(best, memory=name) for name in ("fast", "lean"))
+
+
+def can_change_chain(model: ModelSpec) -> bool:
+    """Tell whether a model names one chain, and no sessions."""
+    return len(model.sessions) == 1 and model.sessions[0].chain_name is not None and not model.both
+
+
+def can_change_count(model: ModelSpec) -> bool:
+    """Tell whether the number of a model's sessions can be written over its own: it has a list of them, or no chain."""
+    session = model.sessions[0]
+    return len(model.sessions) == 1 and (
+        session.at != model.at or (session.chain_name is None and session.chain[0].at == model.at)
+    )
+
+
+def overlay_of(setting: Setting, job: JobSpec, models: Sequence[ModelSpec]) -> dict[str, Any]:
+    """Return what a setting changes, in the manifest's own keys."""
+    overlay: dict[str, Any] = {}
+    if setting.batch is not None:
+        overlay["jobs"] = {job.name: {"batch": {"size": setting.batch}}}
+    changed = {model.name: change for model in models if (change := _of_model(setting, model))}
+    return {**overlay, **({"models": changed} if changed else {})}
+
+
+def _of_model(setting: Setting, model: ModelSpec) -> dict[str, Any]:
+    change: dict[str, Any] = {}
+    if setting.chain is not None:
+        change["providers"] = setting.chain
+    if setting.sessions is not None or setting.callers is not None:
+        own = model.sessions[0]
+        name = own.name if own.at != model.at else "cpu"
+        chain: Any = own.chain_name or [entry.name for entry in own.chain]
+        several = {"count": setting.sessions} if setting.sessions is not None else {"callers": setting.callers}
+        change["sessions"] = [{"name": name, "providers": chain, **several}]
+    if setting.sessions is not None:
+        change["session"] = sleeping({})
+    if setting.threads is not None:
+        change.setdefault("session", {})["intra_op_num_threads"] = setting.threads
+    if setting.memory is not None:
+        change["memory"] = setting.memory
+    return change
+
+
+def as_plain(trial: Trial) -> dict[str, Any]:
+    """Return a trial as JSON has it."""
+    measured = {"rows_per_second": trial.rows_per_second, "p99": trial.p99, "memory": trial.memory}
+    return {"setting": asdict(trial.setting), **measured, "refused": trial.refused}
+
+
+def from_plain(data: Mapping[str, Any]) -> Trial:
+    """Return a trial from what `as_plain` has made. Raises KeyError, TypeError."""
+    values = {key: data[key] for key in ("rows_per_second", "p99", "memory", "refused")}
+    return Trial(setting=Setting(**data["setting"]), **values)

@@ -1,0 +1,26 @@
+"""Sizes in bytes and shares of a total, as people write them: `512 MiB`, `5%`."""
+
+import re
+
+
+def allowed_count(limit: int | str, total: int) -> int:
+    """Return how many of `total` a limit allows: a number, or a share written as "5%", rounded down."""
+    return limit if isinstance(limit, int) else int(total * float(limit.rstrip("%")) / 100)
+
+
+_UNITS = {"B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "KiB": 1024, "MiB": 1024**2, "GiB": 1024**3}
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([KMG]i?B|B)\Z")
+
+
+def parse_size(value: int | str) -> int | None:
+    """Return a size in bytes; None for text that is not a number with a unit."""
+    if isinstance(value, int):
+        return value
+    size = _SIZE.match(value)
+    return int(float(size[1]) * _UNITS[size[2]]) if size else None
+
+
+def format_size(size: float) -> str:
+    """Return a size as people read it, in MiB: `0.3 MiB`, `512 MiB`."""
+    mebibytes = size / _UNITS["MiB"]
+    return f"{mebibytes:,.1f} MiB" if mebibytes < 10 else f"{mebibytes:,.0f} MiB"  # noqa: PLR2004  two digits are enough
