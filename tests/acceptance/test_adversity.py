@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import MANIFEST, Cli, read_rows, run_process
-from executor.test_executor import execute, plan_for, rows, save
 from onnx import TensorProto, helper, numpy_helper
 from onnx import save as save_model
 from support.fakes import FakeRuntime, double
+from support.jobs import execute, plan_for, rows, save
 from support.models import scale_model
 
 from ortdeploy.ledger import ledger

@@ -15,12 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import structlog
-from executor.test_executor import execute, plan_for, save
-from executor.test_retry import READ, retrying, written_as
 
 from ortdeploy.ledger.ledger import read_outputs
 from ortdeploy.plan.steps import Plan
 from support.fakes import FakeRuntime, double, refuse_negative
+from support.jobs import READ, execute, plan_for, retrying, save, written_as
 
 ROWS = 400
 

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from executor.test_executor import execute, plan_for, save
-from executor.test_retry import retrying
 from support.fakes import FakeRuntime, double, refuse_negative
+from support.jobs import execute, plan_for, retrying, save
 
 from ortdeploy.ledger.ledger import FILE, Ledger
 from ortdeploy.plan.steps import Plan

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 from support.fakes import FakeRuntime, refuse_negative
+from support.jobs import execute, plan_for, save
+from support.jobs import report as read_report
 
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.running.reports.catalogue import REPORTS
@@ -33,16 +35,11 @@ SCRIPT = """JSON.stringify({
 def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The report of a real run with failed rows, and a name that tries to be markup."""
     folder = tmp_path_factory.mktemp("report")
-    spec = importlib.util.spec_from_file_location("runs", Path(__file__).parents[1] / "executor/test_executor.py")
-    assert spec is not None
-    assert spec.loader is not None
-    runs = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(runs)
-    runs.save(folder, [-1.0 if row % 10 == 3 else float(row) for row in range(200)])
-    plan = runs.plan_for(folder, 200, max_failed=100, rows_per_part=20)
+    save(folder, [-1.0 if row % 10 == 3 else float(row) for row in range(200)])
+    plan = plan_for(folder, 200, max_failed=100, rows_per_part=20)
     assert isinstance(plan.steps[-1], RunJob)
-    runs.execute(folder, plan, FakeRuntime(refuse_negative))
-    found: dict[str, Any] = runs.report(folder)
+    execute(folder, plan, FakeRuntime(refuse_negative))
+    found = read_report(folder)
     found["deployment"] = 'a "quoted" <b>name</b>'
     return found
 
@@ -111,7 +108,7 @@ def test_a_page_of_a_run_that_has_measured_nothing_is_whole(report: dict[str, An
 )
 def test_a_browser_shows_the_plots_and_asks_for_nothing(report: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "_run.html").write_text(REPORTS["html"][1](report), encoding="utf-8")
-    browser = Path(__file__).parents[1] / "support/browser.py"
+    browser = Path(__file__).parents[2] / "support/browser.py"
     command = [sys.executable, str(browser), str(tmp_path / "_run.html"), SCRIPT]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True).stdout
     requests, _, shown = answer.partition(" ")

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from executor.test_executor import plan_for, rows, save
 from structlog.testing import capture_logs
 from support.fakes import Counter, FakeRuntime, double
+from support.jobs import plan_for, rows, save
 
 from ortdeploy.autotune.batch_size import SIZES
 from ortdeploy.autotune.remembered import FILE, Choices

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from executor.test_executor import execute, failed, plan_for, plan_with_all, report, rows, save
 from structlog.testing import capture_logs
 from support.fakes import FakeRuntime, double
+from support.jobs import execute, failed, plan_for, plan_with_all, report, rows, save
 
 from ortdeploy.diagnostics import OutOfMemoryError, TransientError
 from ortdeploy.ledger.ledger import Ledger
@@ -216,7 +216,7 @@ import sys, threading, time
 from pathlib import Path
 from typing import Any
 sys.path.insert(0, {tests!r})
-from executor.test_executor import execute, plan_for
+from support.jobs import execute, plan_for
 from support.fakes import FakeRuntime, double
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.ledger.ledger import Ledger

@@ -2,10 +2,9 @@
 
 import json
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,90 +12,14 @@ import structlog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
-from support.facts import make_facts
 from support.fakes import Counter, FakeRuntime, double, refuse_negative
-from support.specs import make_spec
+from support.jobs import execute, failed, plan_for, plan_with_all, plan_with_sessions, report, rows, save
 
-from ortdeploy.deployment.resolve import resolve
 from ortdeploy.diagnostics import ProviderFailedError
-from ortdeploy.facts.facts import Facts
 from ortdeploy.ledger.ledger import open_ledger, read_outputs
-from ortdeploy.plan.steps import OpenSession, Plan, RunJob
-from ortdeploy.planning.make.plan import make_plan
-from ortdeploy.results.results import JobResult, Status
-from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, load_rules
-from ortdeploy.rules.protocol import check_rules
-from ortdeploy.running.executor import Execution
+from ortdeploy.plan.steps import OpenSession, RunJob
+from ortdeploy.results.results import Status
 from ortdeploy.running.report import FAILED, REPORT
-from ortdeploy.sources.files import file_states
-
-MANIFEST = """\
-version: 1
-models:
-  m: {{path: m.onnx}}
-jobs:
-  run:
-    model: m
-    input: {{path: data.npy, key: [row]}}
-    batch: {{size: {size}, last: {last}}}
-    output: {{path: out, rows_per_part: {rows_per_part}}}
-    errors: {{max_failed: {max_failed}, on_nan: {on_nan}}}
-"""
-
-
-def with_files(facts: Facts, folder: Path) -> Facts:
-    """Let the job's input be the file that is there."""
-    states = file_states([str(path) for path in [folder / "data.npy"] if path.exists()], str(folder))
-    return replace(facts, inputs={"run": replace(facts.inputs["run"], states=states)})
-
-
-def plan_for(folder: Path, rows: int, **settings_: Any) -> Plan:
-    chosen = {"size": 4, "last": "short", "rows_per_part": 8, "max_failed": 0, "on_nan": "keep"} | settings_
-    spec = make_spec(MANIFEST.format(**chosen), folder=str(folder))
-    facts = make_facts(
-        spec,
-        {
-            "models": {"m": {"inputs": {"x": "float32[batch,2]"}, "outputs": {"y": "float32[batch,2]"}}},
-            "inputs": {"run": {"columns": {"array": "float32[rows,2]"}, "rows": rows}},
-        },
-    )
-    deployment = resolve(spec, with_files(facts, folder))
-    assert not check_rules(load_rules(DEPLOYMENT_RULES), deployment, spec)
-    return make_plan(deployment)
-
-
-def save(folder: Path, values: "list[float] | range") -> None:
-    np.save(folder / "data.npy", np.array([[value, value] for value in values], dtype=np.float32).reshape(-1, 2))
-
-
-def execute(
-    folder: Path,
-    plan: Plan,
-    runtime: FakeRuntime,
-    *,
-    observer: Counter | None = None,
-    stop: Callable[[], bool] = lambda: False,
-) -> JobResult:
-    with open_ledger(folder / ".ortdeploy") as ledger:
-        execution = Execution(
-            plan=plan, run_id="r1", runtime=runtime, ledger=ledger, observer=observer or Counter(), stop=stop
-        )
-        (result,) = execution.run()
-    return result
-
-
-def rows(folder: Path) -> list[tuple[int, float]]:
-    lines = [line for part in sorted((folder / "out").glob("part-*")) for line in part.read_text().splitlines()]
-    return [(row["row"], row["y"][0]) for row in map(json.loads, lines)]
-
-
-def failed(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "out" / FAILED).read_text().splitlines()]
-
-
-def report(folder: Path) -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads((folder / "out" / REPORT).read_text())
-    return loaded
 
 
 def test_rows_come_out_in_order_in_parts(tmp_path: Path) -> None:
@@ -311,26 +234,6 @@ def test_events_carry_the_run_job_model_and_providers(tmp_path: Path) -> None:
     assert all(event["providers"] == ["CPUExecutionProvider"] for event in events)
 
 
-SESSIONS = "{path: m.onnx, sessions: [{name: npu, providers: [CPU]}, {name: gpu, providers: [CPU]}, {name: cpu, providers: [CPU]}]}"
-
-
-def plan_with_sessions(folder: Path, rows: int, rows_per_part: int = 8) -> Plan:
-    spec = make_spec(
-        MANIFEST.format(size=4, last="short", rows_per_part=rows_per_part, max_failed=0, on_nan="keep").replace(
-            "{path: m.onnx}", SESSIONS
-        ),
-        folder=str(folder),
-    )
-    facts = make_facts(
-        spec,
-        {
-            "models": {"m": {"inputs": {"x": "float32[batch,2]"}, "outputs": {"y": "float32[batch,2]"}}},
-            "inputs": {"run": {"columns": {"array": "float32[rows,2]"}, "rows": rows}},
-        },
-    )
-    return make_plan(resolve(spec, with_files(facts, folder)))
-
-
 def test_the_first_session_that_opens_is_used_and_the_others_are_named(tmp_path: Path) -> None:
     save(tmp_path, range(5))
     runtime = FakeRuntime(double, broken=("npu",))
@@ -370,13 +273,6 @@ def test_when_no_session_is_left_the_job_fails_with_every_reason(tmp_path: Path)
     result = execute(tmp_path, plan_with_sessions(tmp_path, 5), FakeRuntime(double, broken=("npu", "gpu", "cpu")))
     assert result.status == Status.FAILED
     assert result.reason == "npu is broken; gpu is broken; cpu is broken"
-
-
-def plan_with_all(folder: Path, rows: int, **changes: Any) -> Plan:
-    plan = plan_with_sessions(folder, rows, rows_per_part=4)  # a block is one batch, so that all sessions get some
-    opening, run = plan.steps
-    assert isinstance(opening, OpenSession)
-    return replace(plan, steps=(replace(opening, use="all", **changes), run))
 
 
 class Barrier:

@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from executor.test_executor import execute, plan_for, rows, save
 from structlog.testing import capture_logs
 from support.fakes import FakeRuntime, double
+from support.jobs import execute, plan_for, rows, save
 
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.process import memory

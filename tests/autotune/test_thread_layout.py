@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from executor.test_executor import plan_for, rows, save
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from support.facts import make_facts
 from support.fakes import Counter, FakeRuntime, FakeSession, double
+from support.jobs import plan_for, rows, save
 from support.specs import make_spec
 
 from ortdeploy.autotune.remembered import Choices

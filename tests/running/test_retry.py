@@ -1,44 +1,20 @@
 """Failed rows run once more and go into their parts, at their places, in every format and through every interruption."""
 
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from executor.test_executor import execute, failed, plan_for, report, rows, save
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyarrow import parquet
 from support.fakes import FakeRuntime, double, refuse_negative
+from support.jobs import READ, execute, failed, plan_for, report, retrying, rows, save, written_as
 
 from ortdeploy.ledger.ledger import Ledger, read_outputs
-from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.results.results import Status
 from ortdeploy.running import retry as retry_run
 from ortdeploy.sinks.catalogue import SINKS
-
-
-def retrying(plan: Plan, **changes: Any) -> Plan:
-    steps = tuple(replace(step, retry=True, **changes) if isinstance(step, RunJob) else step for step in plan.steps)
-    return replace(plan, steps=steps)
-
-
-def written_as(plan: Plan, kind: str) -> Plan:
-    steps = tuple(replace(step, output_format=kind) if isinstance(step, RunJob) else step for step in plan.steps)
-    return replace(plan, steps=steps)
-
-
-READ: Mapping[str, Callable[[Path], list[Any]]] = {
-    "arrow": lambda path: pa.ipc.open_file(path).read_all().column("row").to_pylist(),
-    "csv": lambda path: [int(line.split(",")[0]) for line in path.read_text().splitlines()[1:]],
-    "jsonl": lambda path: [json.loads(line)["row"] for line in path.read_text().splitlines()],
-    "npz": lambda path: np.load(path)["row"].tolist(),
-    "parquet": lambda path: parquet.read_table(path).column("row").to_pylist(),
-}
 
 
 def parts(folder: Path, kind: str) -> list[Any]:
