@@ -1,0 +1,65 @@
+"""docs/architecture.md shows the house that the import contracts hold."""
+
+import re
+import tomllib
+
+from conftest import REPOSITORY
+
+PAGE = (REPOSITORY / "docs/architecture.md").read_text(encoding="utf-8")
+PACKAGE = REPOSITORY / "ortdeploy"
+
+
+def layers() -> list[set[str]]:
+    """The layers of the contract, from the top, each with its modules."""
+    with (REPOSITORY / "pyproject.toml").open("rb") as file:
+        contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
+    (contract,) = [one for one in contracts if one["type"] == "layers"]
+    assert contract["exhaustive"]
+    return [set(re.split(r" [:|] ", layer)) for layer in contract["layers"]]
+
+
+def rooms() -> set[str]:
+    return {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+
+
+def test_there_are_at_most_eight_layers_and_every_room_is_in_one() -> None:
+    named = [name for layer in layers() for name in layer]
+    assert len(layers()) <= 8
+    assert len(named) == len(set(named))
+    assert rooms() <= set(named)
+
+
+def test_the_picture_shows_the_layers() -> None:
+    (picture,) = re.findall(r"```mermaid\n(.*?)```", PAGE, re.DOTALL)
+    drawn = [set(re.findall(r"^        (\w+)", group, re.MULTILINE)) for group in picture.split("subgraph")[1:]]
+    assert [group - {"leaves"} for group in drawn] == [layer & rooms() for layer in layers()]
+    (leaves,) = re.findall(r'leaves\["(.+?)"\]', picture)
+    assert set(leaves.split(", ")) == layers()[-1] - rooms()
+
+
+def test_every_room_has_a_sentence() -> None:
+    described = re.findall(r"^\| `(\w+)` \| .+ \| .+ \|$", PAGE, re.MULTILINE)
+    assert set(described) == rooms()
+    assert len(described) == len(set(described))
+
+
+def test_every_file_that_the_page_names_is_there() -> None:
+    named = set(re.findall(r"`((?:\w+/)+\w*(?:\.py)?)`", PAGE))
+    assert named
+    for name in named - {"schemas/providers/"}:
+        path = PACKAGE / name
+        assert path.is_dir() or path.is_file() or path.with_suffix(".py").is_file(), name
+
+
+def test_the_glossary_is_sorted_and_says_each_word_once() -> None:
+    text = (REPOSITORY / "docs/glossary.md").read_text(encoding="utf-8")
+    words = re.findall(r"^\| \*\*(.+?)\*\* \|", text, re.MULTILINE)
+    assert words == sorted(set(words))
+
+
+def test_every_file_that_contributing_names_is_there() -> None:
+    text = (REPOSITORY / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = {name for name in re.findall(r"`((?:[\w.-]+/)+[\w.-]*)`", text) if "<" not in name}
+    assert len(named) > 20
+    for name in named:
+        assert (REPOSITORY / name).exists() or (PACKAGE / name).exists(), name
