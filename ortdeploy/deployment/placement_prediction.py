@@ -8,9 +8,13 @@ nodes before it assigns them.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from ortdeploy.diagnostics import Certainty
 from ortdeploy.facts.host import EXTENSION_DOMAINS, Kernel
 from ortdeploy.facts.models import ModelFacts, NodeFacts
 from ortdeploy.providers.catalogue import CPU, find_provider
+
+TESTED_WITH = ("1.31", "1.32")
+"""The versions of ONNX Runtime whose choice of kernels this imitates and was compared with."""
 
 Attributes = Mapping[str, Mapping[int, Collection[str]]]
 """The attributes that ONNX Runtime knows, by `domain.operator` and version."""
@@ -35,6 +39,11 @@ _REFUSED_VALUES = {(f"ai.onnx.{operator}", "layout"): "1" for operator in ("GRU"
 """Values of attributes that kernels of the CPU provider refuse (deep_cpu_gru.h, lstm_base.h, rnn.h)."""
 
 _OPEN = 2147483647
+
+
+def certainty_with(version: str) -> Certainty:
+    """Return how sure a prediction is for a version of ONNX Runtime: of one that was not tried it is assumed."""
+    return Certainty.MACHINE if ".".join(version.split(".")[:2]) in TESTED_WITH else Certainty.ASSUMED
 
 
 def predict_placement(

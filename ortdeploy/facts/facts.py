@@ -11,11 +11,23 @@ from ortdeploy.facts.problems import Problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """What came of opening a model here: why ONNX Runtime refuses it, or None.
+
+    `with_kernels`: a session of the CPU provider was made; otherwise the graph was loaded only, as for every chain.
+    """
+
+    refusal: str | None = None
+    with_kernels: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """Everything that planning one manifest needs to know; the keys are the manifest's names.
 
     `resources` are files that operations read, `diffusion` the folders of presets by pipeline.
-    `path_problems` are those of files that options name, by kind and path as written. `first_rows`, `batch_trials` and
+    `path_problems` are those of files that options name, by kind and path as written. `openings` are what came of
+    opening models of which no rule speaks. `first_rows`, `batch_trials` and
     `memory` are of jobs that nothing else speaks against.
     """
 
@@ -29,6 +41,7 @@ class Facts:
     resources: Mapping[str, FileFacts] = field(default_factory=dict)
     diffusion: Mapping[str, DiffusionFacts] = field(default_factory=dict)
     path_problems: Mapping[tuple[str, str], Problem] = field(default_factory=dict)
+    openings: Mapping[str, Opening] = field(default_factory=dict)
     first_rows: Mapping[str, FirstRows] = field(default_factory=dict)
     batch_trials: Mapping[str, BatchTrial] = field(default_factory=dict)
     memory: Mapping[str, MemoryForecast] = field(default_factory=dict)

@@ -60,12 +60,20 @@ class WeightFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    """A model without the bytes of its big constants, which lie in a hole, and the size of the largest of them."""
+
+    model: bytes
+    largest: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
     """A model file as its bytes tell it; without `inputs` and `outputs` where `problem` says why.
 
     `unranked` are values inside the graph whose rank shape inference does not find, `compiled_by` the providers that
-    wrote its EPContext nodes. `skeleton` is the model without its weights, for shape inference;
-    empty where onnx does not accept it.
+    wrote its EPContext nodes. `skeleton` is the model without its weights, for shape inference; empty where onnx does
+    not accept it. `outline` is the model without the bytes of its weights, to be opened; None where there is no such.
     """
 
     path: str
@@ -78,6 +86,7 @@ class ModelFacts:
     nodes: tuple[NodeFacts, ...] = ()
     unranked: tuple[str, ...] = ()
     skeleton: bytes = field(default=b"", repr=False, compare=False)
+    outline: Outline | None = field(default=None, repr=False, compare=False)
     compiled_by: tuple[str, ...] = ()
     weights: WeightFacts = WeightFacts()
     problem: Problem | None = None

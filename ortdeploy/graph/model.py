@@ -24,6 +24,7 @@ from ortdeploy.graph.index_limits import index_limits
 from ortdeploy.graph.nodes import drop_weights, is_sound, read_nodes
 from ortdeploy.graph.ort_format import MAGIC as ORT_MAGIC
 from ortdeploy.graph.ort_format import OrtFormatError, read_ort_format
+from ortdeploy.graph.outline import take_outline
 from ortdeploy.tensors.types import ELEMENT_NUMBERS, Shape, TensorType
 
 _ELEMENT_TYPES = {number: name for name, number in ELEMENT_NUMBERS.items()}
@@ -115,6 +116,7 @@ def _facts(path: Path, model: onnx.ModelProto, digest: str) -> ModelFacts:
     inputs = tuple(_told_by_nodes(inputs, model.graph))
     compiled_by = _look_at_compiled(path, model)
     weights = weigh(model.graph)
+    outline = None if path.suffix.lower() == ".ort" else take_outline(model)
     drop_weights(model.graph)
     sound = is_sound(model)
     nodes, unranked = read_nodes(model, infer=sound)
@@ -129,6 +131,7 @@ def _facts(path: Path, model: onnx.ModelProto, digest: str) -> ModelFacts:
         nodes=nodes,
         unranked=unranked,
         skeleton=model.SerializeToString() if sound else b"",
+        outline=outline,
         compiled_by=compiled_by,
         weights=weights,
     )

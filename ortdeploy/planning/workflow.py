@@ -22,7 +22,7 @@ from ortdeploy.manifest.loader import Loaded, LoadOptions, find_manifests, load_
 from ortdeploy.manifest.pages import SUMMARIES
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.providers.catalogue import full_name
-from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, SPEC_RULES, TRIAL_RULES, load_rules
+from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, OPENING_RULES, SPEC_RULES, TRIAL_RULES, load_rules
 from ortdeploy.rules.protocol import check_rules
 
 if TYPE_CHECKING:
@@ -96,7 +96,8 @@ def plan_manifests(
     for spec in validated.specs:
         if host is None:
             break
-        plan, found = _plan_one(spec, host, state_dir, only_job, new_run=new_run, retry=retry)
+        elsewhere = device is not None
+        plan, found = _plan_one(spec, host, state_dir, only_job, new_run=new_run, retry=retry, elsewhere=elsewhere)
         diagnostics += _assumed(found) if device else found
         if plan is not None:
             plans.append(plan)
@@ -186,12 +187,19 @@ def _probe_host(specs: Sequence[Spec]) -> "HostFacts":
 
 
 def _plan_one(
-    spec: Spec, host: "HostFacts", state_dir: str | None, only_job: str | None, *, new_run: bool, retry: bool
+    spec: Spec,
+    host: "HostFacts",
+    state_dir: str | None,
+    only_job: str | None,
+    *,
+    new_run: bool,
+    retry: bool,
+    elsewhere: bool,
 ) -> "tuple[Plan | None, tuple[Diagnostic, ...]]":
     from ortdeploy.planning.make.plan import make_plan  # noqa: PLC0415
 
     stale = _stale_jobs(spec, host, state_dir, only_job) if new_run else frozenset()
-    deployment, diagnostics = _resolve(spec, host, state_dir, stale)
+    deployment, diagnostics = _resolve(spec, host, state_dir, stale, elsewhere=elsewhere)
     return (None if has_errors(diagnostics) else make_plan(deployment, only_job, retry=retry)), diagnostics
 
 
@@ -212,14 +220,19 @@ def _stale_jobs(spec: Spec, host: "HostFacts", state_dir: str | None, only_job: 
 
 
 def _resolve(
-    spec: Spec, host: "HostFacts", state_dir: str | None, stale: Collection[str] = ()
+    spec: Spec, host: "HostFacts", state_dir: str | None, stale: Collection[str] = (), *, elsewhere: bool = False
 ) -> "tuple[Deployment, tuple[Diagnostic, ...]]":
-    """Join a spec with facts, and let the rules object."""
+    """Join a spec with facts, and let the rules object; `elsewhere`: the facts are of another machine."""
     from ortdeploy.deployment.resolve import resolve  # noqa: PLC0415  brings numpy, which validate does not need
+    from ortdeploy.planning.preflight.openings import open_models  # noqa: PLC0415
     from ortdeploy.planning.probe import probe  # noqa: PLC0415
 
-    deployment = resolve(spec, probe(spec, state_folder(spec.folder, state_dir), host, stale))
+    state = state_folder(spec.folder, state_dir)
+    deployment = resolve(spec, probe(spec, state, host, stale))
     diagnostics = check_rules(load_rules(DEPLOYMENT_RULES), deployment, spec)
+    rejected = {one.model for one in diagnostics if one.severity is Severity.ERROR and one.model is not None}
+    deployment = open_models(deployment, rejected, state, elsewhere=elsewhere)
+    diagnostics += check_rules(load_rules(OPENING_RULES), deployment, spec)
     if deployment.jobs and not has_errors(diagnostics):
         from ortdeploy.planning.preflight.batch_sizes import try_batches  # noqa: PLC0415  only what has jobs
         from ortdeploy.planning.preflight.first_rows import look_at_rows  # noqa: PLC0415  only what has jobs

@@ -89,7 +89,6 @@ DEPLOYMENT_RULES: tuple[str, ...] = (
     "unreadable-input",
     "unreadable-labels",
     "unreadable-model",
-    "unsupported-operator",
     "unsupported-tensor",
     "unusable-affinity",
     "unusable-filler",
@@ -98,6 +97,10 @@ DEPLOYMENT_RULES: tuple[str, ...] = (
     "unusable-preset",
     "unwritable-output",
 )
+
+OPENING_RULES = ("refused-model", "unsupported-operator")
+"""Rules over a deployment whose models were opened without their weights; that happens to those of which no other rule
+has found an error."""
 
 TRIAL_RULES = (
     "empty-input",
@@ -111,7 +114,7 @@ TRIAL_RULES = (
 """Rules over a deployment whose jobs were tried without running: their batches by shape inference, their first rows by
 their own loaders. That happens where no other rule has found an error."""
 
-RULES = (*SPEC_RULES, *DEPLOYMENT_RULES, *TRIAL_RULES)
+RULES = (*SPEC_RULES, *DEPLOYMENT_RULES, *OPENING_RULES, *TRIAL_RULES)
 
 
 def load_rule(rule: str) -> RuleModule:

@@ -27,11 +27,15 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One complaint of a rule; `key` points at the key of the place instead of its value."""
+    """One complaint of a rule; `key` points at the key of the place instead of its value.
+
+    `certainty` is the rule's own where the finding says none.
+    """
 
     at: "Path"
     detail: str
     key: bool = False
+    certainty: Certainty | None = None
     model: str | None = None
     job: str | None = None
 
@@ -84,7 +88,7 @@ def diagnose(rule: Rule, finding: Finding, spec: "Spec") -> Diagnostic:
         summary=rule.summary,
         detail=finding.detail,
         span=spec.locate(finding.at, key=finding.key),
-        certainty=rule.certainty,
+        certainty=finding.certainty or rule.certainty,
         model=finding.model,
         job=finding.job,
     )

@@ -2,7 +2,8 @@
 
 Why: ONNX Runtime refuses the session ("Could not find an implementation for …"). Which kernels there are is known
 before: of this machine, or of one that a device file describes. Chains with a provider that compiles are left to the
-recorded assignment, for it decides by itself what it takes.
+recorded assignment, for it decides by itself what it takes. Where a session of the CPU provider was opened while the
+plan was made, that has the last word.
 
 Example: a Cos of float64 on a provider whose only kernel for it takes float32; an operator of a custom domain.
 
@@ -12,11 +13,13 @@ How to fix: export the model with another element type or operator set, or add a
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ortdeploy.deployment.placement_prediction import certainty_with
 from ortdeploy.diagnostics import Certainty
+from ortdeploy.providers.catalogue import CPU
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment.resolved import Deployment
+    from ortdeploy.deployment.resolved import Deployment, ResolvedModel, ResolvedSession
     from ortdeploy.facts.models import NodeFacts
 
 RULE = Rule(id="unsupported-operator", summary="No provider can run a node", certainty=Certainty.MACHINE)
@@ -26,7 +29,7 @@ _SHOWN = 3
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for model in deployment.models:
-        for session in model.usable:
+        for session in (one for one in model.usable if not _is_opened(one, model, deployment)):
             prediction = session.prediction
             if prediction is not None and prediction.impossible:
                 names = ", ".join(provider.name for provider in session.chain)
@@ -37,7 +40,19 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
                     f'Model "{model.spec.name}" has nodes that no provider of {names} can run: {shown}{rest}. '
                     "Export it with another element type or operator set, or add a provider that has the kernel."
                 )
-                yield Finding(at=(*model.spec.at, "path"), detail=detail, model=model.spec.name)
+                yield Finding(
+                    at=(*model.spec.at, "path"),
+                    detail=detail,
+                    model=model.spec.name,
+                    certainty=certainty_with(deployment.facts.runtime.version),
+                )
+
+
+def _is_opened(session: "ResolvedSession", model: "ResolvedModel", deployment: "Deployment") -> bool:
+    """Tell whether ONNX Runtime was seen to make such a session: the optimizer may have made another node of it."""
+    opening = deployment.facts.openings.get(model.spec.name)
+    proven = opening is not None and opening.with_kernels and opening.refusal is None
+    return proven and {provider.name for provider in session.chain} == {CPU}
 
 
 def _node(node: "NodeFacts") -> str:

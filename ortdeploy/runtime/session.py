@@ -153,11 +153,11 @@ def _open(
     """Open a session; a cache names another file than the plan, and has more options."""
     file = str(path or step.path)
     config = {**step.options.get("config", {}), **(more or {}).get("config", {})}
-    options = _session_options({**step.options, **(more or {}), "config": config})
+    options = session_options({**step.options, **(more or {}), "config": config})
     if step.shared_arena is not None:
         _make_shared_arena(tuple(sorted(step.shared_arena.items())))
     if step.extensions:
-        _register_extensions(options)
+        register_extensions(options)
     if any(provider.device is None and provider.name != CPU for provider in candidate.providers):
         preload()  # ONNX Runtime looks for CUDA where the system has it, not where pip has put it
     if CPU not in {provider.name for provider in candidate.providers}:
@@ -221,7 +221,7 @@ def _open_and_keep(step: OpenSession, candidate: PlannedSession, entry: CacheEnt
     return session
 
 
-def _session_options(options: Mapping[str, Any]) -> ort.SessionOptions:
+def session_options(options: Mapping[str, Any]) -> ort.SessionOptions:
     """Turn the manifest's session: into SessionOptions, by the same names."""
     result = ort.SessionOptions()
     result.log_severity_level = _ERRORS_ONLY
@@ -245,7 +245,7 @@ def _session_options(options: Mapping[str, Any]) -> ort.SessionOptions:
     return result
 
 
-def _register_extensions(options: ort.SessionOptions) -> None:
+def register_extensions(options: ort.SessionOptions) -> None:
     """Let a session find the operators of onnxruntime-extensions. Raises OrtdeployError where it is not usable."""
     try:
         from onnxruntime_extensions import get_library_path  # noqa: PLC0415  an extra: few models need it

@@ -11,7 +11,14 @@ from support.specs import make_spec
 from ortdeploy.deployment.resolve import resolve
 from ortdeploy.diagnostics import Diagnostic, has_errors
 from ortdeploy.manifest.document import parse_document
-from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, RULES, SPEC_RULES, TRIAL_RULES, load_rules
+from ortdeploy.rules.catalogue import (
+    DEPLOYMENT_RULES,
+    OPENING_RULES,
+    RULES,
+    SPEC_RULES,
+    TRIAL_RULES,
+    load_rules,
+)
 from ortdeploy.rules.protocol import check_rules
 from ortdeploy.views.text import render_diagnostics
 
@@ -34,7 +41,7 @@ def check(text: str) -> tuple[Diagnostic, ...]:
     if has_errors(found):
         return found
     deployment = resolve(spec, make_facts(spec, header.data["facts"] if header else None))
-    return found + check_rules(load_rules((*DEPLOYMENT_RULES, *TRIAL_RULES)), deployment, spec)
+    return found + check_rules(load_rules((*DEPLOYMENT_RULES, *OPENING_RULES, *TRIAL_RULES)), deployment, spec)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ortdeploy.facts.data import FileFacts, InputFacts, OutputFacts
-from ortdeploy.facts.facts import Facts
+from ortdeploy.facts.facts import Facts, Opening
 from ortdeploy.facts.host import DeviceFacts, MachineFacts, RuntimeFacts
 from ortdeploy.facts.kernel_text import parse_kernels
 from ortdeploy.facts.models import (
@@ -231,6 +231,7 @@ def make_facts(spec: Spec, data: Mapping[str, Any] | None = None) -> Facts:
             (kind, path): Problem(kind="missing", detail=f"There is no {path}. Paths are relative to the manifest.")
             for kind, path in data.get("path_problems", [])
         },
+        openings={name: Opening(**found) for name, found in data.get("openings", {}).items()},
         first_rows={name: first_rows(found) for name, found in data.get("first_rows", {}).items()},
         batch_trials={
             name: BatchTrial(rows=found["rows"], problem="it does not fit", fitting=tuple(found.get("fitting", [])))

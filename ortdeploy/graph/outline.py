@@ -1,0 +1,78 @@
+"""A model as ONNX Runtime sees it before it touches a weight: whole, but for the bytes of its big constants.
+
+Types, attributes, functions and kernels are judged without the weights, so opening an outline proves what opening the
+model would, in milliseconds. Its big constants lie in one external file of nothing but a hole, which ONNX Runtime maps.
+"""
+
+from collections.abc import Iterator
+
+import onnx
+
+from ortdeploy.facts.models import Outline
+
+HOLE = "weights"
+"""The file that an outline names for its big constants; all of them begin at its first byte."""
+
+_BIG = 1024  # bytes of a constant that ONNX Runtime does not need to see
+_BITS = {
+    "BOOL": 8, "FLOAT4E2M1": 4, "INT4": 4, "UINT4": 4, "INT2": 2, "UINT2": 2, "FLOAT16": 16, "BFLOAT16": 16, "INT8": 8,
+    "UINT8": 8, "INT16": 16, "UINT16": 16, "FLOAT": 32, "INT32": 32, "UINT32": 32, "DOUBLE": 64, "INT64": 64,
+    "UINT64": 64, "COMPLEX64": 64, "COMPLEX128": 128, "FLOAT8E4M3FN": 8, "FLOAT8E4M3FNUZ": 8, "FLOAT8E5M2": 8,
+    "FLOAT8E5M2FNUZ": 8, "FLOAT8E8M0": 8,
+}  # fmt: skip
+_BITS_OF = {number: _BITS[name] for name, number in onnx.TensorProto.DataType.items() if name in _BITS}
+
+
+def take_outline(model: onnx.ModelProto) -> Outline | None:
+    """Replace the big constants of a model by places in a hole, and return what is left; None where one has no place.
+
+    Nodes without a name are called by what they make in the outline, so that a refusal can be understood.
+    """
+    largest = 0
+    for tensor in model.graph.initializer:
+        size = _bytes(tensor)
+        external = tensor.data_location == onnx.TensorProto.EXTERNAL
+        if external and size is None:
+            return None
+        if size is not None and (external or size > _BIG):
+            _move(tensor, size)
+            largest = max(largest, size)
+    unnamed = [node for node in _nodes(model) if not node.name]
+    for node in unnamed:
+        made = next((name for name in node.output if name), "nothing")
+        node.name = f"without a name, makes {made}"
+    outline = Outline(model=model.SerializeToString(), largest=largest)
+    for node in unnamed:
+        node.ClearField("name")
+    return outline
+
+
+def _move(tensor: onnx.TensorProto, size: int) -> None:
+    """Make a constant's bytes those of the hole."""
+    moved = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+    moved.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", HOLE), ("offset", "0"), ("length", str(size))):
+        moved.external_data.add(key=key, value=value)
+    tensor.CopyFrom(moved)
+
+
+def _bytes(tensor: onnx.TensorProto) -> int | None:
+    """Return how many bytes a constant's shape needs; None where its type has no fixed size, or a size is none."""
+    bits = _BITS_OF.get(tensor.data_type)
+    if bits is None or any(size < 0 for size in tensor.dims):
+        return None
+    count = 1
+    for size in tensor.dims:
+        count *= size
+    return -(-count * bits // 8)
+
+
+def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Yield every node of the model, of graphs inside nodes and of the model's own functions."""
+    waiting = [*model.graph.node, *(node for function in model.functions for node in function.node)]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
+                waiting += inner.node

@@ -1,0 +1,40 @@
+"""What it catches: a model that ONNX Runtime does not open: types that do not go together, attributes that an operator
+does not have, inputs that are missing, operators that it does not know, nodes without a kernel.
+
+Why: protobuf reads such a file and onnx's own checks let much of it pass; the session is refused when the job begins.
+While the plan is made, ONNX Runtime opens the model without its weights, in a process of its own: what it says there is
+what apply would say. For another machine, and for chains with other providers than the CPU's, it only loads the graph.
+
+Example: an Add of a float16 and a float32 tensor, left behind by a conversion of half of the model.
+
+How to fix: the message names the node; convert or export the model again. A model that runs with a provider only that
+brings operators of its own is not judged.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.diagnostics import Certainty
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.deployment.resolved import Deployment, ResolvedModel
+
+RULE = Rule(id="refused-model", summary="ONNX Runtime refuses the model", certainty=Certainty.MACHINE)
+
+
+def check(deployment: "Deployment") -> Iterator[Finding]:
+    for model in deployment.models:
+        opening = deployment.facts.openings.get(model.spec.name)
+        if opening is None or opening.refusal is None or _is_predicted(model):
+            continue
+        detail = (
+            f'ONNX Runtime does not open model "{model.spec.name}": {opening.refusal}. '
+            "Export or convert the model again."
+        )
+        yield Finding(at=(*model.spec.at, "path"), detail=detail, model=model.spec.name)
+
+
+def _is_predicted(model: "ResolvedModel") -> bool:
+    """Tell whether the nodes without a kernel are known, which unsupported-operator says in more words."""
+    return any(session.prediction is not None and session.prediction.impossible for session in model.usable)
