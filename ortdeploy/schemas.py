@@ -18,6 +18,11 @@ def schema_folder() -> Path:
     return packaged if packaged.is_dir() else _PACKAGE.parent / "schemas"
 
 
+def is_document_file(text: str) -> bool:
+    """Tell whether an option that takes a document names a file of it instead."""
+    return text.endswith(".json")
+
+
 def schema_names() -> tuple[str, ...]:
     """Return the names that `ortdeploy schema` takes."""
     folder = schema_folder()
@@ -45,7 +50,9 @@ def bundled_schema(name: str) -> str:
         inner = json.loads(schema_text(other))
         for key in ("$id", "$schema"):  # those belong to a file of its own
             inner.pop(key)
-        schema["$defs"][other.replace("/", "-")] = inner
+        name = other.replace("/", "-")
+        own = json.dumps(inner).replace('"#/$defs/', f'"#/$defs/{name}/$defs/')
+        schema["$defs"][name] = json.loads(own)
     text = json.dumps(schema, indent=2, ensure_ascii=False)
     pattern = rf'"\$ref": "([^"#/]+)/([^"#]+){re.escape(SUFFIX)}"'
     return re.sub(pattern, r'"$ref": "#/$defs/\1-\2"', text) + "\n"

@@ -1,8 +1,8 @@
 """Which session, run and provider options name files, as the schemas say under `x-path`.
 
 Kinds: `file` and `folder` must be there, `new-file` and `new-folder` are written by ONNX Runtime or the provider,
-`library` is looked up by the provider unless it has a slash; `tokenizer` is a file, `vocabulary` a folder of an
-operation. All are relative to the manifest.
+`library` is looked up by the provider unless it has a slash, `document` is a .json file or else the text itself;
+`tokenizer` is a file, `vocabulary` a folder of an operation. All are relative to the manifest.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 from ortdeploy.manifest.pipelines import FILES, walk
-from ortdeploy.providers.catalogue import Provider, find_provider
+from ortdeploy.providers.catalogue import Provider, find_provider, short_name
 from ortdeploy.providers.options import path_options
 from ortdeploy.schemas import load_schema
 
@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionPath:
-    """A path that an option names: where it is written, the path, and its kind."""
+    """A path that an option names: where it is written, the path, its kind, and the provider whose option it is."""
 
     at: "Path"
     path: str
     kind: str
+    provider: str = ""
 
 
 def find_option_paths(spec: "Spec") -> Iterator[OptionPath]:
@@ -35,7 +36,9 @@ def find_option_paths(spec: "Spec") -> Iterator[OptionPath]:
     yield from operation_paths(spec)
     for entry in (entry for chain in spec.written_chains() for entry in chain):
         for option, kind in path_options(find_provider(entry.name), entry.options).items():
-            yield OptionPath(at=(*entry.at, "options", option), path=entry.options[option], kind=kind)
+            provider = short_name(entry.name)
+            at = (*entry.at, "options", option)
+            yield OptionPath(at=at, path=entry.options[option], kind=kind, provider=provider)
     for model in spec.models:
         for part, options in (("session", model.session), ("run", model.run)):
             for at, kind in _kinds(part).items():

@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator, ValidationError
 from jsonschema.validators import extend
 from referencing import Registry, Resource
+from referencing.jsonschema import DRAFT202012
 
-from ortdeploy.diagnostics import Diagnostic, did_you_mean
+from ortdeploy.diagnostics import Diagnostic, Span, did_you_mean
 from ortdeploy.manifest.document import Document, Path, stage_diagnostic
 from ortdeploy.manifest.pipelines import DIFFUSION, KNOWN_COMPONENTS
-from ortdeploy.schemas import BASE_URI, SUFFIX, load_schema
+from ortdeploy.schemas import BASE_URI, SUFFIX, is_document_file, load_schema
 
 _TYPE_NAMES = {
     "array": "a list",
@@ -36,8 +37,22 @@ def _is_whole(_: Any, value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def _check_content(validator: Any, schema: Any, text: Any, around: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield what is wrong with a JSON document that stands as text in an option; a file's name is none."""
+    if not isinstance(text, str) or around.get("contentMediaType") != "application/json" or is_document_file(text):
+        return
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        yield ValidationError(f"is not JSON ({error})", validator="contentMediaType")
+        return
+    yield from validator.descend(document, schema)
+
+
 _Validator: type[Draft202012Validator] = extend(  # type: ignore[no-untyped-call]
-    Draft202012Validator, type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_whole)
+    Draft202012Validator,
+    validators={"contentSchema": _check_content},
+    type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_whole),
 )
 
 
@@ -57,9 +72,24 @@ def _registry() -> Registry[Any]:
 
 
 def _retrieve(uri: str) -> Resource[Any]:
-    """Read a schema that another refers to, when it is needed: a provider's options."""
+    """Read a schema that another refers to, when it is needed: a provider's options.
+
+    Without its `$schema`, for which jsonschema would take a validator of its own that does not know our keywords.
+    """
     name = uri.removeprefix(BASE_URI).removesuffix(SUFFIX)
-    return Resource.from_contents(load_schema(name))
+    contents = {key: value for key, value in load_schema(name).items() if key != "$schema"}
+    return Resource.from_contents(contents, default_specification=DRAFT202012)
+
+
+def check_option_document(provider: str, option: str, text: str) -> tuple[str, ...]:
+    """Return what is wrong with the JSON document that an option of a provider names as a file."""
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return (f"It is not JSON ({error}).",)
+    top = Span(path="", line=1, column=1)
+    document = Document(path="", data={option: content}, spans={(): top}, keys={}, words={})
+    return tuple(one.detail for one in check_document(document, f"providers/{provider}"))
 
 
 def check_document(document: Document, schema: str = "deployment") -> tuple[Diagnostic, ...]:
@@ -120,7 +150,8 @@ def _diagnose(error: Any, document: Document) -> Iterator[Diagnostic]:
     elif error.validator in {"type", "anyOf"} or (error.validator == "const" and at in document.words):
         yield stage_diagnostic("wrong-type", _wrong_type(error, at, document), document.locate(at))
     else:
-        detail = f"{_name(at)} {_restriction(error)}"
+        not_json = error.validator == "contentMediaType"  # whose words are our own
+        detail = f"{_name(at)} {error.message if not_json else _restriction(error)}"
         yield stage_diagnostic("value-not-allowed", detail if detail[-1] in ".?" else f"{detail}.", document.locate(at))
 
 

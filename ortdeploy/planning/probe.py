@@ -19,6 +19,7 @@ from ortdeploy.files.names import is_file, is_folder, is_there
 from ortdeploy.graph.model import read_model
 from ortdeploy.ledger.ledger import Merge, OutputRecord, find_damage, output_key, read_ledger
 from ortdeploy.manifest.option_paths import OptionPath, find_option_paths, operation_paths
+from ortdeploy.manifest.schema_check import check_option_document
 from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.operations import tokenize
 from ortdeploy.operations.tokenize_clip import ClipTokenizer
@@ -151,6 +152,10 @@ def _content_problem(path: Path, option: OptionPath) -> Problem | None:
             ClipTokenizer(path)
         elif option.kind == "tokenizer" and importlib.util.find_spec(tokenize.PACKAGE.module):
             tokenize.read(str(path))
+        elif option.kind == "document":
+            wrong = check_option_document(option.provider, str(option.at[-1]), path.read_text(encoding="utf-8"))
+            if wrong:
+                return Problem(kind="content", detail=f"{option.path} cannot be used: {' '.join(wrong)}")
     except (OSError, ValueError) as error:
         return Problem(kind="content", detail=f"{option.path} cannot be used: {error}.")
     return None

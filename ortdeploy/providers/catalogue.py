@@ -148,20 +148,50 @@ PROVIDERS: tuple[Provider, ...] = (
 
 CPU = "CPUExecutionProvider"
 
-_BY_NAME = {spelling: provider for provider in PROVIDERS for spelling in (provider.name, provider.short)}
-_BY_NAME["DirectML"] = _BY_NAME["Dml"]
-_BY_NAME["TensorRT"] = _BY_NAME["Tensorrt"]
+_OTHER_NAMES = {
+    "Dml": ("DirectML",),
+    "Dnnl": ("MKLDNN", "oneDNN"),
+    "Js": ("JSEP",),
+    "NvTensorRTRTX": ("NvTRTRTX", "TensorRTRTX", "TRTRTX"),
+    "Tensorrt": ("TRT",),
+    "VitisAI": ("Vitis",),
+}
+"""What providers are called elsewhere, beside their own names."""
+
+
+def _folded(name: str) -> str:
+    """Return a name without what people write differently: case, dashes, and ExecutionProvider or EP at its end."""
+    folded = "".join(sign for sign in name.casefold() if sign not in " -_")
+    for suffix in (SUFFIX.casefold(), "ep"):
+        if folded.endswith(suffix) and folded != suffix:
+            return folded.removesuffix(suffix)
+    return folded
+
+
+_BY_NAME = {
+    _folded(spelling): provider
+    for provider in PROVIDERS
+    for spelling in (provider.name, *_OTHER_NAMES.get(provider.short, ()))
+}
 
 
 def find_provider(name: str) -> Provider | None:
-    """Return the provider of a short or full name, spelt exactly."""
-    return _BY_NAME.get(name)
+    """Return the provider of a name as people write it: short or full, in any case, or a common other name.
+
+    `schemas/deployment.schema.json` knows the same spellings by a pattern for each.
+    """
+    return _BY_NAME.get(_folded(name))
 
 
-def removed_provider(name: str) -> Provider | None:
-    """Return the provider that ONNX Runtime once had under a name, in whatever case it is spelt."""
-    short = name.removesuffix("ExecutionProvider").casefold()
-    return next((one for one in PROVIDERS if one.removed_in is not None and one.short.casefold() == short), None)
+def other_names(provider: Provider) -> tuple[str, ...]:
+    """Return what a provider is called elsewhere."""
+    return _OTHER_NAMES.get(provider.short, ())
+
+
+def short_name(name: str) -> str:
+    """Return the short name of a provider as users write it, an unknown name as it is."""
+    provider = find_provider(name)
+    return provider.short if provider else name
 
 
 def full_name(name: str) -> str:
@@ -177,7 +207,8 @@ def provider_spellings() -> tuple[str, ...]:
 
 def render_page(provider: Provider) -> str:
     """Return the page that `ortdeploy explain` prints."""
-    lines = [provider.name, f"  Written {provider.short} or {provider.name}."]
+    names = ", ".join((provider.short, *other_names(provider)))
+    lines = [provider.name, f"  Written {names} or {provider.name}, in any case."]
     if provider.removed_in:
         lines.append(f"  Removed from ONNX Runtime in {provider.removed_in}.")
         lines.append(f"  Use {provider.instead} instead." if provider.instead else "  Nothing replaces it.")

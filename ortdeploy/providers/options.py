@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ortdeploy.providers.catalogue import Provider
-from ortdeploy.schemas import load_schema
+from ortdeploy.schemas import is_document_file, load_schema
 from ortdeploy.units import parse_size
 
 _BOOLEANS = {"1/0": ("1", "0"), "true/false": ("true", "false"), "True/False": ("True", "False")}
@@ -41,9 +41,16 @@ def _text(value: Any, facts: Mapping[str, Any], yes: str, no: str) -> str:
 
 
 def path_options(provider: Provider | None, options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the kind of each given option that names a file: file, folder, new-file, new-folder or library."""
+    """Return the kind of each given option that names a file: file, folder, new-file, new-folder, library, document.
+
+    A library may be found by its name alone, and a document may be the text itself.
+    """
     kinds = {key: option_facts(provider, key).get("x-path") for key in options if isinstance(options[key], str)}
-    return {key: kind for key, kind in kinds.items() if kind and not (kind == "library" and "/" not in options[key])}
+    return {key: kind for key, kind in kinds.items() if kind and _names_file(kind, options[key])}
+
+
+def _names_file(kind: str, text: str) -> bool:
+    return not (kind == "library" and "/" not in text) and (kind != "document" or is_document_file(text))
 
 
 def render_options(provider: Provider) -> str:

@@ -47,5 +47,8 @@ def _advice(provider: Provider | None, problem: str | None) -> str:
         return f"{problem} List"
     if provider is None:
         return "List"
-    plugin = f" or, as a plugin, with {provider.plugin.package}" if provider.plugin else ""
-    return f"{provider.name} comes with {provider.package}{plugin}; list"
+    if provider.plugin is None:
+        return f"{provider.name} comes with {provider.package}; list"
+    if provider.plugin.package == provider.package:
+        return f"{provider.name} comes as a plugin beside onnxruntime, with {provider.package}; list"
+    return f"{provider.name} comes with {provider.package} or, as a plugin, with {provider.plugin.package}; list"

@@ -1,11 +1,11 @@
 """What it catches: a provider name that ONNX Runtime does not know, or that it no longer has.
 
-Why: ONNX Runtime's Python wrapper prints "Unknown Provider Type", retries on the CPU and goes on. Names are exact:
-case counts.
+Why: ONNX Runtime's Python wrapper prints "Unknown Provider Type", retries on the CPU and goes on; its names are exact.
+Here a name may be short or full, in any case, or what the provider is commonly called: cuda, DirectML, TRT.
 
 Example:
 
-    providers: [cuda, CPU]
+    providers: [cudda, CPU]
 
 How to fix: use the name that the message offers; `ortdeploy explain NAME` prints a provider's page.
 """
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import did_you_mean
-from ortdeploy.providers.catalogue import Provider, find_provider, provider_spellings, removed_provider
+from ortdeploy.providers.catalogue import Provider, find_provider, provider_spellings
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ RULE = Rule(id="unknown-provider", summary="Provider is not known")
 def check(spec: "Spec") -> Iterator[Finding]:
     for chain in spec.written_chains():
         for entry in chain:
-            provider = find_provider(entry.name) or removed_provider(entry.name)
+            provider = find_provider(entry.name)
             if provider is None and entry.library is not None:
                 continue  # a library may carry any provider
             if provider is None:

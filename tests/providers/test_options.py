@@ -1,16 +1,19 @@
 """The provider catalogue, its schemas and the manifest's schema agree; values become the text that providers parse."""
 
 import json
+import re
 from typing import Any
 
 import pytest
 from conftest import Cli
+from hypothesis import given
+from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from ortdeploy.diagnostics import Diagnostic
 from ortdeploy.manifest.document import parse_document
 from ortdeploy.manifest.schema_check import check_document
-from ortdeploy.providers.catalogue import PROVIDERS, Provider, find_provider
+from ortdeploy.providers.catalogue import PROVIDERS, Provider, find_provider, other_names
 from ortdeploy.providers.options import options_schema, serialise
 from ortdeploy.schemas import bundled_schema, schema_names, schema_text
 
@@ -46,15 +49,28 @@ def test_every_option_says_what_it_is_since_when_and_who_says_so(one: Provider) 
             Draft202012Validator(facts).validate(facts["default"])
 
 
+def spelt(name: str) -> list[str]:
+    """A name as people write it."""
+    return [name, name.upper(), name.lower(), "-".join(name), name.replace("RT", "_rt"), f"{name} ", f" {name}"]
+
+
+@given(st.text(alphabet="CUDAcudaEPepQNNqn-_ TRTxRocm.", max_size=12))
+def test_a_spelling_is_of_a_provider_for_the_schema_where_it_is_for_the_catalogue(name: str) -> None:
+    branches = json.loads(schema_text("deployment"))["$defs"]["providerEntry"]["anyOf"][1]["allOf"]
+    found = [b for b in branches if re.search(b["if"]["properties"]["provider"]["pattern"], name)]
+    known = find_provider(name)
+    assert len(found) == (known is not None and known.removed_in is None)
+
+
 def test_the_manifests_schema_refers_to_the_options_of_every_living_provider() -> None:
     branches = json.loads(schema_text("deployment"))["$defs"]["providerEntry"]["anyOf"][1]["allOf"]
     for one in PROVIDERS:
-        found = [b for b in branches if one.name in b["if"]["properties"]["provider"]["enum"]]
-        assert len(found) == (0 if one.removed_in else 1), one.name
+        spellings = [spelling for name in (one.name, one.short, *other_names(one)) for spelling in spelt(name)]
+        assert {find_provider(spelling) for spelling in spellings} == {one}
+        for spelling in spellings:
+            found = [b for b in branches if re.search(b["if"]["properties"]["provider"]["pattern"], spelling)]
+            assert len(found) == (0 if one.removed_in else 1), spelling
         for branch in found:
-            names = branch["if"]["properties"]["provider"]["enum"]
-            assert one.short in names
-            assert {find_provider(name) for name in names} == {one}
             assert branch["then"]["properties"]["options"]["$ref"] == f"providers/{one.short}.schema.json"
 
 
@@ -103,6 +119,48 @@ def problems(entry: str) -> list[Diagnostic]:
         ("{provider: QNN, options: {htp_performance_mode: turbo}}", "value-not-allowed", "allowed are burst"),
         ("{provider: OpenVINO, options: {num_of_thread: 2}}", "unknown-key", 'Did you mean "num_of_threads"?'),
         ("{provider: TensorRT, options: {trt_fp16_enable: 1}}", "wrong-type", "true or false"),
+        ("{provider: tensorrt, options: {trt_fp16_enable: 1}}", "wrong-type", "true or false"),
+        ("{provider: openvino, options: {num_of_thread: 2}}", "unknown-key", 'Did you mean "num_of_threads"?'),
+        (
+            "{provider: OpenVINO, options: {load_config: {CPU: {PERFORMANCE_HNT: LATENCY}}}}",
+            "unknown-key",
+            '"PERFORMANCE_HINT"?',
+        ),
+        (
+            "{provider: OpenVINO, options: {load_config: {CPU: {PERFORMANCE_HINT: FAST}}}}",
+            "value-not-allowed",
+            "allowed are LATENCY, THROUGHPUT, CUMULATIVE_THROUGHPUT",
+        ),
+        (
+            "{provider: OpenVINO, options: {load_config: {CPU: {NUM_STREAMS: many}}}}",
+            "value-not-allowed",
+            "AUTO or NUMA",
+        ),
+        (
+            "{provider: OpenVINO, options: {load_config: {CPU: {PERF_COUNT: nope}}}}",
+            "value-not-allowed",
+            "allowed are true, false",
+        ),
+        ("{provider: OpenVINO, options: {load_config: {CPU: 1}}}", "wrong-type", "load_config.CPU must be a mapping"),
+        ("{provider: OpenVINO, options: {load_config: {GPUU: {}}}}", "unknown-key", 'Did you mean "GPU"?'),
+        (
+            "{provider: OpenVINO, options: {load_config: {GPU.1: {PERFORMANCE_HNT: LATENCY}}}}",
+            "unknown-key",
+            '"PERFORMANCE_HINT"?',
+        ),
+        (
+            """{provider: OpenVINO, options: {load_config: '{"CPU": {"PERFORMANCE_HNT": "LATENCY"}}'}}""",
+            "unknown-key",
+            '"PERFORMANCE_HINT"?',
+        ),
+        ("""{provider: OpenVINO, options: {load_config: '{"CPU": '}}""", "value-not-allowed", "is not JSON"),
+        ("""{provider: OpenVINO, options: {load_config: '[1]'}}""", "wrong-type", "must be a mapping"),
+        (
+            "{provider: TensorRT, options: {trt_profile_min_shapes: 'image:1,3,8'}}",
+            "value-not-allowed",
+            "image:1x3x224x224",
+        ),
+        ("{provider: QNN, options: {op_packages: 'Relu=lib.so'}}", "value-not-allowed", "Relu:libMyOps.so"),
         ("{provider: CPU, options: {nonsense: 1}}", "unknown-key", "nonsense"),
         ("{provider: Dml, options: {device_id: -1}}", "value-not-allowed", "at least 0"),
     ],
@@ -121,6 +179,12 @@ def test_a_wrong_option_is_refused_with_its_place(entry: str, rule: str, words: 
         "{provider: CUDA, options: {gpu_mem_limit: 2GiB, arena_extend_strategy: kSameAsRequested, device_id: 0}}",
         "{provider: QNN, options: {backend_type: htp, vtcm_mb: 8, htp_arch: 73, soc_model: 43}}",
         "{provider: OpenVINO, device: NPU, options: {load_config: {NPU: {NPU_COMPILATION_MODE: x}}}}",
+        "{provider: OpenVINO, options: {load_config: {CPU: {NUM_STREAMS: 2, INFERENCE_NUM_THREADS: '4', PERF_COUNT: true}}}}",
+        "{provider: OpenVINO, options: {load_config: {CPU: {CPU_RUNTIME_CACHE_CAPACITY: 0}, GPU.0: {GPU_QUEUE_PRIORITY: LOW}}}}",
+        """{provider: OpenVINO, options: {load_config: '{"AUTO": {"PERFORMANCE_HINT": "THROUGHPUT"}}'}}""",
+        "{provider: OpenVINO, options: {load_config: ov.json}}",
+        "{provider: TensorRT, options: {trt_profile_min_shapes: 'a:0:1x3,mask:1'}}",
+        "{provider: QNN, options: {op_packages: 'Relu:lib.so:Symbol:HTP,Add:C:/x.dll:Symbol'}}",
         "{provider: VitisAI, options: {config_file: vaip.json, anything: 1}}",
         "{provider: NoSuchProvider, options: {anything: 1}}",
         "CUDA",

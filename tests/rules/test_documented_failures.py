@@ -48,8 +48,8 @@ Case = tuple[str, str, dict[str, Any], str, str, dict[str, Any]]
 CASES: list[Case] = [
     # number, wrong model, facts, what is said, right model, facts
     ("F01", "providers: [CUDA]", CPU_ONLY, "unavailable-provider", "providers: [CPU]", CPU_ONLY),
-    ("F02", "providers: [cuda]", HERE, "unknown-provider", "providers: [CUDA, CPU]", HERE),
-    ("F02", "providers: [CUDAExecutionprovider]", HERE, "unknown-provider", "providers: [CUDAExecutionProvider]", HERE),
+    ("F02", "providers: [cudda]", HERE, "unknown-provider", "providers: [CUDA, CPU]", HERE),
+    ("F02", "providers: [CUDAExecutionProvder]", HERE, "unknown-provider", "providers: [CUDAExecutionProvider]", HERE),
     (
         "F03",
         "providers: [CUDA]",
