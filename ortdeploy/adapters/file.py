@@ -14,6 +14,7 @@ from typing import Any
 
 from ortdeploy.facts.models import AdapterFacts, ParameterFacts
 from ortdeploy.facts.problems import Problem, unnameable, unreadable
+from ortdeploy.files.content import HEAD, recognise
 from ortdeploy.tensors.elements import numpy_dtype
 from ortdeploy.tensors.types import ELEMENT_NUMBERS
 
@@ -57,15 +58,20 @@ def _look_at_file(path: Path, shown: str) -> Problem | None:
         detail = f"{shown} is a PEFT folder. {_CONVERT}." if peft else f"{shown} is a folder. Name the file in it."
         return Problem(kind="folder", detail=detail)
     with path.open("rb") as file:
-        head = file.read(64)
+        head = file.read(HEAD)
     if head[4:8] == _MAGIC:
         return None
+    content = recognise(head)
+    if not head:
+        return Problem(kind="empty", detail=f"{shown} is empty. Bring the whole file.")
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < path.stat().st_size:
         what = f"in safetensors format. {_CONVERT}"
     elif head[:4] == b"PK\x03\x04":
         what = f"a .npz archive or a PyTorch checkpoint. {_CONVERT}, from .npz or safetensors"
-    elif head.startswith(b"version https://git-lfs"):
-        what = "a Git-LFS pointer, not the adapter. Run git lfs pull"
+    elif content is not None:
+        what = f"{content.what}, not the adapter. {content.advice.removesuffix('.')}"
+    elif path.suffix.lower() == ".onnx":
+        what = "a model by its name, not an ONNX Runtime adapter file. Bring the .onnx_adapter file"
     else:
         what = "not an ONNX Runtime adapter file. Bring the .onnx_adapter file"
     return Problem(kind="not-an-adapter", detail=f"{shown} is {what}.")

@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from ortdeploy.facts.models import ModelFacts, ValueFacts
 from ortdeploy.facts.problems import Problem, unnameable, unreadable
+from ortdeploy.files.content import HEAD, ORT_MODEL, POINTER, recognise
 from ortdeploy.files.digests import file_digest
 from ortdeploy.files.names import is_file, is_folder
 from ortdeploy.graph.activations import weigh
@@ -35,22 +36,28 @@ _KINDS = {
     "optional_type": "optional",
     "sparse_tensor_type": "sparse",
 }
-_LFS_MAGIC = b"version https://git-lfs.github.com/spec/"
 _IMAGE_RANK = 4
 _NO_NAMES = {"None", "unk", "unknown"}  # written by exporters for every dimension they do not know: no one number
 _MIN_IR_WITH_DEFAULTS = 4  # below it, an initializer in the inputs is a constant that ONNX Runtime refuses to be fed
 
 
-def read_model(path: Path, shown: str, digest_of: Callable[[Path], str] = file_digest) -> ModelFacts:
-    """Read a model file; whatever keeps it from being used becomes the facts' problem. `shown` is its name in text."""
-    problem = unnameable(str(path), shown) or _look_at_file(path, shown)
+def read_model(
+    path: Path, shown: str, digest_of: Callable[[Path], str] = file_digest, load_format: str | None = None
+) -> ModelFacts:
+    """Read a model file; whatever keeps it from being used becomes the facts' problem. `shown` is its name in text.
+
+    `load_format` is session.load_model_format of its session: ORT, or None where the suffix tells.
+    """
+    taken_for_ort = load_format == "ORT" or path.suffix.lower() == ".ort"
+    problem = unnameable(str(path), shown) or _look_at_file(path, shown, taken_for_ort=taken_for_ort)
     if problem is not None:
         return ModelFacts(path=str(path), problem=problem)
     try:
         model, external = _load(path)
-        problem = _look_at_model(model, shown)
+        problem = _look_at_model(model, shown) or _look_at_name(path, shown, load_format)
         if problem is None:
-            return _facts(path, model, _digest(path, external, digest_of))
+            digest = _digest(path, external, digest_of)
+            return _facts(path, model, digest, in_ort_format=taken_for_ort)
     except OrtFormatError as error:
         detail = f"{shown} is in ORT format and is cut off or damaged ({error}). Bring the whole file."
         problem = Problem(kind="not-ort", detail=detail)
@@ -72,23 +79,39 @@ def _load(path: Path) -> tuple[onnx.ModelProto, Mapping[str, Path]]:
     return model, external_files(path, model.graph)
 
 
-def _look_at_file(path: Path, shown: str) -> Problem | None:
+def _look_at_file(path: Path, shown: str, *, taken_for_ort: bool) -> Problem | None:
     """Recognise from name, size and first bytes what cannot be a model."""
     if is_folder(path):
         return Problem(kind="folder", detail=f"{shown} is a folder. Name the .onnx file in it.")
     try:
         with path.open("rb") as file:
-            head = file.read(256)
+            head = file.read(HEAD)
     except OSError as error:
         return unreadable(shown, error)
     if not head:
         return Problem(kind="empty", detail=f"{shown} is empty. Bring the whole file.")
-    if head.startswith(_LFS_MAGIC):
-        return Problem(kind="lfs-pointer", detail=f"{shown} is a Git-LFS pointer, not the model. Run git lfs pull.")
-    if head[4:8] == ORT_MAGIC and path.suffix.lower() != ".ort":
+    content = recognise(head)
+    if content == ORT_MODEL:
         detail = f"{shown} is in ORT format, which ONNX Runtime knows by the suffix. Rename it to end in .ort."
-        return Problem(kind="ort-format", detail=detail)
+        return None if taken_for_ort else Problem(kind="ort-format", detail=detail)
+    if content is not None:
+        kind = "lfs-pointer" if content == POINTER else "not-onnx"
+        return Problem(kind=kind, detail=f"{shown} is {content.what}, not the model. {content.advice}")
     return None
+
+
+def _look_at_name(path: Path, shown: str, load_format: str | None) -> Problem | None:
+    """Refuse an ONNX model that ONNX Runtime is told to take for one in ORT format, by its suffix or by the session."""
+    with path.open("rb") as file:
+        if file.read(8)[4:] == ORT_MAGIC:
+            return None
+    if load_format == "ORT":
+        detail = f"{shown} is an ONNX model, and session.load_model_format says ORT. Leave that out."
+    elif path.suffix.lower() == ".ort":
+        detail = f"{shown} is an ONNX model; ONNX Runtime takes what ends in .ort for ORT format. Name it .onnx."
+    else:
+        return None
+    return Problem(kind="ort-format", detail=detail)
 
 
 def _look_at_model(model: onnx.ModelProto, shown: str) -> Problem | None:
@@ -102,7 +125,7 @@ def _look_at_model(model: onnx.ModelProto, shown: str) -> Problem | None:
     return None
 
 
-def _facts(path: Path, model: onnx.ModelProto, digest: str) -> ModelFacts:
+def _facts(path: Path, model: onnx.ModelProto, digest: str, *, in_ort_format: bool) -> ModelFacts:
     constants = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
     takes_defaults = model.ir_version >= _MIN_IR_WITH_DEFAULTS
     written = {value.name: value for value in model.graph.input}  # Olive lists the inputs of adapters twice
@@ -116,7 +139,7 @@ def _facts(path: Path, model: onnx.ModelProto, digest: str) -> ModelFacts:
     inputs = tuple(_told_by_nodes(inputs, model.graph))
     compiled_by = _look_at_compiled(path, model)
     weights = weigh(model.graph)
-    outline = None if path.suffix.lower() == ".ort" else take_outline(model)
+    outline = None if in_ort_format else take_outline(model)
     drop_weights(model.graph)
     sound = is_sound(model)
     nodes, unranked = read_nodes(model, infer=sound)

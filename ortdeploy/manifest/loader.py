@@ -55,14 +55,21 @@ def find_manifests(paths: Sequence[str]) -> tuple[tuple[str, ...], tuple[Diagnos
     return tuple(dict.fromkeys(files)), tuple(problems)
 
 
-def load_manifest(path: str, options: LoadOptions) -> Loaded:
-    """Load one file: every problem of its text and shape, and its spec unless one of them is an error."""
+def load_manifest(path: str, options: LoadOptions, *, devices: bool = False) -> Loaded:
+    """Load one file: every problem of its text and shape, and its spec unless one of them is an error.
+
+    `devices`: a device file is held against its own schema; else it is one problem, for it deploys nothing.
+    """
     raw, problem = _read(path)
     if raw is None:
         return Loaded(path=path, spec=None, variants=(), diagnostics=(problem,) if problem else ())
     document, diagnostics = parse_document(raw, path)
     if document is None:
         return Loaded(path=path, spec=None, variants=(), diagnostics=diagnostics)
+    if is_device_file(document):
+        detail = f"{path} describes a device and deploys nothing. Plan for it with --device {path}."
+        problems = check_document(document, "device") if devices else (_unreadable(detail, path),)
+        return Loaded(path=path, spec=None, variants=(), diagnostics=(*diagnostics, *problems))
     overlays, found = _read_overlays(options.overlays)
     diagnostics += found
     if has_errors(found):
@@ -79,6 +86,23 @@ def load_manifest(path: str, options: LoadOptions) -> Loaded:
     if has_errors(diagnostics):
         spec, variants = None, []
     return Loaded(path=path, spec=spec, variants=tuple(variants), diagnostics=tuple(dict.fromkeys(diagnostics)))
+
+
+def is_device_file(document: Document) -> bool:
+    """Tell whether a document is a device file: it says so by the version of its own format."""
+    return isinstance(document.data, dict) and "device_version" in document.data and "version" not in document.data
+
+
+def find_unchecked(paths: Sequence[str]) -> tuple[str, ...]:
+    """Return the folders inside of given folders that hold YAML files, which a folder does not stand for."""
+    folders = {
+        str(child)
+        for text in paths
+        if is_folder(text)
+        for child in Path(text).iterdir()
+        if child.is_dir() and any(one.suffix in SUFFIXES and one.is_file() for one in child.iterdir())
+    }
+    return tuple(sorted(folders - {str(Path(text)) for text in paths}))
 
 
 def _read_overlays(paths: Sequence[str]) -> tuple[list[tuple[bytes, Document]], tuple[Diagnostic, ...]]:

@@ -39,7 +39,7 @@ def probe_digests(spec: Spec) -> tuple[tuple[Digested, ...], tuple[Diagnostic, .
     for model in spec.models:
         if model.at[0] != "models":  # a component's file is pinned with its preset's folder
             continue
-        facts = _probe_model(_full(spec, model.path), model.path, roots, DigestCache(None))
+        facts = _probe_model(spec, model, roots, DigestCache(None))
         files += _digested(model.name, model.path, model.sha256, facts.sha256, model.at)
         problems += _unusable(spec, (*model.at, "path"), "unreadable-model", facts.problem)
     for adapter in spec.adapters:
@@ -56,11 +56,7 @@ def probe_digests(spec: Spec) -> tuple[tuple[Digested, ...], tuple[Diagnostic, .
 def _probe_preset(spec: Spec, preset: PresetSpec, roots: tuple[str, ...]) -> DiffusionFacts:
     digests = DigestCache(None)
     names = set(preset.parts.values())
-    parts = {
-        one.name: _probe_model(_full(spec, one.path), one.path, roots, digests)
-        for one in spec.models
-        if one.name in names
-    }
+    parts = {one.name: _probe_model(spec, one, roots, digests) for one in spec.models if one.name in names}
     adapters = {one.name: _probe_adapter(_full(spec, one.path), one.path, roots, digests) for one in spec.adapters}
     return read_diffusion(Path(spec.folder), preset, parts, adapters)
 

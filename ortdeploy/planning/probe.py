@@ -20,7 +20,7 @@ from ortdeploy.graph.model import read_model
 from ortdeploy.ledger.ledger import Merge, OutputRecord, find_damage, output_key, read_ledger
 from ortdeploy.manifest.option_paths import OptionPath, find_option_paths, operation_paths
 from ortdeploy.manifest.schema_check import check_option_document
-from ortdeploy.manifest.spec import JobSpec, Spec
+from ortdeploy.manifest.spec import JobSpec, ModelSpec, Spec
 from ortdeploy.operations import tokenize
 from ortdeploy.operations.tokenize_clip import ClipTokenizer
 from ortdeploy.presets.stable_diffusion import read_diffusion
@@ -29,10 +29,14 @@ from ortdeploy.sources.catalogue import probe_input
 from ortdeploy.sources.files import outside
 
 
-def _probe_model(path: Path, shown: str, roots: tuple[str, ...], digests: DigestCache) -> ModelFacts:
+def _probe_model(spec: Spec, model: ModelSpec, roots: tuple[str, ...], digests: DigestCache) -> ModelFacts:
     """Read a model file, unless it is a link out of the tree."""
-    problem = _stray(path, shown, roots)
-    return ModelFacts(path=str(path), problem=problem) if problem else read_model(path, shown, digests.digest)
+    path = _full(spec, model.path)
+    problem = _stray(path, model.path, roots)
+    if problem is not None:
+        return ModelFacts(path=str(path), problem=problem)
+    load_format = model.session.get("config", {}).get("session.load_model_format")
+    return read_model(path, model.path, digests.digest, load_format)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +56,7 @@ def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] =
     roots = (spec.folder, *spec.roots)
     before = {job.name: _look_back(_full(spec, job.output.path), state_dir) for job in spec.jobs}
     digests = DigestCache(state_dir)
-    models = {model.name: _probe_model(_full(spec, model.path), model.path, roots, digests) for model in spec.models}
+    models = {model.name: _probe_model(spec, model, roots, digests) for model in spec.models}
     adapters = {
         adapter.name: _probe_adapter(_full(spec, adapter.path), adapter.path, roots, digests)
         for adapter in spec.adapters

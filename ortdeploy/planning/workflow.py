@@ -49,12 +49,12 @@ class Planned:
     diagnostics: tuple[Diagnostic, ...]
 
 
-def validate(paths: Sequence[str], options: LoadOptions) -> Validated:
-    """Check texts, shapes, names and the rules that need no machine."""
+def validate(paths: Sequence[str], options: LoadOptions, *, devices: bool = False) -> Validated:
+    """Check texts, shapes, names and the rules that need no machine; `devices`: device files may be among the paths."""
     files, diagnostics = find_manifests(paths)
     specs: list[Spec] = []
     for path in files:
-        loaded = load_manifest(path, options)
+        loaded = load_manifest(path, options, devices=devices)
         found = loaded.diagnostics + _check_specs(loaded)
         diagnostics += found
         if loaded.spec is not None and not has_errors(found):

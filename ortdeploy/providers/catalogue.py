@@ -11,10 +11,14 @@ SUFFIX = "ExecutionProvider"
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """A package that carries a provider as a plugin: what to import, and what to install."""
+    """A package that carries a provider as a plugin: what to import, and what to install.
+
+    `hardware`: whose devices it takes alone, where it says nothing of others.
+    """
 
     module: str
     package: str
+    hardware: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +33,8 @@ class Provider:
     `sessions_per_device` bounds how many share its device; `concurrent_runs` is False where a session must not, or does
     not, run several batches at once. `oldest_opset` is the first operator set of ai.onnx whose
     layout ONNX Runtime can turn into the provider's own (layout_transformation.cc); of older graphs it gets no node.
+    `shares_cpu_memory_on` is the device on which it allocates a part of the CPU's memory that `mistakes_shared_memory`
+    providers take for their own (tests/runtime/test_incompatible_pairs.py).
     """
 
     name: str
@@ -45,6 +51,8 @@ class Provider:
     concurrent_runs: bool = True
     needs_ranks: bool = False
     oldest_opset: int = 1
+    shares_cpu_memory_on: str | None = None
+    mistakes_shared_memory: bool = False
 
     @property
     def short(self) -> str:
@@ -92,7 +100,8 @@ PROVIDERS: tuple[Provider, ...] = (
         compiles=True,
         needs_ranks=True,
         writes_context=True,
-        plugin=Plugin("onnxruntime_ep_openvino", "onnxruntime-ep-openvino"),
+        plugin=Plugin("onnxruntime_ep_openvino", "onnxruntime-ep-openvino", hardware="Intel"),
+        shares_cpu_memory_on="CPU",
     ),
     Provider(
         name="QNNExecutionProvider",
@@ -101,6 +110,7 @@ PROVIDERS: tuple[Provider, ...] = (
         writes_context=True,
         static_shapes=True,
         plugin=Plugin("onnxruntime_qnn", "onnxruntime-qnn"),
+        mistakes_shared_memory=True,
     ),
     Provider(name="ROCMExecutionProvider", package="none", removed_in="1.23", instead="MIGraphX"),
     Provider(name="RknpuExecutionProvider", package="a source build with --use_rknpu", compiles=True),
@@ -130,6 +140,7 @@ PROVIDERS: tuple[Provider, ...] = (
         oldest_opset=7,
         concurrent_runs=False,
         plugin=Plugin("onnxruntime_ep_webgpu", "onnxruntime-ep-webgpu"),
+        mistakes_shared_memory=True,
     ),
     Provider(
         name="WebNNExecutionProvider",

@@ -49,6 +49,10 @@ def read_shape_options(provider: Provider, options: Mapping[str, Any]) -> ShapeO
     names = [pattern.format(end) for end in ("min", "opt", "max")] if pattern else []
     if names and all(name in options for name in names):
         return _read_profiles(names, [str(options[name]) for name in names])
+    given = [name for name in names if name in options]
+    if given and (absent := [name for name in names if name not in options]):
+        wrong = f"{' and '.join(absent)} must be given with it; TensorRT drops an incomplete set."
+        return ShapeOptions(problems=((given[0], wrong),))
     return ShapeOptions()
 
 

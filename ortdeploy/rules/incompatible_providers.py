@@ -1,5 +1,6 @@
 """What it catches: providers in one chain that cannot share a session: two whose tensors live in different device
-memories, DirectML with OpenVINO on another device than the CPU, TensorRT with TensorRT-RTX.
+memories, DirectML with OpenVINO on another device than the CPU, TensorRT with TensorRT-RTX, OpenVINO's device CPU with
+QNN or WebGPU. It is said wherever such a chain is written, also where none of them is on the machine.
 
 Why: ONNX Runtime copies tensors between the CPU and the first device memory of a chain only. Others get none, and the
 session fails when it is created ("Execution type 'OpenVINOExecutionProvider' doesn't support memcpy" up to 1.20,
@@ -9,7 +10,8 @@ Example:
 
     providers: [OpenVINO, DirectML, CPU]
 
-How to fix: isolate them with sessions:, as the message writes it; or take OpenVINO with device: CPU.
+How to fix: isolate them with sessions:, as the message writes it; beside DirectML OpenVINO may have device: CPU, beside
+QNN and WebGPU device: AUTO.
 """
 
 from collections.abc import Iterator, Sequence
@@ -56,7 +58,21 @@ def _reason(one: "tuple[ProviderSpec, Provider]", other: "tuple[ProviderSpec, Pr
     openvino = next((entry for entry, provider in (one, other) if provider.short == "OpenVINO"), None)
     if "DmlExecutionProvider" in names and openvino is not None and not _on_cpu(openvino):
         return "DirectML shares a session only with providers on the CPU, which OpenVINO is with device: CPU alone."
-    return None
+    return _shared_memory(*one) or _shared_memory(*other) if _mistakes(one, other) else None
+
+
+def _mistakes(*pair: "tuple[ProviderSpec, Provider]") -> bool:
+    return any(provider.mistakes_shared_memory for _, provider in pair)
+
+
+def _shared_memory(entry: "ProviderSpec", provider: Provider) -> str | None:
+    """Say that a provider shares memory on the device that is written; where none is, the machine's devices tell."""
+    if provider.shares_cpu_memory_on is None or str(entry.device).upper() != provider.shares_cpu_memory_on:
+        return None
+    return (
+        f"{provider.name} allocates a part of the CPU's memory on its device {provider.shares_cpu_memory_on}, which "
+        "QNN and WebGPU would take for their own: runs fail, or the process is aborted."
+    )
 
 
 def _on_cpu(openvino: "ProviderSpec") -> bool:

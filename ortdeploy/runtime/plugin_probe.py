@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from ortdeploy.facts.host import DeviceFacts, Kernel
 from ortdeploy.facts.kernel_text import dump_kernels, parse_kernels
 from ortdeploy.process.child import child_command
+from ortdeploy.providers.catalogue import find_provider
 
 _SECONDS = 60
 
@@ -47,10 +48,17 @@ def probe_plugin(provider: str, library: str) -> PluginFacts:
         return PluginFacts(problem=f"Its library {library} ended the process that asked it {how}: {said}")
     answer = json.loads(done.stdout)
     if not answer["devices"]:
-        return PluginFacts(problem=f"Its library {library} was loaded and offers no device here.")
+        return PluginFacts(problem=f"Its library {library} was loaded and offers no device here{_wants(provider)}.")
     return PluginFacts(
         devices=tuple(DeviceFacts(**device) for device in answer["devices"]), kernels=parse_kernels(answer["kernels"])
     )
+
+
+def _wants(name: str) -> str:
+    """Say whose devices a provider's plugin takes, where it takes one maker's alone."""
+    provider = find_provider(name)
+    hardware = provider.plugin.hardware if provider and provider.plugin else None
+    return f": it takes devices of {hardware} alone" if hardware else ""
 
 
 def _command(provider: str, library: str) -> list[str]:

@@ -38,6 +38,13 @@ def profiles(low: str, middle: str, high: str) -> dict[str, str]:
     return {"trt_profile_min_shapes": low, "trt_profile_opt_shapes": middle, "trt_profile_max_shapes": high}
 
 
+def test_an_incomplete_set_of_profiles_is_said() -> None:
+    found = read_shape_options(provider("TensorRT"), {"trt_profile_max_shapes": "x:4x3"})
+    ((option, words),) = found.problems
+    assert option == "trt_profile_max_shapes"
+    assert words.startswith("trt_profile_min_shapes and trt_profile_opt_shapes must be given with it")
+
+
 def test_profiles_of_one_input_cover_together() -> None:
     found = read_shape_options(provider("TensorRT"), profiles("x:1x3,x:8x3", "x:2x3,x:8x3", "x:4x3,x:16x3"))
     assert found.bounds == (bounds("trt_profile_min_shapes", "x", (1, 3), (16, 3)),)

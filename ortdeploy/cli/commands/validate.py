@@ -6,13 +6,13 @@ import sys
 from ortdeploy.cli.commands.shared import load_options, log_outcome, write_diagnostics
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.diagnostics import has_errors
-from ortdeploy.manifest.loader import find_manifests
+from ortdeploy.manifest.loader import find_manifests, find_unchecked
 from ortdeploy.planning.workflow import validate
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Check manifests and print what is wrong with them."""
-    validated = validate(arguments.paths, load_options(arguments, digest=False))
+    validated = validate(arguments.paths, load_options(arguments, digest=False), devices=True)
     if arguments.format == "json":
         from ortdeploy.views import json  # noqa: PLC0415  only who asks for it
 
@@ -25,5 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
         files, _ = find_manifests(arguments.paths)
         sys.stdout.write("".join(f"{path}\n" for path in files if arguments.verbose))
         sys.stdout.write(text.summarize(validated.diagnostics, len(files)))
+        left = find_unchecked(arguments.paths)
+        sys.stdout.write(f"Not looked into: {', '.join(left)}. Name these folders too.\n" if left else "")
     log_outcome(arguments, "manifests.checked", paths=arguments.paths, diagnostics=len(validated.diagnostics))
     return EXIT_REJECTED if has_errors(validated.diagnostics) else EXIT_OK
