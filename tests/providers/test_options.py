@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -212,3 +213,33 @@ def test_explain_prints_a_providers_options(cli: Cli) -> None:
     assert "built-in only" in page
     assert "at least 0, default 0" in cli("explain", "QNN").out
     assert "It has no provider options." in cli("explain", "CPU").out
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"CPU": {"PERFORMANCE_HINT": "LATENCY"}}', None),
+        ('{"CPU": {"PERFORMANCE_HNT": "LATENCY"}}', 'Did you mean "PERFORMANCE_HINT"?'),
+        ('{"CPU": ', "It is not JSON"),
+        ("[1]", "must be a mapping"),
+        (None, "There is no file ov.json"),
+    ],
+)
+def test_a_document_in_a_file_is_looked_into_by_plan(
+    cli: Cli, deployment: Path, content: str | None, words: str | None
+) -> None:
+    if content is not None:
+        (deployment / "ov.json").write_text(content)
+    manifest = deployment / "m.yaml"
+    chain = "providers: [{provider: openvino, options: {load_config: ov.json}}, CPU], on_unavailable: next"
+    manifest.write_text(manifest.read_text().replace("double.onnx}", f"double.onnx, {chain}}}"))
+    found = cli("plan", deployment, "--format", "json").json["diagnostics"]
+    details = [one["detail"] for one in found if one["rule"] == "unusable-option-path"]
+    assert [words in detail for detail in details] == ([] if words is None else [True]), found
+
+
+@pytest.mark.parametrize("name", ["dml", "DirectML", "cuda", "openvino-ep", "TRT", "oneDNN"])
+def test_explain_takes_other_names(cli: Cli, name: str) -> None:
+    found = find_provider(name)
+    assert found is not None
+    assert cli("explain", name).out.startswith(f"{found.name}\n")
