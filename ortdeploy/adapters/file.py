@@ -63,7 +63,8 @@ def _look_at_file(path: Path, shown: str) -> Problem | None:
         return None
     content = recognise(head)
     if not head:
-        return Problem(kind="empty", detail=f"{shown} is empty. Bring the whole file.")
+        detail = f"{shown} is empty and is not an ONNX Runtime adapter file. Bring the whole file."
+        return Problem(kind="not-an-adapter", detail=detail)
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < path.stat().st_size:
         what = f"in safetensors format. {_CONVERT}"
     elif head[:4] == b"PK\x03\x04":
