@@ -1,10 +1,17 @@
 """Files that appear whole or not at all: a temporary name, fsync, rename, fsync of the folder."""
 
+import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
+
+from ortdeploy.files.digests import file_digest
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as Buffer
 
 TEMPORARY = ".partial"
 
@@ -62,6 +69,82 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def make_durable_folder(folder: Path) -> None:
+    """Make a folder and those above it where they are missing, their names durable. Raises OSError."""
+    if folder.is_dir():
+        return
+    make_durable_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    sync_folder(folder.parent)
+
+
+class Hashing:
+    """A file that is written through it, with the SHA-256 of what was written.
+
+    A format that writes over what it has written already (.npy and .npz: their headers hold what is known last) has its
+    file read once more at the end.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        """Take a file that was just opened, and still has the name that it was opened by when it is whole."""
+        self._file = file
+        self._sha256 = hashlib.sha256()
+        self._hashed = 0
+        self._is_rewritten = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing more can be written."""
+        return self._file.closed
+
+    def write(self, data: "Buffer") -> int:
+        """Write, and count in what was written."""
+        if self._file.tell() == self._hashed:
+            self._sha256.update(data)
+        else:
+            self._is_rewritten = True
+        written = self._file.write(data)
+        self._hashed += written
+        return written
+
+    def writelines(self, lines: "Iterable[Buffer]") -> None:
+        """Write one after the other."""
+        for line in lines:
+            self.write(line)
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go to another place."""
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        """Return the place in the file."""
+        return self._file.tell()
+
+    def flush(self) -> None:
+        """Hand what is held back to the system."""
+        self._file.flush()
+
+    def written(self) -> "Written":
+        """Return what the file is, now that everything is written. Raises OSError."""
+        self._file.flush()
+        stat = os.fstat(self._file.fileno())
+        digest = file_digest(Path(self._file.name)) if self._is_rewritten else self._sha256.hexdigest()
+        return Written(sha256=digest, bytes=stat.st_size, mtime_ns=stat.st_mtime_ns)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What a file was when it had been written."""
+
+    sha256: str
+    bytes: int
+    mtime_ns: int
 
 
 def remove_temporaries(folder: Path) -> None:

@@ -4,59 +4,105 @@ Commit protocol, as measured against power cuts (a part is in exactly one of the
 
 1. the part is written under a temporary name and fsynced;
 2. it is renamed to its final name, and its folder is fsynced;
-3. the ledger commits the part and its failed rows in one transaction, with synchronous=FULL.
+3. the ledger commits the part and its failed rows in one transaction, with synchronous=EXTRA: SQLite also syncs the
+   folder after it has deleted its journal. With FULL a power cut may bring the journal back, which undoes the commit.
 
 Recovery: a temporary file is deleted; a final file that the ledger does not know is written again, for parts are
 numbered as they are committed. After a kill that gives the same bytes, for what a part holds is deterministic.
+
+Format version 3. A ledger of version 2 is migrated when it is opened for writing, in one transaction; who only reads
+one migrates a copy in memory. What version 3 has more than version 2:
+
+- outputs: `part_digits`, the width of the number in the names of parts (5 for outputs that version 2 began, else 8);
+  `inputs_seal`, see below.
+- parts, merges: `sha256` and `mtime_ns` of the file as it was written, null where version 2 wrote it; `seal`.
+- Room that nothing fills yet, null: `parts.deployment` (the entry in `deployments` that made the part: an upgrade lets
+  an output go on with another one), `parts.worker` (who made it); the table `deployments` with name, version, profile
+  and signature, by digest.
+
+A seal is a digest over the other cells of a row (`inputs_seal`: over `first_row` and all input files of the output),
+so that a cell that is not what was written is noticed. It guards against damage, not against an attacker: what a cell
+may say at all is checked too, see `ledger_check`.
 """
 
 import hashlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import FileState, KnownFile
+from ortdeploy.files.atomic import make_durable_folder
+from ortdeploy.files.digests import file_digest
 from ortdeploy.results.rows import FailedRow
 
-LEDGER_VERSION = 2
+LEDGER_VERSION = 3
 FILE = "state.db"
 PATIENCE = 60.0
 """Seconds in which another run that writes into the same ledger is done with its transaction."""
 
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS outputs (
+CREATE TABLE outputs (
     output TEXT PRIMARY KEY, deployment TEXT NOT NULL, job TEXT NOT NULL, identity TEXT NOT NULL,
     status TEXT NOT NULL, run TEXT NOT NULL, started TEXT NOT NULL, ended TEXT, reason TEXT,
-    first_row INTEGER NOT NULL DEFAULT 0, batch_size INTEGER, statistics TEXT NOT NULL DEFAULT '{}'
+    first_row INTEGER NOT NULL DEFAULT 0, batch_size INTEGER, statistics TEXT NOT NULL DEFAULT '{}',
+    part_digits INTEGER NOT NULL DEFAULT 5, inputs_seal TEXT
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS parts (
+CREATE TABLE parts (
     output TEXT NOT NULL REFERENCES outputs ON DELETE CASCADE, number INTEGER NOT NULL, start INTEGER NOT NULL,
     rows INTEGER NOT NULL, committed INTEGER NOT NULL, failed INTEGER NOT NULL, skipped INTEGER NOT NULL,
     file TEXT, bytes INTEGER NOT NULL, skipped_rows TEXT NOT NULL DEFAULT '[]', provenance TEXT,
+    sha256 TEXT, mtime_ns INTEGER, deployment TEXT, worker TEXT, seal TEXT,
     PRIMARY KEY (output, number)
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS provenance (digest TEXT PRIMARY KEY, entry TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS inputs (
+CREATE TABLE provenance (digest TEXT PRIMARY KEY, entry TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE inputs (
     output TEXT NOT NULL REFERENCES outputs ON DELETE CASCADE, path TEXT NOT NULL, number INTEGER NOT NULL,
     size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, done INTEGER NOT NULL, PRIMARY KEY (output, path)
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS merges (
+CREATE TABLE merges (
     output TEXT NOT NULL REFERENCES outputs ON DELETE CASCADE, part INTEGER NOT NULL, temporary TEXT NOT NULL,
-    file TEXT NOT NULL, bytes INTEGER NOT NULL, rows TEXT NOT NULL, PRIMARY KEY (output, part)
+    file TEXT NOT NULL, bytes INTEGER NOT NULL, rows TEXT NOT NULL, sha256 TEXT, mtime_ns INTEGER, seal TEXT,
+    PRIMARY KEY (output, part)
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS failures (
+CREATE TABLE failures (
     output TEXT NOT NULL REFERENCES outputs ON DELETE CASCADE, row INTEGER NOT NULL, part INTEGER NOT NULL,
     entry TEXT NOT NULL, PRIMARY KEY (output, row)
 ) WITHOUT ROWID;
+CREATE TABLE deployments (
+    digest TEXT PRIMARY KEY, name TEXT NOT NULL, version TEXT, profile TEXT, signature TEXT
+) WITHOUT ROWID;
 """
+
+_FROM_VERSION_2 = """
+ALTER TABLE outputs ADD COLUMN part_digits INTEGER NOT NULL DEFAULT 5;
+ALTER TABLE outputs ADD COLUMN inputs_seal TEXT;
+ALTER TABLE parts ADD COLUMN sha256 TEXT;
+ALTER TABLE parts ADD COLUMN mtime_ns INTEGER;
+ALTER TABLE parts ADD COLUMN deployment TEXT;
+ALTER TABLE parts ADD COLUMN worker TEXT;
+ALTER TABLE parts ADD COLUMN seal TEXT;
+ALTER TABLE merges ADD COLUMN sha256 TEXT;
+ALTER TABLE merges ADD COLUMN mtime_ns INTEGER;
+ALTER TABLE merges ADD COLUMN seal TEXT;
+CREATE TABLE deployments (
+    digest TEXT PRIMARY KEY, name TEXT NOT NULL, version TEXT, profile TEXT, signature TEXT
+) WITHOUT ROWID;
+"""
+
+PART_DIGITS = 8
+"""Width of the number in the names of parts, of outputs that are begun from now on."""
+
+
+def part_name(number: int, digits: int, suffix: str) -> str:
+    """Return the name of a part's file."""
+    return f"part-{number:0{digits}d}{suffix}"
 
 
 def output_key(folder: Path, state_dir: Path) -> str:
@@ -87,6 +133,8 @@ class Part:
     bytes: int
     skipped_rows: tuple[int, ...] = ()
     provenance: str | None = None
+    sha256: str | None = None
+    mtime_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,13 +146,16 @@ class Merge:
     file: str
     bytes: int
     rows: tuple[int, ...]
+    sha256: str | None = None
+    mtime_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputRecord:
     """What the ledger knows of one output folder. `status` is running, done, failed or interrupted.
 
-    `first_row`: so many rows came from input files of runs that are finished. `batch_size` is what `auto` has found.
+    `first_row` rows came from input files of runs that are finished. `batch_size` is what `auto` has found.
+    `part_digits` is the width of the number in the names of parts.
     """
 
     output: str
@@ -119,6 +170,7 @@ class OutputRecord:
     first_row: int
     batch_size: int | None
     statistics: Mapping[str, Any]
+    part_digits: int
     parts: tuple[Part, ...]
 
     @property
@@ -127,13 +179,55 @@ class OutputRecord:
         return sum(part.rows for part in self.parts)
 
 
-_OUTPUT_COLUMNS = (
-    "output", "deployment", "job", "identity", "status", "run", "started", "ended", "reason", "first_row",
-    "batch_size", "statistics",
-)  # fmt: skip
-_PART_COLUMNS = (
-    "number", "start", "rows", "committed", "failed", "skipped", "file", "bytes", "skipped_rows", "provenance",
-)  # fmt: skip
+STATUSES = ("running", "done", "failed", "interrupted")
+
+_OUTPUT_COLUMNS: Mapping[str, Any] = {
+    "output": str, "deployment": str, "job": str, "identity": str, "status": str, "run": str, "started": str,
+    "ended": str | None, "reason": str | None, "first_row": int, "batch_size": int | None, "statistics": str,
+    "part_digits": int,
+}  # fmt: skip
+_PART_COLUMNS: Mapping[str, Any] = {
+    "number": int, "start": int, "rows": int, "committed": int, "failed": int, "skipped": int, "file": str | None,
+    "bytes": int, "skipped_rows": str, "provenance": str | None, "sha256": str | None, "mtime_ns": int | None,
+}  # fmt: skip
+_MERGE_COLUMNS: Mapping[str, Any] = {
+    "part": int, "temporary": str, "file": str, "bytes": int, "rows": str, "sha256": str | None, "mtime_ns": int | None,
+}  # fmt: skip
+
+
+def _typed(columns: Mapping[str, Any], row: Sequence[Any]) -> dict[str, Any]:
+    """Return a row's cells by column. Raises TypeError where one has another type than was written."""
+    values = dict(zip(columns, row, strict=True))
+    for name, value in values.items():
+        if not isinstance(value, columns[name]):
+            raise TypeError(f"{name} is {value!r}")
+    return values
+
+
+def _seal(*cells: Any) -> str:
+    """Return a digest over cells, by which it is noticed that one is not what was written."""
+    return hashlib.sha256(json.dumps(cells, separators=(",", ":")).encode()).hexdigest()[:32]
+
+
+def _unsealed(cells: Sequence[Any], what: str) -> Sequence[Any]:
+    """Return the cells of a row whose last one is its seal, without it. Raises ValueError where that does not fit."""
+    if _seal(*cells[:-1]) != cells[-1]:
+        raise ValueError(f"{what} is not what was written")
+    return cells[:-1]
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Return numbers of rows, in order. Raises ValueError where they are none."""
+    found = json.loads(text)
+    if not isinstance(found, list) or any(type(row) is not int for row in found):
+        raise ValueError(f"{text[:60]!r} does not name rows")
+    return tuple(found)
+
+
+def _time(text: str | None) -> None:
+    """Raise ValueError where a text is no time."""
+    if text is not None:
+        datetime.fromisoformat(text)
 
 
 class Ledger:
@@ -168,20 +262,24 @@ class Ledger:
             return tuple(self._record(row) for row in rows)
 
     def _record(self, row: Sequence[Any]) -> OutputRecord:
-        values = dict(zip(_OUTPUT_COLUMNS, row, strict=True))
-        return OutputRecord(
-            **{
-                **values,
-                "identity": dict(json.loads(values["identity"])),
-                "statistics": dict(json.loads(values["statistics"])),
-                "parts": self._parts(values["output"]),
-            }
-        )
+        values = _typed(_OUTPUT_COLUMNS, row)
+        identity, statistics = json.loads(values["identity"]), json.loads(values["statistics"])
+        if not isinstance(identity, dict) or not isinstance(statistics, dict):
+            raise TypeError("the identity or the statistics of an output are none")
+        if values["status"] not in STATUSES:
+            raise ValueError(f"the status of an output is {values['status']!r}")
+        _time(values["started"])
+        _time(values["ended"])
+        parts = self._parts(values["output"])
+        return OutputRecord(**{**values, "identity": identity, "statistics": statistics, "parts": parts})
 
     def _parts(self, output: str) -> tuple[Part, ...]:
-        query = f"SELECT {', '.join(_PART_COLUMNS)} FROM parts WHERE output = ? ORDER BY number"  # noqa: S608  ours
-        rows = (dict(zip(_PART_COLUMNS, row, strict=True)) for row in self._connection.execute(query, (output,)))
-        return tuple(Part(**{**row, "skipped_rows": tuple(json.loads(row["skipped_rows"]))}) for row in rows)
+        query = f"SELECT {', '.join(_PART_COLUMNS)}, seal FROM parts WHERE output = ? ORDER BY number"  # noqa: S608  ours
+        found = []
+        for row in self._connection.execute(query, (output,)):
+            values = _typed(_PART_COLUMNS, _unsealed(row, f"what stands there of part {row[0]}"))
+            found.append(Part(**{**values, "skipped_rows": _numbers(values["skipped_rows"])}))
+        return tuple(found)
 
     def begin(
         self,
@@ -199,11 +297,11 @@ class Ledger:
         """
         with self._transaction() as db:
             db.execute(
-                "INSERT INTO outputs (output, deployment, job, identity, status, run, started) "
-                "VALUES (?, ?, ?, ?, 'running', ?, ?) ON CONFLICT (output) DO UPDATE SET "
+                "INSERT INTO outputs (output, deployment, job, identity, status, run, started, part_digits) "
+                "VALUES (?, ?, ?, ?, 'running', ?, ?, ?) ON CONFLICT (output) DO UPDATE SET "
                 "deployment = excluded.deployment, job = excluded.job, status = 'running', run = excluded.run, "
                 "started = excluded.started, ended = NULL, reason = NULL",
-                (output, deployment, job, json.dumps(identity), run, now()),
+                (output, deployment, job, json.dumps(identity), run, now(), PART_DIGITS),
             )
             db.execute(
                 "DELETE FROM failures WHERE output = ? AND part NOT IN (SELECT number FROM parts WHERE output = ?)",
@@ -217,6 +315,7 @@ class Ledger:
                     for number, one in enumerate(files, self._next_number(db, output))
                 ],
             )
+            _seal_inputs(db, output)
 
     @staticmethod
     def _next_number(db: sqlite3.Connection, output: str) -> int:
@@ -227,6 +326,10 @@ class Ledger:
     def inputs(self, output: str) -> tuple[KnownFile, ...]:
         """Return the input files of an output that runs have taken up, in the order in which their rows count."""
         with undamaged():
+            query = "SELECT inputs_seal FROM outputs WHERE output = ?"
+            (seal,) = self._connection.execute(query, (output,)).fetchone() or (None,)
+            if seal is not None and seal != _seal_of_inputs(self._connection, output):
+                raise ValueError("its list of input files is not what was written")
             query = "SELECT path, size, mtime_ns, done FROM inputs WHERE output = ? ORDER BY number"
             rows = self._connection.execute(query, (output,)).fetchall()
             return tuple(
@@ -266,10 +369,7 @@ class Ledger:
                 entry = json.dumps(provenance, sort_keys=True)
                 part = replace(part, provenance=hashlib.sha256(entry.encode()).hexdigest())
                 db.execute("INSERT OR IGNORE INTO provenance VALUES (?, ?)", (part.provenance, entry))
-            values = {**asdict(part), "skipped_rows": json.dumps(part.skipped_rows)}
-            marks = ", ".join("?" * (len(_PART_COLUMNS) + 1))
-            query = f"INSERT INTO parts (output, {', '.join(_PART_COLUMNS)}) VALUES ({marks})"  # noqa: S608  ours
-            db.execute(query, (output, *(values[name] for name in _PART_COLUMNS)))
+            _insert(db, "parts", output, _PART_COLUMNS, _part_cells(part))
             self._insert_failures(db, output, part.number, failures)
             self._set_statistics(db, output, statistics)
 
@@ -289,7 +389,10 @@ class Ledger:
         with undamaged():
             query = "SELECT entry FROM provenance WHERE digest = ?"
             found = {digest: self._connection.execute(query, (digest,)).fetchone() for digest in digests}
-            return {digest: json.loads(row[0]) for digest, row in found.items() if row}
+            for digest, row in found.items():
+                if row is None or hashlib.sha256(row[0].encode()).hexdigest() != digest:
+                    raise ValueError("what a part was made from is not what was written")
+            return {digest: json.loads(row[0]) for digest, row in found.items()}
 
     def note_failures(self, output: str, part: int, failures: Sequence[FailedRow]) -> None:
         """Keep the failed rows of a part that was given up, so that the user sees them."""
@@ -312,6 +415,7 @@ class Ledger:
                     "WHERE output = ?",
                     (output, output),
                 )
+                _seal_inputs(db, output)
 
     def failures(self, output: str) -> Iterator[str]:
         """Yield the failed rows of an output as JSON, in the order of their rows."""
@@ -322,41 +426,52 @@ class Ledger:
     def failed_rows(self, output: str) -> dict[int, dict[int, int]]:
         """Return the failed rows of committed parts: by part, and by row how often it was tried."""
         query = (
-            "SELECT part, row, entry FROM failures WHERE output = ? "
-            "AND part IN (SELECT number FROM parts WHERE output = ?) ORDER BY row"
+            "SELECT part, row, entry, part IN (SELECT number FROM parts WHERE output = ?) FROM failures "
+            "WHERE output = ? ORDER BY row"
         )
         found: dict[int, dict[int, int]] = {}
         with undamaged():
-            for part, row, entry in self._connection.execute(query, (output, output)):
-                found.setdefault(part, {})[row] = json.loads(entry)["attempts"]
+            for part, row, entry, is_committed in self._connection.execute(query, (output, output)):
+                attempts = _attempts(row, entry)
+                if is_committed:
+                    found.setdefault(part, {})[row] = attempts
         return found
 
     def begin_merge(self, output: str, merge: Merge) -> None:
         """Note that a merged file takes the place of a part from now on."""
         with self._transaction() as db:
-            values = (output, merge.part, merge.temporary, merge.file, merge.bytes, json.dumps(merge.rows))
-            db.execute("INSERT OR REPLACE INTO merges VALUES (?, ?, ?, ?, ?, ?)", values)
+            _insert(db, "merges", output, _MERGE_COLUMNS, _merge_cells(merge))
 
     def merges(self, output: str) -> tuple[Merge, ...]:
         """Return the merges that were begun and not ended."""
         with undamaged():
-            query = "SELECT part, temporary, file, bytes, rows FROM merges WHERE output = ?"
-            found = self._connection.execute(query, (output,)).fetchall()
-            return tuple(
-                Merge(part=part, temporary=temporary, file=file, bytes=size, rows=tuple(json.loads(rows)))
-                for part, temporary, file, size, rows in found
-            )
+            query = f"SELECT {', '.join(_MERGE_COLUMNS)}, seal FROM merges WHERE output = ? ORDER BY part"  # noqa: S608  ours
+            found = []
+            for row in self._connection.execute(query, (output,)):
+                values = _typed(_MERGE_COLUMNS, _unsealed(row, f"what stands there of the merge of part {row[0]}"))
+                found.append(Merge(**{**values, "rows": _numbers(values["rows"])}))
+            return tuple(found)
 
-    def end_merge(self, output: str, merge: Merge) -> None:
-        """Note that a merged file has its place: its rows are committed, and no longer failed."""
+    def end_merge(self, output: str, part: Part, merge: Merge) -> None:
+        """Note that a merged file has the place of a part: its rows are committed, and no longer failed."""
         with self._transaction() as db:
-            db.execute(
-                "UPDATE parts SET committed = committed + ?, failed = failed - ?, file = ?, bytes = ? "
-                "WHERE output = ? AND number = ?",
-                (len(merge.rows), len(merge.rows), merge.file, merge.bytes, output, merge.part),
+            merged = replace(
+                part,
+                committed=part.committed + len(merge.rows),
+                failed=part.failed - len(merge.rows),
+                file=merge.file,
+                bytes=merge.bytes,
+                sha256=merge.sha256,
+                mtime_ns=merge.mtime_ns,
             )
+            _insert(db, "parts", output, _PART_COLUMNS, _part_cells(merged))
             rows = [(output, row) for row in merge.rows]
             db.executemany("DELETE FROM failures WHERE output = ? AND row = ?", rows)
+            db.execute("DELETE FROM merges WHERE output = ? AND part = ?", (output, merge.part))
+
+    def forget_merge(self, output: str, merge: Merge) -> None:
+        """Drop a merge whose file is gone while the part that it was to replace is there: its rows stay failed."""
+        with self._transaction() as db:
             db.execute("DELETE FROM merges WHERE output = ? AND part = ?", (output, merge.part))
 
     @contextmanager
@@ -364,6 +479,53 @@ class Ledger:
         with _translated(), self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
             yield self._connection
+
+
+def _part_cells(part: Part) -> tuple[Any, ...]:
+    """Return a part as the cells of its row, in the order of the columns."""
+    plain = {name: getattr(part, name) for name in _PART_COLUMNS}
+    return tuple({**plain, "skipped_rows": json.dumps(part.skipped_rows)}.values())
+
+
+def _merge_cells(merge: Merge) -> tuple[Any, ...]:
+    """Return a merge as the cells of its row, in the order of the columns."""
+    plain = {name: getattr(merge, name) for name in _MERGE_COLUMNS}
+    return tuple({**plain, "rows": json.dumps(merge.rows)}.values())
+
+
+def _insert(
+    db: sqlite3.Connection, table: str, output: str, columns: Mapping[str, Any], cells: tuple[Any, ...]
+) -> None:
+    """Write a row with its seal, in place of one of the same key."""
+    marks = ", ".join("?" * (len(columns) + 2))
+    names = ", ".join(columns)
+    query = f"INSERT OR REPLACE INTO {table} (output, {names}, seal) VALUES ({marks})"  # noqa: S608  ours
+    db.execute(query, (output, *cells, _seal(*cells)))
+
+
+def _seal_of_inputs(db: sqlite3.Connection, output: str) -> str:
+    """Return the seal over the first row and the input files of an output."""
+    (first_row,) = db.execute("SELECT first_row FROM outputs WHERE output = ?", (output,)).fetchone()
+    query = "SELECT number, path, size, mtime_ns, done FROM inputs WHERE output = ? ORDER BY number, path"
+    return _seal(
+        first_row,
+        [(number, os.fsencode(path).hex(), *others) for number, path, *others in db.execute(query, (output,))],
+    )
+
+
+def _seal_inputs(db: sqlite3.Connection, output: str) -> None:
+    db.execute("UPDATE outputs SET inputs_seal = ? WHERE output = ?", (_seal_of_inputs(db, output), output))
+
+
+def _attempts(row: Any, text: str) -> int:
+    """Return how often a failed row was tried. Raises ValueError where its entry is not what is written of one."""
+    entry = json.loads(text)
+    kinds = {"key": dict, "source": str, "row": int, "stage": str, "code": str, "message": str, "attempts": int}
+    if entry.keys() != kinds.keys() or any(not isinstance(entry[name], kind) for name, kind in kinds.items()):
+        raise ValueError(f"what stands there of failed row {row!r} is not what was written")
+    if entry["row"] != row:
+        raise ValueError(f"failed row {row!r} is called {entry['row']} too")
+    return int(entry["attempts"])
 
 
 def _entry(failure: FailedRow) -> dict[str, Any]:
@@ -393,14 +555,15 @@ def _translated() -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0) & _PRIMARY
-        what = _damaged(error) if code in _DAMAGE else f"the ledger {FILE} cannot be used: {error}"
+        what = damaged(error) if code in _DAMAGE else f"the ledger {FILE} cannot be used: {error}"
         raise OrtdeployError(what) from error
 
 
-def _damaged(error: Exception) -> str:
+def damaged(what: object) -> str:
+    """Say that the ledger is damaged, and what to do: nothing of it throws away what is good."""
     return (
-        f"the ledger {FILE} is damaged ({error}). Bring it back from a copy; or move it away with the outputs, and "
-        "their jobs start over"
+        f"the ledger {FILE} is damaged ({what}). Bring it back from a copy; or move it away together with the output "
+        "folders, whose results stay as they are, and their jobs start over"
     )
 
 
@@ -411,31 +574,56 @@ def undamaged() -> Iterator[None]:
         with _translated():
             yield
     except (ValueError, TypeError, LookupError, AttributeError) as error:
-        raise OrtdeployError(_damaged(error)) from error
+        raise OrtdeployError(damaged(error)) from error
 
 
 @contextmanager
 def open_ledger(state_dir: Path) -> Iterator[Ledger]:
-    """Open the ledger of a state directory for writing, and make it if it is not there. Raises OrtdeployError."""
+    """Open the ledger of a state directory for writing; make or migrate it where needed. Raises OrtdeployError."""
     with _translated():
         make_folder(state_dir)
-        connection = sqlite3.connect(state_dir / FILE, timeout=PATIENCE, isolation_level=None)
-        try:
-            connection.execute("PRAGMA synchronous = FULL")
+        with closing(sqlite3.connect(state_dir / FILE, timeout=PATIENCE, isolation_level=None)) as connection:
+            connection.execute("PRAGMA synchronous = EXTRA")
             connection.execute("PRAGMA foreign_keys = ON")
-            if _version(connection) == 0:
-                script = f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version = {LEDGER_VERSION}; COMMIT;"
-                connection.executescript(script)  # all of it or nothing: a kill leaves no ledger without tables
+            if _version(connection) != LEDGER_VERSION:
+                _bring_up_to_date(connection)
             yield Ledger(connection, state_dir)
-        finally:
-            connection.close()
+
+
+def _bring_up_to_date(connection: sqlite3.Connection) -> None:
+    """Make the tables, or migrate those of version 2: all of it or nothing, for a kill may come at any moment."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = _version(connection)  # another run may have been quicker
+        for statement in {0: _SCHEMA, 2: _FROM_VERSION_2, LEDGER_VERSION: ""}[version].split(";"):
+            connection.execute(statement)
+        with undamaged():
+            _seal_all(connection)
+        connection.execute(f"PRAGMA user_version = {LEDGER_VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.rollback()
+        raise
+
+
+def _seal_all(db: sqlite3.Connection) -> None:
+    """Seal the rows that version 2 has left."""
+    for table, columns in (("parts", _PART_COLUMNS), ("merges", _MERGE_COLUMNS)):
+        query = f"SELECT output, {', '.join(columns)} FROM {table} WHERE seal IS NULL"  # noqa: S608  ours
+        for output, *cells in db.execute(query).fetchall():
+            _insert(db, table, output, columns, tuple(cells))
+    for (output,) in db.execute("SELECT output FROM outputs WHERE inputs_seal IS NULL").fetchall():
+        _seal_inputs(db, output)
 
 
 def _version(connection: sqlite3.Connection) -> int:
-    """Return the version of a ledger; 0: it has not been made yet. Raises OrtdeployError for one of another version."""
+    """Return the version of a ledger; 0: it has not been made yet. Raises OrtdeployError for one that is not known."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version not in {0, LEDGER_VERSION}:
-        raise OrtdeployError(f"the ledger {FILE} has format version {version}; this ortdeploy writes {LEDGER_VERSION}")
+    if version not in {0, 2, LEDGER_VERSION}:
+        raise OrtdeployError(
+            f"the ledger {FILE} has format version {version}; this ortdeploy writes {LEDGER_VERSION}. Use "
+            "the ortdeploy that wrote it, or a newer one"
+        )
     return version
 
 
@@ -446,13 +634,21 @@ def read_ledger(state_dir: Path) -> Iterator[Ledger | None]:
     if not path.exists():
         yield None
         return
-    with _translated():
-        # mode=rw and not ro: after a kill, SQLite must be able to roll the journal back before anybody can read.
-        connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)
-        try:
-            yield Ledger(connection, state_dir) if _version(connection) else None
-        finally:
-            connection.close()
+    # mode=rw and not ro: after a kill, SQLite must be able to roll the journal back before anybody can read.
+    with (
+        _translated(),
+        closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)) as connection,
+    ):
+        match _version(connection):
+            case 0:
+                yield None
+            case version if version == LEDGER_VERSION:
+                yield Ledger(connection, state_dir)
+            case _:
+                with closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:
+                    connection.backup(copy)
+                    _bring_up_to_date(copy)
+                    yield Ledger(copy, state_dir)
 
 
 def read_outputs(state_dir: Path) -> tuple[OutputRecord, ...]:
@@ -461,25 +657,59 @@ def read_outputs(state_dir: Path) -> tuple[OutputRecord, ...]:
         return ledger.outputs() if ledger else ()
 
 
-def make_folder(state_dir: Path) -> None:
-    """Make the state directory. Raises OrtdeployError."""
+def make_folder(folder: Path) -> None:
+    """Make a folder of the state directory, durably. Raises OrtdeployError."""
     try:
-        state_dir.mkdir(parents=True, exist_ok=True)
+        make_durable_folder(folder)
     except OSError as error:
-        raise OrtdeployError(f"the state directory {state_dir} cannot be made: {error.strerror}") from error
+        raise OrtdeployError(f"the state directory {folder} cannot be made: {error.strerror}") from error
 
 
-def find_damage(folder: Path, parts: Iterable[Part], merged: Mapping[str, int] = MappingProxyType({})) -> str | None:
+def is_as_written(path: Path, record: Part | Merge, digest: Callable[[Path], str] | None = file_digest) -> bool:
+    """Return whether a file is what the ledger notes of it. Raises OSError.
+
+    A file of the noted size and time is taken for it; else `digest` decides, for a copy has another time. None: reads
+    the file in any case.
+    """
+    stat = path.stat()
+    if stat.st_size != record.bytes:
+        return False
+    if record.sha256 is None or (digest is not None and stat.st_mtime_ns == record.mtime_ns):
+        return True
+    return (digest or file_digest)(path) == record.sha256
+
+
+def find_damage(
+    folder: Path,
+    parts: Iterable[Part],
+    merges: Iterable[Merge] = (),
+    digest: Callable[[Path], str] = file_digest,
+) -> str | None:
     """Return which committed part is not there as it was written, and how; None where all are.
 
-    `merged` are the sizes of those that a retry may have replaced already.
+    `merges` are those that a retry has begun: a part may be the old one or the new one.
     """
+    merged = {merge.part: merge for merge in merges}
     for part in parts:
         if part.file is None:
             continue
-        path = folder / part.file
-        size = path.stat().st_size if path.is_file() else None
-        if size not in {part.bytes, merged.get(part.file, part.bytes)}:
-            how = "is gone" if size is None else f"has {size} bytes instead of {part.bytes}"
+        records: list[Part | Merge] = [part, merged[part.number]] if part.number in merged else [part]
+        how = _difference(folder / part.file, records, digest)
+        if how is not None:
             return f"{part.file} was committed and {how}"
     return None
+
+
+def _difference(path: Path, records: Sequence[Part | Merge], digest: Callable[[Path], str]) -> str | None:
+    """Say how a file differs from all that the ledger notes of it; None where it is one of them."""
+    try:
+        if not path.is_file():
+            return "is gone"
+        if any(is_as_written(path, record, digest) for record in records):
+            return None
+        size = path.stat().st_size
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    if size == records[0].bytes:
+        return "holds other bytes than were written"
+    return f"has {size} bytes instead of {records[0].bytes}"

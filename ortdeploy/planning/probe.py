@@ -4,7 +4,7 @@ import hashlib
 import importlib.util
 import os
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -17,7 +17,8 @@ from ortdeploy.facts.problems import Package, Problem, unreadable
 from ortdeploy.files.digests import DigestCache, file_digest
 from ortdeploy.files.names import is_file, is_folder, is_there
 from ortdeploy.graph.model import read_model
-from ortdeploy.ledger.ledger import Merge, OutputRecord, find_damage, output_key, read_ledger
+from ortdeploy.ledger.check import find_contradiction
+from ortdeploy.ledger.ledger import Merge, OutputRecord, damaged, find_damage, output_key, read_ledger
 from ortdeploy.manifest.option_paths import OptionPath, find_option_paths, operation_paths
 from ortdeploy.manifest.schema_check import check_option_document
 from ortdeploy.manifest.spec import JobSpec, ModelSpec, Spec
@@ -241,7 +242,7 @@ def _probe_output(spec: Spec, job: JobSpec, state_dir: Path, before: _Before, ro
         record = _look_back(folder, state_dir).record
     if record is None:
         return OutputFacts(state="foreign")
-    damage = _damage(folder, shown, record, {merge.file: merge.bytes for merge in before.merges})
+    damage = _damage(folder, shown, record, before.merges, DigestCache(state_dir))
     state = "finished" if record.status == "done" else "part"
     return OutputFacts(state=state, run=record.run, identity=record.identity, rows=record.rows, problem=damage)
 
@@ -290,10 +291,18 @@ def _entangled(folder: Path, shown: str, state_dir: Path) -> Problem | None:
     return Problem(kind="state", detail=detail)
 
 
-def _damage(folder: Path, shown: str, record: OutputRecord, merged: Mapping[str, int]) -> Problem | None:
-    """Compare the committed parts with the files that are there; a retry may have been about to replace some."""
-    what = find_damage(folder, record.parts, merged)
+def _damage(
+    folder: Path, shown: str, record: OutputRecord, merges: Sequence[Merge], digests: DigestCache
+) -> Problem | None:
+    """Hold the ledger against itself, and the committed parts that it names against the files that are there."""
+    contradiction = find_contradiction(record, merges)
+    if contradiction is not None:
+        return Problem(kind="damaged", detail=f"Of {shown}, {damaged(contradiction)}.")
+    what = find_damage(folder, record.parts, merges, digests.digest)
     if what is None:
         return None
-    detail = f"{shown}/{what}. Bring it back, or take the whole folder {shown} away to run the job again."
+    detail = (
+        f"{shown}/{what}. Bring it back from a copy. Or move the whole folder {shown} elsewhere, where its other parts "
+        "are kept, and the job runs from its first row."
+    )
     return Problem(kind="damaged", detail=detail)

@@ -13,6 +13,17 @@ MOST_BYTES = 2 * 1024 * 1024
 MOST_BATCHES = 256
 
 
+def part_border(job: RunJob, row: int) -> int:
+    """Return the row before which the part that holds a row ends, unless the input ends before.
+
+    Borders count from the job's first row. Where an older ortdeploy has stopped within a batch, whole batches count
+    from there, and the border is that of the batch that it broke.
+    """
+    odd = (row - job.first_row) % job.read_size
+    begun = (row - odd - job.first_row) % job.rows_per_part
+    return row - begun + job.rows_per_part
+
+
 class BlockSizes:
     """The sizes of a job's blocks. Which rows a run gets does not depend on them, so neither do the results."""
 
@@ -20,15 +31,14 @@ class BlockSizes:
         """Begin at a row with blocks of one batch."""
         self._unit = job.read_size
         self._grows = job.adapters.column is None  # else rows are sorted by adapter within a block
-        self._rows_per_part = job.rows_per_part
+        self._job = job
         self._row = start
         self._batches = 1
 
     def __iter__(self) -> Iterator[int]:
         """Yield the number of rows of each block."""
         while True:
-            border = (self._row // self._rows_per_part + 1) * self._rows_per_part
-            size = min(self._unit * self._batches, border - self._row)
+            size = min(self._unit * self._batches, part_border(self._job, self._row) - self._row)
             yield size
             self._row += size
 

@@ -1,12 +1,13 @@
 """One job of one run: blocks from the source through the sessions into parts, each committed, or a reason why not.
 
-Whatever ends a job early leaves it so that the next run goes on where this one stopped: rows that are through are
-committed first, unless the disk itself refuses, or somebody wants to end at once.
+Whatever ends a job early leaves it so that the next run goes on after the last committed part. A part that is not whole
+is not committed, so that what ends a job when changes no byte of any part.
 """
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import chain, count
@@ -18,9 +19,20 @@ import structlog
 
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.feeds.feeder import open_rows
-from ortdeploy.files.atomic import remove_temporaries, sync_folder
+from ortdeploy.files.atomic import make_durable_folder, remove_temporaries, sync_folder
+from ortdeploy.files.digests import DigestCache
 from ortdeploy.files.object_store import Upload
-from ortdeploy.ledger.ledger import Ledger, OutputRecord, Part, find_damage, now, undamaged
+from ortdeploy.ledger.check import check_output
+from ortdeploy.ledger.ledger import (
+    PART_DIGITS,
+    Ledger,
+    OutputRecord,
+    Part,
+    find_damage,
+    now,
+    part_name,
+    undamaged,
+)
 from ortdeploy.ledger.live_progress import Live
 from ortdeploy.ledger.merges import complete_merges
 from ortdeploy.pipelines.steps import State, pack_state, unpack_state
@@ -30,13 +42,15 @@ from ortdeploy.process.memory import memory_now
 from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.process.native_output import because
 from ortdeploy.results.results import JobResult, Observer, Status
-from ortdeploy.running.error_budget import BudgetError, ErrorBudget
+from ortdeploy.running.block_sizes import part_border
+from ortdeploy.running.error_budget import ErrorBudget
 from ortdeploy.running.part_writer import PartWriter
 from ortdeploy.running.provenance import provenance
 from ortdeploy.running.report import write_report
-from ortdeploy.running.statistics import JobStatistics
+from ortdeploy.running.statistics import JobStatistics, check_statistics
 from ortdeploy.running.stream import Finished, Stream
 from ortdeploy.sessions.opening import OpenedModel
+from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.files import find_changed
 from ortdeploy.units import format_size
 
@@ -92,10 +106,8 @@ class JobRun:
         self._state: State | None = None
         self._committed_state: str | None = None
         self._done = 0
-        self._part = 0
+        self._part, self._digits = 0, PART_DIGITS
         self._pending: list[FailedRow] = []
-        self._refused: list[FailedRow] = []
-        self._ended: BaseException | None = None
         self._begun = False
         self._live: Live | None = None
         self._reported = time.monotonic()
@@ -149,12 +161,13 @@ class JobRun:
                 raise OrtdeployError(f"{step.shown_output} holds parts of another plan")
             if self._is_finished(known):
                 return True
-            complete_merges(self._ledger, self._output, self._folder)
+            self._check_parts()
+            complete_merges(self._ledger, self._output, self._folder, known.parts)
             self._take_up(known)
         self._check_files()
         if self._upload is not None:
             self._upload.check(known=known is not None)
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_durable_folder(self._folder)
         remove_temporaries(self._folder)
         self._ledger.begin(
             self._output,
@@ -181,7 +194,15 @@ class JobRun:
         if known is not None and known.run == self._step.replaces:
             self._put_aside(known)
             return None
+        if known is not None:
+            self._check_record(known)
         return known
+
+    def _check_record(self, known: OutputRecord) -> None:
+        """Raise OrtdeployError where the ledger contradicts itself about the output; nothing was touched yet."""
+        check_output(self._ledger, known, SINKS[self._step.output_format].SUFFIX)
+        with undamaged():
+            check_statistics(known.statistics)
 
     def _put_aside(self, known: OutputRecord) -> None:
         """Give an old output another name, which says when it was begun; nothing of it is overwritten."""
@@ -206,7 +227,7 @@ class JobRun:
                 f"another run has worked on {self._step.shown_output} since the plan was made; plan again"
             )
         self._done = known.rows
-        self._part = len(known.parts)
+        self._part, self._digits = len(known.parts), known.part_digits
         self._budget = ErrorBudget(self._step, sum(part.failed for part in known.parts))
         with undamaged():
             self._statistics = JobStatistics(known.statistics, self._stream, self._writer)
@@ -216,18 +237,15 @@ class JobRun:
                     member.rows.go_on_from(unpack_state(self._committed_state))
 
     def _write_parts(self) -> None:
-        """Read blocks and write parts until the input ends, or what ends the job early."""
-        blocks = self._until_it_ends(self._stream.run(partial(open_rows, self._step, self._plan.folder), self._done))
-        for first in blocks:
-            self._write_part(chain([first], self._rest_of_part(first, blocks)))
-        if self._ended is not None:
-            raise self._ended
-        if self._stream.stopped:
-            raise StoppedError
+        """Read blocks and write parts until the input ends. Raises what ends the job early."""
+        blocks = self._counted(self._stream.run(partial(open_rows, self._step, self._plan.folder), self._done))
+        with closing(blocks):
+            for first in blocks:
+                self._write_part(chain([first], self._rest_of_part(first, blocks)))
         self._check_files()
 
-    def _until_it_ends(self, finished: Iterator[Finished]) -> Iterator[Finished]:
-        """Pass blocks on, counted; keep what ends them early until the rows that are through are committed.
+    def _counted(self, finished: Iterator[Finished]) -> Generator[Finished]:
+        """Pass blocks on, counted. Raises what ends them before the input does.
 
         A block whose failed rows are too many for the budget is not passed on: the next run tries it again.
         """
@@ -237,9 +255,9 @@ class JobRun:
                 if "first_rows" not in self._memory_by_stage:
                     self._memory_by_stage["first_rows"] = memory_now()
                 self._state = one.outcome.state or self._state
+                self._pending += one.outcome.failed
                 self._budget.note(one.block, one.outcome.failed)
                 self._done += one.block.count
-                self._pending += one.outcome.failed
                 self._observer.rows_done(self._done, self._budget.failed)
                 if self._live is not None:
                     self._live.rows_done(self._done, self._budget.failed)
@@ -247,12 +265,10 @@ class JobRun:
                 if self._memory.is_near():
                     self._keep_to_memory()
                 self._watch_for_leak()
-        except BudgetError as error:
-            self._ended, self._refused = error, one.outcome.failed
-        except (OSError, MemoryError, OrtdeployError) as error:
-            self._ended = error
         finally:
             finished.close()  # type: ignore[attr-defined]  # it is a generator
+        if self._stream.stopped:
+            raise StoppedError
 
     def _keep_to_memory(self) -> None:
         """Run smaller batches, near the limit. Raises OrtdeployError beyond it, where nothing else helps."""
@@ -272,8 +288,7 @@ class JobRun:
 
     def _rest_of_part(self, first: Finished, blocks: Iterator[Finished]) -> Iterator[Finished]:
         """Yield the further blocks of the part that begins with `first`."""
-        size, begin = self._step.rows_per_part, self._step.first_row
-        border = begin + ((first.block.start - begin) // size + 1) * size
+        border = part_border(self._step, first.block.start)
         end = first.block.start + first.block.count
         while end < border and (block := next(blocks, None)) is not None:
             end += block.block.count
@@ -282,11 +297,11 @@ class JobRun:
 
     def _write_part(self, blocks: Iterator[Finished]) -> None:
         """Write one part under a temporary name, rename it, commit it."""
-        part = self._writer.write(self._part, blocks)
-        if part is not None:
-            self._check_disk(part)
-            self._send(part)
-            self._commit(part)
+        name = part_name(self._part, self._digits, SINKS[self._step.output_format].SUFFIX)
+        part = self._writer.write(self._part, name, blocks)
+        self._check_disk(part)
+        self._send(part)
+        self._commit(part)
 
     def _send(self, part: Part) -> None:
         """Upload a part before it is committed. Raises OrtdeployError."""
@@ -301,6 +316,7 @@ class JobRun:
         taken = part.bytes + sum(one.bytes for one in self._parts())
         if taken > limit:
             (self._folder / part.file).unlink()
+            sync_folder(self._folder)
             raise OrtdeployError(
                 f"the output would take {format_size(taken)} and may take {format_size(limit)}; its last part is not "
                 "committed. Raise limits: {disk: …}, or write fewer columns"
@@ -367,10 +383,15 @@ class JobRun:
                 f"the input has {self._step.rows or self._done} rows and {accounted} are accounted for; "
                 "did the input change while it was read?"
             )
-        damage = find_damage(self._folder, parts)
-        if damage is not None:
-            raise OrtdeployError(f"{self._step.shown_output}/{damage} while the job ran")
+        self._check_parts(" while the job ran")
         self._budget.judge(self._done)
+
+    def _check_parts(self, when: str = "") -> None:
+        """Raise OrtdeployError where a committed part is not what was written."""
+        digests = DigestCache(self._ledger.state_dir)
+        damage = find_damage(self._folder, self._parts(), self._ledger.merges(self._output), digests.digest)
+        if damage is not None:
+            raise OrtdeployError(f"{self._step.shown_output}/{damage}{when}. Bring it back from a copy")
 
     def _parts(self) -> tuple[Part, ...]:
         record = self._ledger.output(self._output)
@@ -380,9 +401,8 @@ class JobRun:
         """Write down how the job ended: ledger, report, log. Counts are the ledger's."""
         if self._begun:  # else the output may be another plan's, which is not touched
             try:
-                lost = [*self._pending, *self._refused]
-                if lost:
-                    self._ledger.note_failures(self._output, self._part, lost)
+                if self._pending:
+                    self._ledger.note_failures(self._output, self._part, self._pending)
                 self._ledger.keep_statistics(self._output, self._kept(committed=True))
                 status, reason = self._end(status, reason)
             except OrtdeployError as error:
@@ -445,7 +465,7 @@ class JobRun:
             status=status,
             output=self._step.shown_output,
             committed=sum(part.committed for part in parts),
-            failed=sum(part.failed for part in parts) + len(self._pending) + len(self._refused),
+            failed=sum(part.failed for part in parts) + len(self._pending),
             skipped=sum(part.skipped for part in parts),
             seconds=self._statistics.seconds,
             reason=reason,

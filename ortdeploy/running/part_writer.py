@@ -4,11 +4,11 @@ import json
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.durations import Histogram, timed
-from ortdeploy.files.atomic import open_whole
+from ortdeploy.files.atomic import Hashing, Written, open_whole, sync_folder
 from ortdeploy.ledger.ledger import Part
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.running.stream import Finished
@@ -30,32 +30,36 @@ class PartWriter:
         self._module = SINKS[job.output_format]
         self.write_times, self.sync_times = Histogram(), Histogram()
 
-    def write(self, number: int, blocks: Iterable[Finished]) -> Part | None:
-        """Write a part of what comes, and return it once it has its name; None where nothing came.
+    def write(self, number: int, name: str, blocks: Iterable[Finished]) -> Part:
+        """Write a part of what comes, and return it once it has its name.
 
-        A part none of whose rows gave a result has no file. Raises OSError, OrtdeployError.
+        A part none of whose rows gave a result has no file. Whatever the blocks raise leaves none either. Raises
+        OSError, OrtdeployError.
         """
-        path = self._folder / f"part-{number:05d}{self._module.SUFFIX}"
+        path = self._folder / name
         totals = self.write_file(path, blocks)
-        if not totals.committed:
-            path.unlink(missing_ok=True)  # a run that was killed may have left one that it did not commit
-        return totals.part(number, path if totals.committed else None) if totals.rows else None
+        if not totals.committed and path.exists():  # a run that was killed has left one that it did not commit
+            path.unlink()
+            sync_folder(self._folder)
+        return totals.part(number, name)
 
     def write_file(self, path: Path, blocks: Iterable[Finished]) -> "Totals":
         """Write what comes into a file, if any row of it gave a result; return the sums. Raises OSError."""
         totals = Totals()
         with ExitStack() as stack:
             sink: Sink | None = None
+            hashing: Hashing | None = None
             for finished in blocks:
                 totals.add(finished)
                 if finished.outcome.committed:
                     if sink is None:
-                        file = stack.enter_context(open_whole(path))
-                        sink = self._module.open_sink(file, self._columns, self._origin)
+                        hashing = Hashing(stack.enter_context(open_whole(path)))
+                        sink = self._module.open_sink(cast("BinaryIO", hashing), self._columns, self._origin)
                     self._write(sink, self._with_pictures(finished), path.name)
             with timed(self.sync_times):
-                if sink is not None:
+                if sink is not None and hashing is not None:
                     sink.close()
+                    totals.written = hashing.written()
                 stack.close()  # the file is synced, and gets its name
         return totals
 
@@ -89,6 +93,7 @@ class Totals:
         self._start = 0
         self.rows = self.committed = self._failed = 0
         self._skipped: list[int] = []
+        self.written: Written | None = None
 
     def add(self, finished: Finished) -> None:
         """Add a block."""
@@ -99,8 +104,9 @@ class Totals:
         self._failed += len(finished.outcome.failed)
         self._skipped += finished.outcome.skipped
 
-    def part(self, number: int, path: Path | None) -> Part:
-        """Return the part that lies there."""
+    def part(self, number: int, name: str) -> Part:
+        """Return the part that lies under that name, if any row gave a result."""
+        written = self.written
         return Part(
             number=number,
             start=self._start,
@@ -109,6 +115,8 @@ class Totals:
             failed=self._failed,
             skipped=len(self._skipped),
             skipped_rows=tuple(self._skipped),
-            file=path.name if path else None,
-            bytes=path.stat().st_size if path else 0,
+            file=name if written else None,
+            bytes=written.bytes if written else 0,
+            sha256=written.sha256 if written else None,
+            mtime_ns=written.mtime_ns if written else None,
         )

@@ -9,13 +9,13 @@ from typing import Any
 
 from ortdeploy.durations import Histogram
 from ortdeploy.files.atomic import open_whole
-from ortdeploy.ledger.ledger import OutputRecord
+from ortdeploy.ledger.ledger import OutputRecord, Part
 from ortdeploy.pipelines.component import ComposedSession
 from ortdeploy.plan.plan_file import plan_digest
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
 from ortdeploy.redaction import masked
 from ortdeploy.running.reports.catalogue import REPORTS
-from ortdeploy.running.statistics import run_share
+from ortdeploy.running.statistics import STAGES, run_share
 from ortdeploy.running.stream import Member
 from ortdeploy.versions import versions
 
@@ -77,7 +77,7 @@ def write_report(
             "proportional_bytes": memory["last_rows"]["proportional_bytes"],
             "by_stage": {name: dict(taken) for name, taken in memory.items()},
         },
-        "parts": [asdict(part) for part in record.parts],
+        "parts": [_part(part) for part in record.parts],
         "provenance": dict(origins),
         "versions": versions(),
     }
@@ -117,18 +117,26 @@ def _components(plan: Plan, members: Sequence[Member]) -> dict[str, Any]:
 
 def _measured(statistics: Mapping[str, Any]) -> dict[str, Any]:
     """Return what all runs of the job have measured."""
-    stages = {name: Histogram.from_plain(stage) for name, stage in statistics["stages"].items()}
+    kept = statistics.get("stages", {})  # none, where the job was killed before its first commit
+    stages = {name: Histogram.from_plain(kept[name]) if name in kept else Histogram() for name in STAGES}
     return {
-        "seconds_of_all_runs": statistics["seconds"],
+        "seconds_of_all_runs": statistics.get("seconds", 0.0),
         "session_run": {**_durations(stages["run"]), "buckets": stages["run"].upper_edges()},
         "session_run_share": run_share(statistics),
         "stages": {name: _durations(histogram) for name, histogram in stages.items()},
-        "adapter_rows": statistics["adapter_rows"],
-        "retries": statistics["retries"],
-        "timeline": statistics["timeline"],
-        "peak_memory_bytes": statistics["peak_memory_bytes"],
+        "adapter_rows": statistics.get("adapter_rows", {}),
+        "retries": statistics.get("retries", 0),
+        "timeline": statistics.get("timeline", []),
+        "peak_memory_bytes": statistics.get("peak_memory_bytes"),
         "process": statistics.get("process", {}),
     }
+
+
+def _part(part: Part) -> dict[str, Any]:
+    """Return what the ledger knows of a part, but for the time of its file, by which only ortdeploy goes."""
+    plain = asdict(part)
+    del plain["mtime_ns"]
+    return plain
 
 
 def _row_counts(record: OutputRecord) -> dict[str, int]:

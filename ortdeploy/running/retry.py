@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.feeds.feeder import open_rows
-from ortdeploy.files.atomic import TEMPORARY, open_synced, remove_temporaries, sync_folder
-from ortdeploy.ledger.ledger import Merge, Part
+from ortdeploy.files.atomic import TEMPORARY, Hashing, open_synced, remove_temporaries, sync_folder
+from ortdeploy.ledger.check import merged_name
+from ortdeploy.ledger.ledger import Merge, Part, is_as_written, part_name
 from ortdeploy.ledger.merges import complete, complete_merges
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.results.rows import FailedRow
@@ -41,15 +43,19 @@ class RetryRun(JobRun):
         known = self._ledger.output(self._output)
         if known is None or not self._folder.exists() or dict(known.identity) != dict(self._step.identity):
             raise OrtdeployError(f"{self._step.shown_output} holds no result of this job as it is now; apply it first")
-        complete_merges(self._ledger, self._output, self._folder)
+        self._check_record(known)
+        self._check_parts()
+        complete_merges(self._ledger, self._output, self._folder, known.parts)
         remove_temporaries(self._folder)
+        self._digits = known.part_digits
         attempts = self._ledger.failed_rows(self._output)
-        parts = [part for part in known.parts if part.number in attempts]
+        parts = [part for part in self._parts() if part.number in attempts]
         self._begun = True  # a retry that was killed may have left a report from before
         if not parts:
             return Status.NOTHING_TO_DO
         inputs = self._ledger.inputs(self._output)
-        self._step = replace(self._step, files=tuple(one.state for one in inputs), first_row=0)
+        last = "short" if self._step.last == "drop" else self._step.last  # rows at the input's end were dropped already
+        self._step = replace(self._step, files=tuple(one.state for one in inputs), first_row=0, last=last)
         self._check_files()
         self._log.info("job.started", rows=sum(map(len, attempts.values())), done=0, output=self._step.shown_output)
         self._observer.job_started(self._step.job, 0, sum(map(len, attempts.values())))
@@ -61,6 +67,7 @@ class RetryRun(JobRun):
 
     def _retry_part(self, part: Part, attempts: Mapping[int, int]) -> None:
         """Run a part's failed rows, and put those that give a result now into the part."""
+        self._check_digest(part)
         self._stream = Stream(self._step, self._opened.sessions, dispensable=False, stop=self._stop)
         writer = PartWriter(self._step, self._folder, self._origin)
         again = _Again()
@@ -89,30 +96,40 @@ class RetryRun(JobRun):
     def _merge(self, part: Part, failed: set[int], again: _Again, new: Path) -> None:
         """Put new rows into a part."""
         module = SINKS[self._step.output_format]
-        file = part.file or f"part-{part.number:05d}{module.SUFFIX}"
+        file = part.file or part_name(part.number, self._digits, module.SUFFIX)
         missing = failed.union(part.skipped_rows)
         rows = [row for row in range(part.start, part.start + part.rows) if row not in missing]
-        if len(rows) != part.committed:
-            raise OrtdeployError(f"{file} holds {part.committed} rows and {len(rows)} are accounted for")
         numbers = [*rows, *again.recovered]
-        merged = self._folder / f".{file}.merged"
+        merged = self._folder / merged_name(file)
         with open_synced(merged) as target:
+            hashing = Hashing(target)
             old = self._folder / file if part.file else None
-            module.merge(old, new, sorted(range(len(numbers)), key=numbers.__getitem__), target)
+            module.merge(old, new, sorted(range(len(numbers)), key=numbers.__getitem__), cast("BinaryIO", hashing))
+            written = hashing.written()
         sync_folder(self._folder)
         merge = Merge(
             part=part.number,
             temporary=merged.name,
             file=file,
-            bytes=merged.stat().st_size,
+            bytes=written.bytes,
             rows=tuple(again.recovered),
+            sha256=written.sha256,
+            mtime_ns=written.mtime_ns,
         )
         self._ledger.begin_merge(self._output, merge)
-        complete(self._ledger, self._output, self._folder, merge)
+        complete(self._ledger, self._output, self._folder, part, merge)
         if self._upload is not None:
             self._upload.send(lambda name: name == file, anew=True)
         new.unlink(missing_ok=True)
         self._log.info("part.merged", part=part.number, rows=len(again.recovered), file=file)
+
+    def _check_digest(self, part: Part) -> None:
+        """Raise OrtdeployError where a part that rows are to be put into does not hold the bytes that were written."""
+        if part.file is not None and not is_as_written(self._folder / part.file, part, digest=None):
+            raise OrtdeployError(
+                f"{self._step.shown_output}/{part.file} was committed and holds other bytes than were written. Bring "
+                "it back from a copy; nothing was put into it"
+            )
 
     def _close(self, status: Status, reason: str | None) -> JobResult:
         """Write the report; how the job itself stands is not changed by a retry."""

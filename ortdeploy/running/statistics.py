@@ -1,5 +1,6 @@
 """What a job has measured over all its runs: times by stage, rows by adapter, how it went on. Kept in the ledger."""
 
+import math
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -14,6 +15,11 @@ STAGES = ("read", "prepare", "run", "postprocess", "write", "commit")
 """What is timed: each run by itself, the other stages by block, the commits by part."""
 
 _MOST_POINTS = 240
+
+_KINDS: Mapping[str, Any] = {
+    "seconds": int | float, "session_seconds": int | float, "stages": dict, "adapter_rows": dict, "retries": int,
+    "peak_memory_bytes": int | None, "process": dict, "timeline": list,
+}  # fmt: skip
 
 
 class JobStatistics:
@@ -96,3 +102,22 @@ def run_share(statistics: Mapping[str, Any]) -> float | None:
     """Return the share of their time in which the sessions ran: 1 where nothing else was ever waited for."""
     seconds = statistics.get("session_seconds")
     return min(statistics["stages"]["run"]["total"] / seconds, 1.0) if seconds else None
+
+
+def check_statistics(kept: Mapping[str, Any]) -> None:
+    """Raise ValueError, TypeError, LookupError or AttributeError where numbers are not such as `plain` gives."""
+    for name, kind in _KINDS.items():
+        if name in kept and not isinstance(kept[name], kind):
+            raise ValueError(f"{name} of a job is {kept[name]!r}")
+    if not kept.keys() <= {*_KINDS, "state"} or (kept and set(kept["stages"]) != set(STAGES)):
+        raise ValueError("what a job has measured is not what was written")
+    histograms = [Histogram.from_plain(stage) for stage in kept.get("stages", {}).values()]
+    numbers = [
+        *(number for one in histograms for number in (one.count, one.total, one.cpu, *one.buckets.values())),
+        *(edge for one in histograms for edge, _ in one.upper_edges()),
+        *(number for name in ("adapter_rows", "process") for number in kept.get(name, {}).values()),
+        *(number for point in kept.get("timeline", []) for number in (point[0], point[1])),
+    ]
+    for number in numbers:
+        if type(number) not in {int, float} or not math.isfinite(number):
+            raise ValueError(f"a number of a job is {number!r}")

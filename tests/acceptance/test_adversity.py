@@ -78,7 +78,7 @@ def test_a_file_that_changes_while_it_is_read_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", ["unlink", "cut"])
 def test_a_part_that_is_taken_away_while_a_job_runs_is_named(tmp_path: Path, change: str) -> None:
     save(tmp_path, range(40))
-    first = tmp_path / "out/part-00000.jsonl"
+    first = tmp_path / "out/part-00000000.jsonl"
 
     def disturb(feeds: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         if first.is_file():
@@ -88,7 +88,7 @@ def test_a_part_that_is_taken_away_while_a_job_runs_is_named(tmp_path: Path, cha
     result = execute(tmp_path, plan_for(tmp_path, 40, rows_per_part=4), FakeRuntime(disturb))
     assert result.status is Status.FAILED
     how = "is gone" if change == "unlink" else "has 0 bytes instead of"
-    assert f"out/part-00000.jsonl was committed and {how}" in (result.reason or "")
+    assert f"out/part-00000000.jsonl was committed and {how}" in (result.reason or "")
     assert "while the job ran" in (result.reason or "")
 
 
@@ -186,7 +186,7 @@ def test_rows_of_a_file_whose_name_is_not_utf8_are_written(deployment: Path, kin
     (deployment / "m.yaml").write_text(text.replace("jsonl", kind))
     done = run_process(["apply", "m.yaml"], cwd=deployment)
     assert done.code == 0, done.out + done.err
-    assert (deployment / "outbox/run" / f"part-00000.{kind}").is_file()
+    assert (deployment / "outbox/run" / f"part-00000000.{kind}").is_file()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names of files are Unicode")

@@ -188,7 +188,7 @@ def test_a_finished_output_whose_input_changed_is_refused_and_named(cli: Cli, de
 
 def test_a_committed_part_that_is_gone_or_changed_is_noticed(cli: Cli, deployment: Path) -> None:
     assert cli("apply", deployment / "m.yaml").code == 0
-    part = deployment / "outbox/run/part-00000.jsonl"
+    part = deployment / "outbox/run/part-00000000.jsonl"
     part.write_text("x")
     result = cli("apply", deployment / "m.yaml")
     assert result.code == 1

@@ -139,7 +139,7 @@ def test_a_gate_lets_jobs_run_only_when_its_checks_pass(cli: Cli, folder: Path) 
     assert cli("apply", folder / "p.json").code == 1
     (path / "output_0.pb").write_bytes(numpy_helper.from_array(X * 2).SerializeToString())
     assert cli("apply", folder / "p.json").code == 0
-    assert (folder / "out/part-00000.jsonl").is_file()
+    assert (folder / "out/part-00000000.jsonl").is_file()
     assert "nothing to do" in cli("apply", folder / "m.yaml").out
 
 

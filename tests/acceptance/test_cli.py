@@ -365,7 +365,7 @@ def test_verbose_says_more(cli: Cli, deployment: Path) -> None:
     assert str(deployment / "m.yaml") in cli("validate", deployment, "-v").out
     assert "rests on ONNX Runtime version" in cli("plan", deployment / "m.yaml", "-v").out
     cli("apply", deployment / "m.yaml")
-    assert "outbox/run/part-00000.jsonl: 20 rows from 0" in cli("status", deployment / "m.yaml", "-v").out
+    assert "outbox/run/part-00000000.jsonl: 20 rows from 0" in cli("status", deployment / "m.yaml", "-v").out
 
 
 def test_what_is_printed_and_left_is_what_its_schemas_say(cli: Cli, deployment: Path) -> None:
@@ -572,12 +572,12 @@ def test_new_files_of_a_finished_job_are_run_and_only_they(cli: Cli, deployment:
     np.save(deployment / "in/b.npy", np.full((5, 4), 2, np.float32))
     (deployment / "m.yaml").write_text(MANIFEST.replace("data.npy", "in/*.npy"))
     assert cli("apply", deployment / "m.yaml").code == 0
-    first = (deployment / "outbox/run/part-00000.jsonl").read_bytes()
+    first = (deployment / "outbox/run/part-00000000.jsonl").read_bytes()
     np.save(deployment / "in/a.npy", np.full((3, 4), 1, np.float32))
     (deployment / "in/b.npy").rename(deployment / "done.npy")
     assert "after 5 rows: 8 rows" in cli("plan", deployment / "m.yaml").out
     assert "8 rows committed" in cli("apply", deployment / "m.yaml").out
-    assert (deployment / "outbox/run/part-00000.jsonl").read_bytes() == first
+    assert (deployment / "outbox/run/part-00000000.jsonl").read_bytes() == first
     assert [row["row"] for row in read_rows(deployment / "outbox/run")] == list(range(8))
     assert "nothing to do" in cli("apply", deployment / "m.yaml").out
     np.save(deployment / "in/a.npy", np.full((4, 4), 1, np.float32))

@@ -113,7 +113,7 @@ def test_right_it_runs(cli: Cli, tmp_path: Path) -> None:
     path = manifest(tmp_path, more=", model_version: 1, adapter_version: 1")
     assert cli("plan", path, "--format", "json").json["diagnostics"] == []
     assert cli("apply", path, "-q").code == 0
-    assert [json.loads(line)["y"] for line in (tmp_path / "out/part-00000.jsonl").read_text().splitlines()] == [
+    assert [json.loads(line)["y"] for line in (tmp_path / "out/part-00000000.jsonl").read_text().splitlines()] == [
         [5.0] * 4
     ] * 3
 

@@ -86,7 +86,7 @@ def test_outputs_of_such_types_are_written_as_the_type_that_holds_them(cli: Cli,
     text = MANIFEST.replace("INPUT", "data.npy").replace("MORE", "batch: {size: 3}").replace("jsonl", "npz")
     (tmp_path / "m.yaml").write_text(text)
     assert cli("apply", tmp_path / "m.yaml", "-q").code == 0
-    with np.load(tmp_path / "out/part-00000.npz") as arrays:
+    with np.load(tmp_path / "out/part-00000000.npz") as arrays:
         assert arrays["y"].dtype == WIDER[name]
         assert arrays["y"].tolist() == values.tolist()
 
@@ -178,7 +178,7 @@ def test_init_offers_a_classifiers_maps(cli: Cli, tmp_path: Path, monkeypatch: p
     zip_map_model(tmp_path / "m.onnx")
     assert cli("init", "m.onnx").code == 0
     assert cli("apply", "m.yaml", "-q").code == 0
-    part = (tmp_path / "outbox/m/part-00000.jsonl").read_text().splitlines()
+    part = (tmp_path / "outbox/m/part-00000000.jsonl").read_text().splitlines()
     assert json.loads(part[0])["probabilities"].keys() == {"left", "right"}
 
 

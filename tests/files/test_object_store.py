@@ -87,11 +87,11 @@ def test_a_store_that_grew_is_taken_up_and_a_changed_object_is_named(tmp_path: P
 
 def test_a_place_with_files_of_others_is_refused(tmp_path: Path, cli: Cli, store: Any) -> None:
     put_rows(store, "/in/a.jsonl", 0, 5)
-    store.pipe_file("/out/run/part-00000.jsonl", b"somebody's")
+    store.pipe_file("/out/run/part-00000000.jsonl", b"somebody's")
     ended = cli("apply", deployment(tmp_path, "memory://in/a.jsonl", "memory://out/run"))
     assert ended.code == 1
     assert "holds files already" in ended.out
-    assert store.cat_file("/out/run/part-00000.jsonl") == b"somebody's"
+    assert store.cat_file("/out/run/part-00000000.jsonl") == b"somebody's"
 
 
 def test_a_retry_is_uploaded_too(tmp_path: Path, cli: Cli, store: Any) -> None:
@@ -116,7 +116,7 @@ def test_arrays_and_other_formats_are_fetched_whole(tmp_path: Path, cli: Cli, st
     store.pipe_file("/in/rows.npy", (tmp_path / "rows.npy").read_bytes())
     manifest = deployment(tmp_path, "memory://in/rows.npy", "outbox/run")
     assert cli("apply", manifest).code == 0
-    assert len((tmp_path / "outbox/run/part-00000.jsonl").read_text().splitlines()) == 20
+    assert len((tmp_path / "outbox/run/part-00000000.jsonl").read_text().splitlines()) == 20
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_kill_between_upload_and_commit_leaves_the_same_result(tmp_path: Path)
     before = {path.name: path.read_bytes() for path in target.glob("part-*")}
     assert len(before) == 4
     mirror = folder / mirror_of(f"file://{target}")
-    (target / "part-00004.jsonl").write_text("one too many, of a run that was killed")
+    (target / "part-00000004.jsonl").write_text("one too many, of a run that was killed")
     again = run_process(["apply", "m.yaml"], cwd=folder)
     assert "nothing to do" in again.out
     assert {path.name: path.read_bytes() for path in mirror.glob("part-*")} == before

@@ -13,7 +13,7 @@ from ortdeploy.ledger.ledger import FILE, Part, open_ledger, output_key, read_ou
 from ortdeploy.ledger.output_lock import hold_output, is_live
 from ortdeploy.results.rows import FailedRow
 
-PART = Part(number=0, start=0, rows=3, committed=2, failed=1, skipped=0, file="part-00000.csv", bytes=9)
+PART = Part(number=0, start=0, rows=3, committed=2, failed=1, skipped=0, file="part-00000000.csv", bytes=9)
 BAD = FailedRow(row=1, source="a.csv:2", stage="read", code="empty-value", message="no", key={"id": 7})
 
 
@@ -53,9 +53,9 @@ def test_a_forgotten_output_is_gone_with_its_parts(tmp_path: Path) -> None:
 
 
 def test_every_commit_is_synchronised_to_the_disk(tmp_path: Path) -> None:
-    full = 2
+    extra = 3
     with open_ledger(tmp_path) as ledger:
-        assert ledger._connection.execute("PRAGMA synchronous").fetchone() == (full,)  # noqa: SLF001  the promise itself
+        assert ledger._connection.execute("PRAGMA synchronous").fetchone() == (extra,)  # noqa: SLF001  the promise itself
 
 
 def test_a_corrupt_ledger_is_an_error_that_names_it(tmp_path: Path) -> None:

@@ -79,12 +79,12 @@ def words(tmp_path: Path) -> Path:
 
 def test_padding_goes_to_the_longest_and_truncation_is_the_files(words: Path, cli: Cli) -> None:
     assert cli("apply", words / "m.yaml").code == 0
-    rows = (words / "out/part-00000.jsonl").read_text().splitlines()
+    rows = (words / "out/part-00000000.jsonl").read_text().splitlines()
     assert rows[0] == '{"ids": [2, 3, 9, 9, 9, 9], "mask": [1, 1, 0, 0, 0, 0], "y": [2.0, 3.0, 9.0, 9.0, 9.0, 9.0]}'
     assert '"ids": [1, 1, 1, 1, 1, 1]' in rows[1]
     (words / "m.yaml").write_text(MANIFEST.replace("tokenizer.json}", "tokenizer.json, length: 3}"))
     assert cli("apply", words / "m.yaml", "--new-run").code == 0
-    assert '"ids": [2, 3, 9]' in (words / "out/part-00000.jsonl").read_text()
+    assert '"ids": [2, 3, 9]' in (words / "out/part-00000000.jsonl").read_text()
 
 
 def test_another_tokenizer_is_another_result(words: Path, cli: Cli) -> None:

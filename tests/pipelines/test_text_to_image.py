@@ -305,7 +305,7 @@ def test_files_go_to_a_store_with_their_part(painter: Path, cli: Cli) -> None:
     )
     assert cli("apply", painter / "painter.yaml").code == 0
     assert len(store.glob("/gallery/images/*.png")) == 4
-    assert store.exists("/gallery/part-00000.jsonl")
+    assert store.exists("/gallery/part-00000000.jsonl")
     store.store.clear()
 
 

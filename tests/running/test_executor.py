@@ -28,7 +28,7 @@ def test_rows_come_out_in_order_in_parts(tmp_path: Path) -> None:
     assert (result.status, result.committed, result.failed, result.skipped) == (Status.DONE, 19, 0, 0)
     assert rows(tmp_path) == [(row, row * 2.0) for row in range(19)]
     assert [path.name for path in sorted((tmp_path / "out").glob("*"))] == [
-        FAILED, REPORT, "part-00000.jsonl", "part-00001.jsonl", "part-00002.jsonl",
+        FAILED, REPORT, "part-00000000.jsonl", "part-00000001.jsonl", "part-00000002.jsonl",
     ]  # fmt: skip
     (record,) = read_outputs(tmp_path / ".ortdeploy")
     assert [(part.start, part.rows) for part in record.parts] == [(0, 8), (8, 8), (16, 3)]
@@ -127,24 +127,23 @@ def test_a_stop_leaves_whole_parts_and_goes_on_later(tmp_path: Path) -> None:
     assert [row for row, _ in rows(tmp_path)] == list(range(200))
 
 
-def test_a_stop_commits_the_rows_that_are_through(tmp_path: Path) -> None:
-    save(tmp_path, range(2000))
+def test_a_stop_commits_no_part_that_is_not_whole_and_its_failed_rows_are_shown(tmp_path: Path) -> None:
+    save(tmp_path, [0, -1, *range(2, 2000)])
     asked = []
 
     def stop_in_the_second_batch(feeds: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         asked.append(len(feeds))
-        return double(feeds)
+        return refuse_negative(feeds)
 
-    plan = plan_for(tmp_path, 2000, rows_per_part=2000)
+    plan = plan_for(tmp_path, 2000, rows_per_part=2000, max_failed=1)
     result = execute(tmp_path, plan, FakeRuntime(stop_in_the_second_batch), stop=lambda: len(asked) >= 2)
-    assert result.status == Status.INTERRUPTED
+    assert (result.status, result.committed, result.failed) == (Status.INTERRUPTED, 0, 1)
+    assert [entry["row"] for entry in failed(tmp_path)] == [1]
+    assert rows(tmp_path) == []
+    assert execute(tmp_path, plan, FakeRuntime(refuse_negative)).status == Status.DONE
+    assert [row for row, _ in rows(tmp_path)] == [0, *range(2, 2000)]
     (record,) = read_outputs(tmp_path / ".ortdeploy")
-    assert [part.start for part in record.parts] == [0]
-    assert 8 <= record.rows < 2000
-    assert record.rows == result.committed == len(rows(tmp_path))
-    again = plan_for(tmp_path, 2000, rows_per_part=2000)
-    assert execute(tmp_path, again, FakeRuntime(double)).status == Status.DONE
-    assert [row for row, _ in rows(tmp_path)] == list(range(2000))
+    assert [(part.start, part.rows, part.failed) for part in record.parts] == [(0, 2000, 1)]
 
 
 def test_last_pad_and_last_drop(tmp_path: Path) -> None:
@@ -198,7 +197,7 @@ def test_batches_whose_rows_differ_in_shape_from_run_to_run_are_run_once(tmp_pat
     runtime = FakeRuntime(of_some_length)
     result = execute(tmp_path, plan_for(tmp_path, 400, rows_per_part=400), runtime)
     assert (result.status, result.committed) == (Status.DONE, 400)
-    lengths = [len(json.loads(line)["y"]) for line in (tmp_path / "out/part-00000.jsonl").read_text().splitlines()]
+    lengths = [len(json.loads(line)["y"]) for line in (tmp_path / "out/part-00000000.jsonl").read_text().splitlines()]
     assert lengths == [2 + row // 4 % 3 for row in range(400)]
     assert len(runtime.sessions[0].batches) == 100
 
@@ -423,7 +422,7 @@ def test_a_part_that_was_not_committed_goes_when_its_rows_fail_now(tmp_path: Pat
     with open_ledger(tmp_path / ".ortdeploy") as ledger:
         ledger.begin("../out", deployment="d", job="run", identity=step.identity, run="r0", files=step.files)
     (tmp_path / "out").mkdir()
-    (tmp_path / "out/part-00000.jsonl").write_text('{"row": 0, "y": [1, 1]}\n')
+    (tmp_path / "out/part-00000000.jsonl").write_text('{"row": 0, "y": [1, 1]}\n')
     result = execute(tmp_path, plan, FakeRuntime(refuse_negative))
     assert (result.status, result.failed) == (Status.DONE, 8)
     assert rows(tmp_path) == []

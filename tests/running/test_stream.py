@@ -231,17 +231,22 @@ if {stuck}:
     Ledger.keep_statistics = lambda *_: (print("stuck", flush=True), time.sleep(60))
 stop = StopFlag()
 with stop.installed():
-    result = execute(folder, plan_for(folder, 4000, rows_per_part=4000), FakeRuntime(slow), stop=stop)
+    result = execute(folder, plan_for(folder, 4000, rows_per_part={rows_per_part}), FakeRuntime(slow), stop=stop)
 print(result.status, result.committed, flush=True)
 import os
 os._exit(stop.exit_code)
 """
 
 
-def run_signalled(folder: Path, seconds: float, signals: int, *, stuck: bool = False) -> tuple[int, str]:
+def run_signalled(
+    folder: Path, seconds: float, signals: int, *, stuck: bool = False, rows_per_part: int = 4000
+) -> tuple[int, str]:
     """Run a job whose sixth batch takes so long; send SIGINT when it is there; return exit code and last line."""
     save(folder, range(4000))
-    script = SIGNALLED.format(tests=str(Path(__file__).parents[1]), folder=str(folder), seconds=seconds, stuck=stuck)
+    tests = str(Path(__file__).parents[1])
+    script = SIGNALLED.format(
+        tests=tests, folder=str(folder), seconds=seconds, stuck=stuck, rows_per_part=rows_per_part
+    )
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, encoding="utf-8")
     assert process.stdout is not None
     lines = []
@@ -255,12 +260,13 @@ def run_signalled(folder: Path, seconds: float, signals: int, *, stuck: bool = F
     return process.wait(timeout=60), lines[-1].strip()
 
 
-def test_the_first_signal_finishes_what_runs_and_commits_it(tmp_path: Path) -> None:
-    code, last = run_signalled(tmp_path, seconds=1, signals=1)
+def test_the_first_signal_finishes_what_runs_and_commits_the_parts_that_are_whole(tmp_path: Path) -> None:
+    code, last = run_signalled(tmp_path, seconds=1, signals=1, rows_per_part=8)
     assert code == 130
     status, committed = last.split()
     assert status == "interrupted"
     assert 24 <= int(committed) < 4000
+    assert int(committed) % 8 == 0
     assert [row for row, _ in rows(tmp_path)] == list(range(int(committed)))
 
 

@@ -68,7 +68,7 @@ def test_inputs_without_defaults_run_with_adapters_by_row(tmp_path: Path) -> Non
     prepare(tmp_path, required=True)
     applied = run_process(["apply", "m.yaml", "-q"], cwd=tmp_path)
     assert applied.code == 0, applied.out + applied.err
-    lines = (tmp_path / "out/part-00000.jsonl").read_text().splitlines()
+    lines = (tmp_path / "out/part-00000000.jsonl").read_text().splitlines()
     assert [json.loads(line)["y"][0] for line in lines] == [0.0, 2.0, 2.0, 6.0, 4.0, 10.0]
     report = json.loads((tmp_path / "out/_run.json").read_text())
     assert set(report["placement"]) == {"OpenVINOExecutionProvider"}

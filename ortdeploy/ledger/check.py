@@ -1,0 +1,117 @@
+"""Holds what the ledger says of an output against itself, before anything is renamed, run or deleted for it.
+
+SQLite notices few kinds of damage, and a ledger may come with a checkout from a stranger: numbers that contradict each
+other double or lose rows, and a name of a file may lead anywhere. What is found here is damage, and told as such.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.ledger.ledger import PART_DIGITS, Ledger, Merge, OutputRecord, Part, damaged, part_name
+
+_DIGITS = (5, PART_DIGITS)
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_SUFFIX = re.compile(r"\.[a-z0-9]+")
+
+
+def merged_name(file: str) -> str:
+    """Return the name under which a merged file waits until it takes a part's place."""
+    return f".{file}.merged"
+
+
+def check_output(ledger: Ledger, record: OutputRecord, suffix: str) -> None:
+    """Raise OrtdeployError where the ledger contradicts itself about an output whose parts have a suffix."""
+    merges = ledger.merges(record.output)
+    what = find_contradiction(record, merges, suffix)
+    what = what or next(_failures(record, merges, ledger.failed_rows(record.output)), None)
+    if what is not None:
+        raise OrtdeployError(damaged(what))
+    ledger.inputs(record.output)  # read for its own check
+    ledger.provenance({part.provenance for part in record.parts if part.provenance})
+
+
+def find_contradiction(record: OutputRecord, merges: Sequence[Merge], suffix: str | None = None) -> str | None:
+    """Return the first thing in which a record contradicts itself; None where it is sound.
+
+    Without a suffix, parts may have any, but all the same.
+    """
+    if record.part_digits not in _DIGITS:
+        return f"the names of parts have {record.part_digits} digits"
+    return next(_contradictions(record, merges, suffix or _suffix(record)), None)
+
+
+def _suffix(record: OutputRecord) -> str:
+    """Return the suffix of the first part that has a file, if it can be one."""
+    name = next((part.file for part in record.parts if part.file is not None), "")
+    suffix = name.removeprefix(name.partition(".")[0])
+    return suffix if _SUFFIX.fullmatch(suffix) else ""
+
+
+def _contradictions(record: OutputRecord, merges: Sequence[Merge], suffix: str) -> Iterator[str]:
+    start = 0
+    for number, part in enumerate(record.parts):
+        yield from _of_part(part, number, start, part_name(number, record.part_digits, suffix))
+        start += part.rows
+    borders = {0, *accumulate(part.rows for part in record.parts)}
+    if record.first_row not in borders:
+        yield f"rows from {record.first_row} on are said to be of new files, where no part begins"
+    if record.status == "done" and record.first_row != start:
+        yield f"it says done, with {record.first_row} of {start} rows"
+    if record.batch_size is not None and record.batch_size < 1:
+        yield f"the batch size is {record.batch_size}"
+    parts = {part.number: part for part in record.parts}
+    for merge in merges:
+        if merge.part not in parts:
+            yield f"a file is to take the place of part {merge.part}, which there is not"
+            return
+        yield from _of_merge(merge, parts[merge.part], part_name(merge.part, record.part_digits, suffix))
+
+
+def _of_part(part: Part, number: int, start: int, name: str) -> Iterator[str]:
+    if part.number != number:
+        yield f"part {number} is missing, or there is one too many"
+        return
+    counts = (part.committed, part.failed, part.skipped)
+    if min(part.rows, *counts, part.bytes) < 0 or part.rows != sum(counts):
+        how = f"{part.committed} committed, {part.failed} failed and {part.skipped} skipped"
+        yield f"part {number} has {part.rows} rows, {how}"
+    if part.start != start:
+        yield f"part {number} begins with row {part.start}, and the parts before it end before row {start}"
+    if len(part.skipped_rows) != part.skipped or not _lie_in(part.skipped_rows, part):
+        yield f"part {number} has {part.skipped} skipped rows and names others"
+    if part.file != (name if part.committed else None):
+        yield f"the file of part {number} is called {part.file!r}"
+    yield from _of_file(part, f"the file of part {number}")
+
+
+def _of_merge(merge: Merge, part: Part, name: str) -> Iterator[str]:
+    if (merge.file, merge.temporary) != (name, merged_name(name)):
+        yield f"{merge.temporary!r} is to take the place of part {merge.part} as {merge.file!r}"
+    if not merge.rows or len(merge.rows) > part.failed or not _lie_in(sorted(merge.rows), part):
+        yield f"a file with rows that did not fail is to take the place of part {merge.part}"
+    if merge.bytes < 0:
+        yield f"a file of {merge.bytes} bytes is to take the place of part {merge.part}"
+    yield from _of_file(merge, f"the file that is to take the place of part {merge.part}")
+
+
+def _of_file(record: Part | Merge, which: str) -> Iterator[str]:
+    if record.sha256 is not None and not _SHA256.fullmatch(record.sha256):
+        yield f"{which} has the SHA-256 {record.sha256!r}"
+
+
+def _lie_in(rows: Sequence[int], part: Part) -> bool:
+    """Return whether rows are some of a part's, in order and none twice."""
+    ordered = all(before < after for before, after in pairwise(rows))
+    return not rows or (ordered and part.start <= rows[0] and rows[-1] < part.start + part.rows)
+
+
+def _failures(record: OutputRecord, merges: Sequence[Merge], failed: Mapping[int, Mapping[int, int]]) -> Iterator[str]:
+    merging = {merge.part: set(merge.rows) for merge in merges}
+    for part in record.parts:
+        rows = failed.get(part.number, {})
+        if len(rows) != part.failed or not _lie_in(list(rows), part) or not rows.keys().isdisjoint(part.skipped_rows):
+            yield f"part {part.number} has {part.failed} failed rows, and others are named"
+        if not merging.get(part.number, set()) <= rows.keys():
+            yield f"a file with rows that did not fail is to take the place of part {part.number}"
