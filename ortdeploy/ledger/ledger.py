@@ -327,8 +327,8 @@ class Ledger:
         """Return the input files of an output that runs have taken up, in the order in which their rows count."""
         with undamaged():
             query = "SELECT inputs_seal FROM outputs WHERE output = ?"
-            (seal,) = self._connection.execute(query, (output,)).fetchone() or (None,)
-            if seal is not None and seal != _seal_of_inputs(self._connection, output):
+            sealed = self._connection.execute(query, (output,)).fetchone()
+            if sealed is not None and sealed[0] != _seal_of_inputs(self._connection, output):
                 raise ValueError("its list of input files is not what was written")
             query = "SELECT path, size, mtime_ns, done FROM inputs WHERE output = ? ORDER BY number"
             rows = self._connection.execute(query, (output,)).fetchall()
@@ -521,7 +521,11 @@ def _attempts(row: Any, text: str) -> int:
     """Return how often a failed row was tried. Raises ValueError where its entry is not what is written of one."""
     entry = json.loads(text)
     kinds = {"key": dict, "source": str, "row": int, "stage": str, "code": str, "message": str, "attempts": int}
-    if entry.keys() != kinds.keys() or any(not isinstance(entry[name], kind) for name, kind in kinds.items()):
+    if (
+        not isinstance(entry, dict)
+        or entry.keys() != kinds.keys()
+        or any(not isinstance(entry[name], kind) for name, kind in kinds.items())
+    ):
         raise ValueError(f"what stands there of failed row {row!r} is not what was written")
     if entry["row"] != row:
         raise ValueError(f"failed row {row!r} is called {entry['row']} too")

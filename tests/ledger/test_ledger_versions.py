@@ -1,0 +1,139 @@
+"""Ledgers of format version 2, as the ortdeploy of then left them, go on to complete rows; nothing older reads version 3.
+
+`data/ledger-v2` holds two of them: a job that its error budget stopped within a part, and a retry that was killed when
+its second merge had been begun. Each was dumped as SQL beside its parts.
+"""
+
+import json
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.fakes import FakeRuntime, double, refuse_negative
+from support.jobs import execute, failed, plan_for, report, retrying, rows, save
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.ledger import ledger
+from ortdeploy.ledger.ledger import FILE, LEDGER_VERSION, open_ledger, read_outputs
+from ortdeploy.plan.steps import Plan, RunJob
+from ortdeploy.results.results import Status
+
+DATA = Path(__file__).parents[1] / "data/ledger-v2"
+ROWS = 30
+BAD = (1, 13, 20)
+
+
+def bring_back(name: str, folder: Path) -> Plan:
+    """Put a ledger of version 2 with its parts and its input into a folder; return the plan of its job."""
+    save(folder, [-1.0 - row if row in BAD else float(row) for row in range(ROWS)])
+    os.utime(folder / "data.npy", (1, 1))
+    (folder / "out").mkdir()
+    for path in (DATA / name).glob("part-*"):
+        shutil.copy(path, folder / "out" / (f".{path.name}" if path.suffix == ".merged" else path.name))
+    plan = plan_for(folder, ROWS, max_failed=9)
+    step = plan.steps[-1]
+    assert isinstance(step, RunJob)
+    state = folder / ".ortdeploy"
+    state.mkdir()
+    with closing(sqlite3.connect(state / FILE)) as db:
+        db.executescript((DATA / name / "state.sql").read_text())
+        db.execute("UPDATE outputs SET identity = ?", (json.dumps(dict(step.identity)),))  # digests of now
+        db.commit()
+    return plan
+
+
+def version_of(folder: Path) -> int:
+    with closing(sqlite3.connect(folder / ".ortdeploy" / FILE)) as db:
+        found: int = db.execute("PRAGMA user_version").fetchone()[0]
+        return found
+
+
+def test_a_job_that_version_2_left_unfinished_goes_on_and_keeps_its_names(tmp_path: Path) -> None:
+    plan = bring_back("interrupted", tmp_path)
+    assert [part.rows for part in read_outputs(tmp_path / ".ortdeploy")[0].parts] == [8, 4]
+    assert version_of(tmp_path) == 2
+    result = execute(tmp_path, plan, FakeRuntime(refuse_negative))
+    assert (result.status, result.committed, result.failed) == (Status.DONE, 27, 3)
+    assert version_of(tmp_path) == LEDGER_VERSION
+    assert [row for row, _ in rows(tmp_path)] == [row for row in range(ROWS) if row not in BAD]
+    (record,) = read_outputs(tmp_path / ".ortdeploy")
+    assert [(part.start, part.rows, part.file) for part in record.parts] == [
+        (0, 8, "part-00000.jsonl"), (8, 4, "part-00001.jsonl"), (12, 4, "part-00002.jsonl"),
+        (16, 8, "part-00003.jsonl"), (24, 6, "part-00004.jsonl"),
+    ]  # fmt: skip
+    assert [part.sha256 is None for part in record.parts] == [True, True, False, False, False]
+    assert execute(tmp_path, retrying(plan), FakeRuntime(double)).committed == ROWS
+    assert [row for row, _ in rows(tmp_path)] == list(range(ROWS))
+    assert [part["number"] for part in report(tmp_path)["parts"] if part["sha256"] is None] == [1]  # as it was
+
+
+@pytest.mark.parametrize("is_renamed", [False, True])
+def test_a_merge_that_version_2_left_is_completed(tmp_path: Path, *, is_renamed: bool) -> None:
+    plan = bring_back("merging", tmp_path)
+    if is_renamed:
+        (tmp_path / "out/.part-00001.jsonl.merged").replace(tmp_path / "out/part-00001.jsonl")
+    assert execute(tmp_path, retrying(plan), FakeRuntime(double)).committed == ROWS
+    assert [row for row, _ in rows(tmp_path)] == list(range(ROWS))
+    assert failed(tmp_path) == []
+    assert sorted(path.name for path in (tmp_path / "out").glob("*part-*")) == [f"part-{n:05d}.jsonl" for n in range(4)]
+
+
+def test_a_migrated_ledger_has_the_tables_of_a_new_one(tmp_path: Path) -> None:
+    bring_back("merging", tmp_path)
+    tables = []
+    for folder in (tmp_path / ".ortdeploy", tmp_path / "new"):
+        with open_ledger(folder), closing(sqlite3.connect(folder / FILE)) as db:
+            names = [
+                name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
+            ]
+            tables.append({name: {row[1] for row in db.execute(f"PRAGMA table_info({name})")} for name in names})
+    assert tables[0] == tables[1]
+
+
+def test_reading_a_ledger_of_version_2_does_not_change_it(tmp_path: Path) -> None:
+    bring_back("merging", tmp_path)
+    before = (tmp_path / ".ortdeploy" / FILE).read_bytes()
+    (record,) = read_outputs(tmp_path / ".ortdeploy")
+    assert (record.rows, record.part_digits) == (ROWS, 5)
+    assert (tmp_path / ".ortdeploy" / FILE).read_bytes() == before
+
+
+class Killed(BaseException):
+    """Stands for a kill."""
+
+
+@pytest.mark.parametrize("where", ["_seal", "_seal_of_inputs", "_seal_all"])
+def test_a_migration_that_is_killed_leaves_version_2(
+    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = bring_back("interrupted", tmp_path)
+    before = dump(tmp_path)
+
+    def die(*_: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger, where, die)
+        with pytest.raises(Killed), open_ledger(tmp_path / ".ortdeploy"):
+            pass
+    assert dump(tmp_path) == before
+    assert version_of(tmp_path) == 2
+    assert execute(tmp_path, plan, FakeRuntime(refuse_negative)).status is Status.DONE
+
+
+def dump(folder: Path) -> list[str]:
+    with closing(sqlite3.connect(folder / ".ortdeploy" / FILE)) as db:
+        return list(db.iterdump())
+
+
+@pytest.mark.parametrize("open_it", [open_ledger, ledger.read_ledger])
+def test_a_ledger_of_the_version_after_this_is_refused(tmp_path: Path, open_it: Callable[[Path], Any]) -> None:
+    with closing(sqlite3.connect(tmp_path / FILE)) as db:
+        db.execute(f"PRAGMA user_version = {LEDGER_VERSION + 1}")
+    with pytest.raises(OrtdeployError, match=f"version {LEDGER_VERSION + 1}.*newer"), open_it(tmp_path):
+        pass
