@@ -166,7 +166,8 @@ class RunJob:
     `read_size` rows are read at once, several batches where rows are sorted by adapter. `files` are those to read;
     `first_row` rows came from others, in runs that are finished. `row_shapes` are those of `columns`. `replaces` is the
     run whose result makes room for this one's. `retry`: its failed rows are run, and nothing else. `progress_timeout`
-    is in seconds, limits are in bytes. `memory` is what the job is predicted to take; `trim` as of its model.
+    is in seconds, limits are in bytes. `rows_per_part` is what the manifest says, rounded up to a whole
+    `read_size`. `memory` is what the job is predicted to take; `trim` as of its model.
     `upload` is a folder on an object store that gets what is written.
     """
 

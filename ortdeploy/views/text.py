@@ -182,7 +182,9 @@ def _render_job(step: "RunJob", paint: Paint) -> Iterator[str]:
     if step.memory is not None:
         yield f"    {_render_memory(step.memory)}"
     columns = ", ".join((*step.key, *step.columns))
-    yield f"    writes {step.shown_output}/part-*.{step.output_format}: {columns}"
+    least = "at least " if step.auto_batch else ""  # whole batches, of a size that is not known yet
+    part = f"{least}{step.rows_per_part:,} rows a part"
+    yield f"    writes {step.shown_output}/part-*.{step.output_format}, {part}: {columns}"
 
 
 def _render_memory(forecast: "MemoryForecast") -> str:
