@@ -76,7 +76,11 @@ def make_durable_folder(folder: Path) -> None:
     if folder.is_dir():
         return
     make_durable_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
+    try:
+        folder.mkdir(exist_ok=True)
+    except FileExistsError:
+        folder.stat()  # a link that leads nowhere says why
+        raise
     sync_folder(folder.parent)
 
 

@@ -104,4 +104,5 @@ def _read_holder(path: Path) -> Mapping[str, Any]:
 
 def _describe(holder: Path) -> str:
     known = _read_holder(holder)
-    return f": process {known['pid']} on {known['host']}, since {known['started']}" if len(known) == 5 else ""  # noqa: PLR2004  whole
+    whole = {"pid", "host", "started"} <= known.keys()  # a file beside the lock, which holds nothing by itself
+    return f": process {known['pid']} on {known['host']}, since {known['started']}" if whole else ""

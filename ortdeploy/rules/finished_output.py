@@ -29,7 +29,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
         if job.output.state == "foreign":
             detail = (
                 f'"{path}" holds files that no run recorded under this state directory wrote. '
-                "Choose another folder, or move them away."
+                "Bring back the ledger that knows them, choose another folder, or move them away."
             )
         elif changed:
             detail = (

@@ -15,10 +15,10 @@ class BudgetError(OrtdeployError):
 class ErrorBudget:
     """Counts a job's failed rows over all its runs."""
 
-    def __init__(self, job: RunJob, failed: int) -> None:
-        """Begin with the rows that failed in earlier runs."""
+    def __init__(self, job: RunJob, failed: int, in_a_row: int = 0) -> None:
+        """Begin with the rows that failed in earlier runs; the last `in_a_row` of them one after the other."""
         self._job = job
-        self._in_a_row = 0
+        self._in_a_row = in_a_row
         self.failed = failed
 
     def note(self, block: Block, failed: Sequence[FailedRow]) -> None:

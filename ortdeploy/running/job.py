@@ -228,13 +228,20 @@ class JobRun:
             )
         self._done = known.rows
         self._part, self._digits = len(known.parts), known.part_digits
-        self._budget = ErrorBudget(self._step, sum(part.failed for part in known.parts))
+        self._budget = ErrorBudget(self._step, sum(part.failed for part in known.parts), self._failed_last(known))
         with undamaged():
             self._statistics = JobStatistics(known.statistics, self._stream, self._writer)
             self._committed_state = known.statistics.get("state")
             if self._committed_state is not None:
                 for member in self._stream.members:
                     member.rows.go_on_from(unpack_state(self._committed_state))
+
+    def _failed_last(self, known: OutputRecord) -> int:
+        """Return how many rows failed one after the other up to the last committed one."""
+        if self._step.max_consecutive is None:
+            return 0
+        failed = {row for rows in self._ledger.failed_rows(self._output).values() for row in rows}
+        return next(number for number in count() if known.rows - 1 - number not in failed)
 
     def _write_parts(self) -> None:
         """Read blocks and write parts until the input ends. Raises what ends the job early."""

@@ -1,9 +1,11 @@
 """One clear diagnostic for everything that a user can get wrong: exit 1, the place, nothing written, no traceback."""
 
 import json
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from copy import deepcopy
 from functools import reduce
 from operator import getitem
@@ -20,7 +22,7 @@ from PIL import Image
 from support.models import gather_model, scale_model
 
 from ortdeploy.cli.main import main
-from ortdeploy.ledger.ledger import FILE
+from ortdeploy.ledger.ledger import _MERGE_COLUMNS, FILE, _insert
 from ortdeploy.planning import workflow
 
 Break = Callable[[Path], None]
@@ -197,6 +199,47 @@ def test_a_committed_part_that_is_gone_or_changed_is_noticed(cli: Cli, deploymen
     assert "was committed and is gone" in " ".join(cli("apply", deployment / "m.yaml").out.split())
 
 
+def test_a_flipped_bit_in_a_committed_part_is_not_nothing_to_do(cli: Cli, deployment: Path) -> None:
+    assert cli("apply", deployment / "m.yaml").code == 0
+    part = deployment / "outbox/run/part-00000000.jsonl"
+    content = part.read_bytes()
+    part.write_bytes(content[:-3] + bytes([content[-3] ^ 1]) + content[-2:])
+    for command in (("plan",), ("apply",), ("retry", "--job", "run")):
+        result = cli(*command, deployment / "m.yaml")
+        assert result.code == 1
+        assert "part-00000000.jsonl was committed and holds other bytes" in " ".join(result.out.split())
+        assert "Bring it back from a copy" in " ".join(result.out.split())
+    part.write_bytes(content)
+    os.utime(part, (1, 1))
+    assert "nothing to do" in cli("apply", deployment / "m.yaml").out
+
+
+def test_the_plan_says_how_many_rows_a_part_has(cli: Cli, deployment: Path) -> None:
+    text = MANIFEST.replace("format: jsonl", "format: jsonl, rows_per_part: 20")
+    (deployment / "m.yaml").write_text(text)
+    assert "part-*.jsonl, 24 rows a part: " in cli("plan", deployment / "m.yaml").out
+    (deployment / "m.yaml").write_text(text.replace("size: 8", "size: auto"))
+    assert "at least 32 rows a part: " in cli("plan", deployment / "m.yaml").out
+
+
+def test_a_ledger_with_paths_of_its_own_renames_nothing(cli: Cli, deployment: Path) -> None:
+    """A state.db that came with a checkout: its merge names files elsewhere."""
+    assert cli("apply", deployment / "m.yaml").code == 0
+    precious, other = deployment / "precious", deployment / "other"
+    precious.write_text("precious")
+    other.write_text("other")
+    with closing(sqlite3.connect(deployment / ".ortdeploy" / FILE)) as connection:
+        (output,) = connection.execute("SELECT output FROM outputs").fetchone()
+        values = (output, 0, str(other), str(precious), 5, "[0]", None, None)
+        _insert(connection, "merges", output, _MERGE_COLUMNS, values[1:])
+        connection.commit()
+    for command in (("plan",), ("apply",), ("retry", "--job", "run")):
+        result = cli(*command, deployment / "m.yaml")
+        assert result.code == 1
+        assert "the ledger state.db is damaged (" in " ".join((result.out + result.err).split())
+    assert (precious.read_text(), other.read_text()) == ("precious", "other")
+
+
 def test_a_corrupt_ledger_is_an_error_and_nothing_runs(cli: Cli, deployment: Path) -> None:
     assert cli("apply", deployment / "m.yaml").code == 0
     (deployment / ".ortdeploy" / FILE).write_bytes(b"garbage " * 1000)
@@ -216,10 +259,11 @@ def test_a_corrupt_ledger_is_an_error_and_nothing_runs(cli: Cli, deployment: Pat
 def test_a_ledger_that_holds_what_nobody_wrote_is_an_error(cli: Cli, deployment: Path, damage: str) -> None:
     (deployment / "m.yaml").write_text(MANIFEST.replace("size: 8}", "size: 8}\n    errors: {max_failed: 1}"))
     assert cli("apply", deployment / "m.yaml").code == 0
-    with sqlite3.connect(deployment / ".ortdeploy" / FILE) as connection:
+    with closing(sqlite3.connect(deployment / ".ortdeploy" / FILE)) as connection:
         connection.execute("UPDATE outputs SET status = 'failed'")
         connection.execute("DELETE FROM parts WHERE number > 0")
         connection.execute(f"UPDATE {damage}")
+        connection.commit()
     before = sorted(path.name for path in (deployment / "outbox/run").iterdir())
     result = cli("apply", deployment / "m.yaml")
     assert result.code == 1

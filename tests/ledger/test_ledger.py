@@ -2,15 +2,30 @@
 
 import json
 import sqlite3
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
+from support.fakes import FakeRuntime, refuse_negative
+from support.jobs import execute, plan_for, save
 
 from ortdeploy.diagnostics import LockedError, OrtdeployError
 from ortdeploy.durations import Histogram
 from ortdeploy.files.atomic import open_whole, remove_temporaries
-from ortdeploy.ledger.ledger import FILE, Part, open_ledger, output_key, read_outputs
+from ortdeploy.ledger.ledger import (
+    FILE,
+    Part,
+    open_ledger,
+    output_file,
+    output_key,
+    read_ledger,
+    read_outputs,
+)
 from ortdeploy.ledger.output_lock import hold_output, is_live
+from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import FailedRow
 
 PART = Part(number=0, start=0, rows=3, committed=2, failed=1, skipped=0, file="part-00000000.csv", bytes=9)
@@ -139,3 +154,51 @@ def test_a_ledger_that_was_only_begun_is_none(tmp_path: Path) -> None:
     assert read_outputs(tmp_path) == ()
     with open_ledger(tmp_path) as ledger:
         assert ledger.outputs() == ()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"this is no database, but it is long enough to look like one " * 20, b"SQLite format 3\x00" + b"\xff" * 4096],
+)
+@pytest.mark.parametrize(
+    "use", [open_ledger, read_ledger, partial(hold_output, output="out"), partial(is_live, output="out")]
+)
+def test_connections_to_what_is_damaged_are_closed(
+    tmp_path: Path, content: bytes, use: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[sqlite3.Connection] = []
+    real = sqlite3.connect
+
+    def connect(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        opened.append(real(*arguments, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", connect)
+    for path in (tmp_path / FILE, output_file(tmp_path, "locks", "out", ".db")):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+    with pytest.raises(OrtdeployError), ExitStack() as stack:
+        stack.enter_context(use(tmp_path))
+    assert opened
+    for connection in opened:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connection.execute("SELECT 1")
+
+
+def test_a_holder_file_that_nobody_wrote_is_no_reason(tmp_path: Path) -> None:
+    with hold_output(tmp_path, "out"):
+        (holder,) = (tmp_path / "locks").glob("*.json")
+        holder.write_text('{"a": 1, "b": 2, "c": 3, "d": 4, "e": 5}')
+        with pytest.raises(LockedError, match=r"held by a live run$"), hold_output(tmp_path, "out"):
+            pass
+
+
+def test_rows_that_failed_one_after_the_other_count_over_an_interruption(tmp_path: Path) -> None:
+    values = [*range(6), -1, -1, -1, -1, *range(10, 16)]
+    save(tmp_path, values)
+    plan = plan_for(tmp_path, 16, max_failed=9)
+    steps = tuple(replace(one, max_consecutive=3) if isinstance(one, RunJob) else one for one in plan.steps)
+    for _ in range(2):
+        result = execute(tmp_path, replace(plan, steps=steps), FakeRuntime(refuse_negative))
+        assert result.committed == 6
+        assert "rows failed one after the other" in (result.reason or "")
