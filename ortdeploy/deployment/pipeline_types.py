@@ -198,10 +198,6 @@ class _Wirer:
         types: dict[str, TensorType] = {}
         for argument, name in step.wires.items():
             types[argument] = values[name] if name in values else self._input_of_operation(name, argument, step.name)
-            wanted = operation.TAKES.get(argument)
-            if wanted and types[argument].dtype not in {None, wanted.dtype}:
-                detail = f"{step.name} takes {wanted.dtype} for {argument} and gets {types[argument]}."
-                self.complain((*step.at, "in", argument), detail)
         results: tuple[TensorType, ...] = ()
         if self.untold.intersection(step.wires.values()):
             self.untold.update(name for _, name in step.outputs)
@@ -221,7 +217,7 @@ class _Wirer:
 
     def _input_of_operation(self, name: str, argument: str, operation: str) -> TensorType:
         """Return the type of an input of the pipeline that an operation reads: as it says, or as its column arrives."""
-        wanted = OPERATIONS[operation].TAKES.get(argument) or self.arrives(name)
+        wanted = OPERATIONS[operation].contract.takes(argument) or self.arrives(name)
         if wanted is None:
             self.untold.add(name)
             wanted = TensorType()

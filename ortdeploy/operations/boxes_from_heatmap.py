@@ -10,31 +10,34 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ortdeploy.operations.protocol import BOXES, Array, Call, Types, by_row, need_floating
-from ortdeploy.tensors.types import InapplicableError, TensorType
+from ortdeploy.operations.protocol import BOXES, Array, Call, Types, by_row
+from ortdeploy.tensors.contracts import IMAGE_SIZES, REALS, Attribute, Contract, FormalParameter, forms
 from ortdeploy.transforms.protocol import Options
 
 PACKAGE = None
-TAKES: Types = {}
-
-_RANKS = (3, 4)
 
 Box = tuple[int, int, int, int]
 
 
-def infer(options: Options, types: Types) -> tuple[TensorType, ...]:  # noqa: ARG001  boxes in any case
-    need_floating(types, "heat")
-    shape = types["heat"].shape
-    if shape is not None and (len(shape) not in _RANKS or (len(shape) == 4 and shape[1] not in {1, None})):  # noqa: PLR2004
-        raise InapplicableError(
-            f"heat must be [rows, height, width] or [rows, 1, height, width] and is {types['heat']}"
-        )
-    return (TensorType("float32", BOXES),)
+CONTRACT = Contract(
+    name="boxes_from_heatmap",
+    meaning="Boxes around connected places whose heat reaches a threshold, in the order of reading",
+    inputs=(FormalParameter("heat", "T", forms("rows height width", "rows 1 height width"), "heat", not_nan=True),),
+    outputs=(BOXES,),
+    attributes=(
+        Attribute("threshold", "FLOAT", "the least heat", required=True),
+        Attribute("stride", "FLOAT", "what boxes are multiplied with", default=1, above=0),
+        Attribute("min_area", "INT", "places of fewer pixels are left out", default=1, least=1),
+        Attribute("margin", "FLOAT", "how far boxes are grown", default=0),
+    ),
+    types=(REALS,),
+    sizes=IMAGE_SIZES,
+)
 
 
 def build(options: Options, types: Types) -> Call:  # noqa: ARG001  the same for every heatmap
-    threshold, area = float(options["threshold"]), int(options.get("min_area", 1))
-    stride, margin = float(options.get("stride", 1)), float(options.get("margin", 0))
+    threshold, area = float(options["threshold"]), int(options["min_area"])
+    stride, margin = float(options["stride"]), float(options["margin"])
 
     def boxes(heat: Array) -> tuple[Array]:
         places = [box for box, size in _places(heat.reshape(heat.shape[-2:]) >= threshold) if size >= area]

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from ortdeploy.facts.problems import Package
 from ortdeploy.operations import (
     boxes_from_heatmap,
@@ -17,17 +19,17 @@ from ortdeploy.operations import (
     tokenize_clip,
     unletterbox,
 )
-from ortdeploy.operations.protocol import Call, Column, Operation, Types, as_column
-from ortdeploy.tensors.types import TensorType
+from ortdeploy.operations.protocol import Call, Column, HeldOperation, Operation, Types, as_column
+from ortdeploy.tensors.contracts import Contract
 from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
-from ortdeploy.transforms.protocol import Options, Transform
+from ortdeploy.transforms.protocol import HeldTransform, Options
 
 
 @dataclass(frozen=True, slots=True)
 class TransformOperation:
     """A prepare or postprocess step on the value `x`."""
 
-    transform: Transform
+    transform: HeldTransform
     package: Package | None = None
 
     @property
@@ -36,24 +38,20 @@ class TransformOperation:
         return self.package
 
     @property
-    def TAKES(self) -> Types:  # noqa: N802  as of a module
-        """Nothing is known beforehand."""
-        return {}
-
-    def infer(self, options: Options, types: Types) -> tuple[TensorType, ...]:
-        """Return the type of the result."""
-        return self.transform.infer(options, types["x"])
+    def CONTRACT(self) -> Contract:  # noqa: N802  as of a module
+        """The step's."""
+        return self.transform.contract
 
     def build(self, options: Options, types: Types) -> Call:
         """Return the function; rows that differ in shape are taken one by one."""
-        apply = self.transform.build(options, types["x"])
+        apply = self.transform.bare(options, types["x"])
 
         def call(values: Mapping[str, Column]) -> tuple[Column, ...]:
             column = values["x"]
             if not isinstance(column, list):
                 return apply(column)
-            rows = [apply(row[None]) for row in column]
-            return tuple(as_column([row[index][0] for row in rows]) for index in range(len(rows[0]))) if rows else ([],)
+            rows = [apply(np.asarray(row)[None]) for row in column]
+            return tuple(as_column([row[index][0] for row in rows]) for index in range(len(rows[0])))
 
         return call
 
@@ -62,7 +60,7 @@ PILLOW = Package(module="PIL", name="Pillow", extra="images")
 _STEPS = ("cast", "expand", "flatten", "grayscale", "layout", "normalize", "resize", "scale", "squeeze")
 _RESULTS = ("argmax", "sigmoid", "softmax")
 
-OPERATIONS: dict[str, Operation] = {
+_MODULES: dict[str, Operation] = {
     "boxes_from_heatmap": boxes_from_heatmap,
     "crop": crop,
     "ctc_greedy": ctc_greedy,
@@ -77,3 +75,5 @@ OPERATIONS: dict[str, Operation] = {
     **{name: TransformOperation(PREPARE[name], PILLOW if name == "resize" else None) for name in _STEPS},
     **{name: TransformOperation(POSTPROCESS[name]) for name in _RESULTS},
 }
+
+OPERATIONS = {name: HeldOperation(module) for name, module in _MODULES.items()}

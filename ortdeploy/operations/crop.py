@@ -8,39 +8,66 @@ from typing import Any
 
 import numpy as np
 
-from ortdeploy.operations.protocol import IMAGE_RANK, Array, Call, Types, as_column, by_row, need_rank
-from ortdeploy.tensors.types import ROWS, InapplicableError, TensorType
+from ortdeploy.operations.protocol import Array, Call, as_column, by_row
+from ortdeploy.tensors.contracts import (
+    ANY,
+    COORDINATES,
+    IMAGE,
+    IMAGE_SIZES,
+    PIXELS,
+    Contract,
+    ContractError,
+    FormalParameter,
+    Solved,
+    Types,
+    forms,
+    image_size,
+)
+from ortdeploy.tensors.types import TensorType
 from ortdeploy.transforms import resize
 from ortdeploy.transforms.protocol import Options
 
 PACKAGE = None
-TAKES: Types = {}
 
 
-def infer(options: Options, types: Types) -> tuple[TensorType, ...]:
-    shape = need_rank(types, "image", IMAGE_RANK, "images of rank 4")
-    boxes = need_rank(types, "boxes", 3, "boxes [rows, n, 4]")
-    if boxes is not None and boxes[2] not in {4, None}:
-        raise InapplicableError(f"boxes must be [rows, n, 4] and are {types['boxes']}")
-    size = options.get("size")
-    if size and types["image"].layout == "NCHW":
-        raise InapplicableError(
-            "it resizes images in NHWC and gets NCHW; crop without size, or change the layout after"
-        )
-    sides = tuple(size) if size else (None, None)
-    if shape is None:
-        return (TensorType(types["image"].dtype, None, types["image"].layout),)
-    row = (shape[1], *sides) if types["image"].layout == "NCHW" else (*sides, shape[3])
-    return (TensorType(types["image"].dtype, (ROWS, None, *row), types["image"].layout),)
+def _hold_layout(solved: Solved, types: Types) -> None:  # noqa: ARG001  the layout is solved
+    """Refuse to resize planes: pictures are resized in NHWC. Raises ContractError."""
+    if "size" in solved.options and solved.layout == "NCHW":
+        raise ContractError("it resizes images in NHWC and gets NCHW; crop without size, or change the layout after")
+
+
+CONTRACT = Contract(
+    name="crop",
+    meaning="The pictures inside of boxes, of any sizes, or all of one size",
+    inputs=(
+        FormalParameter("image", "T", IMAGE, "images"),
+        FormalParameter(
+            "boxes", "B", forms("rows n 4"), "left, top, right, bottom in pixels", units=(PIXELS,), finite=True
+        ),
+    ),
+    outputs=(
+        FormalParameter(
+            "pictures",
+            "T",
+            forms("NHWC rows n new_height new_width channels", "NCHW rows n channels new_height new_width"),
+            "a list of pictures a row",
+            keeps=("layout", "unit"),
+        ),
+    ),
+    attributes=(image_size("size", required=False, binds=("new_height", "new_width")),),
+    types=(ANY, COORDINATES),
+    sizes=IMAGE_SIZES,
+    arithmetic=_hold_layout,
+)
 
 
 def build(options: Options, types: Types) -> Call:
     size = options.get("size")
-    shrink = resize.build({"resize": size}, TensorType()) if size else None
+    shrink = resize.build({"resize": size, "method": "bilinear"}, TensorType()) if size else None
     axes = (1, 2) if types["image"].layout == "NCHW" else (0, 1)
 
     def crops(image: Array, boxes: Any) -> tuple[Any]:
-        pictures = [_cut(image, box, axes) for box in np.asarray(boxes, dtype=np.float64).reshape(-1, 4)]
+        pictures = [_cut(image, box, axes) for box in np.asarray(boxes, dtype=np.float64)]
         if shrink is not None:
             pictures = [shrink(picture[np.newaxis])[0][0] for picture in pictures]
         column = as_column(pictures)
@@ -56,10 +83,8 @@ def _none_of(image: Array, size: list[int] | None) -> Array:
 
 
 def _cut(image: Array, box: Array, axes: tuple[int, int]) -> Array:
-    """Return a picture. Raises ValueError for a box that has no area inside of the image, or is not a number."""
+    """Return a picture. Raises ValueError for a box that has no area inside of the image."""
     height, width = image.shape[axes[0]], image.shape[axes[1]]
-    if not np.isfinite(box).all():
-        raise ValueError(f"a box is {box.tolist()}")
     left, top = np.floor(box[:2]).clip(0, [width, height]).astype(int)
     right, bottom = np.ceil(box[2:]).clip(0, [width, height]).astype(int)
     if right <= left or bottom <= top:

@@ -1,26 +1,27 @@
 """`l2_normalize` — vectors along the last dimension divided by their length; one of length zero stays."""
 
-from collections.abc import Mapping
-
 import numpy as np
 
-from ortdeploy.operations.protocol import Call, Column, Types, need_floating
-from ortdeploy.tensors.types import TensorType
-from ortdeploy.transforms.protocol import Options
+from ortdeploy.operations.protocol import Call, Types, one_by_one
+from ortdeploy.tensors.contracts import REALS, Contract, FormalParameter, forms
+from ortdeploy.transforms.protocol import Array, Options
 
 PACKAGE = None
-TAKES: Types = {}
 
 
-def infer(options: Options, types: Types) -> tuple[TensorType, ...]:  # noqa: ARG001  it has no options
-    need_floating(types, "x")
-    return (types["x"],)
+CONTRACT = Contract(
+    name="l2_normalize",
+    meaning="Vectors along the last dimension divided by their length; one of length zero stays",
+    inputs=(FormalParameter("x", "T", forms("rows *dims width"), "vectors"),),
+    outputs=(FormalParameter("vectors", "T", forms("rows *dims width"), "vectors of length one", keeps=("layout",)),),
+    types=(REALS,),
+)
 
 
 def build(options: Options, types: Types) -> Call:  # noqa: ARG001  it has no options
-    def apply(values: Mapping[str, Column]) -> tuple[Column, ...]:
-        array = np.asarray(values["x"])
-        length = np.linalg.norm(array, axis=-1, keepdims=True)
-        return (np.asarray(array / np.maximum(length, np.finfo(array.dtype).tiny), dtype=array.dtype),)
+    return one_by_one(_normalize)
 
-    return apply
+
+def _normalize(array: Array) -> Array:
+    length = np.linalg.norm(array, axis=-1, keepdims=True)
+    return np.asarray(array / np.maximum(length, np.finfo(array.dtype).tiny), dtype=array.dtype)

@@ -7,32 +7,48 @@ Gives the image and how it was done, float32 [rows, 3]: the factor, and the pixe
 import numpy as np
 
 from ortdeploy.facts.problems import Package
-from ortdeploy.operations.protocol import IMAGE_RANK, Array, Call, Types, by_row, need_rank
-from ortdeploy.tensors.types import ROWS, InapplicableError, TensorType
+from ortdeploy.operations.protocol import Array, Call, Types, by_row
+from ortdeploy.tensors.contracts import (
+    FIT,
+    IMAGE_SIZES,
+    PICTURES,
+    Attribute,
+    Contract,
+    FormalParameter,
+    SizeConstraint,
+    forms,
+    image_size,
+)
+from ortdeploy.tensors.types import TensorType
 from ortdeploy.transforms import resize
 from ortdeploy.transforms.protocol import Options
 
 PACKAGE = Package(module="PIL", name="Pillow", extra="images")
-TAKES: Types = {}
 
 _GREY = 114
 """What YOLO models were trained with around their images."""
 
 
-def infer(options: Options, types: Types) -> tuple[TensorType, ...]:
-    shape = need_rank(types, "image", IMAGE_RANK, "images of rank 4")
-    image = types["image"]
-    if image.layout == "NCHW":
-        raise InapplicableError("it comes before layout: NCHW")
-    if image.dtype not in {None, "uint8", "float32"}:
-        raise InapplicableError(f"it resizes uint8 and float32 images and gets {image.dtype}; cast before")
-    made = (ROWS, *options["size"], shape[3]) if shape else None
-    return TensorType(image.dtype, made, "NHWC"), TensorType("float32", (ROWS, 3))
+CONTRACT = Contract(
+    name="letterbox",
+    meaning="An image scaled into a size with its sides in proportion, in the middle, filled up; and how that was done",
+    inputs=(FormalParameter("image", "T", forms("NHWC rows height width channels"), "images"),),
+    outputs=(
+        FormalParameter("image", "T", forms("NHWC rows new_height new_width channels"), "images of one size"),
+        FormalParameter("how", "float32", forms("rows 3"), "factor, left, top", units=(FIT,)),
+    ),
+    attributes=(
+        image_size("size", binds=("new_height", "new_width")),
+        Attribute("value", "FLOAT", "what is filled up with", default=_GREY),
+    ),
+    types=(PICTURES,),
+    sizes=(*IMAGE_SIZES, SizeConstraint("channels", least=1)),
+)
 
 
 def build(options: Options, types: Types) -> Call:  # noqa: ARG001  the same for every image
     height, width = options["size"]
-    value = options.get("value", _GREY)
+    value = options["value"]
 
     def fit(image: Array) -> tuple[Array, Array]:
         factor = min(height / image.shape[0], width / image.shape[1])
@@ -40,7 +56,11 @@ def build(options: Options, types: Types) -> Call:  # noqa: ARG001  the same for
             max(1, min(side, round(have * factor))) for side, have in zip((height, width), image.shape, strict=False)
         ]
         same = inner == list(image.shape[:2])
-        scaled = image if same else resize.build({"resize": inner}, TensorType())(image[np.newaxis])[0][0]
+        scaled = (
+            image
+            if same
+            else resize.build({"resize": inner, "method": "bilinear"}, TensorType())(image[np.newaxis])[0][0]
+        )
         top, left = (height - inner[0]) // 2, (width - inner[1]) // 2
         made = np.full((height, width, image.shape[2]), value, dtype=image.dtype)
         made[top : top + inner[0], left : left + inner[1]] = scaled

@@ -4,29 +4,39 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ortdeploy.operations.protocol import Call, Column, Types, need_floating, need_rank
-from ortdeploy.tensors.types import InapplicableError, TensorType
-from ortdeploy.transforms.protocol import Options
+from ortdeploy.operations.protocol import Call, Column, Types, by_row
+from ortdeploy.tensors.contracts import MASK, REALS, Contract, FormalParameter, TypeConstraint, forms
+from ortdeploy.tensors.types import FLOATING, INTEGERS
+from ortdeploy.transforms.protocol import Array, Options
 
 PACKAGE = None
-TAKES: Types = {}
 
 
-def infer(options: Options, types: Types) -> tuple[TensorType, ...]:  # noqa: ARG001  it has no options
-    need_floating(types, "x")
-    shape = need_rank(types, "x", 3, "[rows, tokens, width]")
-    mask = need_rank(types, "mask", 2, "[rows, tokens]")
-    if shape and mask and isinstance(shape[1], int) and isinstance(mask[1], int) and shape[1] != mask[1]:
-        raise InapplicableError(f"x has {shape[1]} tokens, and the mask {mask[1]}")
-    return (types["x"].with_shape((shape[0], shape[2]) if shape else None),)
+CONTRACT = Contract(
+    name="mean_pool",
+    meaning="The mean over the tokens that a mask keeps",
+    inputs=(
+        FormalParameter("x", "T", forms("rows tokens width"), "a vector a token"),
+        FormalParameter("mask", "M", forms("rows tokens"), "1 for a token that counts, else 0", units=(MASK,)),
+    ),
+    outputs=(FormalParameter("mean", "T", forms("rows width"), "the means", keeps=("unit",)),),
+    types=(REALS, TypeConstraint("M", ("bool", *INTEGERS, *FLOATING), "numbers")),
+)
 
 
 def build(options: Options, types: Types) -> Call:  # noqa: ARG001  it has no options
+    each = by_row(lambda x, mask: (_mean(x[np.newaxis], mask[np.newaxis])[0],), 1, "x", "mask")
+
     def apply(values: Mapping[str, Column]) -> tuple[Column, ...]:
-        array = np.asarray(values["x"])
-        mask = np.asarray(values["mask"])[..., np.newaxis].astype(array.dtype)
-        if array.shape[:2] != mask.shape[:2]:
-            raise ValueError(f"x is {list(array.shape)}, and the mask {list(mask.shape[:2])}")
-        return ((array * mask).sum(axis=1) / np.maximum(mask.sum(axis=1), 1),)
+        x, mask = values["x"], values["mask"]
+        if isinstance(x, list) or isinstance(mask, list):  # rows of several lengths
+            return each(values)
+        return (_mean(x, mask),)
 
     return apply
+
+
+def _mean(x: Array, mask: Array) -> Array:
+    """Return float [rows, width] from [rows, tokens, width] and [rows, tokens]."""
+    weights = mask[..., np.newaxis].astype(x.dtype)
+    return np.asarray((x * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1))

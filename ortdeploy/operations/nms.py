@@ -7,32 +7,73 @@ most `max` (default 300) are kept, the best first. Gives boxes [n, 4], scores [n
 
 import numpy as np
 
-from ortdeploy.operations.protocol import BOXES, Array, Call, Types, by_row, need_floating, need_rank
-from ortdeploy.tensors.types import ROWS, InapplicableError, TensorType
+from ortdeploy.operations.protocol import Array, Call, Types, by_row
+from ortdeploy.tensors.contracts import (
+    COORDINATES,
+    INDEX,
+    LOGITS,
+    NORMALISED,
+    PIXELS,
+    PROBABILITY,
+    REALS,
+    Attribute,
+    Contract,
+    FormalParameter,
+    forms,
+)
 from ortdeploy.transforms.protocol import Options
 
 PACKAGE = None
-TAKES: Types = {}
-
-_RANKS = (2, 3)
 
 
-def infer(options: Options, types: Types) -> tuple[TensorType, ...]:  # noqa: ARG001  the same results in any case
-    need_rank(types, "boxes", 3, "boxes [rows, n, 4]")
-    need_floating(types, "scores")
-    shape = types["scores"].shape
-    if shape is not None and len(shape) not in _RANKS:
-        raise InapplicableError(f"scores must be [rows, n] or [rows, n, classes] and are {types['scores']}")
-    return TensorType("float32", BOXES), TensorType("float32", (ROWS, None)), TensorType("int64", (ROWS, None))
+_RAW = (
+    "The raw output of a detector, such as [rows, 84, 8400], holds boxes and scores in one tensor: let the model give "
+    "them as two outputs, boxes [rows, n, 4] as left, top, right, bottom and scores [rows, n, classes]"
+)
+
+CONTRACT = Contract(
+    name="nms",
+    meaning="The boxes that do not overlap a better one of their class: non-maximum suppression",
+    inputs=(
+        FormalParameter(
+            "boxes",
+            "B",
+            forms("rows n 4"),
+            "left, top, right, bottom",
+            units=(PIXELS, NORMALISED),
+            not_nan=True,
+            advice=_RAW,
+        ),
+        FormalParameter(
+            "scores",
+            "T",
+            forms("rows n", "rows n classes"),
+            "the score of each box, or of each box and class",
+            units=(PROBABILITY, LOGITS),
+            not_nan=True,
+        ),
+    ),
+    outputs=(
+        FormalParameter("boxes", "float32", forms("rows kept 4"), "the boxes, the best first", keeps=("unit",)),
+        FormalParameter("scores", "float32", forms("rows kept"), "their scores", units=(PROBABILITY,)),
+        FormalParameter("classes", "int64", forms("rows kept"), "their classes", units=(INDEX,)),
+    ),
+    attributes=(
+        Attribute("iou", "FLOAT", "the largest overlap of two boxes of a class", default=0.45, least=0, most=1),
+        Attribute("score", "FLOAT", "boxes below are left out", default=0.25),
+        Attribute("max", "INT", "at most so many boxes are kept", default=300, least=1),
+    ),
+    types=(REALS, COORDINATES),
+)
 
 
 def build(options: Options, types: Types) -> Call:  # noqa: ARG001  the same for every tensor
-    least, most = float(options.get("score", 0.25)), int(options.get("max", 300))
-    overlap = float(options.get("iou", 0.45))
+    least, most = float(options["score"]), int(options["max"])
+    overlap = float(options["iou"])
 
     def suppress(boxes: Array, scores: Array) -> tuple[Array, Array, Array]:
-        boxes = np.asarray(boxes, dtype=np.float32).reshape(-1, 4)
-        table = np.asarray(scores, dtype=np.float32).reshape(len(boxes), -1)
+        boxes = np.asarray(boxes, dtype=np.float32)
+        table = np.asarray(scores[:, np.newaxis] if scores.ndim == 1 else scores, dtype=np.float32)
         places, classes = np.nonzero(table >= least)
         order = np.argsort(-table[places, classes], kind="stable")
         places, classes = places[order], classes[order]

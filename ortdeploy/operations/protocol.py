@@ -1,17 +1,20 @@
-"""What an operation of a pipeline is: a module with two functions and no state, like a prepare step on several values.
+"""What an operation of a pipeline is: a module with a contract, one function and no state.
 
 Values have the rows first: an array, or a list with one array (or list of them) a row where rows differ in shape. A
 list of things a row, such as boxes or crops, is one dimension of unknown size behind the rows.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ortdeploy.facts.problems import Package
-from ortdeploy.tensors.types import ROWS, InapplicableError, Shape, TensorType
+from ortdeploy.tensors.contract_checks import ContractCheck
+from ortdeploy.tensors.contracts import PIXELS, Contract, ContractError, FormalParameter, forms
+from ortdeploy.tensors.types import InapplicableError, TensorType
 from ortdeploy.transforms.protocol import Options
 
 Array = npt.NDArray[Any]
@@ -29,14 +32,41 @@ class Operation(Protocol):
         """The package that it needs, beside the base install."""
 
     @property
-    def TAKES(self) -> Types:  # noqa: N802  a module constant
-        """What arguments must be, where that is known beforehand: a pipeline's own inputs are read so."""
+    def CONTRACT(self) -> Contract:  # noqa: N802  a module constant
+        """What it takes, gives and is set with."""
+
+    def build(self, options: Options, types: Types) -> Call:
+        """Return the function that does it; every setting is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOperation:
+    """An operation whose contract is kept: before a run by `infer`, and by the function that `build` returns."""
+
+    module: Operation
+
+    @property
+    def contract(self) -> Contract:
+        """What it takes, gives and is set with."""
+        return self.module.CONTRACT
+
+    @property
+    def package(self) -> Package | None:
+        """The package that it needs, beside the base install."""
+        return self.module.PACKAGE
 
     def infer(self, options: Options, types: Types) -> tuple[TensorType, ...]:
         """Return the types of the results, as far as they can be known. Raises InapplicableError."""
+        try:
+            return self.contract.infer(options, types)
+        except ContractError as error:
+            raise InapplicableError(str(error)) from error
 
     def build(self, options: Options, types: Types) -> Call:
-        """Return the function that does it."""
+        """Return the function that does it; it raises ValueError for rows that do not keep the contract."""
+        call = self.module.build(self.contract.filled(options), types)
+        check = ContractCheck(self.contract, options, types)
+        return lambda values: call(check(values))
 
 
 _ARRAYS = (np.ndarray, np.generic)
@@ -67,21 +97,15 @@ def by_row(call: Callable[..., tuple[Any, ...]], results: int, *names: str) -> C
     return apply
 
 
-def need_rank(types: Types, name: str, rank: int, what: str) -> Shape | None:
-    """Return the shape of an argument, if it is known. Raises InapplicableError where it has another rank."""
-    shape = types[name].shape
-    if shape is not None and len(shape) != rank:
-        raise InapplicableError(f"{name} must be {what} and is {types[name]}")
-    return shape
+def one_by_one(call: Callable[[Array], Array]) -> Call:
+    """Return an operation on the value `x` from a function on arrays; rows of several shapes are taken one by one."""
+
+    def apply(values: Mapping[str, Column]) -> tuple[Column, ...]:
+        column = values["x"]
+        return (as_column([call(row) for row in column]) if isinstance(column, list) else call(column),)
+
+    return apply
 
 
-def need_floating(types: Types, name: str) -> None:
-    """Refuse an argument that is not known to be, or may not be, floating."""
-    dtype = types[name].dtype
-    if dtype is not None and not dtype.startswith("float"):
-        raise InapplicableError(f"{name} must be floating and is {dtype}")
-
-
-BOXES = (ROWS, None, 4)
-"""Boxes of each row: left, top, right, bottom in pixels."""
-IMAGE_RANK = 4
+BOXES = FormalParameter("boxes", "float32", forms("rows n 4"), "left, top, right, bottom in pixels", units=(PIXELS,))
+"""Boxes of each row, as an operation gives them."""

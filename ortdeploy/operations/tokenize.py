@@ -11,19 +11,32 @@ import numpy as np
 
 from ortdeploy.facts.problems import Package
 from ortdeploy.operations.protocol import Call, Column, Types
-from ortdeploy.tensors.types import ROWS, TensorType
+from ortdeploy.tensors.contracts import MASK, TOKEN, TOKEN_TYPE, Attribute, Contract, FormalParameter, forms
 from ortdeploy.transforms.protocol import Options
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 PACKAGE = Package(module="tokenizers", name="tokenizers", extra="text")
-TAKES: Types = {"text": TensorType("string", (ROWS,))}
 
 
-def infer(options: Options, types: Types) -> tuple[TensorType, ...]:  # noqa: ARG001  text is what it takes
-    ids = TensorType("int64", (ROWS, options.get("length")))
-    return ids, ids, ids
+_TOKENS = forms("rows tokens")
+
+CONTRACT = Contract(
+    name="tokenize",
+    meaning="Ids, mask and type ids of text, by a tokenizer.json of Hugging Face",
+    inputs=(FormalParameter("text", "string", forms("rows"), "text"),),
+    outputs=(
+        FormalParameter("ids", "int64", _TOKENS, "ids of tokens", units=(TOKEN,)),
+        FormalParameter("attention_mask", "int64", _TOKENS, "1 for a token of the text, else 0", units=(MASK,)),
+        FormalParameter("type_ids", "int64", _TOKENS, "the sentence of each token", units=(TOKEN_TYPE,)),
+    ),
+    attributes=(
+        Attribute("tokenizer", "STRING", "a tokenizer.json", required=True, path="file"),
+        Attribute("length", "INT", "rows are cut and filled up to it", least=1, most=65536, binds=("tokens",)),
+    ),
+    row_wise=False,  # without length, rows are filled up to the longest of their batch
+)
 
 
 def read(path: str) -> "Tokenizer":

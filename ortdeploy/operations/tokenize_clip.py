@@ -18,11 +18,10 @@ from pathlib import Path
 import numpy as np
 
 from ortdeploy.operations.protocol import Call, Types
-from ortdeploy.tensors.types import ROWS, TensorType
+from ortdeploy.tensors.contracts import TOKEN, Attribute, Contract, FormalParameter, forms
 from ortdeploy.transforms.protocol import Options
 
 PACKAGE = None
-TAKES: Types = {"text": TensorType("string", (ROWS,))}
 
 START, END = "<|startoftext|>", "<|endoftext|>"
 DEFAULT_LENGTH = 77
@@ -32,13 +31,29 @@ _WORD = re.compile(
 )
 
 
-def infer(options: Options, types: Types) -> tuple[TensorType, ...]:  # noqa: ARG001  text is what it takes
-    return (TensorType("int64", (ROWS, options.get("length", DEFAULT_LENGTH))),)
+CONTRACT = Contract(
+    name="tokenize_clip",
+    meaning="77 ids of text, by CLIP's vocab.json and merges.txt in a folder",
+    inputs=(FormalParameter("text", "string", forms("rows"), "text"),),
+    outputs=(FormalParameter("ids", "int64", forms("rows tokens"), "ids of tokens", units=(TOKEN,)),),
+    attributes=(
+        Attribute("folder", "STRING", "where vocab.json and merges.txt are", required=True, path="folder"),
+        Attribute(
+            "length",
+            "INT",
+            "rows are cut and filled up to it",
+            default=DEFAULT_LENGTH,
+            least=2,
+            most=65536,
+            binds=("tokens",),
+        ),
+    ),
+)
 
 
 def build(options: Options, types: Types) -> Call:  # noqa: ARG001  text is what it takes
     tokenizer = ClipTokenizer(Path(options["folder"]))
-    length = options.get("length", DEFAULT_LENGTH)
+    length = options["length"]
     return lambda values: (np.array([tokenizer.encode(str(text), length) for text in values["text"]], dtype=np.int64),)
 
 

@@ -53,9 +53,9 @@ def _of_operations(deployment: "Deployment") -> Iterator[Finding]:
     """Yield the steps of pipelines whose operation needs a package."""
     steps = (step for pipeline in deployment.spec.pipelines for step in walk(pipeline.steps) if step.kind == "do")
     for step in steps:
-        package = OPERATIONS[step.name].PACKAGE
+        package = OPERATIONS[step.name].package
         if package is None and step.name == "crop" and "size" in step.options:
-            package = OPERATIONS["resize"].PACKAGE
+            package = OPERATIONS["resize"].package
         if package is not None and package.module not in deployment.facts.runtime.packages:
             yield Finding(at=(*step.at, "do"), detail=f"{step.name} needs {_needs(package)}")
 

@@ -85,18 +85,22 @@ ROWS = "rows"
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """What is known of a tensor: None for an unknown element type, an unknown rank, an unknown layout."""
+    """What is known of a tensor: None for an unknown element type, an unknown rank, an unknown layout or unit.
+
+    A unit is one of those of `contracts`, and only steps tell it: a graph does not.
+    """
 
     dtype: str | None = None
     shape: Shape | None = None
     layout: str | None = None
+    unit: str | None = None
 
     def __str__(self) -> str:
         """`float32 [rows, 1, 8, 8]`, with `?` for what is unknown."""
         return f"{self.dtype or '?'} {format_shape(self.shape)}"
 
     def with_shape(self, shape: Shape | None) -> "TensorType":
-        """Return the same element type and layout in another shape."""
+        """Return the same element type, layout and unit in another shape."""
         return replace(self, shape=shape)
 
 

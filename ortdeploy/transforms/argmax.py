@@ -2,17 +2,31 @@
 
 import numpy as np
 
-from ortdeploy.tensors.types import InapplicableError, TensorType
-from ortdeploy.transforms.protocol import Apply, Array, Options, need_numeric
+from ortdeploy.tensors.contracts import (
+    INDEX,
+    NUMBERS,
+    OPTIONAL,
+    Contract,
+    FormalParameter,
+    SizeConstraint,
+    forms,
+)
+from ortdeploy.tensors.types import TensorType
+from ortdeploy.transforms.protocol import Apply, Array, Options
 
-
-def infer(options: Options, tensor: TensorType) -> tuple[TensorType, ...]:
-    need_numeric(tensor)
-    if tensor.shape is not None and len(tensor.shape) < 2:  # noqa: PLR2004  rows and classes
-        raise InapplicableError(f"it works along a dimension within the row and gets {tensor}")
-    shape = tensor.shape[:-1] if tensor.shape else None
-    index, value = TensorType("int64", shape), TensorType(tensor.dtype, shape)
-    return (index, value) if "value_as" in options else (index,)
+CONTRACT = Contract(
+    name="argmax",
+    meaning="The index of the largest value along the last dimension",
+    inputs=(FormalParameter("x", "T", forms("rows *dims classes"), "scores"),),
+    outputs=(
+        FormalParameter("index", "int64", forms("rows *dims"), "the index", units=(INDEX,), named_by="as"),
+        FormalParameter(
+            "value", "T", forms("rows *dims"), "the value", keeps=("unit",), option=OPTIONAL, named_by="value_as"
+        ),
+    ),
+    types=(NUMBERS,),
+    sizes=(SizeConstraint("classes", least=1),),
+)
 
 
 def build(options: Options, tensor: TensorType) -> Apply:  # noqa: ARG001  the same for every tensor

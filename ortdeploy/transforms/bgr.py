@@ -1,12 +1,16 @@
 """`bgr: true` — three channels in the order blue, green, red, from an image read as red, green, blue."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from ortdeploy.tensors.types import TensorType
 from ortdeploy.transforms import rgb
 from ortdeploy.transforms.protocol import Apply, Options, image_axes
 
-infer = rgb.infer
+CONTRACT = replace(
+    rgb.CONTRACT, name="bgr", meaning="Three channels in the order blue, green, red; grey gets three equal ones"
+)
 
 
 def build(options: Options, tensor: TensorType) -> Apply:

@@ -4,13 +4,21 @@ from typing import Any
 
 import numpy as np
 
+from ortdeploy.tensors.contracts import ANY, Attribute, Contract, FormalParameter, forms
 from ortdeploy.tensors.elements import narrowed
-from ortdeploy.tensors.types import FLOATING, INTEGERS, WIDER, TensorType
+from ortdeploy.tensors.types import ELEMENT_TYPES, FLOATING, INTEGERS, WIDER, TensorType
 from ortdeploy.transforms.protocol import Apply, Array, Options
 
-
-def infer(options: Options, tensor: TensorType) -> tuple[TensorType, ...]:
-    return (TensorType(options["cast"], tensor.shape, tensor.layout),)
+CONTRACT = Contract(
+    name="cast",
+    meaning="Another element type; a value that it cannot hold fails its row",
+    inputs=(FormalParameter("x", "T", forms("rows *dims"), "any values"),),
+    outputs=(FormalParameter("cast", "To", forms("rows *dims"), "the values", keeps=("layout", "unit")),),
+    attributes=(
+        Attribute("cast", "STRING", "the element type", required=True, choices=tuple(ELEMENT_TYPES), binds=("To",)),
+    ),
+    types=(ANY,),
+)
 
 
 def build(options: Options, tensor: TensorType) -> Apply:  # noqa: ARG001  the same for every tensor

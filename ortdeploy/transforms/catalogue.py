@@ -21,9 +21,9 @@ from ortdeploy.transforms import (
     threshold,
     top_k,
 )
-from ortdeploy.transforms.protocol import Transform
+from ortdeploy.transforms.protocol import HeldTransform, Transform
 
-PREPARE: dict[str, Transform] = {
+_PREPARE: dict[str, Transform] = {
     "bgr": bgr,
     "cast": cast,
     "center_crop": center_crop,
@@ -39,7 +39,7 @@ PREPARE: dict[str, Transform] = {
     "squeeze": squeeze,
 }
 
-POSTPROCESS: dict[str, Transform] = {
+_POSTPROCESS: dict[str, Transform] = {
     "argmax": argmax,
     "labels": labels,
     "sigmoid": sigmoid,
@@ -47,3 +47,6 @@ POSTPROCESS: dict[str, Transform] = {
     "threshold": threshold,
     "top_k": top_k,
 }
+
+PREPARE = {name: HeldTransform(module) for name, module in _PREPARE.items()}
+POSTPROCESS = {name: HeldTransform(module) for name, module in _POSTPROCESS.items()}

@@ -1,17 +1,34 @@
 """`center_crop: [HEIGHT, WIDTH]` — the middle of each image; a smaller image is an error."""
 
-from ortdeploy.tensors.types import InapplicableError, TensorType
-from ortdeploy.transforms.protocol import Apply, Array, Options, image_axes, resized
+from ortdeploy.tensors.contracts import (
+    ANY,
+    IMAGE,
+    Contract,
+    FormalParameter,
+    SizeConstraint,
+    forms,
+    image_size,
+)
+from ortdeploy.tensors.types import TensorType
+from ortdeploy.transforms.protocol import Apply, Array, Options, image_axes
 
-
-def infer(options: Options, tensor: TensorType) -> tuple[TensorType, ...]:
-    axes = image_axes(tensor)[:2]
-    wanted = dict(zip(axes, options["center_crop"], strict=True))
-    for axis, size in wanted.items():
-        have = tensor.shape[axis] if tensor.shape else None
-        if isinstance(have, int) and have < size:
-            raise InapplicableError(f"it wants {size} pixels of {have}")
-    return (tensor.with_shape(resized(tensor, wanted)),)
+CONTRACT = Contract(
+    name="center_crop",
+    meaning="The middle of each image; a smaller image fails its row",
+    inputs=(FormalParameter("x", "T", IMAGE, "images"),),
+    outputs=(
+        FormalParameter(
+            "image",
+            "T",
+            forms("NHWC rows cut_height cut_width channels", "NCHW rows channels cut_height cut_width"),
+            "images of one size",
+            keeps=("layout", "unit"),
+        ),
+    ),
+    attributes=(image_size("center_crop", binds=("cut_height", "cut_width")),),
+    types=(ANY,),
+    sizes=(SizeConstraint("height", least="cut_height"), SizeConstraint("width", least="cut_width")),
+)
 
 
 def build(options: Options, tensor: TensorType) -> Apply:
@@ -20,10 +37,7 @@ def build(options: Options, tensor: TensorType) -> Apply:
     def apply(array: Array) -> tuple[Array, ...]:
         cut = [slice(None)] * array.ndim
         for axis, size in zip(axes, options["center_crop"], strict=True):
-            have = array.shape[axis]
-            if have < size:
-                raise ValueError(f"center_crop wants {size} pixels of {have}")
-            start = (have - size) // 2
+            start = (array.shape[axis] - size) // 2
             cut[axis] = slice(start, start + size)
         return (array[tuple(cut)],)
 

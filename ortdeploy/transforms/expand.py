@@ -2,19 +2,42 @@
 
 import numpy as np
 
-from ortdeploy.tensors.types import InapplicableError, TensorType
+from ortdeploy.tensors.contracts import (
+    ANY,
+    Contract,
+    ContractError,
+    FormalParameter,
+    Solved,
+    Types,
+    forms,
+    row_axis,
+)
+from ortdeploy.tensors.types import TensorType
 from ortdeploy.transforms.protocol import Apply, Options
 
 
-def infer(options: Options, tensor: TensorType) -> tuple[TensorType, ...]:
-    if tensor.shape is None:
-        return (TensorType(tensor.dtype),)
-    axis = options["expand"]
-    rank = len(tensor.shape) - 1  # of one row
+def _expand(solved: Solved, types: Types) -> None:
+    """Put a dimension of one into the row's shape."""
+    shape = types["x"].shape
+    if shape is None:
+        return
+    axis = solved.options["expand"]
+    rank = len(shape) - 1  # of one row
     if not -rank - 1 <= axis <= rank:
-        raise InapplicableError(f"a row of {tensor} has no place for axis {axis}")
-    place = axis + 1 if axis >= 0 else len(tensor.shape) + 1 + axis
-    return (TensorType(tensor.dtype, (*tensor.shape[:place], 1, *tensor.shape[place:])),)
+        raise ContractError(f"a row of {types['x']} has no place for axis {axis}")
+    place = axis + 1 if axis >= 0 else len(shape) + 1 + axis
+    solved.runs["expanded"] = (*shape[:place], 1, *shape[place:])
+
+
+CONTRACT = Contract(
+    name="expand",
+    meaning="A new dimension of one",
+    inputs=(FormalParameter("x", "T", forms("rows *dims"), "any values"),),
+    outputs=(FormalParameter("expanded", "T", (), "the values", keeps=("unit",)),),
+    attributes=(row_axis("expand"),),
+    types=(ANY,),
+    arithmetic=_expand,
+)
 
 
 def build(options: Options, tensor: TensorType) -> Apply:  # noqa: ARG001  the same for every tensor

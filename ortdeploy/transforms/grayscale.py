@@ -2,16 +2,26 @@
 
 import numpy as np
 
-from ortdeploy.tensors.types import InapplicableError, TensorType
-from ortdeploy.transforms.protocol import Apply, Array, Options, image_axes, need_numeric, resized
+from ortdeploy.tensors.contracts import IMAGE, NUMBERS, Contract, FormalParameter, SizeConstraint, forms
+from ortdeploy.tensors.types import TensorType
+from ortdeploy.transforms.protocol import Apply, Array, Options, image_axes
 
-
-def infer(options: Options, tensor: TensorType) -> tuple[TensorType, ...]:  # noqa: ARG001  it has no options
-    need_numeric(tensor)
-    axis = image_axes(tensor)[2]
-    if tensor.shape and tensor.shape[axis] not in {1, 3, None}:
-        raise InapplicableError(f"it takes images of 1 or 3 channels and gets {tensor}")
-    return (tensor.with_shape(resized(tensor, {axis: 1})),)
+CONTRACT = Contract(
+    name="grayscale",
+    meaning="One channel, by ITU-R 601 luma as Pillow computes it",
+    inputs=(FormalParameter("x", "T", IMAGE, "images of 1 or 3 channels"),),
+    outputs=(
+        FormalParameter(
+            "image",
+            "T",
+            forms("NHWC rows height width 1", "NCHW rows 1 height width"),
+            "grey images",
+            keeps=("layout", "unit"),
+        ),
+    ),
+    types=(NUMBERS,),
+    sizes=(SizeConstraint("channels", sizes=(1, 3)),),
+)
 
 
 def build(options: Options, tensor: TensorType) -> Apply:  # noqa: ARG001  it has no options

@@ -5,14 +5,18 @@ The plan carries the labels themselves under `lines`, so that a file that change
 
 import numpy as np
 
-from ortdeploy.tensors.types import INTEGERS, InapplicableError, TensorType
+from ortdeploy.tensors.contracts import INDEX, WHOLE, Attribute, Contract, FormalParameter, forms
+from ortdeploy.tensors.types import TensorType
 from ortdeploy.transforms.protocol import Apply, Array, Options
 
-
-def infer(options: Options, tensor: TensorType) -> tuple[TensorType, ...]:  # noqa: ARG001  labels have no type
-    if tensor.dtype is not None and tensor.dtype not in INTEGERS:
-        raise InapplicableError(f"it needs whole numbers, such as argmax gives, and gets {tensor.dtype}")
-    return (TensorType("string", tensor.shape),)
+CONTRACT = Contract(
+    name="labels",
+    meaning="The text on the line of each index",
+    inputs=(FormalParameter("x", "T", forms("rows *dims"), "indices", units=(INDEX,)),),
+    outputs=(FormalParameter("label", "string", forms("rows *dims"), "the text", named_by="as"),),
+    attributes=(Attribute("from", "STRING", "a text file with one label a line", required=True, path="file"),),
+    types=(WHOLE,),
+)
 
 
 def build(options: Options, tensor: TensorType) -> Apply:  # noqa: ARG001  the same for every tensor

@@ -5,24 +5,49 @@ Images are read as NHWC. Other arrays say what they are with `from:`, for a shap
 
 import numpy as np
 
-from ortdeploy.tensors.types import InapplicableError, TensorType
-from ortdeploy.transforms.protocol import Apply, Options, image_axes
+from ortdeploy.tensors.contracts import (
+    ANY,
+    IMAGE,
+    Attribute,
+    Contract,
+    ContractError,
+    FormalParameter,
+    Solved,
+    Types,
+)
+from ortdeploy.tensors.types import TensorType
+from ortdeploy.transforms.protocol import Apply, Options
 
 _TO_NCHW = (0, 3, 1, 2)
 _TO_NHWC = (0, 2, 3, 1)
 
 
-def infer(options: Options, tensor: TensorType) -> tuple[TensorType, ...]:
-    image_axes(tensor)
-    wanted = options["layout"]
-    start = _start(options, tensor)
+def _transpose(solved: Solved, types: Types) -> None:
+    """Work out where the image starts from, and put its axes in order. Raises ContractError."""
+    tensor, start = types["x"], _start(solved.options, types["x"])
     if start is None:
-        raise InapplicableError("the layout it starts from is not known; add it, as in {layout: NCHW, from: NHWC}")
+        raise ContractError("the layout it starts from is not known; add it, as in {layout: NCHW, from: NHWC}")
     if tensor.layout not in {None, start}:
-        raise InapplicableError(f"it is said to start from {start} and the image is {tensor.layout}")
-    order = _order(wanted, start)
-    shape = tuple(tensor.shape[axis] for axis in order) if tensor.shape else None
-    return (TensorType(tensor.dtype, shape, wanted),)
+        raise ContractError(f"it is said to start from {start} and the image is {tensor.layout}")
+    solved.layout = solved.options["layout"]
+    if tensor.shape is not None:
+        solved.sizes.update(zip(_AXES[start], tensor.shape, strict=True))
+
+
+_AXES = {str(form.layout): tuple(map(str, form.axes)) for form in IMAGE}
+
+CONTRACT = Contract(
+    name="layout",
+    meaning="Transposes an image; one that already has that layout stays",
+    inputs=(FormalParameter("x", "T", IMAGE, "images"),),
+    outputs=(FormalParameter("image", "T", IMAGE, "images in the layout", keeps=("unit",)),),
+    attributes=(
+        Attribute("layout", "STRING", "the layout to reach", required=True, choices=("NCHW", "NHWC")),
+        Attribute("from", "STRING", "the layout to start from", choices=("NCHW", "NHWC")),
+    ),
+    types=(ANY,),
+    arithmetic=_transpose,
+)
 
 
 def build(options: Options, tensor: TensorType) -> Apply:

@@ -2,30 +2,48 @@
 
 import numpy as np
 
-from ortdeploy.tensors.types import InapplicableError, TensorType
-from ortdeploy.transforms.protocol import (
-    Apply,
-    Array,
-    Options,
-    as_floating,
-    floating_type,
-    image_axes,
-    need_numeric,
+from ortdeploy.tensors.contracts import (
+    NUMBERS,
+    Attribute,
+    Contract,
+    ContractError,
+    FormalParameter,
+    Solved,
+    Types,
+    forms,
 )
+from ortdeploy.tensors.types import TensorType
+from ortdeploy.transforms.protocol import Apply, Array, Options, as_floating, image_axes
 
 
-def infer(options: Options, tensor: TensorType) -> tuple[TensorType, ...]:
-    need_numeric(tensor)
-    axis = _channel_axis(tensor)
-    channels = tensor.shape[axis] if tensor.shape else None
+def _hold_channels(solved: Solved, types: Types) -> None:
+    """Hold the numbers against the channels. Raises ContractError."""
+    channels = solved.size("channels")
     for key in ("mean", "std"):
-        numbers = options["normalize"][key]
-        if isinstance(numbers, list) and isinstance(channels, int) and len(numbers) != channels:
-            raise InapplicableError(f"{key} has {len(numbers)} numbers and the tensor {channels} channels")
-    std = options["normalize"]["std"]
+        numbers = solved.options["normalize"][key]
+        if isinstance(numbers, list) and "channels" not in solved.sizes and "x" in solved.chosen:
+            raise ContractError(f"{key} has {len(numbers)} numbers and {types['x']} no channels")
+        if isinstance(numbers, list) and channels is not None and len(numbers) != channels:
+            raise ContractError(f"{key} has {len(numbers)} numbers and the tensor {channels} channels")
+    std = solved.options["normalize"]["std"]
     if 0 in (std if isinstance(std, list) else [std]):
-        raise InapplicableError("std holds 0, which would divide by zero")
-    return (TensorType(floating_type(tensor.dtype), tensor.shape, tensor.layout),)
+        raise ContractError("std holds 0, which would divide by zero")
+
+
+_LAYOUTS = forms("NHWC rows height width channels", "NCHW rows channels height width", "rows *dims channels", "rows")
+
+CONTRACT = Contract(
+    name="normalize",
+    meaning="(value - mean) / std, per channel",
+    inputs=(FormalParameter("x", "T", _LAYOUTS, "images, or vectors of channels"),),
+    outputs=(FormalParameter("normalized", "float(T)", _LAYOUTS, "the values", keeps=("layout",)),),
+    attributes=(
+        Attribute("normalize.mean", "FLOATS", "what is subtracted: one number, or one per channel", required=True),
+        Attribute("normalize.std", "FLOATS", "what is divided by: one number, or one per channel", required=True),
+    ),
+    types=(NUMBERS,),
+    arithmetic=_hold_channels,
+)
 
 
 def build(options: Options, tensor: TensorType) -> Apply:

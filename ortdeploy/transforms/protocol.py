@@ -1,16 +1,20 @@
 """What a prepare or postprocess step is.
 
-A step is a module with two functions and no state. Arrays carry the rows in their first dimension, so a step on a
-whole batch is one numpy call. `options` is the step as written in the manifest, already checked by the schema.
+A step is a module with a contract, one function and no state. Arrays carry the rows in their first dimension, so a
+step on a whole batch is one numpy call. `options` is the step as written in the manifest, already checked by the
+schema.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from ortdeploy.tensors.types import InapplicableError, Shape, TensorType
+from ortdeploy.tensors.contract_checks import ContractCheck
+from ortdeploy.tensors.contracts import Contract, ContractError
+from ortdeploy.tensors.types import InapplicableError, TensorType
 
 Array = npt.NDArray[Any]
 Options = Mapping[str, Any]
@@ -19,13 +23,48 @@ Apply = Callable[[Array], tuple[Array, ...]]
 
 
 class Transform(Protocol):
-    """The two functions of a step's module."""
+    """The names that a step's module has."""
+
+    @property
+    def CONTRACT(self) -> Contract:  # noqa: N802  a module constant
+        """What the step takes, gives and is set with; its one input is called x."""
+
+    def build(self, options: Options, tensor: TensorType) -> Apply:
+        """Return the function that does it, for tensors of this type; every setting is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTransform:
+    """A step whose contract is kept: before a run by `infer`, and by the function that `build` returns."""
+
+    module: Transform
+
+    @property
+    def contract(self) -> Contract:
+        """What the step takes, gives and is set with."""
+        return self.module.CONTRACT
 
     def infer(self, options: Options, tensor: TensorType) -> tuple[TensorType, ...]:
         """Return what comes out, as far as it can be known. Raises InapplicableError."""
+        try:
+            return self.contract.infer(options, {"x": tensor})
+        except ContractError as error:
+            raise InapplicableError(str(error)) from error
 
     def build(self, options: Options, tensor: TensorType) -> Apply:
-        """Return the function that does it, for tensors of this type."""
+        """Return the function that does it; it raises ValueError for rows that do not keep the contract."""
+        apply = self.bare(options, tensor)
+        check = ContractCheck(self.contract, options, {"x": tensor})
+
+        def held(array: Array) -> tuple[Array, ...]:
+            check({"x": array})
+            return apply(array)
+
+        return held
+
+    def bare(self, options: Options, tensor: TensorType) -> Apply:
+        """Return the function that does it and checks nothing."""
+        return self.module.build(self.contract.filled(options), tensor)
 
 
 def image_axes(tensor: TensorType) -> tuple[int, int, int]:
@@ -35,34 +74,6 @@ def image_axes(tensor: TensorType) -> tuple[int, int, int]:
     return (2, 3, 1) if tensor.layout == "NCHW" else (1, 2, 3)
 
 
-def need_nhwc(tensor: TensorType) -> tuple[int, int, int]:
-    """Return the image axes of a tensor that is still in the layout images are read in."""
-    axes = image_axes(tensor)
-    if tensor.layout == "NCHW":
-        raise InapplicableError("it comes after layout: NCHW; put it before")
-    return axes
-
-
-def resized(tensor: TensorType, sizes: Mapping[int, int | None]) -> Shape | None:
-    """Return the tensor's shape with some axes of another size."""
-    if tensor.shape is None:
-        return None
-    return tuple(sizes.get(axis, size) for axis, size in enumerate(tensor.shape))
-
-
-def need_numeric(tensor: TensorType) -> None:
-    """Refuse text, which arithmetic steps cannot take."""
-    if tensor.dtype == "string":
-        raise InapplicableError("it needs numbers and gets text")
-
-
 def as_floating(array: Array) -> Array:
     """Integers and booleans become float32, the type that models compute in; floating types stay."""
     return array if np.issubdtype(array.dtype, np.floating) else array.astype(np.float32)
-
-
-def floating_type(dtype: str | None) -> str | None:
-    """Return the element type that `as_floating` gives."""
-    if dtype is None or dtype.startswith("float"):
-        return dtype
-    return "float32"

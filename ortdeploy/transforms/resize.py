@@ -4,23 +4,48 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ortdeploy.tensors.types import InapplicableError, TensorType
-from ortdeploy.transforms.protocol import Apply, Array, Options, need_nhwc, resized
+from ortdeploy.tensors.contracts import (
+    IMAGE_SIZES,
+    PICTURES,
+    Attribute,
+    Contract,
+    FormalParameter,
+    SizeConstraint,
+    forms,
+    image_size,
+)
+from ortdeploy.tensors.types import TensorType
+from ortdeploy.transforms.protocol import Apply, Array, Options
 
+METHODS = ("nearest", "bilinear", "bicubic", "lanczos")
 
-def infer(options: Options, tensor: TensorType) -> tuple[TensorType, ...]:
-    height_axis, width_axis, _ = need_nhwc(tensor)
-    if tensor.dtype not in {None, "uint8", "float32"}:
-        raise InapplicableError(f"it resizes uint8 and float32 images and gets {tensor.dtype}; cast before")
-    height, width = options["resize"]
-    return (tensor.with_shape(resized(tensor, {height_axis: height, width_axis: width})),)
+CONTRACT = Contract(
+    name="resize",
+    meaning="To [height, width], as Pillow does it",
+    inputs=(FormalParameter("x", "T", forms("NHWC rows height width channels"), "images"),),
+    outputs=(
+        FormalParameter(
+            "image",
+            "T",
+            forms("NHWC rows new_height new_width channels"),
+            "images of one size",
+            keeps=("layout", "unit"),
+        ),
+    ),
+    attributes=(
+        image_size("resize", binds=("new_height", "new_width")),
+        Attribute("method", "STRING", "how pixels are mixed", default="bilinear", choices=METHODS),
+    ),
+    types=(PICTURES,),
+    sizes=(*IMAGE_SIZES, SizeConstraint("channels", least=1)),
+)
 
 
 def build(options: Options, tensor: TensorType) -> Apply:  # noqa: ARG001  the same for every tensor
     from PIL import Image  # noqa: PLC0415  an extra: only who resizes needs it
 
     height, width = options["resize"]
-    method = Image.Resampling[options.get("method", "bilinear").upper()]
+    method = Image.Resampling[options["method"].upper()]
 
     def resize_plane(plane: Array) -> Array:
         return np.asarray(Image.fromarray(plane).resize((width, height), method))

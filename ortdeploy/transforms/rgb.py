@@ -2,15 +2,26 @@
 
 import numpy as np
 
-from ortdeploy.tensors.types import InapplicableError, TensorType
-from ortdeploy.transforms.protocol import Apply, Array, Options, image_axes, resized
+from ortdeploy.tensors.contracts import ANY, IMAGE, Contract, FormalParameter, SizeConstraint, forms
+from ortdeploy.tensors.types import TensorType
+from ortdeploy.transforms.protocol import Apply, Array, Options, image_axes
 
-
-def infer(options: Options, tensor: TensorType) -> tuple[TensorType, ...]:  # noqa: ARG001  it has no options
-    axis = image_axes(tensor)[2]
-    if tensor.shape and tensor.shape[axis] not in {1, 3, None}:
-        raise InapplicableError(f"it takes images of 1 or 3 channels and gets {tensor}")
-    return (tensor.with_shape(resized(tensor, {axis: 3})),)
+CONTRACT = Contract(
+    name="rgb",
+    meaning="Three channels in the order red, green, blue; grey gets three equal ones",
+    inputs=(FormalParameter("x", "T", IMAGE, "images of 1 or 3 channels"),),
+    outputs=(
+        FormalParameter(
+            "image",
+            "T",
+            forms("NHWC rows height width 3", "NCHW rows 3 height width"),
+            "images of three channels",
+            keeps=("layout", "unit"),
+        ),
+    ),
+    types=(ANY,),
+    sizes=(SizeConstraint("channels", sizes=(1, 3)),),
+)
 
 
 def build(options: Options, tensor: TensorType) -> Apply:  # noqa: ARG001  it has no options

@@ -2,13 +2,18 @@
 
 import numpy as np
 
+from ortdeploy.tensors.contracts import NUMBERS, Attribute, Contract, FormalParameter, forms
 from ortdeploy.tensors.types import TensorType
-from ortdeploy.transforms.protocol import Apply, Options, as_floating, floating_type, need_numeric
+from ortdeploy.transforms.protocol import Apply, Options, as_floating
 
-
-def infer(options: Options, tensor: TensorType) -> tuple[TensorType, ...]:  # noqa: ARG001  the factor has no type
-    need_numeric(tensor)
-    return (TensorType(floating_type(tensor.dtype), tensor.shape, tensor.layout),)
+CONTRACT = Contract(
+    name="scale",
+    meaning="Multiplies; integers become float32",
+    inputs=(FormalParameter("x", "T", forms("rows *dims"), "numbers"),),
+    outputs=(FormalParameter("scaled", "float(T)", forms("rows *dims"), "the products", keeps=("layout",)),),
+    attributes=(Attribute("scale", "FLOAT", "the factor", required=True),),
+    types=(NUMBERS,),
+)
 
 
 def build(options: Options, tensor: TensorType) -> Apply:  # noqa: ARG001  the same for every tensor

@@ -2,13 +2,21 @@
 
 import numpy as np
 
+from ortdeploy.tensors.contracts import NUMBERS, PROBABILITY, Contract, FormalParameter, forms
 from ortdeploy.tensors.types import TensorType
-from ortdeploy.transforms.protocol import Apply, Array, Options, as_floating, floating_type, need_numeric
+from ortdeploy.transforms.protocol import Apply, Array, Options, as_floating
 
-
-def infer(options: Options, tensor: TensorType) -> tuple[TensorType, ...]:  # noqa: ARG001  it has no options
-    need_numeric(tensor)
-    return (TensorType(floating_type(tensor.dtype), tensor.shape),)
+CONTRACT = Contract(
+    name="sigmoid",
+    meaning="1 / (1 + exp(-x)), from 0 to 1",
+    inputs=(FormalParameter("x", "T", forms("rows *dims"), "numbers"),),
+    outputs=(
+        FormalParameter(
+            "probability", "float(T)", forms("rows *dims"), "from 0 to 1", units=(PROBABILITY,), named_by="as"
+        ),
+    ),
+    types=(NUMBERS,),
+)
 
 
 def build(options: Options, tensor: TensorType) -> Apply:  # noqa: ARG001  it has no options

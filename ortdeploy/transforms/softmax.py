@@ -2,15 +2,27 @@
 
 import numpy as np
 
-from ortdeploy.tensors.types import InapplicableError, TensorType
-from ortdeploy.transforms.protocol import Apply, Array, Options, as_floating, floating_type, need_numeric
+from ortdeploy.tensors.contracts import NUMBERS, PROBABILITY, Contract, FormalParameter, SizeConstraint, forms
+from ortdeploy.tensors.types import TensorType
+from ortdeploy.transforms.protocol import Apply, Array, Options, as_floating
 
-
-def infer(options: Options, tensor: TensorType) -> tuple[TensorType, ...]:  # noqa: ARG001  it has no options
-    need_numeric(tensor)
-    if tensor.shape is not None and len(tensor.shape) < 2:  # noqa: PLR2004  rows and classes
-        raise InapplicableError(f"it works along a dimension within the row and gets {tensor}")
-    return (TensorType(floating_type(tensor.dtype), tensor.shape),)
+CONTRACT = Contract(
+    name="softmax",
+    meaning="Probabilities along the last dimension",
+    inputs=(FormalParameter("x", "T", forms("rows *dims classes"), "scores"),),
+    outputs=(
+        FormalParameter(
+            "probability",
+            "float(T)",
+            forms("rows *dims classes"),
+            "the probabilities",
+            units=(PROBABILITY,),
+            named_by="as",
+        ),
+    ),
+    types=(NUMBERS,),
+    sizes=(SizeConstraint("classes", least=1),),
+)
 
 
 def build(options: Options, tensor: TensorType) -> Apply:  # noqa: ARG001  it has no options

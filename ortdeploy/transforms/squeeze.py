@@ -2,21 +2,44 @@
 
 import numpy as np
 
-from ortdeploy.tensors.types import InapplicableError, TensorType
+from ortdeploy.tensors.contracts import (
+    ANY,
+    Contract,
+    ContractError,
+    FormalParameter,
+    Solved,
+    Types,
+    forms,
+    row_axis,
+)
+from ortdeploy.tensors.types import TensorType
 from ortdeploy.transforms.protocol import Apply, Options
 
 
-def infer(options: Options, tensor: TensorType) -> tuple[TensorType, ...]:
-    if tensor.shape is None:
-        return (TensorType(tensor.dtype),)
-    axis = options["squeeze"]
-    rank = len(tensor.shape) - 1  # of one row
+def _squeeze(solved: Solved, types: Types) -> None:
+    """Take a dimension of one out of the row's shape. Raises ContractError."""
+    shape = types["x"].shape
+    if shape is None:
+        return
+    axis = solved.options["squeeze"]
+    rank = len(shape) - 1  # of one row
     if not -rank <= axis < rank:
-        raise InapplicableError(f"a row of {tensor} has no axis {axis}")
-    place = axis + 1 if axis >= 0 else len(tensor.shape) + axis
-    if isinstance(tensor.shape[place], int) and tensor.shape[place] != 1:
-        raise InapplicableError(f"axis {axis} of a row of {tensor} is not 1")
-    return (TensorType(tensor.dtype, tensor.shape[:place] + tensor.shape[place + 1 :]),)
+        raise ContractError(f"a row of {types['x']} has no axis {axis}")
+    place = axis + 1 if axis >= 0 else len(shape) + axis
+    if isinstance(shape[place], int) and shape[place] != 1:
+        raise ContractError(f"axis {axis} of a row of {types['x']} is not 1")
+    solved.runs["squeezed"] = (*shape[:place], *shape[place + 1 :])
+
+
+CONTRACT = Contract(
+    name="squeeze",
+    meaning="Without a dimension of one",
+    inputs=(FormalParameter("x", "T", forms("rows *dims"), "any values"),),
+    outputs=(FormalParameter("squeezed", "T", (), "the values", keeps=("unit",)),),
+    attributes=(row_axis("squeeze"),),
+    types=(ANY,),
+    arithmetic=_squeeze,
+)
 
 
 def build(options: Options, tensor: TensorType) -> Apply:  # noqa: ARG001  the same for every tensor

@@ -2,31 +2,39 @@
 
 import numpy as np
 
-from ortdeploy.tensors.types import InapplicableError, TensorType
-from ortdeploy.transforms.protocol import Apply, Array, Options, need_numeric
+from ortdeploy.tensors.contracts import (
+    INDEX,
+    NUMBERS,
+    OPTIONAL,
+    Attribute,
+    Contract,
+    FormalParameter,
+    SizeConstraint,
+    forms,
+)
+from ortdeploy.tensors.types import TensorType
+from ortdeploy.transforms.protocol import Apply, Array, Options
 
-
-def infer(options: Options, tensor: TensorType) -> tuple[TensorType, ...]:
-    need_numeric(tensor)
-    if tensor.shape is None:
-        index, value = TensorType("int64"), TensorType(tensor.dtype)
-        return (index, value) if "values_as" in options else (index,)
-    classes = tensor.shape[-1]
-    if len(tensor.shape) < 2:  # noqa: PLR2004  rows and classes
-        raise InapplicableError(f"it works along a dimension within the row and gets {tensor}")
-    if isinstance(classes, int) and classes < options["k"]:
-        raise InapplicableError(f"k is {options['k']} and the last dimension has {classes}")
-    shape = (*tensor.shape[:-1], options["k"])
-    index, value = TensorType("int64", shape), TensorType(tensor.dtype, shape)
-    return (index, value) if "values_as" in options else (index,)
+CONTRACT = Contract(
+    name="top_k",
+    meaning="The indices of the k largest values along the last dimension, largest first",
+    inputs=(FormalParameter("x", "T", forms("rows *dims classes"), "scores"),),
+    outputs=(
+        FormalParameter("indices", "int64", forms("rows *dims k"), "the indices", units=(INDEX,), named_by="as"),
+        FormalParameter(
+            "values", "T", forms("rows *dims k"), "the values", keeps=("unit",), option=OPTIONAL, named_by="values_as"
+        ),
+    ),
+    attributes=(Attribute("k", "INT", "how many", required=True, least=1, binds=("k",)),),
+    types=(NUMBERS,),
+    sizes=(SizeConstraint("classes", least="k"),),
+)
 
 
 def build(options: Options, tensor: TensorType) -> Apply:  # noqa: ARG001  the same for every tensor
     k, with_values = options["k"], "values_as" in options
 
     def apply(array: Array) -> tuple[Array, ...]:
-        if array.shape[-1] < k:
-            raise ValueError(f"top_k wants {k} of {array.shape[-1]} values")
         # Sorting the reversed row stably and reading it backwards puts the lower of equal indices first, as ONNX does.
         backwards = np.argsort(array[..., ::-1], axis=-1, kind="stable")[..., : -k - 1 : -1]
         index = array.shape[-1] - 1 - backwards
