@@ -55,7 +55,7 @@ CONTRACT = Contract(
     ),
     outputs=(
         FormalParameter("boxes", "float32", forms("rows kept 4"), "the boxes, the best first", keeps=("unit",)),
-        FormalParameter("scores", "float32", forms("rows kept"), "their scores", units=(PROBABILITY,)),
+        FormalParameter("scores", "float32", forms("rows kept"), "their scores", keeps=("unit",), like="scores"),
         FormalParameter("classes", "int64", forms("rows kept"), "their classes", units=(INDEX,)),
     ),
     attributes=(

@@ -123,7 +123,8 @@ class FormalParameter:
     """An input or an output: its element type (a type variable or a type), forms (none: any shape) and meaning.
 
     `type` of an output may be `float(T)`: T where that is floating, else float32. `units` are those that an input may
-    have, or the one that an output has; `keeps` says that an output keeps the layout or the unit of the first input.
+    have, or the one that an output has; `keeps` says that an output keeps the layout or the unit of the input `like`,
+    or of the first.
     `finite` refuses NaN and infinities, `not_nan` NaN alone: where a step would swallow them. A postprocess step is
     given an output's name by the key `named_by`.
     """
@@ -134,6 +135,7 @@ class FormalParameter:
     meaning: str
     units: tuple[str, ...] = ()
     keeps: tuple[str, ...] = ()
+    like: str | None = None
     finite: bool = False
     not_nan: bool = False
     option: str = SINGLE
@@ -199,7 +201,12 @@ class Solved:
     by: dict[str, str] = field(default_factory=dict)
     chosen: dict[str, Form] = field(default_factory=dict)
     layout: str | None = None
-    first: TensorType = field(default_factory=TensorType)
+    given: dict[str, TensorType] = field(default_factory=dict)
+
+    @property
+    def first(self) -> TensorType:
+        """The type of the first input."""
+        return next(iter(self.given.values()), TensorType())
 
     def size(self, name: str) -> int | None:
         """Return the size of a named axis, if it is known as a number."""
@@ -295,8 +302,8 @@ class Contract:
             wanted = " or ".join(parameter.units)
             raise ContractError(f"it takes {name}in the unit {wanted} and gets {have.unit}")
         form = _choose(parameter, have, name)
+        solved.given[parameter.name] = have
         if first:
-            solved.first = have
             solved.layout = form.layout if form else have.layout
         if form is not None and have.shape is not None:
             solved.chosen[parameter.name] = form
@@ -413,12 +420,13 @@ _FLOATING_OF = re.compile(r"float\((\w+)\)")
 
 def _output(parameter: FormalParameter, solved: Solved) -> TensorType:
     """Return the type of an output, by what the inputs have fixed."""
+    kept = solved.given.get(parameter.like, TensorType()) if parameter.like else solved.first
     given = TensorType(_element_type(parameter, solved), _shape(parameter, solved))
     if "layout" in parameter.keeps:
-        given = replace(given, layout=solved.first.layout)
+        given = replace(given, layout=kept.layout)
     elif any(one.layout for one in parameter.forms):
         given = replace(given, layout=_form_of(parameter, solved).layout)
-    unit = solved.first.unit if "unit" in parameter.keeps else next(iter(parameter.units), None)
+    unit = kept.unit if "unit" in parameter.keeps else next(iter(parameter.units), None)
     return replace(given, unit=unit)
 
 
