@@ -82,15 +82,21 @@ def has_errors(diagnostics: Iterable[Diagnostic]) -> bool:
     return any(diagnostic.severity is Severity.ERROR for diagnostic in diagnostics)
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a sentence that names the nearest known name, or lists the few that there are."""
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is most like another; None if none is."""
     import difflib  # noqa: PLC0415  only who makes a mistake needs it
 
+    folded = {candidate.casefold(): candidate for candidate in sorted(known)}
+    found = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
+    return folded[found[0]] if found else None
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a sentence that names the nearest known name, or lists the few that there are."""
     names = sorted(known)
-    folded = {candidate.casefold(): candidate for candidate in names}
-    nearest = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
-    if nearest:
-        return f'Did you mean "{folded[nearest[0]]}"?'
+    found = nearest(name, names)
+    if found is not None:
+        return f'Did you mean "{found}"?'
     if not names:
         return "There is none to choose from."
     shown = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")  # noqa: PLR2004  a line's worth of names

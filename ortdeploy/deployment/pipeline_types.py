@@ -217,20 +217,23 @@ class _Wirer:
 
     def _input_of_operation(self, name: str, argument: str, operation: str) -> TensorType:
         """Return the type of an input of the pipeline that an operation reads: as it says, or as its column arrives."""
-        wanted = OPERATIONS[operation].contract.takes(argument) or self.arrives(name)
-        if wanted is None:
+        wanted = OPERATIONS[operation].contract.takes(argument)
+        return self._input_by_column(name) if wanted is None else self._input(name, wanted)
+
+    def _input_by_column(self, name: str) -> TensorType:
+        """Return the type of an input of the pipeline as its column arrives."""
+        arriving = self.arrives(name)
+        if arriving is None:
             self.untold.add(name)
-            wanted = TensorType()
-        return self.inputs.setdefault(name, ValueFacts(name=name, kind="tensor", tensor=wanted)).tensor
+        return self._input(name, arriving or TensorType())
+
+    def _input(self, name: str, tensor: TensorType) -> TensorType:
+        return self.inputs.setdefault(name, ValueFacts(name=name, kind="tensor", tensor=tensor)).tensor
 
     def _each(self, step: StepOfPipeline, values: Mapping[str, TensorType]) -> WiredStep:
-        if step.name not in values:
-            self.complain(
-                (*step.at, "each"), f"No step before this one makes ${step.name}. {did_you_mean(step.name, values)}"
-            )
+        over = values[step.name] if step.name in values else self._input_by_column(step.name)
         if step.name in self.untold:
             self.untold.add(step.item)
-        over = values.get(step.name, TensorType())
         if over.shape is not None and len(over.shape) < 2:  # noqa: PLR2004  rows and items
             self.complain((*step.at, "each"), f"${step.name} is {over}: its rows list nothing.")
         item = over.with_shape((ROWS, *over.shape[2:]) if over.shape and len(over.shape) > 1 else None)
@@ -255,6 +258,8 @@ def _misfit(have: TensorType, want: TensorType, solved: dict[str, Dimension]) ->
         return f"Add a step before: {{do: layout, in: {{x: $…, layout: {want.layout}}}, out: …}}."
     if have.shape is None or want.shape is None:
         return None
+    if not want.shape:
+        return "It has no dimension for rows: one value is for a whole run. Write the value into the graph."
     if len(have.shape) != len(want.shape):
         return f"A row has the shape {format_shape(have.shape[1:])}, the model wants {format_shape(want.shape[1:])}."
     return _unsolved(have.shape[1:], want.shape[1:], solved)

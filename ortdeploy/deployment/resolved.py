@@ -177,6 +177,11 @@ class ResolvedJob:
         }
 
     @property
+    def kind(self) -> str:
+        """What `model` names, in a message: a model, or the pipeline that stands for one."""
+        return "pipeline" if self.pipeline else "model"
+
+    @property
     def models(self) -> tuple[ResolvedModel, ...]:
         """The models that it opens: its own, or those of its pipeline."""
         return self.pipeline.parts if self.pipeline else (self.model,)

@@ -16,7 +16,7 @@ from jsonschema.validators import extend
 from referencing import Registry, Resource
 from referencing.jsonschema import DRAFT202012
 
-from ortdeploy.diagnostics import Diagnostic, Span, did_you_mean
+from ortdeploy.diagnostics import Diagnostic, Span, did_you_mean, nearest
 from ortdeploy.manifest.document import Document, Path, stage_diagnostic
 from ortdeploy.manifest.pipelines import DIFFUSION, KNOWN_COMPONENTS
 from ortdeploy.schemas import BASE_URI, SUFFIX, is_document_file, load_schema
@@ -208,6 +208,8 @@ def _wrong_type(error: Any, at: Path, document: Document) -> str:
         return f"{detail} Give it a value, or remove the key."
     if isinstance(error.instance, str) and error.instance.lower() in {"yes", "no", "on", "off"} and "true" in wanted:
         return f"{detail} Write true or false."
+    if wanted == _TYPE_NAMES["array"] and error.schema.get("examples"):
+        return f"{detail} For example: {json.dumps(error.schema['examples'][0])}"
     return detail
 
 
@@ -229,7 +231,8 @@ def _restriction(error: Any) -> str:
     value, limit = _shown(error.instance), error.validator_value
     match error.validator:
         case "enum":
-            hint = f" {did_you_mean(error.instance, map(str, limit))}" if isinstance(error.instance, str) else ""
+            near = nearest(error.instance, map(str, limit)) if isinstance(error.instance, str) else None
+            hint = f' Did you mean "{near}"?' if near else ""
             allowed = ", ".join(choice if isinstance(choice, str) else json.dumps(choice) for choice in limit)
             return f"is {value}; allowed are {allowed}.{hint}"
         case "const":

@@ -16,9 +16,13 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.operations.tokenize_clip import ClipTokenizer
 from ortdeploy.pipelines.component import Component, ComposedSession
 from ortdeploy.plan.pipeline import PlannedPipeline, PlannedPreset
+from ortdeploy.presets.component_contracts import ANSWERS
 from ortdeploy.presets.schedulers import make_scheduler
 from ortdeploy.tensors.columns import Array
+from ortdeploy.tensors.contract_checks import ContractCheck
+from ortdeploy.tensors.contracts import ContractError
 from ortdeploy.tensors.elements import numpy_dtype
+from ortdeploy.tensors.types import TensorType
 
 PIXELS_OF_A_LATENT = 8
 LATENT_CHANNELS = 4
@@ -36,6 +40,12 @@ class TextToImageSession(ComposedSession):
             raise TypeError("the pipeline has no preset")
         self._preset: PlannedPreset = pipeline.preset
         self._ports = pipeline.preset.ports
+        latents, image = _latent_shape(self._preset)[1:], (self._preset.height, self._preset.width)
+        sizes = {"latents": list(latents), "image": list(image)}
+        self._answers = {
+            part: ContractCheck(one, sizes, {parameter.name: TensorType() for parameter in one.inputs})
+            for part, one in ANSWERS.items()
+        }
         self._parts = {part: components[model] for part, model in pipeline.preset.sessions.items()}
         try:
             self._tokenizer = ClipTokenizer(Path(pipeline.preset.folder) / "tokenizer")
@@ -105,8 +115,17 @@ class TextToImageSession(ComposedSession):
             }
             adapters = tuple(self._preset.adapters.get(part, ()))
             (value,) = self._parts[part].run([ports["output"]], {**cut, **alone}, adapters)
+            self._hold(part, next(iter(cut.values())), np.asarray(value))
             found.append(np.asarray(value)[: rows - begin])
         return np.concatenate(found).astype(np.float64 if part == "unet" else np.float32)
+
+    def _hold(self, part: str, given: Array, answer: Array) -> None:
+        """Hold what a component gave against what it was given. Raises OrtdeployError."""
+        names = [one.name for one in ANSWERS[part].inputs]
+        try:
+            self._answers[part](dict(zip(names, (given, answer), strict=True)))
+        except ContractError as error:
+            raise OrtdeployError(f"text-to-image cannot use what {part} gives: {error}") from error
 
     def _noise(self, seeds: Sequence[int]) -> Array:
         """Return starting noise, [rows, 4, height / 8, width / 8]: each row's is that of its seed alone."""

@@ -16,20 +16,14 @@ from ortdeploy.facts.problems import Problem
 from ortdeploy.files.numpy_files import map_npy
 from ortdeploy.manifest.pipelines import DIFFUSION, PresetSpec
 from ortdeploy.operations.tokenize_clip import DEFAULT_LENGTH, ClipTokenizer
+from ortdeploy.presets.component_contracts import ANSWERS, COMPONENTS
 from ortdeploy.presets.folder import PROMPTS, folder_digest, image_type, missing_folder
 from ortdeploy.presets.optimum import read_delegated
 from ortdeploy.presets.schedulers import read_scheduler
+from ortdeploy.tensors.contracts import ContractError, FormalParameter
+from ortdeploy.tensors.types import ROWS, Shape, TensorType
 
 _LATENT_CHANNELS, _PIXELS = 4, 8
-_PORTS = {
-    "text_encoder": ("input_ids",),
-    "unet": ("sample", "timestep", "encoder_hidden_states"),
-    "vae_decoder": ("latent_sample",),
-}
-_RANKS = {"input_ids": (2,), "sample": (4,), "timestep": (0, 1), "encoder_hidden_states": (3,), "latent_sample": (4,)}
-_FLOATS = ("float16", "float32", "float64")
-_INTEGERS = ("int32", "int64")
-_TYPES = {"input_ids": _INTEGERS, "timestep": (*_FLOATS, *_INTEGERS)}
 _FILES = ("tokenizer/vocab.json", "tokenizer/merges.txt", "scheduler/scheduler_config.json")
 
 
@@ -128,24 +122,45 @@ def _ports(part: str, facts: ModelFacts, adapted: set[str]) -> dict[str, Any]:
     """Return how a component is fed: by input its name, element type and rank; its output; the rows that it takes."""
     known = {value.name: value for value in facts.inputs}
     found: dict[str, Any] = {}
-    for name in _PORTS[part]:
-        if name not in known:
-            raise _PresetProblemError(f"{part} has no input {name}; it has {', '.join(known) or 'none'}.")
-        tensor = known[name].tensor
-        rank = None if tensor.shape is None else len(tensor.shape)
-        allowed = _TYPES.get(name, _FLOATS)
-        if tensor.dtype not in allowed or (rank is not None and rank not in _RANKS[name]):
-            ranks = " or ".join(map(str, _RANKS[name]))
-            raise _PresetProblemError(
-                f"Input {name} of {part} is {tensor}; it must be {', '.join(allowed)} of rank {ranks}."
-            )
-        found[name] = {"name": name, "dtype": tensor.dtype, "rank": _RANKS[name][-1] if rank is None else rank}
+    for one in COMPONENTS[part].inputs:
+        if one.name not in known:
+            raise _PresetProblemError(f"{part} has no input {one.name}; it has {', '.join(known) or 'none'}.")
+        tensor = known[one.name].tensor
+        rank = len(one.forms[-1].axes) if tensor.shape is None else len(tensor.shape)
+        found[one.name] = {"name": one.name, "dtype": tensor.dtype, "rank": rank}
+    _hold(part, facts)
     fed = {*found, *adapted}
     others = [value.name for value in facts.inputs if value.name not in fed and not value.optional]
     if others:
         raise _PresetProblemError(f"{part} takes {', '.join(others)} too, which text-to-image does not feed.")
-    first = known[_PORTS[part][0]].tensor.shape or (None,)
+    first = known[COMPONENTS[part].inputs[0].name].tensor.shape or (None,)
     return {**found, "output": facts.outputs[0].name, "rows": first[0] if isinstance(first[0], int) else None}
+
+
+def _hold(part: str, facts: ModelFacts) -> None:
+    """Hold a component's graph against its contract. Raises _PresetProblemError."""
+    contract, answers = COMPONENTS[part], ANSWERS[part]
+    taken = {value.name: value.tensor for value in facts.inputs}
+    try:
+        contract.solve({}, {one.name: _any_rows(taken[one.name], one) for one in contract.inputs})
+    except ContractError as error:
+        raise _PresetProblemError(f"{part} is not what text-to-image feeds: {error}.") from error
+    given = facts.outputs[0].tensor
+    try:
+        answers.solve({}, {answers.inputs[-1].name: given.with_shape(_unnamed(given.shape))})
+    except ContractError as error:
+        raise _PresetProblemError(f"text-to-image cannot use what {part} gives: {error}.") from error
+
+
+def _any_rows(tensor: TensorType, parameter: FormalParameter) -> TensorType:
+    """Return a graph's input; how many rows it takes, and what its symbols are called, is its own affair."""
+    shape = _unnamed(tensor.shape)
+    has_rows = any(ROWS in form.axes for form in parameter.forms)
+    return tensor.with_shape((ROWS, *shape[1:]) if shape and has_rows else shape)
+
+
+def _unnamed(shape: Shape | None) -> Shape | None:
+    return None if shape is None else tuple(size if isinstance(size, int) else None for size in shape)
 
 
 def _check_together(
@@ -200,7 +215,8 @@ def _check_latents(path: Path, preset: PresetSpec) -> None:
 
 def _shape(facts: ModelFacts, name: str) -> tuple[Any, ...]:
     tensor = next(value.tensor for value in facts.inputs if value.name == name)
-    return tensor.shape or (None,) * _RANKS[name][-1]
+    parameter = next(one for contract in COMPONENTS.values() for one in contract.inputs if one.name == name)
+    return tensor.shape or (None,) * len(parameter.forms[-1].axes)
 
 
 def _last(facts: ModelFacts) -> Any:

@@ -29,7 +29,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
         for binding in job.bindings:
             if not binding.columns:
                 detail = (
-                    f'Nothing feeds input "{binding.value.name}" ({binding.target}) of model "{job.spec.model}". '
+                    f'Nothing feeds input "{binding.value.name}" ({binding.target}) of {job.kind} "{job.spec.model}". '
                     f"Say which column does: columns: {{{binding.value.name}: COLUMN}}. {did_you_mean('', known)}"
                 )
                 yield Finding(at=(*at, "columns"), detail=detail, key=True, job=job.spec.name, model=job.spec.model)

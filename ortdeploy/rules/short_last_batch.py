@@ -25,7 +25,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             continue
         counted = f"{rows} rows leave {rows % size}" if rows is not None else "The number of rows is not known"
         detail = (
-            f'Model "{job.spec.model}" takes batches of exactly {size}. {counted} for the last one. '
+            f'{job.kind.capitalize()} "{job.spec.model}" takes batches of exactly {size}. {counted} for the last one. '
             "Set batch: {last: pad} or {last: drop}."
         )
         at = (*job.spec.at, "batch", "last")

@@ -47,9 +47,9 @@ def _fed(job: "ResolvedJob") -> Iterator[Finding]:
     known = [value.name for value in job.model.facts.inputs]
     for name in job.spec.input.columns:
         if name not in known:
-            detail = f'Model "{job.spec.model}" has no input "{name}". {did_you_mean(name, known)}'
+            detail = f'{job.kind.capitalize()} "{job.spec.model}" has no input "{name}". {did_you_mean(name, known)}'
             yield Finding(at=(*job.spec.input.at, "columns", name), detail=detail, key=True, job=job.spec.name)
     for name in job.spec.prepare:
         if name not in known:
-            detail = f'Model "{job.spec.model}" has no input "{name}". {did_you_mean(name, known)}'
+            detail = f'{job.kind.capitalize()} "{job.spec.model}" has no input "{name}". {did_you_mean(name, known)}'
             yield Finding(at=(*job.spec.at, "prepare", name), detail=detail, key=True, job=job.spec.name)

@@ -32,13 +32,13 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             elif reason is None and job.batch_size and binding.target.shape == ():
                 reason = "is a scalar, which has no dimension for rows; use batch: {size: none}"
             if reason:
-                detail = f'Input "{binding.value.name}" of model "{job.spec.model}" {reason}.'
+                detail = f'Input "{binding.value.name}" of {job.kind} "{job.spec.model}" {reason}.'
                 yield Finding(at=job.spec.input.at, detail=detail, key=True, job=job.spec.name, model=job.spec.model)
         for value in job.model.facts.outputs:
             known = value.tensor.dtype is not None or job.pipeline is None  # a pipeline's values are known when it runs
             reason = _output_reason(value, job) if value.name in job.needed and known else None
             if reason:
-                detail = f'Output "{value.name}" of model "{job.spec.model}" {reason}. Leave it out with columns:.'
+                detail = f'Output "{value.name}" of {job.kind} "{job.spec.model}" {reason}. Leave it out with columns:.'
                 yield Finding(at=job.spec.output.at, detail=detail, key=True, job=job.spec.name, model=job.spec.model)
 
 

@@ -27,7 +27,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
         found = deployment.facts.batch_trials.get(job.spec.name)
         if found is not None:
             detail = (
-                f'Model "{job.spec.model}" cannot take {found.rows} rows at a time: {found.problem}. '
+                f'{job.kind.capitalize()} "{job.spec.model}" cannot take {found.rows} rows at a time: {found.problem}. '
                 f"{_advice(job, found)}"
             )
             at = (*job.spec.at, "batch", "size")
