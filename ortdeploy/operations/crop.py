@@ -10,10 +10,10 @@ import numpy as np
 
 from ortdeploy.operations.protocol import Array, Call, as_column, by_row
 from ortdeploy.tensors.contracts import (
-    ANY,
     COORDINATES,
     IMAGE,
     IMAGE_SIZES,
+    NUMBERS,
     PIXELS,
     Contract,
     ContractError,
@@ -55,7 +55,7 @@ CONTRACT = Contract(
         ),
     ),
     attributes=(image_size("size", required=False, binds=("new_height", "new_width")),),
-    types=(ANY, COORDINATES),
+    types=(NUMBERS, COORDINATES),
     sizes=IMAGE_SIZES,
     arithmetic=_hold_layout,
 )

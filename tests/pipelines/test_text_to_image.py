@@ -140,6 +140,23 @@ def test_options_reach_the_component_and_no_other(painter: Path) -> None:
     assert np.abs(images(painter).astype(int) - on_openvino).max() <= 1
 
 
+def test_an_answer_of_fewer_rows_is_not_spread_over_the_latents(painter: Path, cli: Cli) -> None:
+    path = painter / "models/painter/unet/model.onnx"
+    model = onnx.load(str(path))
+    name = model.graph.output[0].name
+    last = next(node for node in model.graph.node if name in node.output)
+    last.output[list(last.output).index(name)] = "before"
+    model.graph.node.append(helper.make_node("ReduceMean", ["before"], [name], axes=[0], keepdims=1))
+    onnx.save(model, str(path))
+    text = (painter / "painter.yaml").read_text() + "    errors: {max_failed: 4}\n"
+    (painter / "painter.yaml").write_text(text)
+    cli("apply", painter / "painter.yaml")
+    failed = [json.loads(line) for line in (painter / "outbox/paintings/_failed.jsonl").read_text().splitlines()]
+    assert len(failed) == 4
+    assert "cannot use what unet gives" in failed[0]["message"]
+    assert "rows is 2 in sample and 1 in noise" in failed[0]["message"]
+
+
 def refusal(folder: Path, cli: Cli) -> str:
     refused = cli("plan", folder / "painter.yaml")
     assert refused.code == 1

@@ -4,6 +4,8 @@ import json
 from typing import Any
 
 import pytest
+from conftest import REPOSITORY
+from support.render_contracts import PAGE, render
 
 from ortdeploy.manifest.pipelines import FILES
 from ortdeploy.operations.catalogue import OPERATIONS
@@ -123,3 +125,22 @@ def test_the_files_of_operations_are_those_that_the_manifest_resolves() -> None:
     assert {name: set(files) for name, files in FILES.items()} == {
         name: files for name, files in named.items() if files
     }
+
+
+def test_the_page_of_contracts_is_written_from_them() -> None:
+    assert PAGE.read_text(encoding="utf-8") == render(), "run python tests/support/render_contracts.py"
+
+
+def test_the_manifests_page_names_every_step_with_its_inputs_and_settings() -> None:
+    text = (REPOSITORY / "docs/manifest.md").read_text(encoding="utf-8")
+    for name, operation in OPERATIONS.items():
+        row = next(line for line in text.splitlines() if line.startswith("|") and f"`{name}`" in line)
+        if name in PREPARE or name in POSTPROCESS:
+            continue
+        words = {one.name for one in operation.contract.inputs} | {one.name for one in operation.contract.attributes}
+        assert all(f"`{word}" in row for word in words), (name, words)
+        defaults = {one.name: one.default for one in operation.contract.attributes if one.default not in {None, 0, 1}}
+        assert all(str(value) in row for value in defaults.values()), (name, defaults)
+    for name, step in {**PREPARE, **POSTPROCESS}.items():
+        row = next(line for line in text.splitlines() if line.startswith("|") and f"{{{name}:" in line)
+        assert all(one.name.rpartition(".")[2] in row for one in step.contract.attributes), name

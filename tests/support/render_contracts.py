@@ -1,0 +1,91 @@
+"""Writes docs/contracts.md from the contracts of all steps: python tests/support/render_contracts.py."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from ortdeploy.operations.catalogue import OPERATIONS
+from ortdeploy.presets.component_contracts import COMPONENTS
+from ortdeploy.tensors.contracts import OPTIONAL, Attribute, Contract, FormalParameter
+from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
+
+PAGE = Path(__file__).parent.parent.parent / "docs/contracts.md"
+
+HEAD = """\
+# What steps take and give
+
+This page is written from the contracts in the code (`python tests/support/render_contracts.py`), and a test compares
+the two. `ortdeploy plan` holds every value against them before anything runs; a run holds every array against them
+before a step sees it, and a row that does not fit fails with what was expected and what came.
+
+An axis with a name has the same size in all inputs of one step: the `n` of boxes is the `n` of their scores. `…` stands
+for any number of axes. Images are [rows, height, width, channels] (NHWC) until a `layout` step makes them NCHW. Where a
+unit is named and an earlier step has told the unit of the value, the two must agree; a model does not tell units.
+"""
+
+
+def render() -> str:
+    return "\n".join(
+        [
+            HEAD,
+            *_part("Operations of pipelines", (one.contract for one in OPERATIONS.values())),
+            *_part("Prepare steps", (one.contract for one in PREPARE.values())),
+            *_part("Postprocess steps", (one.contract for one in POSTPROCESS.values())),
+            *_part("Components of text-to-image", COMPONENTS.values()),
+        ]
+    )
+
+
+def _part(title: str, contracts: Iterable[Contract]) -> Iterator[str]:
+    yield f"## {title}\n"
+    for contract in contracts:
+        alone = "" if contract.row_wise else " A row's result depends on the rows of its batch."
+        yield f"### {contract.name}\n\n{contract.meaning}.{alone}\n"
+        yield "| | Element types | Shape | |\n| --- | --- | --- | --- |"
+        yield from (_parameter("takes", one, contract) for one in contract.inputs)
+        yield from (_parameter("gives", one, contract) for one in contract.outputs)
+        yield from ("", *_attributes(contract.attributes), *_sizes(contract))
+
+
+def _parameter(verb: str, one: FormalParameter, contract: Contract) -> str:
+    shapes = " or ".join(dict.fromkeys(str(form) for form in one.forms)) or "worked out from the row's"
+    types = contract.constraint(one).called if verb == "takes" else _given_type(one)
+    units = f"; unit: {' or '.join(one.units)}" if one.units else ""
+    numbers = "; NaN and infinities fail the row" if one.finite else "; NaN fails the row" if one.not_nan else ""
+    named = f" (`{one.named_by}`{', if it is given' if one.option == OPTIONAL else ''})" if one.named_by else ""
+    return f"| {verb} `{one.name}`{named} | {types} | {shapes} | {one.meaning}{units}{numbers} |"
+
+
+def _given_type(one: FormalParameter) -> str:
+    if one.type.startswith("float("):
+        return "the input's if floating, else float32"
+    return {"T": "the input's", "To": "as set", "O": "float16, float32 or float64"}.get(one.type, one.type)
+
+
+def _attributes(attributes: tuple[Attribute, ...]) -> Iterator[str]:
+    if attributes:
+        yield "| Setting | | Default |\n| --- | --- | --- |"
+        for one in attributes:
+            default = "required" if one.required else "none" if one.default is None else f"`{one.default}`"
+            yield f"| `{one.name}` | {one.meaning}{_bounds(one)} | {default} |"
+        yield ""
+
+
+def _bounds(one: Attribute) -> str:
+    if one.choices:
+        return f": {', '.join(one.choices)}"
+    bounds = [("at least", one.least), ("above", one.above), ("at most", one.most)]
+    shown = [f"{word} {value:g}" for word, value in bounds if value is not None]
+    return f" ({', '.join(shown)})" if shown and one.type in {"INT", "FLOAT", "INTS"} else ""
+
+
+def _sizes(contract: Contract) -> Iterator[str]:
+    said = [
+        f"`{one.name}` is " + (" or ".join(map(str, one.sizes)) if one.sizes else f"at least {one.least}")
+        for one in contract.sizes
+    ]
+    if said:
+        yield f"{', '.join(said)}.\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(render(), encoding="utf-8")
