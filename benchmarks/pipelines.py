@@ -74,7 +74,7 @@ detector, reader = (
     for name in ("detector", "digits")
 )
 image = TensorType("float32", ("rows", None, None, 1), "NHWC")
-find = boxes_from_heatmap.build({"threshold": 0.5, "min_area": 6, "margin": -1}, {})
+find = boxes_from_heatmap.build({"threshold": 0.5, "min_area": 6, "margin": -1, "stride": 1}, {})
 cut = crop.build({}, {"image": image})
 fit = letterbox.build({"size": [8, 8], "value": 0}, {})
 begin = time.perf_counter()

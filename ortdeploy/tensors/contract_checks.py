@@ -59,8 +59,7 @@ class ContractCheck:
             shown = ", ".join(f"{count} of {name}" for name, count in counts.items())
             raise ContractError(f"it takes the same rows of each input, and gets {shown}")
         checked = {**values, **{one.name: self._without_lists(one, values[one.name]) for one in self._inputs}}
-        for row in zip(*(checked[one.name] for one in self._inputs), strict=True):
-            look = tuple([(one.dtype, one.shape) if isinstance(one, _ARRAYS) else _look(one) for one in row])
+        for look in dict.fromkeys(zip(*(_looks(checked[one.name]) for one in self._inputs), strict=True)):
             if look not in self._rows:
                 self._hold(look, whole=False)
                 _remember(self._rows, look)
@@ -101,6 +100,13 @@ def _remember(looks: set[tuple[Look, ...]], look: tuple[Look, ...]) -> None:
     if len(looks) >= _MOST_LOOKS:
         looks.clear()
     looks.add(look)
+
+
+def _looks(column: Column) -> list[Look]:
+    """Return the look of each row."""
+    if isinstance(column, np.ndarray):
+        return [(column.dtype, column.shape[1:])] * len(column)
+    return [(one.dtype, one.shape) if isinstance(one, _ARRAYS) else _look(one) for one in column]
 
 
 def _look(value: Any) -> Look:
