@@ -67,7 +67,7 @@ class ContractCheck:
 
     def _without_lists(self, parameter: FormalParameter, column: Column) -> Column:
         """Return a column whose rows that list nothing are empty arrays; other lists are text."""
-        if isinstance(column, np.ndarray) or not any(isinstance(row, list) for row in column):
+        if isinstance(column, np.ndarray) or list not in map(type, column):
             return column
         return [self._array(parameter, row) if isinstance(row, list) else row for row in column]
 
