@@ -13,63 +13,15 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.fakes import Counter, FakeRuntime, double, refuse_negative
-from support.jobs import Killed, execute, plan_for, retrying, rows, save
+from support.fakes import FakeRuntime, double, refuse_negative
+from support.jobs import execute, plan_for, retrying, rows, save
+from support.ledgers import BAD, ROWS, finished, merging, plan_of, unfinished
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.ledger import ledger as ledger_module
 from ortdeploy.ledger.check import find_contradiction
-from ortdeploy.ledger.ledger import FILE, Merge, OutputRecord, Part, open_ledger, read_outputs
-from ortdeploy.plan.steps import Plan, RunJob
+from ortdeploy.ledger.ledger import FILE, Merge, OutputRecord, Part, read_outputs
 from ortdeploy.results.results import JobResult, Status
-from ortdeploy.running import retry as retry_run
-
-ROWS = 30
-BAD = (1, 13, 20)
-
-
-def plan_of(folder: Path, *, retry: bool = False) -> Plan:
-    """Return a plan as it is made from what the ledger says: files that are done are not read again."""
-    plan = plan_for(folder, ROWS, max_failed=9)
-    (step,) = (one for one in plan.steps if isinstance(one, RunJob))
-    with open_ledger(folder / ".ortdeploy") as ledger:
-        record, inputs = ledger.output("../out"), ledger.inputs("../out")
-    done = {one.state for one in inputs if one.done}
-    first_row = record.first_row if record else 0
-    files = tuple(one for one in step.files if one not in done)
-    of_files = ROWS if files else 0
-    step = replace(step, first_row=first_row, files=files, rows=first_row + of_files)
-    changed = replace(plan, steps=(*plan.steps[:-1], step))
-    return retrying(changed) if retry else changed
-
-
-def unfinished(folder: Path) -> None:
-    """Two parts of four."""
-    seen = Counter()
-
-    def stop() -> bool:
-        return bool(seen.seen) and seen.seen[-1][0] >= 16
-
-    plan = plan_for(folder, ROWS, max_failed=9)
-    execute(folder, plan, FakeRuntime(refuse_negative), observer=seen, stop=stop)
-
-
-def finished(folder: Path) -> None:
-    execute(folder, plan_for(folder, ROWS, max_failed=9), FakeRuntime(refuse_negative))
-
-
-def merging(folder: Path) -> None:
-    """A retry that was killed between the ledger and the rename."""
-    finished(folder)
-
-    def die(*_: Any) -> None:
-        raise Killed
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(retry_run, "complete", die)
-        with pytest.raises(Killed):
-            execute(folder, retrying(plan_for(folder, ROWS, max_failed=9)), FakeRuntime(double))
-
 
 SCENES = (unfinished, finished, merging)
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from executor.test_ledger_check import merging
 from support.fakes import FakeRuntime, double, refuse_negative
 from support.jobs import READ, execute, plan_for, report, retrying, rows, save, written_as
+from support.ledgers import merging
 
 from ortdeploy.diagnostics import ProviderFailedError
 from ortdeploy.files import atomic as part_files

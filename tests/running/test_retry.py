@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.fakes import FakeRuntime, double, refuse_negative
-from support.jobs import READ, execute, failed, plan_for, report, retrying, rows, save, written_as
+from support.jobs import READ, Killed, execute, failed, plan_for, report, retrying, rows, save, written_as
 
 from ortdeploy.ledger.ledger import Ledger, read_outputs
 from ortdeploy.results.results import Status
@@ -90,10 +90,6 @@ def test_nothing_to_retry_without_a_result_or_of_another_plan(tmp_path: Path) ->
     changed = execute(tmp_path, retrying(plan), FakeRuntime(double))
     assert "data.npy" in (changed.reason or "")
     assert [row for row, _ in rows(tmp_path)] == [0]
-
-
-class Killed(BaseException):
-    """Stands for a kill: nothing after it is done."""
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, where: str) -> None:

@@ -138,3 +138,7 @@ READ: Mapping[str, Callable[[Path], list[Any]]] = {
     "npz": lambda path: np.load(path)["row"].tolist(),
     "parquet": lambda path: parquet.read_table(path).column("row").to_pylist(),
 }
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing after it is done."""

@@ -1,0 +1,59 @@
+"""Ledgers in the states in which runs leave them: unfinished, finished, and in the middle of a merge."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ortdeploy.ledger.ledger import open_ledger
+from ortdeploy.plan.steps import Plan, RunJob
+from ortdeploy.running import retry as retry_run
+from support.fakes import Counter, FakeRuntime, double, refuse_negative
+from support.jobs import Killed, execute, plan_for, retrying
+
+ROWS = 30
+BAD = (1, 13, 20)
+
+
+def plan_of(folder: Path, *, retry: bool = False) -> Plan:
+    """Return a plan as it is made from what the ledger says: files that are done are not read again."""
+    plan = plan_for(folder, ROWS, max_failed=9)
+    (step,) = (one for one in plan.steps if isinstance(one, RunJob))
+    with open_ledger(folder / ".ortdeploy") as ledger:
+        record, inputs = ledger.output("../out"), ledger.inputs("../out")
+    done = {one.state for one in inputs if one.done}
+    first_row = record.first_row if record else 0
+    files = tuple(one for one in step.files if one not in done)
+    of_files = ROWS if files else 0
+    step = replace(step, first_row=first_row, files=files, rows=first_row + of_files)
+    changed = replace(plan, steps=(*plan.steps[:-1], step))
+    return retrying(changed) if retry else changed
+
+
+def unfinished(folder: Path) -> None:
+    """Two parts of four."""
+    seen = Counter()
+
+    def stop() -> bool:
+        return bool(seen.seen) and seen.seen[-1][0] >= 16
+
+    plan = plan_for(folder, ROWS, max_failed=9)
+    execute(folder, plan, FakeRuntime(refuse_negative), observer=seen, stop=stop)
+
+
+def finished(folder: Path) -> None:
+    execute(folder, plan_for(folder, ROWS, max_failed=9), FakeRuntime(refuse_negative))
+
+
+def merging(folder: Path) -> None:
+    """A retry that was killed between the ledger and the rename."""
+    finished(folder)
+
+    def die(*_: Any) -> None:
+        raise Killed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(retry_run, "complete", die)
+        with pytest.raises(Killed):
+            execute(folder, retrying(plan_for(folder, ROWS, max_failed=9)), FakeRuntime(double))
