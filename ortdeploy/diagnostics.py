@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ortdeploy.redaction import without_secrets
+
 
 class Severity(StrEnum):
     """How bad: an error stops before anything runs, a warning does not."""
@@ -35,7 +37,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnostic:
-    """One complaint: a fixed summary that people learn to recognise, and full sentences about this case."""
+    """One complaint: a fixed summary that people learn to recognise, and full sentences about this case.
+
+    What it says holds no secret, however it came by its words.
+    """
 
     rule: str
     severity: Severity
@@ -46,9 +51,20 @@ class Diagnostic:
     model: str | None = None
     job: str | None = None
 
+    def __post_init__(self) -> None:
+        """Take secrets out of the sentences."""
+        object.__setattr__(self, "detail", without_secrets(self.detail))
+
 
 class OrtdeployError(Exception):
-    """An expected failure during work: a disk is full, a file vanished, ONNX Runtime refused a batch."""
+    """An expected failure during work: a disk is full, a file vanished, ONNX Runtime refused a batch.
+
+    Its message holds no secret: it goes to the terminal, into logs, the ledger and reports.
+    """
+
+    def __init__(self, *words: object) -> None:
+        """Take what is to be said."""
+        super().__init__(*(without_secrets(one) if isinstance(one, str) else one for one in words))
 
 
 class ProviderFailedError(OrtdeployError):

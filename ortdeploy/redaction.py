@@ -1,16 +1,69 @@
-"""Keeps secrets out of what is printed and logged: values whose name says that they are secret."""
+"""Keeps secrets out of everything that is printed, logged or stored.
+
+URLs hide what stands in the places that URLs have for secrets (`files/urls.py`); options hide what the schemas declare
+to be a secret (`providers/secrets.py`). Documents that no schema describes go by the words of a name: `hf_token` is a
+secret, `tokenizer` and `max_tokens` are not. Secrets that this process has met are taken out of other people's words.
+"""
 
 import re
+from itertools import pairwise
 from typing import Any
 
-_SECRET = re.compile(r"(password|passwd|secret|token|api_?key|auth|credential|private)", re.IGNORECASE)
-MASK = "***"
+from ortdeploy.files.urls import MASK, is_url, mask_urls, parse_url
+
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+_ALWAYS = frozenset({
+    "apikey", "authtoken", "accesstoken", "credential", "credentials", "passphrase", "passwd", "password", "privatekey",
+    "pwd", "secret", "secretkey",
+})  # fmt: skip
+_AT_THE_END = frozenset({"auth", "authorization", "bearer", "token"})
+_KEYS_OF = frozenset({"access", "account", "api", "auth", "encryption", "private", "secret", "shared", "signing"})
+_OF_TEXT = frozenset({"bos", "cls", "end", "eos", "mask", "pad", "sep", "special", "start", "stop", "unk"})
+_LONG_ENOUGH = 6  # characters from which a known secret is looked for in any text: 1234 is also a number of rows
+
+_known: set[str] = set()
+
+
+def is_secret_name(name: str) -> bool:
+    """Tell by its whole words whether a name speaks of a secret: of a password, a token, an API key."""
+    words = [word.lower() for word in _WORDS.findall(name)]
+    if _ALWAYS.intersection(words):
+        return True
+    if any(before in _KEYS_OF and word == "key" for before, word in pairwise(words)):
+        return True
+    return bool(words) and words[-1] in _AT_THE_END and not _OF_TEXT.intersection(words[:-1])
 
 
 def masked(key: str, value: Any) -> Any:
-    """Return a value, or the mask in its place when its name says that it is secret."""
+    """Return a value, with the mask in place of what has the name of a secret, and URLs as they are shown."""
+    if value is not None and is_secret_name(key):
+        return MASK
     if isinstance(value, dict):
         return {inner: masked(inner, item) for inner, item in value.items()}
     if isinstance(value, list | tuple):
         return [masked("", item) for item in value]
-    return MASK if _SECRET.search(key) and value is not None else value
+    return without_secrets(value) if isinstance(value, str) else value
+
+
+def shown_path(path: str) -> str:
+    """Return a path as it is, and a URL without its secrets."""
+    return parse_url(path).shown if is_url(path) else path
+
+
+def remember_secret(value: Any) -> None:
+    """Take note of a secret: from now on nothing that this process says holds it."""
+    if isinstance(value, str) and len(value) >= _LONG_ENOUGH:
+        _known.add(value)
+
+
+def known_secrets() -> list[str]:
+    """Return the secrets that this process has met, for a child of its own to keep too."""
+    return sorted(_known)
+
+
+def without_secrets(text: str) -> str:
+    """Return a text without the secrets of URLs in it, and without those that are known."""
+    text = mask_urls(text)
+    for secret in sorted(_known, key=len, reverse=True):
+        text = text.replace(secret, MASK)
+    return text

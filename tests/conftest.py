@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import structlog
 from support.models import scale_model
 
 from ortdeploy.cli.main import main
+from ortdeploy.files import gate
 
 REPOSITORY = Path(__file__).parent.parent
 
@@ -81,6 +82,18 @@ def deployment(tmp_path: Path) -> Path:
     np.save(tmp_path / "data.npy", np.arange(80, dtype=np.float32).reshape(20, 4))
     (tmp_path / "m.yaml").write_text(MANIFEST, encoding="utf-8")
     return tmp_path
+
+
+@pytest.fixture
+def store() -> Iterator[Any]:
+    """An empty store in memory, which tests alone let through: what lies there is gone with the process."""
+    system = pytest.importorskip("fsspec").filesystem("memory")
+    system.store.clear()
+    system.pseudo_dirs[:] = [""]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(gate.SCHEMES, "memory", gate.Scheme(package="fsspec", has_user=True))
+        yield system
+    system.store.clear()
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:

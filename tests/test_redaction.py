@@ -1,7 +1,8 @@
 """Secrets are masked at any depth, and nothing else is."""
 
 from ortdeploy.cli.log import mask_secrets
-from ortdeploy.redaction import MASK, masked
+from ortdeploy.files.urls import MASK
+from ortdeploy.redaction import masked
 
 
 def test_values_whose_name_speaks_of_a_secret_are_masked_at_any_depth() -> None:

@@ -9,7 +9,7 @@ from ortdeploy.redaction import masked
 
 
 def mask_secrets(_logger: Any, _name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Replace values whose name says that they are secret, at any depth."""
+    """Replace what is secret by its name, or by its place in a URL, at any depth."""
     return {key: masked(key, value) for key, value in event.items()}
 
 

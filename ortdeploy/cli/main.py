@@ -20,6 +20,7 @@ from ortdeploy.cli.exit_codes import (
 from ortdeploy.cli.faults import fault_of_the_machine
 from ortdeploy.cli.streams import failure_of, open_missing, private_streams
 from ortdeploy.diagnostics import LockedError, OrtdeployError, UsageError, did_you_mean
+from ortdeploy.redaction import without_secrets
 
 if TYPE_CHECKING:
     import argparse
@@ -83,7 +84,7 @@ def _unwritten() -> int:
 
 
 def _complain(message: str, code: int) -> int:
-    sys.stderr.write(f"{message}\n")
+    sys.stderr.write(f"{without_secrets(message)}\n")
     return code
 
 
@@ -93,7 +94,7 @@ def _report_bug(error: Exception) -> int:
     from ortdeploy.versions import versions  # noqa: PLC0415
 
     facts = "".join(f"  {name}: {value}\n" for name, value in versions().items())
-    trace = "".join(traceback.format_exception(error))
+    trace = without_secrets("".join(traceback.format_exception(error)))
     sys.stderr.write(
         f"ortdeploy: this is a bug of ortdeploy, not of your manifest. Please report it with this:\n{facts}{trace}"
     )

@@ -25,6 +25,7 @@ from ortdeploy.manifest.spec import (
     TensorSpec,
 )
 from ortdeploy.providers.catalogue import full_name
+from ortdeploy.providers.secrets import masked_options
 from ortdeploy.tensors.types import TensorType
 from ortdeploy.units import allowed_count
 
@@ -261,7 +262,7 @@ class Deployment:
 
 
 def _written(entry: ProviderSpec) -> list[Any]:
-    return [full_name(entry.name), dict(entry.options), entry.device, entry.library]
+    return [full_name(entry.name), masked_options(entry.name, entry.options), entry.device, entry.library]
 
 
 def _digest(value: Any) -> str:

@@ -46,7 +46,7 @@ def open_rows(job: RunJob, folder: str, only: Sequence[int] | None = None) -> It
     """Open a job's files, below the manifest's folder or on a store, for all of their rows or only some."""
     files = [full_path(folder, state.path) for state in job.files]
     with (
-        fetched(files) as there,
+        fetched(files, job.patterns) as there,
         SOURCES[job.format].open_source(there, folder, replace(wanted_columns(job), only=only)) as source,
     ):
         yield source

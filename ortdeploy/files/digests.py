@@ -8,6 +8,7 @@ does it, and only until the machine is started again: what a power loss does to 
 import hashlib
 import json
 import os
+import re
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -62,8 +63,12 @@ class DigestCache:
             return file_digest(path)
         key = os.path.realpath(path)
         known = self._known.get(key)
-        if isinstance(known, dict) and known == {**before, "sha256": known.get("sha256")}:
-            return str(known["sha256"])
+        if (
+            isinstance(known, dict)
+            and known == {**before, "sha256": (kept := known.get("sha256"))}
+            and _is_digest(kept)
+        ):
+            return str(kept)
         settled = max(before["mtime_ns"], before["ctime_ns"]) < time.time_ns() - _RACY_NS
         digest = file_digest(path)
         if settled and _signature(path) == before:
@@ -78,6 +83,10 @@ class DigestCache:
             path.parent.mkdir(parents=True, exist_ok=True)
             with open_whole(path) as file:
                 file.write(json.dumps(document, indent=1).encode())
+
+
+def _is_digest(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value) is not None
 
 
 def _signature(path: Path) -> dict[str, int]:

@@ -7,17 +7,18 @@ committed: an object appears whole or not at all, and what the ledger knows to b
 
 import hashlib
 import os
-import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, overload
 from urllib.parse import quote, unquote
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files.gate import ANYWHERE, SCHEMES, Use, admit, reachable
+from ortdeploy.files.urls import Addresses, Url, is_url, parse_url
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _MAGIC = "*?["
 _MARK = "url="
 _KEPT = 3  # files behind the one that is read: sources map files, and look back at most one
@@ -26,79 +27,109 @@ MIRRORS = ".ortdeploy/outputs"
 """Where outputs that are uploaded lie, beside the manifest."""
 
 
-def is_url(path: str) -> bool:
-    """Tell whether a path is on an object store."""
-    return _URL.match(path) is not None
-
-
 def mirror_of(url: str) -> str:
     """Return the folder beside the manifest in which an output is written before it is uploaded."""
-    return f"{MIRRORS}/{quote(url.rstrip('/'), safe='')}"
+    return f"{MIRRORS}/{quote(parse_url(url).shown.rstrip('/'), safe='')}"
 
 
 def shown_url(path: str) -> str | None:
-    """Return the URL of a file that was fetched; None for any other."""
+    """Return the URL of a file that was fetched, as it is shown; None for any other."""
     name = os.path.basename(path)  # noqa: PTH119  as text
     return unquote(name[len(_MARK) :]) if name.startswith(_MARK) else None
 
 
 @contextmanager
-def _in_words(url: str, what: str) -> Iterator[None]:
-    """Turn what a store's package raises, which has classes of its own, into an OrtdeployError."""
+def _in_words(url: Url, what: str) -> Iterator[None]:
+    """Turn what a store's package raises, which has classes of its own, into an OrtdeployError without secrets."""
     try:
         yield
-    except OrtdeployError:
-        raise
     except ImportError as error:
+        package = SCHEMES[url.scheme].package if find_spec("fsspec") else "ortdeploy[objects]"
         raise OrtdeployError(
-            f"{url} needs a package that is not installed: {error}. Install it, and pip install 'ortdeploy[objects]'"
+            f"{url} needs a package that is not installed: {error}. Install it: pip install '{package}'"
         ) from error
     except FileNotFoundError as error:
         raise OrtdeployError(f"{url} cannot be {what}: there is no such file") from error
     except Exception as error:
-        raise OrtdeployError(f"{url} cannot be {what}: {str(error) or type(error).__name__}") from error
+        raise OrtdeployError(f"{url} cannot be {what}: {url.mask(str(error) or type(error).__name__)}") from error
 
 
-def _store(url: str) -> tuple[Any, str]:
-    """Return the file system of a URL, and the path in it."""
+def _is_web(url: Url) -> bool:
+    return SCHEMES[url.scheme].package is None
+
+
+def _store(url: Url) -> tuple[Any, str]:
+    """Return the file system of a URL that was let through, and the path in it."""
+    if SCHEMES[url.scheme].has_server:
+        reachable(url.host, 0, ANYWHERE)
     import fsspec  # noqa: PLC0415  an extra: only who has URLs needs it
 
-    system, path = fsspec.core.url_to_fs(url)
+    kind = fsspec.get_filesystem_class(url.scheme)  # of this one scheme: fsspec itself would follow a chain
+    system = kind(**kind._get_kwargs_from_urls(url.full))  # noqa: SLF001  what a file system is to override
     system.invalidate_cache()
-    return system, str(path)
+    return system, str(kind._strip_protocol(url.full))  # noqa: SLF001  as above
 
 
 def list_urls(pattern: str) -> list[str]:
     """Return the files that a URL, a folder or a glob on a store names, sorted. Raises OrtdeployError."""
-    with _in_words(pattern, "listed"):
-        system, path = _store(pattern)
+    url = admit(pattern, Use.READ)
+    with _in_words(url, "listed"):
+        if _is_web(url):
+            from ortdeploy.files import web  # noqa: PLC0415  only who has such URLs
+
+            return web.list_files(url.full)
+        system, path = _store(url)
         if any(sign in path for sign in _MAGIC):
             found = [one for one in system.glob(path) if system.isfile(one)]
         elif system.isdir(path):
             found = [one["name"] for one in system.ls(path, detail=True) if one["type"] == "file"]
         else:
-            found = [path] if system.isfile(path) else []
-        return sorted(system.unstrip_protocol(one) for one in found)
+            own = url.full if url.has_query else _full_name(url, system, path)
+            return [own] if system.isfile(path) else []
+        return sorted(_full_name(url, system, str(one)) for one in found)
 
 
-def state_of(url: str) -> tuple[int, int]:
+def _full_name(url: Url, system: Any, path: str) -> str:
+    """Return the URL of a file that was listed; a server's name, and an account's, is in no file's name."""
+    start = url.full.partition("://")[2].partition("/")[0]
+    if SCHEMES[url.scheme].has_server:
+        return f"{url.scheme}://{start}/{path.lstrip('/')}"
+    if "@" in start:
+        return f"{url.scheme}://{start}/{path.partition('/')[2]}"
+    return str(system.unstrip_protocol(path))
+
+
+def state_of(path: str) -> tuple[int, int]:
     """Return an object's size, and a number that changes with its content. Raises OrtdeployError."""
+    url = admit(path, Use.READ)
     with _in_words(url, "read"):
-        system, path = _store(url)
-        info = system.info(path)
+        if _is_web(url):
+            from ortdeploy.files import web  # noqa: PLC0415  only who has such URLs
+
+            file = web.look(url.full)
+            if file is None:
+                raise FileNotFoundError
+            return file.size or 0, _number(file.version)
+        system, place = _store(url)
+        info = system.info(place)
         versions = [
             str(info[key]) for key in ("ETag", "etag", "md5Hash", "LastModified", "mtime", "created") if key in info
         ]
-        return int(info["size"] or 0), int(hashlib.sha256("|".join(versions).encode()).hexdigest()[:15], 16)
+        return int(info["size"] or 0), _number("|".join(versions))
+
+
+def _number(version: str) -> int:
+    return int(hashlib.sha256(version.encode()).hexdigest()[:15], 16)
 
 
 class Fetched(Sequence[str]):
     """Files, those on stores fetched when they are asked for; the last few of those are kept."""
 
-    def __init__(self, files: Sequence[str], folder: Path) -> None:
-        """Take the files; `folder` is for what is fetched."""
+    def __init__(self, files: Sequence[str], folder: Path, addresses: Addresses) -> None:
+        """Take the files by the names that are shown of them; `folder` is for what is fetched."""
         self._files = files
         self._folder = folder
+        self._addresses = addresses
         self._here: dict[int, Path] = {}
 
     def __len__(self) -> int:
@@ -112,44 +143,52 @@ class Fetched(Sequence[str]):
     def __getitem__(self, index: int | slice) -> "str | Fetched":
         """Return a file, fetched. Raises OrtdeployError."""
         if isinstance(index, slice):
-            return Fetched(self._files[index], self._folder)
-        url = self._files[index]
-        if not is_url(url):
-            return url
+            return Fetched(self._files[index], self._folder, self._addresses)
+        name = self._files[index]
+        if not is_url(name):
+            return name
         place = index % len(self._files)
         if place not in self._here:
-            self._here[place] = self._fetch(url)
+            self._here[place] = self._fetch(name)
             for other in [one for one in self._here if one < place - _KEPT]:
                 self._here.pop(other).unlink(missing_ok=True)
         return str(self._here[place])
 
-    def _fetch(self, url: str) -> Path:
-        name = _MARK + quote(url, safe="")
-        if len(name) > _LONGEST_NAME:
-            raise OrtdeployError(f"{url} is too long a name to be fetched under; {_LONGEST_NAME} signs are possible")
-        target = self._folder / name
+    def _fetch(self, name: str) -> Path:
+        marked = _MARK + quote(name, safe="")
+        if len(marked) > _LONGEST_NAME:
+            raise OrtdeployError(f"{name} is too long a name to be fetched under; {_LONGEST_NAME} signs are possible")
+        url, target = admit(self._addresses.full(name), Use.READ), self._folder / marked
         with _in_words(url, "read"):
-            system, path = _store(url)
-            system.get_file(path, str(target))
+            if _is_web(url):
+                from ortdeploy.files import web  # noqa: PLC0415  only who has such URLs
+
+                web.fetch(url.full, target)
+            else:
+                system, path = _store(url)
+                system.get_file(path, str(target))
         return target
 
 
 @contextmanager
-def fetched(files: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Yield files that can be opened; what had to be fetched is gone afterwards."""
+def fetched(files: Sequence[str], patterns: Sequence[str] = ()) -> Iterator[Sequence[str]]:
+    """Yield files that can be opened; what had to be fetched is gone afterwards.
+
+    `patterns` are the input's paths as the manifest has them: URLs of files are known without users and queries.
+    """
     if not any(map(is_url, files)):
         yield files
         return
     with tempfile.TemporaryDirectory(prefix="ortdeploy-objects-") as folder:
-        yield Fetched(files, Path(folder))
+        yield Fetched(files, Path(folder), Addresses.of(patterns))
 
 
 class Upload:
     """Keeps a folder on a store equal to an output folder beside the manifest."""
 
     def __init__(self, url: str, folder: Path) -> None:
-        """Take both; nothing is looked at yet."""
-        self._url = url.rstrip("/")
+        """Take both; nothing is looked at yet. Raises OrtdeployError for a URL that nothing may be written to."""
+        self._url = admit(url.rstrip("/"), Use.WRITE)
         self._folder = folder
         self._sent: dict[str, tuple[int, int]] = {}
 
@@ -175,7 +214,7 @@ class Upload:
                 self._sent[name] = state
 
     def _put(self, path: Path, name: str, size: int, *, anew: bool) -> None:
-        url = f"{self._url}/{name}"
+        url = admit(f"{self._url.full}/{name}", Use.WRITE)
         with _in_words(url, "written"):
             system, there = _store(url)
             is_new = anew or name in self._sent or name.startswith("_") or not system.exists(there)

@@ -13,6 +13,8 @@ from ortdeploy.process.memory import memory_now, process_usage
 
 FOLDER = "live"
 SECONDS_BETWEEN = 1.0
+_ALWAYS, _PERHAPS = ("done", "failed", "rows_per_second", "seconds"), ("total", "seconds_left")
+_TOGETHER = frozenset({"cpu_seconds_user", "cpu_seconds_system", "major_faults", "involuntary_switches"})
 
 
 class Live:
@@ -58,4 +60,12 @@ def read_live(state_dir: Path, output: str) -> Mapping[str, Any] | None:
         known = json.loads(output_file(state_dir, FOLDER, output, ".json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return known if isinstance(known, dict) else None
+    return known if isinstance(known, dict) and _is_whole(known) else None
+
+
+def _is_whole(known: Mapping[str, Any]) -> bool:
+    """Tell whether a file says what a running job writes: numbers, of which two may not be known."""
+    numbers = all(type(value) in {int, float} for value in known.values() if value is not None)
+    used = {name for name in _TOGETHER if known.get(name) is not None}
+    always = all(known.get(name) is not None for name in _ALWAYS)
+    return numbers and always and set(_PERHAPS) <= known.keys() and used in (set(), _TOGETHER)

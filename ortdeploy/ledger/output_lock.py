@@ -6,6 +6,7 @@ SQLite's file lock ends with its process, however that ends, so a lock that was 
 import json
 import os
 import platform
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -21,6 +22,7 @@ from ortdeploy.ledger.ledger import make_folder, now, output_file
 log = structlog.get_logger()
 
 FOLDER = "locks"
+_PLAIN = re.compile(r"[\w.:+ -]{1,255}")
 PATIENCE = 0.2
 """Seconds in which a `status` that looks at the lock at the same moment is gone again."""
 
@@ -104,5 +106,6 @@ def _read_holder(path: Path) -> Mapping[str, Any]:
 
 def _describe(holder: Path) -> str:
     known = _read_holder(holder)
-    whole = {"pid", "host", "started"} <= known.keys()  # a file beside the lock, which holds nothing by itself
-    return f": process {known['pid']} on {known['host']}, since {known['started']}" if whole else ""
+    pid, host, started = (known.get(name) for name in ("pid", "host", "started"))
+    whole = type(pid) is int and all(isinstance(one, str) and _PLAIN.fullmatch(one) for one in (host, started))
+    return f": process {pid} on {host}, since {started}" if whole else ""

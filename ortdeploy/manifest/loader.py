@@ -10,6 +10,7 @@ from ortdeploy.manifest.document import MAX_BYTES, Document, parse_document, sta
 from ortdeploy.manifest.empty_options import drop_empty_options
 from ortdeploy.manifest.schema_check import check_document
 from ortdeploy.manifest.spec import Spec, build_spec
+from ortdeploy.providers.secrets import remember_secrets
 
 SUFFIXES = (".yaml", ".yml")
 
@@ -167,6 +168,7 @@ def _specify(
     if profile is not None or options.sets or options.overlay_documents:
         document, diagnostics = _override(document, profile, options)
     drop_empty_options(document.data)
+    remember_secrets(document.data)
     diagnostics += check_document(document)
     if has_errors(diagnostics):
         return None, diagnostics

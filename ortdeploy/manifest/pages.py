@@ -56,6 +56,12 @@ PAGES: dict[str, tuple[str, str]] = {
         "Several documents in one file",
         "One file is one deployment. YAML's --- starts another document, which would be ignored. Split the file.",
     ),
+    "state-outside-tree": (
+        "State directory leads out of the manifest's folder tree",
+        "The ledger, caches and locks lie in .ortdeploy beside the manifest. A checkout may bring a link of that name, "
+        "or one inside of it, and what ortdeploy writes would land elsewhere. Name the place with --state-dir, or "
+        "allow its root with --allow-root, if it is meant.",
+    ),
     "too-deep": ("Nesting too deep", "A manifest may nest 64 levels; a real one needs about eight."),
     "undefined-alias": ("Alias without an anchor", "*name repeats what &name marked earlier in the file."),
     "undefined-profile": (

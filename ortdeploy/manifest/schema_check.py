@@ -20,6 +20,7 @@ from ortdeploy.diagnostics import Diagnostic, Span, did_you_mean, nearest
 from ortdeploy.manifest.document import Document, Path, stage_diagnostic
 from ortdeploy.manifest.pipelines import DIFFUSION, KNOWN_COMPONENTS
 from ortdeploy.schemas import BASE_URI, SUFFIX, is_document_file, load_schema
+from ortdeploy.redaction import is_secret_name, without_secrets
 
 _TYPE_NAMES = {
     "array": "a list",
@@ -199,10 +200,10 @@ def _unknown_step(error: Any, at: Path, document: Document) -> Diagnostic:
 
 def _wrong_type(error: Any, at: Path, document: Document) -> str:
     wanted = " or ".join(dict.fromkeys(_TYPE_NAMES.get(name, name) for name in _wanted_types(error)))
-    detail = f"{_name(at)} must be {wanted}, not {_shown(error.instance)}."
+    detail = f"{_name(at)} must be {wanted}, not {_shown_of(error)}."
     if at in document.words:
         word = document.words[at]
-        read = f"YAML reads the bare word {word} as {_shown(error.instance)}"
+        read = f"YAML reads the bare word {word} as {_shown_of(error)}"
         return f'{detail} {read}; write "{word}" in quotes if text is meant.'
     if error.instance is None:
         return f"{detail} Give it a value, or remove the key."
@@ -228,7 +229,7 @@ def _wanted_types(error: Any) -> Iterator[str]:
 
 def _restriction(error: Any) -> str:
     """Say in words what the value is not allowed to be."""
-    value, limit = _shown(error.instance), error.validator_value
+    value, limit = _shown_of(error), error.validator_value
     match error.validator:
         case "enum":
             near = nearest(error.instance, map(str, limit)) if isinstance(error.instance, str) else None
@@ -259,6 +260,13 @@ def _restriction(error: Any) -> str:
     return f"is {value}, which is not of the form that is wanted.{meaning}{example}"
 
 
+def _shown_of(error: Any) -> str:
+    """Return the value that a schema does not allow, unless it is a secret."""
+    at = error.absolute_path
+    secret = error.schema.get("x-secret") or (at and is_secret_name(str(at[-1])))
+    return "what is written there, a secret" if secret and error.instance is not None else _shown(error.instance)
+
+
 def _shown(value: Any) -> str:
     if value is None:
         return "empty (null)"
@@ -269,6 +277,7 @@ def _shown(value: Any) -> str:
     if isinstance(value, list):
         return "a list"
     if isinstance(value, str):
+        value = without_secrets(value)  # before it is cut: half a URL shows its user
         shown = value if len(value) <= 60 else f"{value[:57]}…"  # noqa: PLR2004  one line of a terminal
         return f'the text "{shown}"'
     return str(value)

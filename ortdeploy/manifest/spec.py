@@ -9,10 +9,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ortdeploy.diagnostics import Span
-from ortdeploy.files.object_store import is_url, mirror_of
+from ortdeploy.files.object_store import mirror_of
+from ortdeploy.files.urls import is_url
 from ortdeploy.manifest.document import Document, Path
 from ortdeploy.manifest.memory import MemorySpec, arena_config, read_memory
 from ortdeploy.manifest.pipelines import PipelineSpec, component_models, read_pipeline
+from ortdeploy.redaction import shown_path
 from ortdeploy.tensors.types import TensorType
 from ortdeploy.units import parse_size
 
@@ -206,7 +208,7 @@ class OutputSpec:
     @property
     def shown(self) -> str:
         """Where they go, as the user knows it."""
-        return self.url or self.path
+        return shown_path(self.url or self.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.plan.masked import masked_step
 from ortdeploy.plan.selection import keep_jobs
 from ortdeploy.plan.steps import FORMAT_VERSION, LoadAdapter, OpenSession, Plan, PlannedCheck, RunJob
 
@@ -114,11 +115,13 @@ def _expect(kind: type, value: Any) -> Any:
 
 
 def plan_digest(plan: Plan, job: str) -> str:
-    """Return the SHA-256 of what a plan says of one job; how far the job is does not change it."""
+    """Return the SHA-256 of what a plan says of one job; how far the job is does not change it, nor do secrets."""
     steps = [
         replace(step, files=(), rows=None, first_row=0, committed_rows=0, replaces=None, retry=False, memory=None)
         if isinstance(step, RunJob)
         else step
         for step in keep_jobs(plan, [job]).steps
     ]
-    return hashlib.sha256(json.dumps([encode(step) for step in steps], sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps([encode(masked_step(step)) for step in steps], sort_keys=True).encode()
+    ).hexdigest()

@@ -10,6 +10,7 @@ from typing import Any
 from ortdeploy.facts.data import FileState
 from ortdeploy.facts.preflight import MemoryForecast
 from ortdeploy.plan.pipeline import PlannedPipeline
+from ortdeploy.redaction import shown_path
 from ortdeploy.tensors.types import Shape, TensorType
 
 FORMAT_VERSION = 3
@@ -218,7 +219,7 @@ class RunJob:
     @property
     def shown_output(self) -> str:
         """Where results go, as the user knows it."""
-        return self.upload or self.output
+        return shown_path(self.upload or self.output)
 
     @property
     def adapter_names(self) -> tuple[str, ...]:

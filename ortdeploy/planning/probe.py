@@ -15,6 +15,7 @@ from ortdeploy.facts.host import HostFacts, RuntimeFacts
 from ortdeploy.facts.models import AdapterFacts, ModelFacts
 from ortdeploy.facts.problems import Package, Problem, unreadable
 from ortdeploy.files.digests import DigestCache, file_digest
+from ortdeploy.files.gate import outside
 from ortdeploy.files.names import is_file, is_folder, is_there
 from ortdeploy.graph.model import read_model
 from ortdeploy.ledger.check import find_contradiction
@@ -27,7 +28,6 @@ from ortdeploy.operations.tokenize_clip import ClipTokenizer
 from ortdeploy.presets.stable_diffusion import read_diffusion
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.catalogue import probe_input
-from ortdeploy.sources.files import outside
 
 
 def _probe_model(spec: Spec, model: ModelSpec, roots: tuple[str, ...], digests: DigestCache) -> ModelFacts:

@@ -3,6 +3,7 @@
 Commands call as far as they go.
 """
 
+import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from ortdeploy.diagnostics import (
     Certainty,
     Diagnostic,
+    OrtdeployError,
     Severity,
     Span,
     UsageError,
@@ -18,6 +20,9 @@ from ortdeploy.diagnostics import (
     has_errors,
     sort_diagnostics,
 )
+from ortdeploy.files.gate import link_out, outside
+from ortdeploy.files.object_store import MIRRORS
+from ortdeploy.manifest.document import stage_diagnostic
 from ortdeploy.manifest.loader import Loaded, LoadOptions, find_manifests, load_manifest
 from ortdeploy.manifest.pages import SUMMARIES
 from ortdeploy.manifest.spec import Spec
@@ -136,6 +141,10 @@ def plan_checks(
         )
         adapters = tuple(adapter for adapter in spec.adapters if adapter.model in {model.name for model in models})
         alone = replace(spec, jobs=(), pipelines=(), models=models, adapters=adapters)
+        found = _unusable_state(spec, state_dir)
+        diagnostics += found
+        if found:
+            continue
         deployment, found = _resolve(alone, host, state_dir)
         diagnostics += found
         if has_errors(found):
@@ -169,7 +178,6 @@ def _probe_host(specs: Sequence[Spec]) -> "HostFacts":
     from ortdeploy.facts.host import HostFacts  # noqa: PLC0415
     from ortdeploy.runtime.machine import probe_machine  # noqa: PLC0415
     from ortdeploy.runtime.probe import probe_runtime  # noqa: PLC0415  validate must not import onnxruntime
-    from ortdeploy.sources.files import outside  # noqa: PLC0415
 
     wanted: dict[str, str | None] = {}
     strays: dict[str, str] = {}
@@ -198,6 +206,9 @@ def _plan_one(
 ) -> "tuple[Plan | None, tuple[Diagnostic, ...]]":
     from ortdeploy.planning.make.plan import make_plan  # noqa: PLC0415
 
+    unusable = _unusable_state(spec, state_dir)
+    if unusable:
+        return None, unusable
     stale = _stale_jobs(spec, host, state_dir, only_job) if new_run else frozenset()
     deployment, diagnostics = _resolve(spec, host, state_dir, stale, elsewhere=elsewhere)
     return (None if has_errors(diagnostics) else make_plan(deployment, only_job, retry=retry)), diagnostics
@@ -208,7 +219,7 @@ def _stale_jobs(spec: Spec, host: "HostFacts", state_dir: str | None, only_job: 
     from ortdeploy.deployment.resolve import resolve  # noqa: PLC0415
     from ortdeploy.planning.probe import probe  # noqa: PLC0415
 
-    deployment = resolve(spec, probe(spec, state_folder(spec.folder, state_dir), host))
+    deployment = resolve(spec, probe(spec, state_folder(spec.folder, state_dir, spec.roots), host))
     return frozenset(
         job.spec.name
         for job in deployment.jobs
@@ -227,7 +238,7 @@ def _resolve(
     from ortdeploy.planning.preflight.openings import open_models  # noqa: PLC0415
     from ortdeploy.planning.probe import probe  # noqa: PLC0415
 
-    state = state_folder(spec.folder, state_dir)
+    state = state_folder(spec.folder, state_dir, spec.roots)
     deployment = resolve(spec, probe(spec, state, host, stale))
     diagnostics = check_rules(load_rules(DEPLOYMENT_RULES), deployment, spec)
     rejected = {one.model for one in diagnostics if one.severity is Severity.ERROR and one.model is not None}
@@ -243,9 +254,34 @@ def _resolve(
     return deployment, diagnostics
 
 
-def state_folder(folder: str, state_dir: str | None) -> Path:
-    """Return where a manifest's ledger lies: --state-dir, or .ortdeploy beside the manifest."""
-    return Path(state_dir).absolute() if state_dir else Path(folder) / STATE_DIR
+def state_folder(folder: str, state_dir: str | None, roots: Sequence[str]) -> Path:
+    """Return where a manifest's ledger lies: --state-dir, or .ortdeploy beside the manifest.
+
+    Raises OrtdeployError where it, or a link in it, leads out of the manifest's folder tree and of the roots: what a
+    checkout brings along must not write anywhere else.
+    """
+    path = Path(state_dir).absolute() if state_dir else Path(folder) / STATE_DIR
+    if state_dir is None and outside(str(path), (folder, *roots)):
+        raise OrtdeployError(
+            f"{STATE_DIR} beside the manifest is a link to {os.path.realpath(path)}, out of the manifest's folder "
+            "tree. If the ledger is to lie there, name that place with --state-dir, or allow its root with --allow-root"
+        )
+    link = link_out(path, (folder, *roots), skipped=Path(MIRRORS).name)
+    if link is not None:
+        raise OrtdeployError(
+            f"{link} is a link to {os.path.realpath(link)}, out of the state directory, where nothing may lead "
+            "elsewhere. Remove it, or allow its root with --allow-root"
+        )
+    return path
+
+
+def _unusable_state(spec: Spec, state_dir: str | None) -> tuple[Diagnostic, ...]:
+    """Say what keeps ortdeploy from keeping its ledger where it would lie."""
+    try:
+        state_folder(spec.folder, state_dir, spec.roots)
+    except OrtdeployError as error:
+        return (stage_diagnostic("state-outside-tree", f"{error}.", Span(path=spec.path, line=1, column=1)),)
+    return ()
 
 
 def check_saved_plan(plan: "Plan", state_dir: str | None) -> tuple[Diagnostic, ...]:
@@ -259,9 +295,11 @@ def check_saved_plan(plan: "Plan", state_dir: str | None) -> tuple[Diagnostic, .
     if loaded.spec is None:
         fact = next(fact for fact in plan.facts if fact.kind == "manifest")
         return (_moved(plan, fact), *loaded.diagnostics)
-    deployment = resolve(
-        loaded.spec, probe(loaded.spec, state_folder(plan.folder, state_dir), _probe_host([loaded.spec]))
-    )
+    unusable = _unusable_state(loaded.spec, state_dir)
+    if unusable:
+        return unusable
+    state = state_folder(plan.folder, state_dir, plan.roots)
+    deployment = resolve(loaded.spec, probe(loaded.spec, state, _probe_host([loaded.spec])))
     return tuple(_moved(plan, fact) for fact in moved_facts(plan.facts, plan_facts(deployment)))
 
 

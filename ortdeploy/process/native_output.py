@@ -10,6 +10,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from ortdeploy.redaction import without_secrets
+
 _KEPT = 64 * 1024  # bytes of the end of what was printed
 _ERROR = re.compile(r"\[[EF]:onnxruntime:[^\]]*\] ([^\x1b\n]+)")
 _LOG_LINE = re.compile(r"\[[VIW]:onnxruntime:")
@@ -31,7 +33,7 @@ class NativeOutput:
         os.lseek(self.descriptor, start, os.SEEK_SET)
         text = os.read(self.descriptor, size - start)
         os.ftruncate(self.descriptor, 0)
-        return _ESCAPES.sub("", text.decode("utf-8", errors="replace"))
+        return without_secrets(_ESCAPES.sub("", text.decode("utf-8", errors="replace")))
 
     def close(self) -> None:
         """Let go of the file."""

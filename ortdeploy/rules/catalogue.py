@@ -27,6 +27,7 @@ SPEC_RULES: tuple[str, ...] = (
     "path-outside-tree",
     "pipeline-wiring",
     "providers-and-sessions",
+    "refused-url",
     "removed-provider-option",
     "repeated-column",
     "repeated-provider",

@@ -14,6 +14,7 @@ import posixpath
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ortdeploy.redaction import shown_path
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
@@ -26,9 +27,9 @@ def check(spec: "Spec") -> Iterator[Finding]:
     for job in spec.jobs:
         for reader in spec.jobs:
             for pattern in reader.input.paths:
-                if _covers(pattern, job.output.url or job.output.path):
+                if _covers(shown_path(pattern), job.output.shown):
                     detail = (
-                        f'Job "{job.name}" writes to "{job.output.path}", which "{pattern}" of job "{reader.name}" '
+                        f'Job "{job.name}" writes to "{job.output.shown}", which "{pattern}" of job "{reader.name}" '
                         "reads. Write to a folder that no input covers."
                     )
                     yield Finding(at=(*job.output.at, "path"), detail=detail, job=job.name)

@@ -24,7 +24,7 @@ RULE = Rule(id="shared-output-path", summary="Two jobs write to the same place")
 def check(spec: "Spec") -> Iterator[Finding]:
     taken: list[tuple[str, str]] = []
     for job in spec.jobs:
-        folder = posixpath.normpath(job.output.url or job.output.path)
+        folder = posixpath.normpath(job.output.shown)
         for other, name in taken:
             if folder == other or folder.startswith(f"{other}/") or other.startswith(f"{folder}/"):
                 detail = f'Job "{name}" writes to "{other}" already. Give job "{job.name}" a folder of its own.'

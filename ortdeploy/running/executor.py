@@ -16,6 +16,8 @@ from ortdeploy.autotune.batch_size import choose_batch
 from ortdeploy.autotune.remembered import Choices
 from ortdeploy.autotune.thread_layout import choose_layout
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files.gate import Use, admit, require_inside
+from ortdeploy.files.urls import is_url
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.pipelines.compose import compose, failed_component
 from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, PlannedLayout, PlannedSession, RunJob
@@ -65,7 +67,12 @@ class Execution:
         sessions: dict[str, _Opened] = {}
         yield from self.finished(self.plan)
         for step in self.plan.steps:
+            stray = self._leads_out(step)
             match step:
+                case OpenSession() | LoadAdapter() if stray is not None:
+                    sessions[step.session] = stray
+                case RunJob() if stray is not None:
+                    yield self._refused(step, stray)
                 case OpenSession():
                     laid_out = self._laid_out(step)
                     sessions[step.session] = self._open(laid_out, laid_out.candidates, self.tried.get(step.model, ()))
@@ -73,6 +80,19 @@ class Execution:
                     sessions[step.session] = self._load_adapter(step, sessions[step.session])
                 case RunJob():
                     yield self._run_job(step, sessions)
+
+    def _leads_out(self, step: OpenSession | LoadAdapter | RunJob) -> OrtdeployError | None:
+        """Say which path of a step leads out of the tree: a saved plan may have been changed since it was checked."""
+        folder = Path(self.plan.folder)
+        paths = [step.output, *(one.path for one in step.files)] if isinstance(step, RunJob) else [step.path]
+        full = (path if is_url(path) else str(folder / path) for path in paths)
+        try:
+            require_inside(full, (self.plan.folder, *self.plan.roots))
+            if isinstance(step, RunJob) and step.upload is not None:
+                admit(step.upload, Use.WRITE)
+        except OrtdeployError as error:
+            return error
+        return None
 
     @staticmethod
     def finished(plan: Plan) -> tuple[JobResult, ...]:
@@ -171,8 +191,7 @@ class Execution:
         while True:
             opened = self._compose(step, sessions)
             if isinstance(opened, OrtdeployError):
-                log.error("job.failed", job=step.job, model=step.model, reason=str(opened))
-                return JobResult(job=step.job, status=Status.FAILED, output=step.shown_output, reason=str(opened))
+                return self._refused(step, opened)
             result = self._run_on(step, opened)
             name = failed_component(opened) or step.session
             failed = sessions.get(name)
@@ -181,6 +200,12 @@ class Execution:
                     sessions[name] = opened.without(result.dropped)
                 return result
             sessions[name] = self._open_next(name, failed, result.reason or "")
+
+    @staticmethod
+    def _refused(step: RunJob, why: OrtdeployError) -> JobResult:
+        """Return the result of a job that cannot begin."""
+        log.error("job.failed", job=step.job, model=step.model, reason=str(why))
+        return JobResult(job=step.job, status=Status.FAILED, output=step.shown_output, reason=str(why))
 
     @staticmethod
     def _compose(step: RunJob, sessions: Mapping[str, _Opened]) -> _Opened:

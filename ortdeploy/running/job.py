@@ -374,7 +374,7 @@ class JobRun:
 
     def _check_files(self) -> None:
         """Raise OrtdeployError when an input file is gone, or not what it was when the plan was made."""
-        changed = find_changed(self._step.files, self._plan.folder)
+        changed = find_changed(self._step.files, self._plan.folder, self._step.patterns)
         if changed is not None:
             raise OrtdeployError(
                 f"{changed} is not what it was when the plan was made: it changed while it was read. Apply with "

@@ -13,7 +13,7 @@ from ortdeploy.ledger.ledger import OutputRecord, Part
 from ortdeploy.pipelines.component import ComposedSession
 from ortdeploy.plan.plan_file import plan_digest
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
-from ortdeploy.redaction import masked
+from ortdeploy.providers.secrets import masked_options
 from ortdeploy.running.reports.catalogue import REPORTS
 from ortdeploy.running.statistics import STAGES, run_share
 from ortdeploy.running.stream import Member
@@ -106,7 +106,7 @@ def _components(plan: Plan, members: Sequence[Member]) -> dict[str, Any]:
             "sha256": known[component.model].sha256,
             "session": component.opened.candidate.name,
             "providers": [
-                {"provider": provider.name, "options": masked("", dict(provider.options))}
+                {"provider": provider.name, "options": masked_options(provider.name, provider.options)}
                 for provider in component.opened.candidate.providers
             ],
             "placement": dict(component.opened.session.placement),

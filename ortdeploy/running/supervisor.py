@@ -22,6 +22,7 @@ from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession, RunJob
 from ortdeploy.process.child import child_command, how_it_ended
 from ortdeploy.process.native_output import NativeOutput, explain
 from ortdeploy.providers.catalogue import CPU
+from ortdeploy.redaction import known_secrets
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.executor import Execution
 from ortdeploy.sessions.opening import TriedSession
@@ -122,6 +123,7 @@ class Supervisor:
             "tried": {model: [[one.session, one.reason] for one in tried] for model, tried in self._tried.items()},
             "messages": messages,
             "native": native,
+            "secrets": known_secrets(),
         }
         child = subprocess.Popen(  # noqa: S603  our own module
             child_command(self.module),

@@ -27,6 +27,7 @@ from ortdeploy.files.digests import DigestCache, file_digest
 from ortdeploy.plan.steps import OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.process.memory import WEIGHTS
 from ortdeploy.providers.catalogue import CPU, find_provider
+from ortdeploy.providers.secrets import masked_options, masked_settings
 from ortdeploy.runtime.machine import probe_machine
 
 _ABANDONED_SECONDS = 24 * 3600
@@ -76,13 +77,21 @@ class CacheEntry:
             changed = [key for key, value in self._depends_on.items() if made_by["depends_on"].get(key) != value]
             if changed:
                 return None, f"another {', '.join(changed)}"
-            if any(self._digests.digest(self._folder / name) != kept for name, kept in made_by["files"].items()):
+            if not self._is_whole(made_by["files"]):
                 return None, "its files are damaged"
-            return CachedModel(path=self.path, placement=made_by["placement"], machine=made_by["machine"]), ""
+            placement = {str(name): int(nodes) for name, nodes in made_by["placement"].items()}
+            return CachedModel(path=self.path, placement=placement, machine=str(made_by["machine"])), ""
         except FileNotFoundError:
             return None, ""
         except (OSError, ValueError, KeyError, AttributeError, TypeError):
             return None, "it cannot be read"
+
+    def _is_whole(self, kept: Mapping[str, str]) -> bool:
+        """Tell whether the entry's files, and no others, are there as they were kept. Raises OSError."""
+        there = {path.name for path in self._folder.iterdir() if path.is_file() and not path.is_symlink()}
+        if MODEL not in kept or there != {*kept, MADE_BY}:  # a name that leads elsewhere is none of them
+            return False
+        return all(self._digests.digest(self._folder / name) == digest for name, digest in kept.items())
 
     def begin(self) -> Path:
         """Make an empty folder to make the model in, and return the model's path. Raises OSError."""
@@ -153,8 +162,10 @@ def _dependencies(step: OpenSession, candidate: PlannedSession) -> dict[str, Any
     machine = probe_machine()
     return {
         "model": step.sha256,
-        "session options": json.dumps(_shaping(step.options), sort_keys=True),
-        "provider options": [[provider.name, dict(provider.options)] for provider in candidate.providers],
+        "session options": json.dumps(masked_settings("session", _shaping(step.options)), sort_keys=True),
+        "provider options": [
+            [provider.name, masked_options(provider.name, provider.options)] for provider in candidate.providers
+        ],
         "device": [asdict(provider.device) if provider.device else None for provider in candidate.providers],
         "provider library": [_library(provider) for provider in candidate.providers],
         "ONNX Runtime version": ort.__version__,

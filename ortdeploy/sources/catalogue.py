@@ -6,14 +6,15 @@ from dataclasses import replace
 from ortdeploy.diagnostics import OrtdeployError, did_you_mean
 from ortdeploy.facts.data import InputFacts, KnownFile
 from ortdeploy.facts.problems import Problem
+from ortdeploy.files.gate import first_outside
 from ortdeploy.files.object_store import fetched
+from ortdeploy.redaction import shown_path
 from ortdeploy.sources import arrow, csv, image, jsonl, npy, npz, parquet, pb, raw, text, wav
 from ortdeploy.sources.files import (
     file_states,
     full_path,
     list_files,
     not_accounted_for,
-    outside,
     shown,
     states_digest,
 )
@@ -60,20 +61,20 @@ def probe_input(
     except OrtdeployError as error:
         return InputFacts(problem=Problem(kind="unreadable", detail=f"{error}."))
     if not files:
-        detail = f"No file matches {', '.join(patterns)} in {folder}. Paths are relative to the manifest."
-        return InputFacts(problem=Problem(kind="unmatched", detail=detail))
-    strays = [path for path in files if outside(path, (folder, *roots))]
-    if strays:
         detail = (
-            f"{shown(strays[0], folder)} leads out of the manifest's folder tree. Allow its root with --allow-root."
+            f"No file matches {', '.join(map(shown_path, patterns))} in {folder}. Paths are relative to the manifest."
         )
+        return InputFacts(problem=Problem(kind="unmatched", detail=detail))
+    stray = first_outside(files, (folder, *roots))
+    if stray is not None:
+        detail = f"{shown(stray, folder)} leads out of the manifest's folder tree. Allow its root with --allow-root."
         return InputFacts(problem=Problem(kind="outside", detail=detail))
     name, problem = (declared, None) if declared else _format(files, folder)
     if name is None:
         return InputFacts(files=files, problem=problem)
     module = SOURCES[name]
     try:
-        states = file_states(files, folder)
+        states = file_states(files, folder, patterns)
         left, changed = not_accounted_for(states, known)
         read = tuple(full_path(folder, state.path) for state in left) if known and left else files
         facts = InputFacts(
@@ -84,7 +85,7 @@ def probe_input(
         problem = _unfit(name, files, folder, row_type)
         if problem:
             return replace(facts, problem=problem)
-        with fetched(facts.files) as there:
+        with fetched(facts.files, patterns) as there:
             return module.probe(there, facts)
     except OrtdeployError as error:
         return InputFacts(format=name, files=files, problem=Problem(kind="unreadable", detail=f"{error}."))

@@ -4,22 +4,27 @@ import glob
 import hashlib
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import FileState, KnownFile
 from ortdeploy.files.names import is_file, is_folder
-from ortdeploy.files.object_store import is_url, list_urls, shown_url, state_of
+from ortdeploy.files.object_store import list_urls, shown_url, state_of
+from ortdeploy.files.urls import Addresses, is_url, parse_url
 
 _MAGIC = "*?["
 
 
-def list_files(folder: str, patterns: Sequence[str]) -> tuple[str, ...]:
-    """Return the files that paths, folders and globs name, each once; sorted within each pattern."""
+def list_files(folder: str, patterns: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the files that paths, folders and globs name, each once; sorted within each pattern.
+
+    URLs are as they are shown: without users, passwords and queries, which `Addresses` of the patterns knows.
+    """
     found: dict[str, None] = {}
+    addresses = Addresses.of(patterns)
     for pattern in patterns:
         if is_url(pattern):
-            found.update(dict.fromkeys(list_urls(pattern)))
+            own, listed = parse_url(pattern).full, list_urls(pattern)
+            found.update((addresses.shown(pattern) if url == own else parse_url(url).shown, None) for url in listed)
             continue
         full = os.path.normpath(os.path.join(folder, pattern))  # noqa: PTH118  keeps a glob's text as it is
         found.update(dict.fromkeys(_expand(full)))
@@ -34,24 +39,29 @@ def _expand(full: str) -> list[str]:
     return sorted(path for path in glob.glob(full, recursive=True) if is_file(path))  # noqa: PTH207  keeps a glob's text as it is
 
 
-def file_states(files: Sequence[str], folder: str) -> tuple[FileState, ...]:
-    """Look at files, which is quick: contents are not read, inputs can be terabytes. Raises OrtdeployError."""
-    looks = ((path, *_look(path)) for path in files)
+def file_states(files: Sequence[str], folder: str, patterns: Sequence[str] = ()) -> tuple[FileState, ...]:
+    """Look at files, which is quick: contents are not read, inputs can be terabytes. Raises OrtdeployError.
+
+    `patterns` are the paths of the input, as the manifest has them.
+    """
+    addresses = Addresses.of(patterns)
+    looks = ((path, *_look(path, addresses)) for path in files)
     return tuple(FileState(path=shown(path, folder), size=size, mtime_ns=mtime) for path, size, mtime in looks)
 
 
-def find_changed(states: Sequence[FileState], folder: str) -> str | None:
+def find_changed(states: Sequence[FileState], folder: str, patterns: Sequence[str] = ()) -> str | None:
     """Return the first file that is not what it was. Raises OrtdeployError where one cannot be looked at."""
+    addresses = Addresses.of(patterns)
     for state in states:
-        if _look(full_path(folder, state.path)) != (state.size, state.mtime_ns):
+        if _look(full_path(folder, state.path), addresses) != (state.size, state.mtime_ns):
             return state.path
     return None
 
 
-def _look(path: str) -> tuple[int, int]:
+def _look(path: str, addresses: Addresses) -> tuple[int, int]:
     """Return size and modification time, or version, of a file in full. Raises OrtdeployError."""
     if is_url(path):
-        return state_of(path)
+        return state_of(addresses.full(path))
     try:
         stat = os.stat(path)  # noqa: PTH116  a hundred thousand of them
     except OSError as error:
@@ -82,14 +92,6 @@ def not_accounted_for(
     )
     begun = tuple(one.state for one in known if not one.done)
     return (*begun, *(state for state in states if state.path not in names)), changed
-
-
-def outside(path: str, roots: Sequence[str]) -> bool:
-    """Whether a path leads out of every root once links are followed."""
-    if is_url(path):
-        return False
-    real = Path(os.path.realpath(path))  # unlike Path.resolve, no exception for a link to itself
-    return not any(real.is_relative_to(os.path.realpath(root)) for root in roots)
 
 
 def shown(path: str, folder: str) -> str:

@@ -115,10 +115,11 @@ def _diagnostics(diagnostics: Sequence[Diagnostic]) -> list[dict[str, Any]]:
 def _steps(plans: "Sequence[Plan]") -> list[dict[str, Any]]:
     if not plans:
         return []
-    from ortdeploy.plan.plan_file import encode  # noqa: PLC0415  only who has plans needs it
+    from ortdeploy.plan.masked import masked_step  # noqa: PLC0415  only who has plans needs it
+    from ortdeploy.plan.plan_file import encode  # noqa: PLC0415
 
     return [
-        {"deployment": plan.deployment, "manifest": plan.manifest, **encode(step)}
+        {"deployment": plan.deployment, "manifest": plan.manifest, **encode(masked_step(step))}
         for plan in plans
         for step in plan.steps
     ]

@@ -6,7 +6,6 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from ortdeploy.diagnostics import Certainty, Diagnostic, Severity
-from ortdeploy.redaction import masked
 from ortdeploy.tensors.types import format_shape
 from ortdeploy.units import format_size
 
@@ -83,8 +82,10 @@ def _count(number: int, noun: str) -> str:
 
 def render_plan(plans: "Sequence[Plan]", *, color: bool, verbose: bool = False) -> str:
     """Return what would run, manifest by manifest, and a summary line; verbose, also the facts it rests on."""
+    from ortdeploy.plan.masked import masked_plan  # noqa: PLC0415  only who has plans needs it
+
     paint = painter(color=color)
-    text = "".join(_render_one(plan, paint, verbose=verbose) for plan in plans)
+    text = "".join(_render_one(masked_plan(plan), paint, verbose=verbose) for plan in plans)
     sessions, jobs = (_count_steps(plans, name) for name in ("OpenSession", "RunJob"))
     finished = sum(len(plan.finished) for plan in plans)
     counts = f"{_count(sessions, 'session')} to open, {_count(jobs, 'job')} to run, {finished} finished already"
@@ -145,7 +146,7 @@ def _device(provider: "PlannedProvider") -> str:
 
 
 def _options(options: dict[str, object]) -> str:
-    return f" {masked('', options)}" if options else ""
+    return f" {options}" if options else ""
 
 
 def _adapters(step: "RunJob") -> str:

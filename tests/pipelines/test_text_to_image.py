@@ -312,10 +312,7 @@ def test_images_are_written_as_files_beside_the_rows(painter: Path, cli: Cli) ->
     assert "unusable-image-column" in refusal(painter, cli)
 
 
-def test_files_go_to_a_store_with_their_part(painter: Path, cli: Cli) -> None:
-    fsspec = pytest.importorskip("fsspec")
-    store = fsspec.filesystem("memory")
-    store.store.clear()
+def test_files_go_to_a_store_with_their_part(painter: Path, cli: Cli, store: Any) -> None:
     text = (painter / "painter.yaml").read_text()
     (painter / "painter.yaml").write_text(
         text.replace("outbox/paintings, format: npz", '"memory://gallery", images: [image]')
@@ -323,7 +320,6 @@ def test_files_go_to_a_store_with_their_part(painter: Path, cli: Cli) -> None:
     assert cli("apply", painter / "painter.yaml").code == 0
     assert len(store.glob("/gallery/images/*.png")) == 4
     assert store.exists("/gallery/part-00000000.jsonl")
-    store.store.clear()
 
 
 @pytest.mark.parametrize(("name", "content"), [("merges.txt", None), ("vocab.json", "{"), ("vocab.json", '{"a": 1}')])

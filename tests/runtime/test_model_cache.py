@@ -15,6 +15,7 @@ from support.models import save_model
 from support.plugins import needs_qnn, report
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files.digests import file_digest
 from ortdeploy.plan.steps import OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.process.memory import held_memory, proportional_memory, resident_memory, trim_memory
 from ortdeploy.runtime import model_cache, session
@@ -176,6 +177,30 @@ def test_a_damaged_entry_is_made_anew(opener: Opener, damage: Callable[[Path], N
     damage(opener.entry)
     assert str(opener.open().cache).startswith("made")
     assert str(opener.open().cache).startswith("reused")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda made_by, entry: made_by["files"].update({"../../m.onnx": file_digest(entry.parent.parent / "m.onnx")}),
+        lambda made_by, entry: made_by["files"].update({str(entry / MODEL): made_by["files"][MODEL]}),
+        lambda made_by, _entry: made_by["files"].clear(),
+        lambda _made_by, entry: (entry / "weights.bin").write_bytes(b"nobody knows these"),
+        lambda made_by, _entry: made_by["placement"].update({"CPUExecutionProvider": "many"}),
+        lambda made_by, _entry: made_by.update(files=[MODEL]),
+    ],
+)
+def test_an_entry_that_names_other_files_than_its_own_is_made_anew(
+    opener: Opener, change: Callable[[dict[str, Any], Path], object]
+) -> None:
+    assert opener.open().cache == "made"
+    made_by = json.loads((opener.entry / MADE_BY).read_text())
+    change(made_by, opener.entry)
+    (opener.entry / MADE_BY).write_text(json.dumps(made_by))
+    again = opener.open()
+    assert again.cache is not None
+    assert again.cache.startswith("made anew: "), again.cache
+    assert {path.name for path in opener.entry.iterdir()} == {MODEL, MADE_BY}
 
 
 def test_an_entry_that_cannot_be_opened_is_made_anew(opener: Opener, monkeypatch: pytest.MonkeyPatch) -> None:

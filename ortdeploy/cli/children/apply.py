@@ -25,6 +25,7 @@ from ortdeploy.ledger.output_lock import hold_output, hold_outputs
 from ortdeploy.plan.plan_file import decode_plan
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.process.native_output import NativeOutput
+from ortdeploy.redaction import remember_secret
 from ortdeploy.results.results import JobResult, Observer, Status
 from ortdeploy.running.executor import Execution
 from ortdeploy.running.supervisor import Supervisor, needs_supervision, result_message
@@ -161,6 +162,8 @@ def main() -> None:
 
 
 def _serve(request: Mapping[str, Any], say: Callable[..., None]) -> None:
+    for secret in request["secrets"]:
+        remember_secret(secret)
     native, stopped = NativeOutput(request["native"]), StopFlag()
     tried = {model: tuple(TriedSession(session=s, reason=r) for s, r in one) for model, one in request["tried"].items()}
     with ExitStack() as stack:

@@ -114,7 +114,9 @@ def _execute(plans: Sequence[Plan], arguments: argparse.Namespace, stopped: Stop
         if refused is not None:
             results += refused
             continue
-        results += run_plan(plan, state_folder(plan.folder, arguments.state_dir), run_id, arguments, stopped)
+        results += run_plan(
+            plan, state_folder(plan.folder, arguments.state_dir, plan.roots), run_id, arguments, stopped
+        )
         if stopped():
             break
     return results

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from ortdeploy.checks.run import ERROR, PASSED, CheckResult, result_of
 from ortdeploy.cli.commands.shared import load_options, log_outcome, use_color
@@ -16,6 +17,7 @@ from ortdeploy.plan.selection import recording
 from ortdeploy.plan.steps import PlannedCheck
 from ortdeploy.planning.workflow import plan_checks
 from ortdeploy.process.child import child_command, how_it_ended
+from ortdeploy.redaction import without_secrets
 from ortdeploy.views import json, text
 
 
@@ -60,7 +62,8 @@ def run_checks(checks: Sequence[PlannedCheck]) -> Iterator[CheckResult]:
             for line in child.stdout:
                 message = json_module.loads(line)
                 if "result" in message:
-                    yield CheckResult(**message["result"])
+                    result = CheckResult(**message["result"])
+                    yield replace(result, message=without_secrets(result.message or "") or None)
                 else:
                     ended = message["ended"]
         if ended < len(left):

@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _records(spec: Spec, state_dir: str | None) -> list[JobStatus]:
-    folder = state_folder(spec.folder, state_dir)
+    folder = state_folder(spec.folder, state_dir, spec.roots)
     known = {
         record.output: record
         if record.status != "running" or is_live(folder, record.output)

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import quote
 
 from ortdeploy.cli.commands.shared import load_options, log_outcome, use_color
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
@@ -40,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("tune searches the settings of one job of one manifest")
     spec = validated.specs[0]
     job = next(job for job in spec.jobs if job.name == arguments.job)
-    kept = _Kept(state_folder(spec.folder, arguments.state_dir) / _FOLDER, spec, job, arguments)
+    kept = _Kept(state_folder(spec.folder, arguments.state_dir, spec.roots) / _FOLDER, spec, job, arguments)
     search = Search(
         spec=spec,
         job=job,
@@ -91,7 +92,7 @@ def _cores() -> int:
 
 
 def _default_path(spec: Spec, job: JobSpec) -> Path:
-    return Path(spec.path).parent / "overlays" / f"{Path(spec.path).stem}.{job.name}.yaml"
+    return Path(spec.path).parent / "overlays" / f"{Path(spec.path).stem}.{quote(job.name, safe=' ')}.yaml"
 
 
 def _write(path: Path, best: Trial, before: Trial, spec: Spec, job: JobSpec) -> None:
@@ -110,7 +111,7 @@ class _Kept:
     """The trials of a search, in the state folder: one that is stopped goes on where it was."""
 
     def __init__(self, folder: Path, spec: Spec, job: JobSpec, arguments: argparse.Namespace) -> None:
-        self._path = folder / f"{job.name}.json"
+        self._path = folder / f"{quote(job.name, safe=' ')}.json"
         self._quiet = arguments.quiet
         planned = plan_manifests(
             [spec.path], load_options(arguments), state_dir=arguments.state_dir, only_job=job.name, new_run=True

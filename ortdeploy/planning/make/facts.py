@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ortdeploy.deployment.resolved import Deployment
 from ortdeploy.plan.steps import Fact
+from ortdeploy.redaction import shown_path
 
 
 def plan_facts(deployment: Deployment) -> tuple[Fact, ...]:
@@ -34,7 +35,11 @@ def plan_facts(deployment: Deployment) -> tuple[Fact, ...]:
         *(Fact(kind="file", name=path, value=file.sha256) for path, file in deployment.facts.resources.items()),
         *(Fact(kind="folder", name=name, value=one.sha256) for name, one in deployment.facts.diffusion.items()),
         *(
-            Fact(kind="inputs", name=f"job {job.spec.name}: {', '.join(job.spec.input.paths)}", value=job.input.digest)
+            Fact(
+                kind="inputs",
+                name=f"job {job.spec.name}: {', '.join(map(shown_path, job.spec.input.paths))}",
+                value=job.input.digest,
+            )
             for job in deployment.jobs
         ),
     )

@@ -33,7 +33,7 @@ def _look(job: ResolvedJob, folder: str) -> FirstRows:
     size = min(step.batch_size or 1, module.FIRST_ROWS)
     try:
         with (
-            fetched(job.input.files) as files,
+            fetched(job.input.files, job.spec.input.paths) as files,
             module.open_source(files, folder, wanted_columns(step)) as source,
         ):
             for block in islice(source.blocks(step.first_row, repeat(size)), -(-module.FIRST_ROWS // size)):

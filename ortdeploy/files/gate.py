@@ -1,0 +1,243 @@
+"""The gate that every path and URL of a manifest, an overlay, an option or a saved plan goes through.
+
+A path is local whatever it is called, and local files lie below the manifest or a root that the command line allows. A
+URL is taken where its scheme is known and it is one link: no chain of file systems, which would end anywhere.
+"""
+
+import ntpath
+import os
+import re
+import socket
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from pathlib import Path
+from urllib.parse import unquote
+
+from ortdeploy.diagnostics import OrtdeployError, did_you_mean
+from ortdeploy.files.urls import Url, is_chain, is_url, parse_url
+from ortdeploy.redaction import remember_secret, shown_path
+
+Address = IPv4Address | IPv6Address
+
+
+class Use(StrEnum):
+    """What a path is named for."""
+
+    READ = "read"
+    WRITE = "written"
+    LOCAL = "local"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheme:
+    """A kind of URL: the package that opens it beside fsspec, whether it takes outputs, and whether it names a server.
+
+    `package` None: ortdeploy itself opens it.
+    """
+
+    package: str | None
+    writable: bool = True
+    has_server: bool = False
+    has_user: bool = False
+
+
+SCHEMES: dict[str, Scheme] = {
+    "s3": Scheme(package="s3fs"),
+    "s3a": Scheme(package="s3fs"),
+    "gs": Scheme(package="gcsfs"),
+    "gcs": Scheme(package="gcsfs"),
+    "az": Scheme(package="adlfs"),
+    "abfs": Scheme(package="adlfs"),
+    "abfss": Scheme(package="adlfs"),
+    "hf": Scheme(package="huggingface_hub", writable=False),
+    "https": Scheme(package=None, writable=False, has_server=True, has_user=True),
+    "http": Scheme(package=None, writable=False, has_server=True, has_user=True),
+    "sftp": Scheme(package="paramiko", has_server=True, has_user=True),
+    "ssh": Scheme(package="paramiko", has_server=True, has_user=True),
+}
+"""The URLs that are taken; nothing else is."""
+
+_LOCAL = frozenset({"file", "local"})
+_ONLY_THERE = (
+    "169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128", "100.100.100.200/32", "168.63.129.16/32", "0.0.0.0/8", "::/128",
+)  # fmt: skip
+_NEVER = tuple(ip_network(one) for one in _ONLY_THERE)
+"""Addresses that mean this machine's own network link, and those at which clouds hand out its credentials."""
+
+ANYWHERE = 2
+"""How near a server may be that the manifest itself names: on this machine too."""
+
+_EMBEDDED = ip_network("64:ff9b::/96")  # IPv4 addresses behind NAT64
+
+
+def objection(path: str, use: Use) -> str | None:
+    """Say in full sentences why a path or URL is not taken, as far as its text tells; None where it is."""
+    if not is_url(path):
+        return "A path holds no NUL." if "\0" in path else None
+    url = parse_url(path)
+    local = _local_spelling(path, url)
+    if local is not None:
+        return (
+            f'"{url}" is a local path, however it is written. Write it as a path, relative to the manifest, like '
+            f'"{local}"; it must lie below the manifest or an --allow-root.'
+        )
+    if is_chain(path):
+        return (
+            f'"{url}" is a chain of file systems, and a chain can lead anywhere. Name the files themselves; unpack '
+            f"what is packed. {_ESCAPE}"
+        )
+    if url.scheme not in SCHEMES:
+        return f'"{url}" has the scheme {url.scheme}, which is not taken. {did_you_mean(url.scheme, SCHEMES)} {_ESCAPE}'
+    if use is Use.LOCAL:
+        return f'"{url}" is a URL, and this must be a local file. Fetch it, and name the file.'
+    return _objection_to_parts(url, use)
+
+
+_ESCAPE = "A local file that is called so is written with ./ before its name."
+
+
+def _objection_to_parts(url: Url, use: Use) -> str | None:
+    scheme = SCHEMES[url.scheme]
+    no_host = scheme.has_server and not url.host
+    if not url.is_clear or no_host or " " in url.host or re.search(r"[\x00-\x1f\x7f\\]", url.full):
+        return f'"{url}" cannot be read as a URL. Write signs such as / and @ of a password as %2F and %40.'
+    if url.has_user and not scheme.has_user:
+        return f'"{url}" names a user, whom {url.scheme} takes from no URL. {scheme.package} has settings of its own.'
+    if use is Use.WRITE and not scheme.writable:
+        return f'"{url}" cannot be written to: {url.scheme} is for reading.'
+    if use is Use.WRITE and url.has_query:
+        return f'"{url}" has a query, and an output is a folder of many files. Leave the query out.'
+    address = _literal_address(url.host) if scheme.has_server else None
+    return None if address is None or not _is_forbidden(address) else f'"{url}" leads to {address}. {_WHY_NEVER}'
+
+
+_WHY_NEVER = "At such addresses a machine finds its own credentials and nobody's data."
+
+
+def _local_spelling(path: str, url: Url) -> str | None:
+    """Return the local path at which a URL or a chain ends; None where it ends elsewhere."""
+    for link in path.split("::"):
+        scheme, mark, rest = link.partition("://")
+        if mark and scheme.lower() in _LOCAL:
+            return shown_path(unquote(rest).removeprefix("localhost")) or "."
+    return path.partition(":")[2] if url.scheme in _LOCAL else None
+
+
+def admit(path: str, use: Use) -> Url:
+    """Return a URL that may be opened. Raises OrtdeployError for any other, and for a local path."""
+    why = objection(path, use)
+    if why is not None or not is_url(path):
+        raise OrtdeployError((why or f'"{path}" is no URL.').rstrip("."))
+    url = parse_url(path)
+    for secret in url.secrets:
+        remember_secret(secret)
+    return url
+
+
+def leaves_as_text(path: str, folder: str, roots: Sequence[str]) -> bool:
+    """Tell by its text alone whether a local path leads out of the tree, on this system or on Windows."""
+    full = os.path.normpath(os.path.join(folder, path))  # noqa: PTH118  joined as text, nothing is looked at
+    if not any(full == root or full.startswith(root.rstrip(os.sep) + os.sep) for root in (folder, *roots)):
+        return True
+    return os.name != "nt" and not path.startswith("/") and _leaves_on_windows(path)
+
+
+def _leaves_on_windows(path: str) -> bool:
+    """Tell whether Windows reads a path as one on a drive or a share, or as one that goes up."""
+    on_drive = re.match(r"[A-Za-z]:", path) is not None
+    return on_drive or path.startswith("\\") or ("\\" in path and ntpath.normpath(path).startswith(".."))
+
+
+def outside(path: str, roots: Sequence[str]) -> bool:
+    """Tell whether a local path leads out of every root once links are followed."""
+    real = Path(os.path.realpath(path))  # unlike Path.resolve, no exception for a link to itself
+    return not any(real.is_relative_to(os.path.realpath(root)) for root in roots)
+
+
+def first_outside(paths: Iterable[str], roots: Sequence[str]) -> str | None:
+    """Return the first of many local paths that leads out of every root; URLs are let through."""
+    folders: dict[str, bool] = {}
+    for path in paths:
+        if is_url(path):
+            continue
+        folder = os.path.dirname(path)  # noqa: PTH120  a hundred thousand of them
+        if folder not in folders:
+            folders[folder] = outside(folder, roots)
+        link = os.path.islink(path) or os.path.basename(path) in {"", ".", ".."}  # noqa: PTH114, PTH119  as above
+        if outside(path, roots) if link else folders[folder]:
+            return path
+    return None
+
+
+def require_inside(paths: Iterable[str], roots: Sequence[str]) -> None:
+    """Raise OrtdeployError where a path of a plan leads out of its tree, or is a URL that is not taken."""
+    named = list(paths)
+    stray = first_outside(named, roots)
+    if stray is not None:
+        raise OrtdeployError(f"{stray} leads out of the manifest's folder tree. Allow its root with --allow-root")
+    for path in filter(is_url, named):
+        admit(path, Use.READ)
+
+
+def link_out(folder: Path, roots: Sequence[str], *, skipped: str = "") -> str | None:
+    """Return a link in a folder, at any depth, that leads out of it and of the roots; one subfolder may be skipped."""
+    allowed = (os.path.realpath(folder), *roots)
+    return next((path for path in _links(os.fspath(folder), skipped) if outside(path, allowed)), None)
+
+
+def _links(folder: str, skipped: str) -> Iterator[str]:
+    for parent, folders, files in os.walk(folder):
+        yield from (path for name in (*folders, *files) if os.path.islink(path := os.path.join(parent, name)))  # noqa: PTH114, PTH118  as text
+        if parent == folder and skipped in folders:
+            folders.remove(skipped)
+
+
+def nearness(address: Address) -> int:
+    """Return 0 for an address of the internet, 1 for one of a private network, 2 for this machine."""
+    address = _unwrapped(address)
+    return ANYWHERE if address.is_loopback else 0 if address.is_global else 1
+
+
+def reachable(host: str, port: int, most: int) -> list[str]:
+    """Return the addresses of a server. Raises OrtdeployError where one is nearer than `most`, or never right."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise OrtdeployError(f"the server {host} is not found: {getattr(error, 'strerror', None) or error}") from error
+    addresses = [ip_address(str(one[4][0]).partition("%")[0]) for one in found]
+    for address in addresses:
+        if _is_forbidden(address):
+            raise OrtdeployError(f"{host} leads to {address}. {_WHY_NEVER}".rstrip("."))
+        if nearness(address) > most:
+            raise OrtdeployError(f"{host} leads to {address}, which is nearer than the server that the manifest names")
+    return [str(address) for address in addresses]
+
+
+def _is_forbidden(address: Address) -> bool:
+    address = _unwrapped(address)
+    return address.is_multicast or any(address in network for network in _NEVER)
+
+
+def _unwrapped(address: Address) -> Address:
+    """Return the IPv4 address that an IPv6 one stands for."""
+    if isinstance(address, IPv4Address):
+        return address
+    if address in _EMBEDDED:
+        return IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour or address
+
+
+def _literal_address(host: str) -> Address | None:
+    """Return the address that a host is written as, also in one number or in hexadecimal; None for a name."""
+    try:
+        return ip_address(host.partition("%")[0])
+    except ValueError:
+        pass
+    if not re.fullmatch(r"[0-9a-fA-FxX.]+", host):
+        return None
+    try:
+        return IPv4Address(socket.inet_aton(host))
+    except OSError:
+        return None

@@ -1,0 +1,180 @@
+"""What a URL is: how it is opened, and what anybody may see of it. It is taken apart here and nowhere else.
+
+A URL has places for secrets: a user with a password before the host, and signatures and tokens in its query. They are
+found by where they stand, never by how they look, and what is shown of a URL leaves them out.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from urllib.parse import unquote
+
+MASK = "***"
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+._-]+):(?=//|:)|(data):(?=[^/\\])", re.IGNORECASE)
+_WEB_QUERY = re.compile(r"[?#].*", re.DOTALL)
+_STORE_QUERY = re.compile(r"\?[\w.~%$\[\]-]*=.*|#query-[0-9a-f]{8}\Z", re.DOTALL)
+_DIGEST_OF_QUERY = re.compile(r"#query-[0-9a-f]{8}\Z")
+_PORT = re.compile(r":[0-9]*\Z")
+_WEB = frozenset({"http", "https"})
+_CONTAINERS = frozenset({"az", "abfs", "abfss"})
+_BETWEEN_LINKS = "::"
+_BRACKETS = re.compile(r"(?<=:)//([^/?#@]*@)?\[[0-9A-Fa-f:.]*\]")
+_LONG_ENOUGH = 4  # characters from which a secret is looked for in other people's words: a 1 is everywhere
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Url:
+    """A URL: `full` opens it, `shown` is for everybody, `secrets` are the texts that only `full` holds.
+
+    `host` is a server's name, or a bucket's; `is_clear` is false where the parts cannot be told from each other.
+    """
+
+    full: str
+    shown: str
+    scheme: str
+    host: str
+    secrets: tuple[str, ...]
+    has_user: bool
+    has_query: bool
+    is_clear: bool
+
+    def __repr__(self) -> str:
+        """Return what is shown: a traceback or a log line may hold it."""
+        return f"Url({self.shown})"
+
+    def __str__(self) -> str:
+        """Return what is shown."""
+        return self.shown
+
+    def mask(self, text: str) -> str:
+        """Return somebody else's words about this URL without its secrets."""
+        text = text.replace(self.full, self.shown)
+        for secret in sorted(self.secrets, key=len, reverse=True):
+            text = text.replace(secret, MASK)
+        return text
+
+
+def is_url(text: str) -> bool:
+    """Tell whether a path of a manifest is a URL, of whatever scheme; one letter and a colon are a drive."""
+    return _SCHEME.match(text) is not None
+
+
+def is_chain(text: str) -> bool:
+    """Tell whether a URL is a chain of file systems, as fsspec writes one; a server's address in brackets is none."""
+    return _BETWEEN_LINKS in _BRACKETS.sub("//", text, count=1)
+
+
+def parse_url(text: str) -> Url:
+    """Take a URL apart. Every text that `is_url` calls one gives a URL, those that nobody can open too."""
+    found = _SCHEME.match(text)
+    scheme = (found[1] or found[2]).lower() if found else ""
+    rest = text[found.end() :] if found else text
+    if not rest.startswith("//") or is_chain(text):
+        return _unclear(text, scheme)
+    authority, slash, path = _split_authority(rest[2:])
+    user, at, host = authority.rpartition("@")
+    if at and scheme in _CONTAINERS and ":" not in user:
+        user, at, host = "", "", authority  # a container at an account
+    if ":" in _PORT.sub("", host.rpartition("]")[2]) or (not at and ":" in host and "@" in path):
+        return _unclear(text, scheme)  # most likely a password with a slash in it
+    path, query = _split_query(path, scheme)
+    kept = query if _DIGEST_OF_QUERY.match(query) else ""
+    return Url(
+        full=f"{scheme}://{rest[2:]}",
+        shown=f"{scheme}://{host}{slash}{path}{kept}",
+        scheme=scheme,
+        host=_PORT.sub("", host).strip("[]").lower() if scheme not in _CONTAINERS else host,
+        secrets=_secrets(user, "" if kept else query),
+        has_user=bool(at),
+        has_query=query.startswith("?"),
+        is_clear=True,
+    )
+
+
+def _split_authority(text: str) -> tuple[str, str, str]:
+    end = next((place for place, sign in enumerate(text) if sign in "/?#\\"), len(text))
+    return text[:end], text[end : end + 1] if text[end : end + 1] == "/" else "", text[end:].removeprefix("/")
+
+
+def _split_query(path: str, scheme: str) -> tuple[str, str]:
+    """Cut off the query; in a name on a store a question mark alone stands for any sign."""
+    found = (_WEB_QUERY if scheme in _WEB else _STORE_QUERY).search(path)
+    end = found.start() if found else len(path)
+    return path[:end], path[end:]
+
+
+def _secrets(user: str, query: str) -> tuple[str, ...]:
+    """Return a user's and a query's texts as they are written, and decoded."""
+    name, _, password = user.partition(":")
+    values = [part.partition("=")[2] or part for part in re.split(r"[?&;#]", query) if part]
+    written = [user, password or name, query, *values]
+    return tuple(dict.fromkeys(one for text in written for one in (text, unquote(text)) if len(one) >= _LONG_ENOUGH))
+
+
+def _unclear(text: str, scheme: str) -> Url:
+    """Return a URL of which only the scheme is shown; a chain is shown where it has no place for secrets."""
+    hides = scheme == "data" or re.search(r"[@?#]", text) is not None or not is_chain(text)
+    return Url(
+        full=text,
+        shown=f"{scheme}:…" if hides else text,
+        scheme=scheme,
+        host="",
+        secrets=(text,) if hides else (),
+        has_user=False,
+        has_query=False,
+        is_clear=False,
+    )
+
+
+_IN_TEXT = re.compile(r"""[A-Za-z][A-Za-z0-9+._-]+:(?://|:)[^\s"'<>|`{}]+""")
+_ENDS_A_SENTENCE = ".,;:!)]"
+
+
+def mask_urls(text: str) -> str:
+    """Return a text with what may be shown of every URL in it."""
+    return _IN_TEXT.sub(_shown_in_text, text) if "://" in text else text
+
+
+def _shown_in_text(found: re.Match[str]) -> str:
+    text = found[0].rstrip(_ENDS_A_SENTENCE)
+    return f"{parse_url(text).shown if '://' in text else text}{found[0][len(text) :]}"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Addresses:
+    """What opens the files of one input whose names are known as they are shown: the URLs that the manifest gives.
+
+    Those that differ in their query alone are shown with a digest of it, so that each keeps a name of its own.
+    """
+
+    urls: tuple[tuple[str, Url], ...]
+
+    @classmethod
+    def of(cls, patterns: Sequence[str]) -> "Addresses":
+        """Take an input's paths; local ones are nobody's URL."""
+        urls = dict.fromkeys(parse_url(one) for one in patterns if is_url(one))
+        several = {url.shown for url in urls if sum(other.shown == url.shown for other in urls) > 1}
+        return cls(tuple((_told_apart(url) if url.shown in several else url.shown, url) for url in urls))
+
+    def shown(self, pattern: str) -> str:
+        """Return the name under which a URL of the input is known."""
+        return next((name for name, url in self.urls if url.full == parse_url(pattern).full), parse_url(pattern).shown)
+
+    def full(self, name: str) -> str:
+        """Return the URL that opens a file: its own, or with the user that the manifest names for its host."""
+        for known, url in self.urls:
+            if known == name:
+                return url.full
+        wanted = parse_url(name)
+        for _, url in self.urls:
+            if url.has_user and (url.scheme, url.host) == (wanted.scheme, wanted.host):
+                user = url.full.partition("://")[2].partition("/")[0].rpartition("@")[0]
+                return f"{wanted.scheme}://{user}@{wanted.full.partition('://')[2]}"
+        return name
+
+
+def _told_apart(url: Url) -> str:
+    """Return what is shown of a URL with a digest of its query; another user of the same object is the same object."""
+    query = url.full.partition("?")[2]
+    return f"{url.shown}#query-{sha256(query.encode()).hexdigest()[:8]}" if url.has_query else url.shown

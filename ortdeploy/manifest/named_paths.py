@@ -1,0 +1,49 @@
+"""Every path and URL that a manifest names, where it is written, and what it is for."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ortdeploy.files.gate import Use
+from ortdeploy.manifest.option_paths import find_option_paths
+
+if TYPE_CHECKING:
+    from ortdeploy.manifest.document import Path
+    from ortdeploy.manifest.spec import Spec
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPath:
+    """A path or URL, the place of its value, and what is done with it."""
+
+    path: str
+    at: "Path"
+    use: Use
+
+
+def named_paths(spec: "Spec") -> Iterator[NamedPath]:
+    """Yield them all, those of files that must be local first."""
+    yield from (NamedPath(path, at, Use.LOCAL) for path, at in _local_files(spec))
+    for job in spec.jobs:
+        at = (*job.input.at, "path")
+        for index, path in enumerate(job.input.paths):
+            yield NamedPath(path, (*at, index) if len(job.input.paths) > 1 else at, Use.READ)
+        yield NamedPath(job.output.url or job.output.path, (*job.output.at, "path"), Use.WRITE)
+
+
+def _local_files(spec: "Spec") -> "Iterator[tuple[str, Path]]":
+    yield from ((model.path, (*model.at, "path")) for model in spec.models)
+    yield from ((adapter.path, (*adapter.at, "path")) for adapter in spec.adapters)
+    for golden in (*(one for m in spec.models for one in m.checks), *(one for a in spec.adapters for one in a.checks)):
+        at = (*golden.at, "path")
+        yield golden.path, at if at in spec.document.spans else golden.at
+    for entry in (entry for chain in spec.written_chains() for entry in chain):
+        if entry.library is not None:
+            yield entry.library, (*entry.at, "library")
+    yield from ((option.path, option.at) for option in find_option_paths(spec))
+    for pipeline in spec.pipelines:
+        if pipeline.preset is not None:
+            yield pipeline.preset.folder, (*pipeline.at, "from")
+    for step in (step for job in spec.jobs for step in job.postprocess):
+        if "from" in step.options:
+            yield step.options["from"], (*step.at, "from")

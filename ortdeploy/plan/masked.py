@@ -1,0 +1,56 @@
+"""Plans as anybody may see them: without the secrets of options and URLs. The executor takes the whole ones."""
+
+from dataclasses import replace
+
+from ortdeploy.plan.pipeline import PlannedPipeline
+from ortdeploy.plan.steps import OpenSession, Plan, PlannedLayout, PlannedSession, RunJob, Step
+from ortdeploy.providers.secrets import masked_options, masked_settings
+from ortdeploy.redaction import masked, shown_path
+
+
+def masked_step(step: Step) -> Step:
+    """Return a step with the mask in place of every secret; it says the same of everything else."""
+    if isinstance(step, OpenSession):
+        return replace(
+            step,
+            candidates=tuple(map(_session, step.candidates)),
+            options=masked_settings("session", step.options),
+            run_options=masked_settings("run", step.run_options),
+            layouts=tuple(map(_layout, step.layouts)),
+        )
+    if isinstance(step, RunJob):
+        return replace(
+            step,
+            patterns=tuple(map(shown_path, step.patterns)),
+            upload=None if step.upload is None else shown_path(step.upload),
+            pipeline=None if step.pipeline is None else _pipeline(step.pipeline),
+        )
+    return step
+
+
+def masked_plan(plan: Plan) -> Plan:
+    """Return a plan whose steps, and what the command line set, hold no secrets."""
+    return replace(plan, steps=tuple(map(masked_step, plan.steps)), sets=tuple(map(_set, plan.sets)))
+
+
+def _set(text: str) -> str:
+    """Return KEY=VALUE without a secret: of what is named like one, and of a URL."""
+    key, equals, value = text.partition("=")
+    return f"{key}{equals}{masked(key.rpartition('.')[2], value)}"
+
+
+def _pipeline(pipeline: PlannedPipeline) -> PlannedPipeline:
+    preset = pipeline.preset
+    return (
+        replace(pipeline, preset=replace(preset, arguments=masked("", dict(preset.arguments)))) if preset else pipeline
+    )
+
+
+def _session(session: PlannedSession) -> PlannedSession:
+    providers = (replace(one, options=masked_options(one.name, one.options)) for one in session.providers)
+    return replace(session, providers=tuple(providers))
+
+
+def _layout(layout: PlannedLayout) -> PlannedLayout:
+    candidates = tuple(map(_session, layout.candidates))
+    return replace(layout, candidates=candidates, options=masked_settings("session", layout.options))

@@ -1,0 +1,98 @@
+"""Which options are secrets: those that the schemas declare with `x-secret`, and in documents without a schema by name.
+
+A declared option goes by its declaration alone: one whose name speaks of a key and that is none is shown.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from ortdeploy.files.urls import MASK
+from ortdeploy.providers.catalogue import find_provider
+from ortdeploy.providers.options import options_schema
+from ortdeploy.redaction import is_secret_name, masked, remember_secret
+from ortdeploy.schemas import load_schema
+
+
+def masked_options(provider: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a provider, by whichever of its names, as anybody may see them."""
+    known = find_provider(provider)
+    return _masked(options, options_schema(known)["properties"] if known else {})
+
+
+def masked_settings(part: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return session options (`part` is session) or run options (run) as anybody may see them."""
+    shown = _masked({key: value for key, value in options.items() if key != "config"}, _declared(part))
+    if "config" in options:
+        shown["config"] = _masked(options["config"], _declared(f"{part}Config"))
+    return shown
+
+
+def remember_secrets(document: Any) -> None:
+    """Take note of every secret in a manifest's text, so that no message holds it; the document may have any shape."""
+    for value in _secrets(document):
+        remember_secret(value)
+
+
+def _masked(options: Mapping[str, Any], declared: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _masked_one(name, value, declared.get(name)) for name, value in options.items()}
+
+
+def _masked_one(name: str, value: Any, facts: Mapping[str, Any] | None) -> Any:
+    if value is None:
+        return None
+    if facts is None:
+        return masked(name, value)
+    return MASK if facts.get("x-secret") else masked("", value)
+
+
+@cache
+def _declared(part: str) -> Mapping[str, Any]:
+    definition: Mapping[str, Any] = load_schema("deployment")["$defs"][part]["properties"]
+    return definition
+
+
+@cache
+def _declared_anywhere() -> frozenset[str]:
+    """Return the names of session and run options that are secrets."""
+    return frozenset(
+        name
+        for part in ("session", "sessionConfig", "run", "runConfig")
+        for name, facts in _declared(part).items()
+        if facts.get("x-secret")
+    )
+
+
+def _secrets(value: Any) -> Iterator[str]:
+    """Yield the texts that stand under the name of a secret, in options and their documents alone."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _secrets(item)
+    if not isinstance(value, dict):
+        return
+    for name, inner in value.items():
+        if name in _declared_anywhere():
+            yield from _texts(inner)
+        elif name == "options" and isinstance(inner, dict):
+            yield from _secrets_of_options(str(value.get("provider", "")), inner)
+        else:
+            yield from _secrets(inner)
+
+
+def _secrets_of_options(provider: str, options: Mapping[str, Any]) -> Iterator[str]:
+    known = find_provider(provider)
+    declared = options_schema(known)["properties"] if known else {}
+    for name, value in options.items():
+        facts = declared.get(name)
+        if facts.get("x-secret") if facts is not None else is_secret_name(str(name)):
+            yield from _texts(value)
+        elif isinstance(value, dict):
+            yield from _secrets_of_options("", value)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _texts(item)
+    elif value is not None and not isinstance(value, bool):
+        yield str(value)
