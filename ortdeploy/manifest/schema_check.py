@@ -19,8 +19,8 @@ from referencing.jsonschema import DRAFT202012
 from ortdeploy.diagnostics import Diagnostic, Span, did_you_mean, nearest
 from ortdeploy.manifest.document import Document, Path, stage_diagnostic
 from ortdeploy.manifest.pipelines import DIFFUSION, KNOWN_COMPONENTS
-from ortdeploy.schemas import BASE_URI, SUFFIX, is_document_file, load_schema
 from ortdeploy.redaction import is_secret_name, without_secrets
+from ortdeploy.schemas import BASE_URI, SUFFIX, is_document_file, load_schema
 
 _TYPE_NAMES = {
     "array": "a list",
