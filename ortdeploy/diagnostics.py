@@ -107,13 +107,13 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return folded[found[0]] if found else None
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a sentence that names the nearest known name, or lists the few that there are."""
+def did_you_mean(name: str, known: Iterable[str], most: int = 12) -> str:
+    """Return a sentence that names the nearest known name, or lists `most` of those that there are."""
     names = sorted(known)
     found = nearest(name, names)
     if found is not None:
         return f'Did you mean "{found}"?'
     if not names:
         return "There is none to choose from."
-    shown = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")  # noqa: PLR2004  a line's worth of names
+    shown = ", ".join(names[:most]) + (", …" if len(names) > most else "")
     return f"Known: {shown}."

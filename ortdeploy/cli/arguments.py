@@ -2,9 +2,9 @@
 
 import argparse
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from ortdeploy.diagnostics import UsageError
+from ortdeploy.diagnostics import UsageError, did_you_mean
 
 _EPILOG = """\
 exit codes:
@@ -35,11 +35,55 @@ COMMANDS = {
 }
 
 
+class _Once(argparse.Action):
+    """Stores a flag's value; a flag that takes one value and is given twice would silently lose the first."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        given = namespace.__dict__.setdefault(_GIVEN, set())
+        if option_string is not None and self.dest in given:
+            parser.error(f"{option_string} is given twice, and takes one value")
+        given.add(self.dest)
+        setattr(namespace, self.dest, values)
+
+
+_GIVEN = "_given"
+
+
 class _Parser(argparse.ArgumentParser):
-    """Wrong usage exits with 64, so that it can never look like a rejection or like changes."""
+    """Wrong usage exits with 64, so that it can never look like a rejection or like changes.
+
+    Flags are never abbreviated, and what a command does not know is told by that command.
+    """
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        settings["allow_abbrev"] = False
+        super().__init__(*arguments, **settings)
+        self.register("action", None, _Once)
+        self.register("action", "store", _Once)
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}\n{self.format_usage().strip()}")
+
+    def parse_known_args(  # type: ignore[override]  # of the two ways to call it, ours
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(self._unknown(unknown[0]))
+        known.__dict__.pop(_GIVEN, None)
+        return known, unknown
+
+    def _unknown(self, text: str) -> str:
+        if not text.startswith("-"):
+            return f'"{text}" is one argument too many'
+        flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
+        return f"{self.prog} has no flag {text.partition('=')[0]}. {did_you_mean(text.partition('=')[0], flags)}"
 
 
 def build_parser(only: str | None = None) -> argparse.ArgumentParser:
@@ -104,21 +148,34 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     _add_validate(parser)
     parser.add_argument("--device", metavar="FILE", help="plan for the machine of a device file instead of this one")
     parser.add_argument("--out", metavar="PLAN", help="save the plan, for ortdeploy apply PLAN")
-    parser.add_argument("--job", metavar="NAME", help="this job only")
+    _add_root(parser)
+    _add_jobs(parser)
     _add_new_run(parser)
     parser.add_argument("--detailed-exitcode", action="store_true", help="exit with 2 when something would run")
 
 
 def _add_apply(parser: argparse.ArgumentParser) -> None:
     _add_manifests(parser, _DIAGNOSTICS, "manifests, folders of them, or one saved plan")
-    parser.add_argument("--job", metavar="NAME", help="this job only")
+    _add_root(parser)
+    _add_jobs(parser)
     _add_new_run(parser)
 
 
 def _add_retry(parser: argparse.ArgumentParser) -> None:
     _add_manifests(parser, _DIAGNOSTICS, "a manifest, or a folder of them")
-    parser.add_argument("--job", metavar="NAME", required=True, help="the job whose failed rows are run")
+    meaning = "the job whose failed rows are run, by name or glob; may be given several times"
+    parser.add_argument("--job", metavar="NAME", action="append", dest="jobs", required=True, help=meaning)
     parser.set_defaults(new_run=False)
+
+
+def _add_jobs(parser: argparse.ArgumentParser) -> None:
+    meaning = "this job only, by name or glob; may be given several times"
+    parser.add_argument("--job", metavar="NAME", action="append", dest="jobs", help=meaning)
+
+
+def _add_root(parser: argparse.ArgumentParser) -> None:
+    meaning = "what the paths in a saved plan are relative to (default: the plan's folder)"
+    parser.add_argument("--root", metavar="DIR", help=meaning)
 
 
 def _add_new_run(parser: argparse.ArgumentParser) -> None:

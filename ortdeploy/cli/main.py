@@ -70,7 +70,7 @@ def run() -> None:
 
 def _parse(argv: list[str]) -> "argparse.Namespace":
     if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
-        raise UsageError(f'there is no command "{argv[0]}". {did_you_mean(argv[0], COMMANDS)}')
+        raise UsageError(f'there is no command "{argv[0]}". {did_you_mean(argv[0], COMMANDS, len(COMMANDS))}')
     return build_parser(only=argv[0] if argv and argv[0] in COMMANDS else None).parse_args(argv)
 
 

@@ -45,13 +45,14 @@ class InputFacts:
     """A job's input. `columns` are those that files name; `rows` is None when only reading would tell.
 
     `row_type` is what the manifest says of files that do not. `files` are those to read, and `states` how they are;
-    `first_row` rows came from others before. `changed` names files that an earlier run has taken up and that are not
-    what they were.
+    `present` are all that the manifest names now. `first_row` rows came from others before. `changed` names files that
+    an earlier run has taken up and that are not what they were.
     """
 
     format: str | None = None
     files: tuple[str, ...] = ()
     states: tuple[FileState, ...] = ()
+    present: tuple[FileState, ...] = ()
     row_type: TensorType | None = None
     first_row: int = 0
     changed: tuple[str, ...] = ()
@@ -66,11 +67,13 @@ class InputFacts:
 class OutputFacts:
     """A job's output place: absent, empty, part (some parts are committed), finished, stale or foreign (not ours).
 
-    `stale`: it makes room for a new run; `run` is the last one's. `free_bytes` are left on its file system.
+    `stale`: it makes room for a new run, and is kept as `aside`; `run` is the last one's. `free_bytes` are left on its
+    file system.
     """
 
     state: str = "absent"
     run: str | None = None
+    aside: str | None = None
     identity: Mapping[str, str] = field(default_factory=dict)
     rows: int = 0
     free_bytes: int | None = None

@@ -58,13 +58,30 @@ class RefusedRow:
     message: str
 
 
+_SHOWN_ROWS = 5
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstRows:
-    """How many of a job's first rows were looked at, which are refused, and whose numbers are NaN or infinite."""
+    """How many of a job's first rows were looked at, which are refused, and whose numbers are NaN or infinite.
+
+    `complete`: there are no others. `stopped`: the last of `refused` is where reading ends for good.
+    """
 
     rows: int
     refused: tuple[RefusedRow, ...] = ()
     not_finite: tuple[int, ...] = ()
+    complete: bool = False
+    stopped: bool = False
+
+    @property
+    def consecutive(self) -> int:
+        """The most rows that are refused one after the other."""
+        longest, run, before = 0, 0, None
+        for one in self.refused:
+            run = run + 1 if before is not None and one.row == before + 1 else 1
+            longest, before = max(longest, run), one.row
+        return longest
 
     @property
     def useless(self) -> bool:
@@ -73,10 +90,12 @@ class FirstRows:
 
     @property
     def text(self) -> str:
-        """How many rows are refused, and the first of them with field and place."""
-        first = self.refused[0]
+        """How many rows are refused, the first of them with field and place, and the numbers of some others."""
+        first, others = self.refused[0], [str(one.row) for one in self.refused[1:]]
         source = f" ({first.source})" if first.source else ""
+        shown = ", ".join(others[:_SHOWN_ROWS]) + (", …" if len(others) > _SHOWN_ROWS else "")
+        also = f" So it is with row{'s' if len(others) > 1 else ''} {shown}." if others else ""
         return (
             f"{len(self.refused)} of the first {self.rows} rows cannot be fed to the model. Row {first.row}{source}, "
-            f"{first.stage}: {first.message.rstrip('.')}."
+            f"{first.stage}: {first.message.rstrip('.')}.{also}"
         )

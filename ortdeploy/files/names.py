@@ -4,6 +4,7 @@ Path.exists, is_file and is_dir raise OSError for a name that is too long (until
 """
 
 import os
+from itertools import chain, count
 from pathlib import Path
 
 
@@ -20,3 +21,10 @@ def is_file(path: Path | str) -> bool:
 def is_folder(path: Path | str) -> bool:
     """Tell whether a folder has this name."""
     return os.path.isdir(path)  # noqa: PTH112
+
+
+def name_aside(folder: Path, started: str) -> Path:
+    """Return the name under which an old output is kept: its own with the time when it was begun, and a free one."""
+    stamp = started.partition("+")[0].replace(":", "-")
+    names = (f"{folder.name}.{stamp}{suffix}" for suffix in chain([""], (f".{n}" for n in count(2))))
+    return next(path for path in map(folder.with_name, names) if not is_there(path))

@@ -27,13 +27,17 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # four times faster whe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """Plain data, where each value and each key stands, and which booleans were written as words like `yes`."""
+    """Plain data, where each value and each key stands, and which booleans were written as words like `yes`.
+
+    `whole` is what a message calls all of it.
+    """
 
     path: str
     data: Any
     spans: dict[Path, Span]
     keys: dict[Path, Span]
     words: dict[Path, str]
+    whole: str = "the manifest"
 
     def locate(self, path: Path) -> Span:
         """Return where a value stands; for one that is not written, the key of the nearest thing above it."""

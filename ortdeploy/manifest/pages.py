@@ -25,6 +25,12 @@ PAGES: dict[str, tuple[str, str]] = {
         "A key may stand once in a mapping. YAML parsers silently keep the last one, so one of the two settings "
         "would be lost. Remove or rename one.",
     ),
+    "edited-plan": (
+        "Saved plan is not what the manifest gives",
+        "A plan file is never carried out as it stands: apply plans again from the manifest, with the options that the "
+        "file names, and compares. Somebody changed the file, or another version of ortdeploy wrote it. The message "
+        "names the first place that differs. Make the plan again.",
+    ),
     "empty-manifest": (
         "Empty manifest",
         "A manifest needs at least version: and models:. `ortdeploy init MODEL.onnx` writes one from a model.",

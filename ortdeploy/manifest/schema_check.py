@@ -8,6 +8,7 @@ are typed as perhaps unset, which they never are for errors of iter_errors.
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -93,15 +94,20 @@ def check_option_document(provider: str, option: str, text: str) -> tuple[str, .
     return tuple(one.detail for one in check_document(document, f"providers/{provider}"))
 
 
+_WHOLE = {"deployment": "the manifest", "device": "the device file", "plan": "the plan file"}
+
+
 def check_document(document: Document, schema: str = "deployment") -> tuple[Diagnostic, ...]:
     """Return everything about the document that the schema does not allow."""
-    leaves = [leaf for error in _validator(schema).iter_errors(document.data) for leaf in _leaves(error)]
+    document = replace(document, whole=_WHOLE[schema])
+    definitions = load_schema(schema).get("$defs", {})
+    leaves = [leaf for error in _validator(schema).iter_errors(document.data) for leaf in _leaves(error, definitions)]
     mistyped = {tuple(leaf.absolute_path) for leaf in leaves if leaf.validator == "type"}
     wanted = [leaf for leaf in leaves if leaf.validator == "type" or tuple(leaf.absolute_path) not in mistyped]
     return tuple(diagnostic for leaf in wanted for diagnostic in _diagnose(leaf, document))
 
 
-def _leaves(error: Any) -> Iterator[Any]:
+def _leaves(error: Any, definitions: Mapping[str, Any]) -> Iterator[Any]:
     """Replace the error of an `anyOf` by those of the alternative that the user most likely meant."""
     if error.validator != "anyOf":
         yield error
@@ -109,15 +115,15 @@ def _leaves(error: Any) -> Iterator[Any]:
     branches: dict[int, list[Any]] = {}
     for child in error.context or ():
         branches.setdefault(int(child.relative_schema_path[0]), []).append(child)
-    meant = min(branches, key=lambda index: _distance(error, index, branches[index]))
-    if _distance(error, meant, branches[meant])[0] and _is_step(error):
+    meant = min(branches, key=lambda index: _distance(error, index, branches[index], definitions))
+    if _distance(error, meant, branches[meant], definitions)[0] and _is_step(error):
         yield error
         return
     if all(_is_type_error_here(children) for children in branches.values()):
         yield error
         return
     for child in branches[meant]:
-        yield from _leaves(child)
+        yield from _leaves(child, definitions)
 
 
 def _is_type_error_here(children: list[Any]) -> bool:
@@ -130,11 +136,11 @@ def _is_step(error: Any) -> bool:
     return isinstance(error.instance, dict) and named and len(error.validator_value) > 2  # noqa: PLR2004  a catalogue
 
 
-def _distance(error: Any, index: int, children: list[Any]) -> tuple[bool, bool, int]:
+def _distance(error: Any, index: int, children: list[Any], definitions: Mapping[str, Any]) -> tuple[bool, bool, int]:
     """Order alternatives: of another type or without its naming key last, then by the number of errors."""
     schema = error.validator_value[index]
     if "$ref" in schema:
-        schema = load_schema("deployment")["$defs"][schema["$ref"].rpartition("/")[2]]
+        schema = definitions[schema["$ref"].rpartition("/")[2]]
     naming_key = (schema.get("required") or [None])[0]
     lacks_key = naming_key is not None and isinstance(error.instance, dict) and naming_key not in error.instance
     return lacks_key, _is_type_error_here(children), len(children)
@@ -152,7 +158,7 @@ def _diagnose(error: Any, document: Document) -> Iterator[Diagnostic]:
         yield stage_diagnostic("wrong-type", _wrong_type(error, at, document), document.locate(at))
     else:
         not_json = error.validator == "contentMediaType"  # whose words are our own
-        detail = f"{_name(at)} {error.message if not_json else _restriction(error)}"
+        detail = f"{_name(at, document)} {error.message if not_json else _restriction(error)}"
         yield stage_diagnostic("value-not-allowed", detail if detail[-1] in ".?" else f"{detail}.", document.locate(at))
 
 
@@ -160,13 +166,14 @@ def _unknown_keys(error: Any, at: Path, document: Document) -> Iterator[Diagnost
     known, patterns = error.schema.get("properties", {}), error.schema.get("patternProperties", {})
     for key in error.instance:
         if key not in known and not any(re.search(pattern, key) for pattern in patterns):
-            detail = f'"{key}" is not a key of {_name(at)}. {_component_advice(key, at) or did_you_mean(key, known)}'
+            advice = _component_advice(key, at, document) or did_you_mean(key, known)
+            detail = f'"{key}" is not a key of {_name(at, document)}. {advice}'
             yield stage_diagnostic("unknown-key", detail, document.locate_key((*at, key)))
 
 
-def _component_advice(key: str, at: Path) -> str | None:
+def _component_advice(key: str, at: Path, document: Document) -> str | None:
     """Say where settings of a single component of a preset go, when they are keyed by its name elsewhere."""
-    if key not in KNOWN_COMPONENTS[DIFFUSION]:
+    if key not in KNOWN_COMPONENTS[DIFFUSION] or document.whole != _WHOLE["deployment"]:
         return None
     name = at[1] if at and at[0] == "pipelines" else "PIPELINE"
     return (
@@ -179,7 +186,7 @@ def _missing_keys(error: Any, at: Path, document: Document) -> Iterator[Diagnost
     for key in error.validator_value:
         if key not in error.instance and error.message.startswith(repr(key)):
             meaning = error.schema.get("properties", {}).get(key, {})
-            detail = f'{_name(at)} needs the key "{key}"{_meaning(meaning)}.'
+            detail = f'{_name(at, document)} needs the key "{key}"{_meaning(meaning)}.'
             yield stage_diagnostic("missing-key", detail, document.locate_key(at))
 
 
@@ -191,16 +198,16 @@ def _unknown_step(error: Any, at: Path, document: Document) -> Diagnostic:
     names = [branch["$ref"].rpartition("/")[2].removesuffix("Step") for branch in error.validator_value]
     if not error.instance:
         return stage_diagnostic(
-            "missing-key", f"{_name(at)} names no step. {did_you_mean('', names)}", document.locate(at)
+            "missing-key", f"{_name(at, document)} names no step. {did_you_mean('', names)}", document.locate(at)
         )
     written = next(iter(error.instance))
-    detail = f'{_name(at)}: "{written}" is not a step. {did_you_mean(written, names)}'
+    detail = f'{_name(at, document)}: "{written}" is not a step. {did_you_mean(written, names)}'
     return stage_diagnostic("unknown-key", detail, document.locate_key((*at, written)))
 
 
 def _wrong_type(error: Any, at: Path, document: Document) -> str:
     wanted = " or ".join(dict.fromkeys(_TYPE_NAMES.get(name, name) for name in _wanted_types(error)))
-    detail = f"{_name(at)} must be {wanted}, not {_shown_of(error)}."
+    detail = f"{_name(at, document)} must be {wanted}, not {_shown_of(error)}."
     if at in document.words:
         word = document.words[at]
         read = f"YAML reads the bare word {word} as {_shown_of(error)}"
@@ -238,8 +245,8 @@ def _restriction(error: Any) -> str:
             return f"is {value}; allowed are {allowed}.{hint}"
         case "const":
             return f"must be {_shown(limit)}, not {value}"
-        case "minimum":
-            return f"is {value}; at least {limit} is allowed"
+        case "minimum" | "exclusiveMinimum":
+            return f"is {value}; {'at least' if error.validator == 'minimum' else 'more than'} {limit} is allowed"
         case "maximum":
             return f"is {value}; at most {limit} is allowed"
         case "minItems" | "maxItems":
@@ -283,6 +290,9 @@ def _shown(value: Any) -> str:
     return str(value)
 
 
-def _name(at: Path) -> str:
-    """`jobs.read.batch.size`, the way that --set takes it."""
-    return ".".join(str(part) for part in at) or "the manifest"
+def _name(at: Path, document: Document) -> str:
+    """`jobs.read.batch.size`, the way that --set takes it; `steps[1].output` where no --set reaches."""
+    if document.whole == _WHOLE["deployment"]:
+        return ".".join(str(part) for part in at) or document.whole
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in at)
+    return "".join(parts).removeprefix(".") or document.whole

@@ -1,41 +1,18 @@
-"""Plans to and from JSON, field for field, with a format version that refuses others by number."""
+"""Plans to and from JSON, field for field, for the child that runs them; `planning/saved_plan` is about plan files."""
 
 import hashlib
 import json
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.plan.masked import masked_step
 from ortdeploy.plan.selection import keep_jobs
-from ortdeploy.plan.steps import FORMAT_VERSION, LoadAdapter, OpenSession, Plan, PlannedCheck, RunJob
+from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, PlannedCheck, RunJob
 
 _STEPS = {"open-session": OpenSession, "load-adapter": LoadAdapter, "run-job": RunJob}
-_STEP_NAMES = {kind: name for name, kind in _STEPS.items()}
-
-
-def dump_plans(plans: Sequence[Plan], ortdeploy_version: str) -> str:
-    """Return the text of a plan file."""
-    document = {
-        "format_version": FORMAT_VERSION,
-        "made_by": f"ortdeploy {ortdeploy_version}",
-        "plans": [encode(plan) for plan in plans],
-    }
-    return json.dumps(document, indent=2) + "\n"
-
-
-def load_plans(text: str) -> tuple[Plan, ...]:
-    """Read a plan file. Raises OrtdeployError when it is not one, or of another format version."""
-    try:
-        document = json.loads(text)
-        version = document["format_version"]
-        if version != FORMAT_VERSION:
-            raise OrtdeployError(f"it has format version {version}; this ortdeploy reads {FORMAT_VERSION}")
-        return tuple(decode_plan(plan) for plan in document["plans"])
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise OrtdeployError(f"it is not a plan file, or was changed by hand ({type(error).__name__})") from error
+STEP_NAMES = {kind: name for name, kind in _STEPS.items()}
 
 
 def decode_plan(data: Any) -> Plan:
@@ -50,16 +27,11 @@ def decode_check(data: Any) -> PlannedCheck:
     return check
 
 
-def is_plan_file(raw: bytes) -> bool:
-    """Whether a file's first bytes look like a plan and not like a manifest."""
-    return raw.lstrip().startswith(b"{") and b'"format_version"' in raw[:200]
-
-
 def encode(value: Any) -> Any:
     """Turn the plan's dataclasses into JSON values; a step carries its kind under `step`."""
     if is_dataclass(value) and not isinstance(value, type):
         data = {field.name: encode(getattr(value, field.name)) for field in fields(value)}
-        return {"step": _STEP_NAMES[type(value)], **data} if type(value) in _STEP_NAMES else data
+        return {"step": STEP_NAMES[type(value)], **data} if type(value) in STEP_NAMES else data
     if isinstance(value, Mapping):
         return {key: encode(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
@@ -86,7 +58,7 @@ def _decode_union(kinds: tuple[Any, ...], value: Any) -> Any:
     if value is None and type(None) in kinds:
         return None
     if isinstance(value, dict) and not any(get_origin(kind) is Mapping for kind in kinds):
-        known = next((kind for kind in kinds if is_dataclass(kind) and kind not in _STEP_NAMES), None)
+        known = next((kind for kind in kinds if is_dataclass(kind) and kind not in STEP_NAMES), None)
         return _decode(known or _STEPS[value["step"]], value)
     for kind in kinds:
         plain = get_origin(kind) or kind
@@ -117,7 +89,17 @@ def _expect(kind: type, value: Any) -> Any:
 def plan_digest(plan: Plan, job: str) -> str:
     """Return the SHA-256 of what a plan says of one job; how far the job is does not change it, nor do secrets."""
     steps = [
-        replace(step, files=(), rows=None, first_row=0, committed_rows=0, replaces=None, retry=False, memory=None)
+        replace(
+            step,
+            files=(),
+            rows=None,
+            first_row=0,
+            committed_rows=0,
+            replaces=None,
+            aside=None,
+            retry=False,
+            memory=None,
+        )
         if isinstance(step, RunJob)
         else step
         for step in keep_jobs(plan, [job]).steps

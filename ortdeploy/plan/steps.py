@@ -13,7 +13,7 @@ from ortdeploy.plan.pipeline import PlannedPipeline
 from ortdeploy.redaction import shown_path
 from ortdeploy.tensors.types import Shape, TensorType
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,10 +166,10 @@ class RunJob:
     short batches; `max_failed` is a number of rows or a share; `missing` says by column what an empty value stands for;
     `read_size` rows are read at once, several batches where rows are sorted by adapter. `files` are those to read;
     `first_row` rows came from others, in runs that are finished. `row_shapes` are those of `columns`. `replaces` is the
-    run whose result makes room for this one's. `retry`: its failed rows are run, and nothing else. `progress_timeout`
-    is in seconds, limits are in bytes. `rows_per_part` is what the manifest says, rounded up to a whole
-    `read_size`. `memory` is what the job is predicted to take; `trim` as of its model.
-    `upload` is a folder on an object store that gets what is written.
+    run whose result makes room for this one's and is kept as `aside`. `retry`: its failed rows are run, and nothing
+    else. `progress_timeout` is in seconds, limits are in bytes. `rows_per_part` is what the manifest says, rounded up
+    to a whole `read_size`. `memory` is what the job is predicted to take; `trim` as of its model. `upload` is a folder
+    on an object store that gets what is written.
     """
 
     job: str
@@ -207,6 +207,7 @@ class RunJob:
     committed_rows: int
     replaces: str | None
     reports: tuple[str, ...] = ()
+    aside: str | None = None
     retry: bool = False
     memory_limit: int | None = None
     disk_limit: int | None = None
@@ -285,10 +286,19 @@ class FinishedJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedFiles:
+    """The files that a job's input names, those that are accounted for too."""
+
+    job: str
+    files: tuple[FileState, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What would run for one manifest in `folder`; `profile`, `sets`, `overlays` and `roots` are the command line's.
 
-    `gates` are golden checks that must pass before any of the steps.
+    `jobs` are those that the command line chose; None: all. `inputs` are the files of each of them. `gates` are golden
+    checks that must pass before any of the steps.
     """
 
     deployment: str
@@ -302,3 +312,5 @@ class Plan:
     gates: tuple[PlannedCheck, ...]
     steps: tuple[Step, ...]
     finished: tuple[FinishedJob, ...]
+    jobs: tuple[str, ...] | None = None
+    inputs: tuple[PlannedFiles, ...] = ()

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import unquote
 
 from ortdeploy.adapters.file import read_adapter
 from ortdeploy.facts.data import FileFacts, InputFacts, KnownFile, OutputFacts
@@ -16,7 +17,7 @@ from ortdeploy.facts.models import AdapterFacts, ModelFacts
 from ortdeploy.facts.problems import Package, Problem, unreadable
 from ortdeploy.files.digests import DigestCache, file_digest
 from ortdeploy.files.gate import outside
-from ortdeploy.files.names import is_file, is_folder, is_there
+from ortdeploy.files.names import is_file, is_folder, is_there, name_aside
 from ortdeploy.graph.model import read_model
 from ortdeploy.ledger.check import find_contradiction
 from ortdeploy.ledger.ledger import Merge, OutputRecord, damaged, find_damage, output_key, read_ledger
@@ -74,7 +75,7 @@ def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] =
         },
         outputs={
             job.name: replace(
-                _stale(before[job.name])
+                _stale(_full(spec, job.output.path), before[job.name])
                 if job.name in stale
                 else _probe_output(spec, job, state_dir, before[job.name], roots),
                 missing_package=_missing_package(job, host.runtime),
@@ -107,8 +108,11 @@ def _look_back(folder: Path, state_dir: Path) -> _Before:
         return _Before(record=ledger.output(key), inputs=ledger.inputs(key), merges=ledger.merges(key))
 
 
-def _stale(before: _Before) -> OutputFacts:
-    return OutputFacts(state="stale", run=before.record.run if before.record else None)
+def _stale(folder: Path, before: _Before) -> OutputFacts:
+    if before.record is None:
+        return OutputFacts(state="stale")
+    aside = unquote(name_aside(folder, before.record.started).name).rpartition("/")[2]  # a mirror's name is a URL
+    return OutputFacts(state="stale", run=before.record.run, aside=aside)
 
 
 def _full(spec: Spec, path: str) -> Path:

@@ -6,6 +6,7 @@ Commands call as far as they go.
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,6 @@ from ortdeploy.files.gate import link_out, outside
 from ortdeploy.files.object_store import MIRRORS
 from ortdeploy.manifest.document import stage_diagnostic
 from ortdeploy.manifest.loader import Loaded, LoadOptions, find_manifests, load_manifest
-from ortdeploy.manifest.pages import SUMMARIES
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.providers.catalogue import full_name
 from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, OPENING_RULES, SPEC_RULES, TRIAL_RULES, load_rules
@@ -33,7 +33,8 @@ from ortdeploy.rules.protocol import check_rules
 if TYPE_CHECKING:
     from ortdeploy.deployment.resolved import Deployment
     from ortdeploy.facts.host import HostFacts
-    from ortdeploy.plan.steps import Fact, Plan, PlannedCheck
+    from ortdeploy.plan.steps import Plan, PlannedCheck
+    from ortdeploy.planning.saved_plan import SavedPlan
 
 STATE_DIR = ".ortdeploy"
 
@@ -81,29 +82,45 @@ def plan_manifests(
     options: LoadOptions,
     *,
     state_dir: str | None,
-    only_job: str | None = None,
+    jobs: Sequence[str] | None = None,
     device: str | None = None,
     new_run: bool = False,
     retry: bool = False,
 ) -> Planned:
     """Validate, look at the world, object, and write down the steps; `device` is a file to take for this machine.
 
-    `new_run`: jobs whose result is unfinished, or made from something else, start over.
-    `retry`: failed rows of jobs are run, nothing else.
+    `jobs` are names or globs of the jobs that are wanted; None: all. `new_run`: jobs whose result is unfinished, or
+    made from something else, start over. `retry`: failed rows of jobs are run, nothing else.
     """
     validated = validate(paths, options)
     plans: list[Plan] = []
     diagnostics = validated.diagnostics
-    if only_job is not None and validated.specs:
-        check_job_name(only_job, [job.name for spec in validated.specs for job in spec.jobs])
+    if validated.specs:
+        select_jobs(jobs, [job.name for spec in validated.specs for job in spec.jobs])
     host, found = _host_facts(validated.specs, device)
     diagnostics += found
     for spec in validated.specs:
         if host is None:
             break
+        wanted = None if jobs is None else _matching(jobs, [job.name for job in spec.jobs])
         elsewhere = device is not None
-        plan, found = _plan_one(spec, host, state_dir, only_job, new_run=new_run, retry=retry, elsewhere=elsewhere)
+        plan, found = _plan_one(spec, host, state_dir, wanted, new_run=new_run, retry=retry, elsewhere=elsewhere)
         diagnostics += _assumed(found) if device else found
+        if plan is not None:
+            plans.append(plan)
+    return Planned(plans=tuple(plans), diagnostics=sort_diagnostics(diagnostics))
+
+
+def plan_again(saved: "Sequence[SavedPlan]", roots: Sequence[str], state_dir: str | None) -> Planned:
+    """Make the plans of a plan file from their manifests and the facts of now; object to whatever has moved.
+
+    What is returned was made here: of the file, only the options and what they were asked for are used.
+    """
+    plans: list[Plan] = []
+    diagnostics: tuple[Diagnostic, ...] = ()
+    for one in saved:
+        plan, found = _plan_saved(one, roots, state_dir)
+        diagnostics += found
         if plan is not None:
             plans.append(plan)
     return Planned(plans=tuple(plans), diagnostics=sort_diagnostics(diagnostics))
@@ -145,7 +162,7 @@ def plan_checks(
         diagnostics += found
         if found:
             continue
-        deployment, found = _resolve(alone, host, state_dir)
+        deployment, found = _judge(_resolve(alone, host, state_dir), state_dir)
         diagnostics += found
         if has_errors(found):
             continue
@@ -157,6 +174,18 @@ def check_job_name(job: str, known: Sequence[str]) -> None:
     """Refuse a --job that names no job. Raises UsageError."""
     if job not in known:
         raise UsageError(f'--job: there is no job "{job}". {did_you_mean(job, known)}')
+
+
+def select_jobs(wanted: Sequence[str] | None, known: Sequence[str]) -> tuple[str, ...]:
+    """Return the jobs that --job names, by name or by glob; all when it is not given. Raises UsageError."""
+    for name in wanted or ():
+        if not _matching([name], known):
+            check_job_name(name, known)
+    return tuple(known) if wanted is None else _matching(wanted, known)
+
+
+def _matching(wanted: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name for name in known if any(name == one or fnmatchcase(name, one) for one in wanted))
 
 
 def _host_facts(specs: Sequence[Spec], device: str | None) -> "tuple[HostFacts | None, tuple[Diagnostic, ...]]":
@@ -198,7 +227,7 @@ def _plan_one(
     spec: Spec,
     host: "HostFacts",
     state_dir: str | None,
-    only_job: str | None,
+    jobs: Collection[str] | None,
     *,
     new_run: bool,
     retry: bool,
@@ -209,37 +238,85 @@ def _plan_one(
     unusable = _unusable_state(spec, state_dir)
     if unusable:
         return None, unusable
-    stale = _stale_jobs(spec, host, state_dir, only_job) if new_run else frozenset()
-    deployment, diagnostics = _resolve(spec, host, state_dir, stale, elsewhere=elsewhere)
-    return (None if has_errors(diagnostics) else make_plan(deployment, only_job, retry=retry)), diagnostics
+    deployment = _resolve(spec, host, state_dir)
+    if new_run:
+        stale = {name for name in _startable(deployment) if jobs is None or name in jobs}
+        deployment = _resolve(spec, host, state_dir, stale) if stale else deployment
+    deployment, diagnostics = _judge(deployment, state_dir, elsewhere=elsewhere)
+    return (None if has_errors(diagnostics) else make_plan(deployment, jobs, retry=retry)), diagnostics
 
 
-def _stale_jobs(spec: Spec, host: "HostFacts", state_dir: str | None, only_job: str | None) -> frozenset[str]:
+def _plan_saved(
+    saved: "SavedPlan", roots: Sequence[str], state_dir: str | None
+) -> "tuple[Plan | None, tuple[Diagnostic, ...]]":
+    """Plan as a plan file's options say, and hold facts and steps against the file's."""
+    from ortdeploy.planning.make.plan import make_plan  # noqa: PLC0415
+    from ortdeploy.planning.saved_plan import compare, moved_fact, moved_facts  # noqa: PLC0415
+
+    options = LoadOptions(profile=saved.profile, sets=saved.sets, roots=tuple(roots), overlays=saved.overlays)
+    loaded = load_manifest(saved.manifest, options)
+    then = [fact for fact in saved.facts if fact.kind == "manifest"]
+    if loaded.spec is None or [loaded.spec.sha256] != [fact.value for fact in then]:
+        name = Path(saved.manifest).name
+        return None, (moved_fact(saved, "manifest", name), *(() if loaded.spec else loaded.diagnostics))
+    found = loaded.diagnostics + _check_specs(loaded)
+    unknown = sorted(set(saved.jobs or ()) - {job.name for job in loaded.spec.jobs})
+    if unknown:
+        found += (stage_diagnostic("edited-plan", f'{saved.at}: there is no job "{unknown[0]}".', saved.span),)
+    if has_errors(found):
+        return None, found
+    unusable = _unusable_state(loaded.spec, state_dir)
+    if unusable:
+        return None, unusable
+    deployment = _resolve_saved(saved, loaded.spec, _probe_host([loaded.spec]), state_dir)
+    moved = moved_facts(saved, deployment)
+    if moved:
+        return None, moved
+    deployment, judged = _judge(deployment, state_dir)
+    if has_errors(judged):
+        return None, found + judged
+    differing = compare(saved, make_plan(deployment, saved.jobs, due=saved.due))
+    if differing is not None:
+        return None, (differing,)
+    return make_plan(deployment, saved.jobs), found + judged
+
+
+def _resolve_saved(saved: "SavedPlan", spec: Spec, host: "HostFacts", state_dir: str | None) -> "Deployment":
+    """Join spec and facts; a job starts over as long as the run that was to make room for it is still the last."""
+    deployment = _resolve(spec, host, state_dir)
+    last = {job.spec.name: job.output.run for job in deployment.jobs}
+    stale = {name for name in _startable(deployment) if saved.starts_over.get(name, "") == last[name]}
+    return _resolve(spec, host, state_dir, stale) if stale else deployment
+
+
+def _startable(deployment: "Deployment") -> frozenset[str]:
     """Return the jobs that a new run starts over: with a result of ours, unfinished or made from something else."""
-    from ortdeploy.deployment.resolve import resolve  # noqa: PLC0415
-    from ortdeploy.planning.probe import probe  # noqa: PLC0415
-
-    deployment = resolve(spec, probe(spec, state_folder(spec.folder, state_dir, spec.roots), host))
     return frozenset(
         job.spec.name
         for job in deployment.jobs
-        if only_job in {None, job.spec.name}
-        and job.output.state in {"part", "finished"}
-        and job.readable
-        and not (job.is_finished and job.is_current)
+        if job.output.state in {"part", "finished"} and job.readable and not (job.is_finished and job.is_current)
     )
 
 
-def _resolve(
-    spec: Spec, host: "HostFacts", state_dir: str | None, stale: Collection[str] = (), *, elsewhere: bool = False
-) -> "tuple[Deployment, tuple[Diagnostic, ...]]":
-    """Join a spec with facts, and let the rules object; `elsewhere`: the facts are of another machine."""
+def _resolve(spec: Spec, host: "HostFacts", state_dir: str | None, stale: Collection[str] = ()) -> "Deployment":
+    """Join a spec with facts."""
     from ortdeploy.deployment.resolve import resolve  # noqa: PLC0415  brings numpy, which validate does not need
-    from ortdeploy.planning.preflight.openings import open_models  # noqa: PLC0415
     from ortdeploy.planning.probe import probe  # noqa: PLC0415
 
+    return resolve(spec, probe(spec, state_folder(spec.folder, state_dir, spec.roots), host, stale))
+
+
+def _judge(
+    deployment: "Deployment", state_dir: str | None, *, elsewhere: bool = False
+) -> "tuple[Deployment, tuple[Diagnostic, ...]]":
+    """Let the rules object; where none does, look at what the jobs would do, and let the others object.
+
+    `elsewhere`: the facts are of another machine.
+    """
+    from ortdeploy.planning.preflight.openings import open_models  # noqa: PLC0415  starts a child
+
+    spec = deployment.spec
     state = state_folder(spec.folder, state_dir, spec.roots)
-    deployment = resolve(spec, probe(spec, state, host, stale))
     diagnostics = check_rules(load_rules(DEPLOYMENT_RULES), deployment, spec)
     rejected = {one.model for one in diagnostics if one.severity is Severity.ERROR and one.model is not None}
     deployment = open_models(deployment, rejected, state, elsewhere=elsewhere)
@@ -282,38 +359,3 @@ def _unusable_state(spec: Spec, state_dir: str | None) -> tuple[Diagnostic, ...]
     except OrtdeployError as error:
         return (stage_diagnostic("state-outside-tree", f"{error}.", Span(path=spec.path, line=1, column=1)),)
     return ()
-
-
-def check_saved_plan(plan: "Plan", state_dir: str | None) -> tuple[Diagnostic, ...]:
-    """Return what keeps a saved plan from being applied: facts that have moved, each named."""
-    from ortdeploy.deployment.resolve import resolve  # noqa: PLC0415
-    from ortdeploy.planning.make.facts import moved_facts, plan_facts  # noqa: PLC0415
-    from ortdeploy.planning.probe import probe  # noqa: PLC0415
-
-    manifest = str(Path(plan.folder) / Path(plan.manifest).name)
-    loaded = load_manifest(manifest, _options_of(plan))
-    if loaded.spec is None:
-        fact = next(fact for fact in plan.facts if fact.kind == "manifest")
-        return (_moved(plan, fact), *loaded.diagnostics)
-    unusable = _unusable_state(loaded.spec, state_dir)
-    if unusable:
-        return unusable
-    state = state_folder(plan.folder, state_dir, plan.roots)
-    deployment = resolve(loaded.spec, probe(loaded.spec, state, _probe_host([loaded.spec])))
-    return tuple(_moved(plan, fact) for fact in moved_facts(plan.facts, plan_facts(deployment)))
-
-
-def _options_of(plan: "Plan") -> LoadOptions:
-    """Return what the command line said when a plan was made."""
-    return LoadOptions(profile=plan.profile, sets=plan.sets, roots=plan.roots, overlays=plan.overlays)
-
-
-def _moved(plan: "Plan", fact: "Fact") -> Diagnostic:
-    return Diagnostic(
-        rule="moved-fact",
-        severity=Severity.ERROR,
-        summary=SUMMARIES["moved-fact"],
-        detail=f"The {fact.kind} is not what the plan was made from: {fact.name}. Make the plan again.",
-        span=Span(path=plan.manifest, line=1, column=1),
-        certainty=Certainty.MACHINE,
-    )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from itertools import chain, count
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -21,6 +21,7 @@ from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.feeds.feeder import open_rows
 from ortdeploy.files.atomic import make_durable_folder, remove_temporaries, sync_folder
 from ortdeploy.files.digests import DigestCache
+from ortdeploy.files.names import name_aside
 from ortdeploy.files.object_store import Upload
 from ortdeploy.ledger.check import check_output
 from ortdeploy.ledger.ledger import (
@@ -206,9 +207,7 @@ class JobRun:
 
     def _put_aside(self, known: OutputRecord) -> None:
         """Give an old output another name, which says when it was begun; nothing of it is overwritten."""
-        stamp = known.started.partition("+")[0].replace(":", "-")
-        names = (f"{self._folder.name}.{stamp}{suffix}" for suffix in chain([""], (f".{n}" for n in count(2))))
-        aside = next(path for path in map(self._folder.with_name, names) if not path.exists())
+        aside = name_aside(self._folder, known.started)
         self._folder.rename(aside)
         sync_folder(self._folder.parent)
         if self._upload is not None:

@@ -78,7 +78,13 @@ def probe_input(
         left, changed = not_accounted_for(states, known)
         read = tuple(full_path(folder, state.path) for state in left) if known and left else files
         facts = InputFacts(
-            format=name, files=read, states=left, row_type=row_type, changed=changed, digest=states_digest(states)
+            format=name,
+            files=read,
+            states=left,
+            present=states,
+            row_type=row_type,
+            changed=changed,
+            digest=states_digest(states),
         )
         if module.PACKAGE and module.PACKAGE.module not in packages:
             return InputFacts(format=name, files=files, missing_package=module.PACKAGE)

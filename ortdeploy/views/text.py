@@ -178,6 +178,8 @@ def _render_job(step: "RunJob", paint: Paint) -> Iterator[str]:
     )
     adapter = f", {_adapters(step)}" if step.adapters.always or step.adapters.column else ""
     yield f"{paint('+', _GREEN)} {verb}: {rows} rows of {', '.join(step.patterns)} ({step.format}), {size}{adapter}"
+    if step.aside is not None:
+        yield f"    starts over: what {step.shown_output} holds is kept beside it as {step.aside}"
     for planned in step.inputs:
         yield f"    {_render_input(planned)}"
     if step.memory is not None:

@@ -127,7 +127,8 @@ def test_a_saved_plan_is_refused_when_a_fact_has_moved(
     refused = cli("apply", plan)
     assert refused.code == 1
     assert "error[moved-fact]" in refused.out
-    assert f"The {moved} is not what the plan was made from" in refused.out
+    verb = "are" if moved in {"inputs", "providers", "labels"} else "is"
+    assert f"The {moved} {verb} not what the plan was made from" in refused.out
     assert not (deployment / "outbox").exists()
 
 
@@ -233,7 +234,10 @@ def test_profiles_sets_and_roots_reach_the_plan(
     plan = deployment / "plan.json"
     arguments = ["--profile", "lab", "--allow-root", elsewhere, "--set", "jobs.run.batch.size=3", "--out", plan]
     assert cli("plan", path, "--set", "x-nothing=1", *arguments).code == 0
-    assert cli("apply", plan).code == 0
+    refused = cli("apply", plan)
+    assert refused.code == 1
+    assert "A plan file cannot allow a folder by itself" in " ".join(refused.out.split())
+    assert cli("apply", plan, "--allow-root", elsewhere).code == 0
     assert read_rows(deployment / "outbox/run")[0]["y"] == [0.0, 3.0, 6.0, 9.0]
 
 

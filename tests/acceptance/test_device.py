@@ -85,7 +85,7 @@ def test_a_plan_for_another_device_is_not_applied_here(cli: Cli, deployment: Pat
     assert cli("plan", deployment / "m.yaml", "--device", device, "--out", plan).code == 0
     refused = cli("apply", plan)
     assert refused.code == 1
-    assert "The providers is not what the plan was made from" in refused.out
+    assert "The providers are not what the plan was made from" in refused.out
 
 
 @pytest.mark.parametrize(

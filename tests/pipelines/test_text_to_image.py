@@ -15,10 +15,11 @@ from PIL import Image
 from support.models import make_adapter
 from support.plugins import needs_openvino_device
 
+from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.pipelines.compose import compose
 from ortdeploy.pipelines.text_to_image import TextToImageSession
-from ortdeploy.plan.plan_file import load_plans
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
+from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.presets.schedulers import SCHEDULERS, read_scheduler
 from ortdeploy.runtime.session import OrtRuntime
 from ortdeploy.sessions.opening import ModelOpener
@@ -56,10 +57,9 @@ def as_optimum(folder: Path) -> None:
         onnx.save(model, str(path))
 
 
-def plan_of(folder: Path, cli: Cli) -> Plan:
-    planned = cli("plan", folder / "painter.yaml", "--out", folder / "plan.json")
-    assert planned.code == 0, planned.out + planned.err
-    (plan,) = load_plans((folder / "plan.json").read_text())
+def plan_of(folder: Path) -> Plan:
+    planned = plan_manifests([str(folder / "painter.yaml")], LoadOptions(), state_dir=None)
+    (plan,) = planned.plans
     return plan
 
 
@@ -80,13 +80,13 @@ def session_of(plan: Plan, scheduler: dict[str, Any], latents: Path) -> TextToIm
 
 @pytest.mark.parametrize("layout", ["classic", "optimum"])
 @pytest.mark.parametrize("name", NAMES)
-def test_images_are_those_of_diffusers(painter: Path, cli: Cli, name: str, layout: str) -> None:
+def test_images_are_those_of_diffusers(painter: Path, name: str, layout: str) -> None:
     if layout == "optimum":
         as_optimum(painter)
     with np.load(REFERENCE) as known:
         np.save(painter / "latents.npy", known["latents"])
         config = json.loads(str(known[f"{name}_config"]))
-        session = session_of(plan_of(painter, cli), config, painter / "latents.npy")
+        session = session_of(plan_of(painter), config, painter / "latents.npy")
         image = session.paint([str(known["prompt"])], [str(known["negative"])], [0])
         np.testing.assert_allclose(image, known[f"{name}_image"], atol=1e-4)
         others = [known[f"{other}_image"] for other in NAMES if other != name]

@@ -45,7 +45,7 @@ def _run(request: Mapping[str, Any], native: NativeOutput) -> dict[str, Any]:
         roots=(*request["roots"], str(folder)),
         overlays=(*request["overlays"], str(folder / "overlay.yaml")),
     )
-    planned = plan_manifests([request["manifest"]], options, state_dir=str(folder / "state"), only_job=job)
+    planned = plan_manifests([request["manifest"]], options, state_dir=str(folder / "state"), jobs=[job])
     errors = [one for one in planned.diagnostics if one.severity is Severity.ERROR]
     if errors:
         return {"refused": f"{errors[0].rule}: {errors[0].detail}"}

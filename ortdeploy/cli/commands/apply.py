@@ -1,10 +1,12 @@
-"""`ortdeploy apply`: plan a manifest and run the plan, or run a saved one whose facts still hold."""
+"""`ortdeploy apply`: plan a manifest and run the plan; a saved one is planned again and must be the same."""
 
 import argparse
+import os
 import sys
 import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -12,27 +14,22 @@ import structlog
 from ortdeploy.checks.run import PASSED
 from ortdeploy.cli.children.apply import run_plan
 from ortdeploy.cli.commands.check import run_checks
-from ortdeploy.cli.commands.shared import load_options, start_logging, use_color, write_diagnostics
+from ortdeploy.cli.commands.shared import load_options, plan_root, start_logging, use_color, write_diagnostics
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.cli.signals import StopFlag
-from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Span, has_errors
+from ortdeploy.diagnostics import UsageError, has_errors
 from ortdeploy.files.names import is_file
-from ortdeploy.manifest.document import stage_diagnostic
-from ortdeploy.plan.plan_file import is_plan_file, load_plans
 from ortdeploy.plan.selection import job_names, keep_jobs
 from ortdeploy.plan.steps import Plan, RunJob
-from ortdeploy.planning.workflow import (
-    Planned,
-    check_job_name,
-    check_saved_plan,
-    plan_manifests,
-    state_folder,
-)
+from ortdeploy.planning.saved_plan import MAX_BYTES, is_plan_file, load_plans
+from ortdeploy.planning.workflow import Planned, plan_again, plan_manifests, select_jobs, state_folder
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.executor import Execution
 from ortdeploy.views import json, text
 
 log = structlog.get_logger()
+
+_OPTIONS_OF_PLANS = {"--new-run": "new_run", "--profile": "profile", "--set": "sets", "--overlay": "overlays"}
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -62,45 +59,50 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _load_or_plan(arguments: argparse.Namespace) -> Planned:
-    saved = _saved_plan(arguments.paths) if arguments.command == "apply" else None
-    if saved is None:
-        return plan_manifests(
-            arguments.paths,
-            load_options(arguments),
-            state_dir=arguments.state_dir,
-            only_job=arguments.job,
-            new_run=arguments.new_run,
-            retry=arguments.command == "retry",
-        )
-    if saved.diagnostics:
-        return saved
-    plans = saved.plans
-    if arguments.job is not None:
-        check_job_name(arguments.job, [name for plan in plans for name in job_names(plan)])
-        plans = tuple(keep_jobs(plan, [arguments.job]) for plan in plans)
-    diagnostics: tuple[Diagnostic, ...] = ()
-    for plan in plans:
-        diagnostics += check_saved_plan(plan, arguments.state_dir)
-    return Planned(plans=plans, diagnostics=diagnostics)
+    """Plan from manifests, or once more what a plan file holds, whose own text is only compared."""
+    raw = _plan_file(arguments.paths) if arguments.command == "apply" else None
+    if raw is not None:
+        return _plan_of_file(raw, arguments)
+    if getattr(arguments, "root", None) is not None:
+        raise UsageError("--root says what the paths of a saved plan are relative to, and this is none")
+    return plan_manifests(
+        arguments.paths,
+        load_options(arguments),
+        state_dir=arguments.state_dir,
+        jobs=arguments.jobs,
+        new_run=arguments.new_run,
+        retry=arguments.command == "retry",
+    )
 
 
-def _saved_plan(paths: Sequence[str]) -> Planned | None:
-    """Return the plans of a plan file; None when the path is a manifest or a folder."""
+def _plan_of_file(raw: bytes, arguments: argparse.Namespace) -> Planned:
+    given = [flag for flag, name in _OPTIONS_OF_PLANS.items() if getattr(arguments, name)]
+    if given:
+        raise UsageError(f"{given[0]} is for manifests: a saved plan has been made with its own. Make the plan again")
+    file = Path(arguments.paths[0])
+    roots = tuple(os.path.abspath(root) for root in arguments.roots)  # noqa: PTH100  keeps links, as paths below do
+    saved, diagnostics = load_plans(raw, str(file), plan_root(arguments.root, file), roots)
+    if diagnostics:
+        return Planned(plans=(), diagnostics=diagnostics)
+    planned = plan_again(saved, roots, arguments.state_dir)
+    if arguments.jobs is None or has_errors(planned.diagnostics):
+        return planned
+    known = [name for plan in planned.plans for name in job_names(plan)]
+    jobs = select_jobs(arguments.jobs, known)
+    return replace(planned, plans=tuple(keep_jobs(plan, jobs) for plan in planned.plans))
+
+
+def _plan_file(paths: Sequence[str]) -> bytes | None:
+    """Return the bytes of a plan file; None when the path is a manifest or a folder."""
     path = Path(paths[0])
     if len(paths) != 1 or not is_file(path):
         return None
     try:
-        raw = path.read_bytes()
+        with path.open("rb") as file:
+            head = file.read(4096)
+            return head + file.read(max(MAX_BYTES + 1 - len(head), 0)) if is_plan_file(head) else None
     except OSError:
         return None  # the loader says what is wrong with it
-    if not is_plan_file(raw):
-        return None
-    try:
-        return Planned(plans=load_plans(raw.decode("utf-8")), diagnostics=())
-    except (OrtdeployError, UnicodeDecodeError) as error:
-        span = Span(path=str(path), line=1, column=1)
-        diagnostic = stage_diagnostic("unreadable-plan", f"{path} cannot be applied: {error}.", span)
-        return Planned(plans=(), diagnostics=(diagnostic,))
 
 
 def _execute(plans: Sequence[Plan], arguments: argparse.Namespace, stopped: StopFlag) -> tuple[JobResult, ...]:

@@ -1,14 +1,16 @@
 """`ortdeploy plan`: join manifests with facts, refuse what cannot work, say what would run."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
-from ortdeploy.cli.commands.shared import load_options, log_outcome, use_color, write_diagnostics
+from ortdeploy.cli.commands.shared import load_options, log_outcome, plan_root, use_color, write_diagnostics
 from ortdeploy.cli.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED
-from ortdeploy.diagnostics import OrtdeployError, has_errors
+from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors
 from ortdeploy.files.atomic import open_whole
-from ortdeploy.plan.plan_file import dump_plans
+from ortdeploy.manifest.loader import find_manifests
+from ortdeploy.planning.saved_plan import dump_plans, misplaced
 from ortdeploy.planning.workflow import Planned, plan_manifests
 from ortdeploy.versions import package_version
 from ortdeploy.views import json, text
@@ -16,11 +18,12 @@ from ortdeploy.views import json, text
 
 def run(arguments: argparse.Namespace) -> int:
     """Plan and print; save the plan when asked to and nothing speaks against it."""
+    _check_places(arguments)
     planned = plan_manifests(
         arguments.paths,
         load_options(arguments),
         state_dir=arguments.state_dir,
-        only_job=arguments.job,
+        jobs=arguments.jobs,
         device=arguments.device,
         new_run=arguments.new_run,
     )
@@ -36,13 +39,31 @@ def run(arguments: argparse.Namespace) -> int:
     if rejected:
         return EXIT_REJECTED
     if arguments.out:
-        _save(planned, Path(arguments.out))
+        _save(planned, arguments)
     return EXIT_CHANGES if changes and arguments.detailed_exitcode else EXIT_OK
 
 
-def _save(planned: Planned, path: Path) -> None:
+def _check_places(arguments: argparse.Namespace) -> None:
+    """Refuse to save a plan that could not name its manifests. Raises UsageError."""
+    if arguments.out is None:
+        if arguments.root is not None:
+            raise UsageError("--root says what the paths of a saved plan are relative to: it goes with --out")
+        return
+    root = plan_root(arguments.root, Path(arguments.out))
+    roots = [os.path.abspath(one) for one in arguments.roots]  # noqa: PTH100  without following links
+    stray = misplaced(find_manifests(arguments.paths)[0], arguments.overlays, root, roots)
+    if stray is not None:
+        raise UsageError(
+            f"--out: {stray} does not lie below {root}, and a plan file names only what does. Save the plan in a "
+            "folder above it, or name such a folder with --root, for ortdeploy apply too"
+        )
+
+
+def _save(planned: Planned, arguments: argparse.Namespace) -> None:
+    path = Path(arguments.out)
+    text = dump_plans(planned.plans, plan_root(arguments.root, path), package_version("ortdeploy"))
     try:
         with open_whole(path) as file:
-            file.write(dump_plans(planned.plans, package_version("ortdeploy")).encode())
+            file.write(text.encode())
     except OSError as error:
         raise OrtdeployError(f"the plan cannot be written to {path}: {error.strerror}") from error

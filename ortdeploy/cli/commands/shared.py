@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from ortdeploy.cli.streams import failure_of, lasting
-from ortdeploy.diagnostics import Diagnostic, OrtdeployError
+from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError
+from ortdeploy.files.names import is_folder
 from ortdeploy.manifest.loader import LoadOptions
 
 if TYPE_CHECKING:
@@ -20,6 +21,13 @@ def load_options(arguments: argparse.Namespace, *, digest: bool = True) -> LoadO
     """Return what the command line says about every manifest."""
     sets, roots, overlays = tuple(arguments.sets), tuple(arguments.roots), tuple(arguments.overlays)
     return LoadOptions(digest=digest, profile=arguments.profile, sets=sets, roots=roots, overlays=overlays)
+
+
+def plan_root(root: str | None, plan: Path) -> Path:
+    """Return the folder that the paths of a plan file are relative to: --root, or the file's own."""
+    if root is not None and not is_folder(root):
+        raise UsageError(f"--root: there is no folder {root}")
+    return Path(os.path.abspath(root if root is not None else plan.parent))  # noqa: PTH100  without following links
 
 
 def use_color(arguments: argparse.Namespace) -> bool:

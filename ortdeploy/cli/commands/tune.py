@@ -114,7 +114,7 @@ class _Kept:
         self._path = folder / f"{quote(job.name, safe=' ')}.json"
         self._quiet = arguments.quiet
         planned = plan_manifests(
-            [spec.path], load_options(arguments), state_dir=arguments.state_dir, only_job=job.name, new_run=True
+            [spec.path], load_options(arguments), state_dir=arguments.state_dir, jobs=[job.name], new_run=True
         )
         facts = {f"{fact.kind} {fact.name}": fact.value for plan in planned.plans for fact in plan.facts}
         self._made_from = {**facts, "seconds": str(arguments.seconds)}

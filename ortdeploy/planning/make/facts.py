@@ -1,15 +1,22 @@
 """The facts that a plan rests on, and which of them have moved."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from ortdeploy.deployment.resolved import Deployment
+from ortdeploy.deployment.resolved import Deployment, ResolvedJob
+from ortdeploy.deployment.threads import (
+    usable_cores,
+)
 from ortdeploy.plan.steps import Fact
 from ortdeploy.redaction import shown_path
 
 
-def plan_facts(deployment: Deployment) -> tuple[Fact, ...]:
-    """Return what a plan for this deployment rests on."""
+def _chosen(deployment: Deployment, only_jobs: Collection[str] | None) -> list[ResolvedJob]:
+    return [job for job in deployment.jobs if only_jobs is None or job.spec.name in only_jobs]
+
+
+def plan_facts(deployment: Deployment, only_jobs: Collection[str] | None) -> tuple[Fact, ...]:
+    """Return what a plan for some jobs of this deployment rests on."""
     runtime = deployment.facts.runtime
     sessions = [session for model in deployment.models for session in model.sessions]
     asked = {provider.name for session in sessions for provider in session.chain}
@@ -40,12 +47,14 @@ def plan_facts(deployment: Deployment) -> tuple[Fact, ...]:
                 name=f"job {job.spec.name}: {', '.join(map(shown_path, job.spec.input.paths))}",
                 value=job.input.digest,
             )
-            for job in deployment.jobs
+            for job in _chosen(deployment, only_jobs)
         ),
+        *_cores(deployment),
     )
 
 
-def moved_facts(planned: Sequence[Fact], now: Sequence[Fact]) -> tuple[Fact, ...]:
-    """Return the planned facts that are no longer so."""
-    present = {(fact.kind, fact.name): fact.value for fact in now}
-    return tuple(fact for fact in planned if present.get((fact.kind, fact.name)) != fact.value)
+def _cores(deployment: Deployment) -> Iterator[Fact]:
+    """Yield the number of cores, where ways to use threads that fit it are measured."""
+    machine = deployment.facts.machine
+    if machine is not None and any(model.spec.auto_threads for model in deployment.models):
+        yield Fact(kind="number of cores", name="threads: auto", value=str(usable_cores(machine)))

@@ -60,6 +60,7 @@ def planned_job(job: ResolvedJob) -> RunJob:
         images=spec.output.images,
         trim=any(model.spec.memory.trim for model in job.models),
         replaces=job.output.run if job.output.state == "stale" else None,
+        aside=job.output.aside,
     )
 
 

@@ -1,6 +1,6 @@
 """Writes down the plan of one deployment to which no rule objects."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,20 +8,29 @@ from ortdeploy.deployment.resolved import Deployment, ResolvedJob
 from ortdeploy.deployment.threads import (
     threads_of_session,
 )
-from ortdeploy.plan.steps import FinishedJob, Plan, Step
+from ortdeploy.plan.steps import FinishedJob, Plan, PlannedFiles, Step
 from ortdeploy.planning.make.checks import make_checks
-from ortdeploy.planning.make.facts import plan_facts
+from ortdeploy.planning.make.facts import _chosen, plan_facts
 from ortdeploy.planning.make.job import planned_job
 from ortdeploy.planning.make.pipeline import plan_pipeline
 from ortdeploy.planning.make.sessions import _layouts, _load_adapter, _open_session
 
 
-def make_plan(deployment: Deployment, only_job: str | None = None, *, retry: bool = False) -> Plan:
-    """Write down the steps for a deployment to which no rule objects; to `retry` is to run failed rows alone."""
+def make_plan(
+    deployment: Deployment,
+    only_jobs: Collection[str] | None = None,
+    *,
+    retry: bool = False,
+    due: Collection[str] = (),
+) -> Plan:
+    """Write down the steps for a deployment to which no rule objects; to `retry` is to run failed rows alone.
+
+    Jobs that are `due` get their steps though they are finished, as when nothing had run yet.
+    """
     spec = deployment.spec
-    jobs = [job for job in deployment.jobs if only_job in {None, job.spec.name}]
-    finished = tuple(_finished(job) for job in jobs if job.is_finished and not retry)
-    to_run = [job for job in jobs if retry or not job.is_finished]
+    jobs = _chosen(deployment, only_jobs)
+    to_run = [job for job in jobs if retry or job.spec.name in due or not job.is_finished]
+    named = {job.spec.name for job in to_run}
     return Plan(
         deployment=spec.name,
         manifest=spec.path,
@@ -30,11 +39,19 @@ def make_plan(deployment: Deployment, only_job: str | None = None, *, retry: boo
         sets=spec.sets,
         overlays=tuple(str(Path(overlay).absolute()) for overlay in spec.overlays),
         roots=spec.roots,
-        facts=plan_facts(deployment),
+        facts=plan_facts(deployment, only_jobs),
         gates=make_checks(deployment, {one.spec.name for job in to_run for one in job.models if one.spec.gate}),
         steps=tuple(_steps(to_run, deployment, retry=retry)),
-        finished=finished,
+        finished=tuple(_finished(job) for job in jobs if job.spec.name not in named),
+        jobs=None if only_jobs is None else tuple(job.spec.name for job in jobs),
+        inputs=plan_inputs(deployment, only_jobs),
     )
+
+
+def plan_inputs(deployment: Deployment, only_jobs: Collection[str] | None) -> tuple[PlannedFiles, ...]:
+    """Return the files that a plan for some jobs of this deployment reads or has read."""
+    jobs = _chosen(deployment, only_jobs)
+    return tuple(PlannedFiles(job=job.spec.name, files=job.input.present) for job in jobs)
 
 
 def _finished(job: ResolvedJob) -> FinishedJob:

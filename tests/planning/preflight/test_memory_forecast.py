@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,8 +15,6 @@ from support.models import save_model
 
 from ortdeploy.graph.activations import most_at_once, plan_buffers
 from ortdeploy.graph.model import read_model
-from ortdeploy.plan.plan_file import load_plans
-from ortdeploy.plan.steps import OpenSession
 
 MIB = 1024 * 1024
 FLOAT = TensorProto.FLOAT
@@ -158,16 +158,32 @@ def test_a_job_keeps_to_its_limit(wide: Path, limit: str) -> None:
     assert report["rows"]["committed"] == 1024
 
 
-def test_a_job_that_was_let_through_is_still_held(wide: Path, cli: Cli) -> None:
+WITH_A_LIMIT = """\
+import sys
+from dataclasses import replace
+from ortdeploy.cli.main import main
+from ortdeploy.cli.commands import apply
+
+def with_a_limit(*arguments, real=apply.plan_manifests, **settings):
+    planned = real(*arguments, **settings)
+    (plan,) = planned.plans
+    steps = [replace(one, memory_limit=int(sys.argv[1])) if hasattr(one, "job") else one for one in plan.steps]
+    return replace(planned, plans=(replace(plan, steps=tuple(steps)),))
+
+apply.plan_manifests = with_a_limit
+raise SystemExit(main(["apply", "m.yaml"]))
+"""
+
+
+def test_a_job_that_was_let_through_is_still_held(wide: Path) -> None:
     """The plan is made without a limit, and then run with one that is too small for it."""
-    plan = wide / "plan.json"
-    assert cli("plan", write(wide, size=512), "--out", plan).code == 0
-    plan.write_text(plan.read_text().replace('"memory_limit": null', f'"memory_limit": {170 * MIB}'))
-    ended = run_process(["apply", "plan.json"], cwd=wide)
+    write(wide, size=512)
+    command = [sys.executable, "-c", WITH_A_LIMIT, str(170 * MIB)]
+    ended = subprocess.run(command, cwd=wide, capture_output=True, encoding="utf-8", check=False)
     report = json.loads((wide / "out/_run.json").read_text())
-    assert "Traceback" not in ended.out + ended.err
+    assert "Traceback" not in ended.stdout + ended.stderr
     assert report["peak_memory_bytes"] < 180 * MIB
-    if ended.code:
+    if ended.returncode:
         assert "memory" in report["reason"]
     else:
         assert report["sessions"][0]["batch_size"] < 512
@@ -188,10 +204,8 @@ def test_a_job_near_its_limit_has_no_arena(wide: Path, limit: str, model: str, *
 def test_threads_are_divided_over_the_sessions(wide: Path, cli: Cli) -> None:
     quiet = "session: {config: {session.intra_op.allow_spinning: false}}"
     model = f", sessions: [{{name: a, providers: [CPU], count: 2}}], {quiet}"
-    plan = wide / "plan.json"
-    assert cli("plan", write(wide, top="limits: {threads: 2}", model=model), "--out", plan).code == 0
-    (made,) = load_plans(plan.read_text())
-    assert [step.options["intra_op_num_threads"] for step in made.steps if isinstance(step, OpenSession)] == [1]
+    planned = cli("plan", write(wide, top="limits: {threads: 2}", model=model), "--format", "json")
+    assert [step["options"]["intra_op_num_threads"] for step in planned.json["steps"] if "options" in step] == [1]
 
 
 @pytest.mark.parametrize("memory", ["lean", "fast", "{arena: shared, shrink_after_run: true}", "{prepacking: false}"])

@@ -1,0 +1,470 @@
+"""The plan file: what `plan --out` saves, and what `apply` holds against the plan that it makes itself.
+
+A plan file is data from a stranger. Nothing of it is carried out: it says which manifest to plan with which options,
+what that plan rested on, and what it was. `apply` plans again and compares, and does what it has planned itself.
+
+Paths: a manifest, its overlays and roots are relative to the plan file's folder or to --root; everything inside a plan
+is relative to its manifest.
+
+Left out of the file, because a run changes it or another machine forecasts it differently: how far a job is, its run,
+memory forecasts, predicted placement, thread layouts to measure, and where a plugin's library lies.
+"""
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from ortdeploy.deployment.resolved import Deployment
+from ortdeploy.diagnostics import Certainty, Diagnostic, OrtdeployError, Severity, Span
+from ortdeploy.facts.data import FileState
+from ortdeploy.files.digests import file_digest
+from ortdeploy.files.object_store import is_url
+from ortdeploy.manifest.document import Document, stage_diagnostic
+from ortdeploy.manifest.pages import SUMMARIES
+from ortdeploy.manifest.schema_check import check_document
+from ortdeploy.plan.pipeline import PlannedPreset, PlannedWireStep
+from ortdeploy.plan.plan_file import STEP_NAMES
+from ortdeploy.plan.steps import (
+    FORMAT_VERSION,
+    Fact,
+    FinishedJob,
+    LoadAdapter,
+    OpenSession,
+    Plan,
+    PlannedCheck,
+    PlannedDevice,
+    PlannedProvider,
+    PlannedSession,
+    RunJob,
+)
+from ortdeploy.planning.make.facts import plan_facts
+from ortdeploy.planning.make.plan import plan_inputs
+from ortdeploy.sources.files import full_path, outside
+
+MAX_BYTES = 256 * 1024 * 1024
+MAX_HASHED = 1024 * 1024 * 1024
+"""Bytes of input files, in the order in which they are read, whose content a plan file holds; of the others it holds
+size and time, and a plan for terabytes is saved at once."""
+
+KIND = "bound"
+"""Files and rows are fixed. Other kinds of plans will say so here."""
+
+INPUTS = "inputs"
+_SEVERAL = frozenset({INPUTS, "providers", "labels"})  # kinds of facts whose name is a plural
+
+LEFT_OUT: Mapping[type, frozenset[str]] = {
+    RunJob: frozenset({"files", "first_row", "rows", "committed_rows", "replaces", "aside", "retry", "memory"}),
+    OpenSession: frozenset({"layouts"}),
+    PlannedSession: frozenset({"predicted"}),
+    PlannedDevice: frozenset({"library"}),
+    PlannedCheck: frozenset({"record", "leak_runs", "made_up"}),
+    FinishedJob: frozenset({"rows"}),
+}
+"""What of a plan is no part of the file, by class."""
+
+_PATHS: Mapping[type, frozenset[str]] = {
+    OpenSession: frozenset({"path"}),
+    LoadAdapter: frozenset({"path"}),
+    PlannedPreset: frozenset({"folder", "latents"}),
+    PlannedCheck: frozenset({"root"}),
+}
+_OPTIONS: Mapping[type, frozenset[str]] = {
+    OpenSession: frozenset({"options", "run_options"}),
+    PlannedProvider: frozenset({"options"}),
+    PlannedWireStep: frozenset({"options"}),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedFile:
+    """An input file by its path from the manifest; `sha256` is None where only size and time are held."""
+
+    path: str
+    size: int
+    mtime_ns: int
+    sha256: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedPlan:
+    """One plan of a plan file. `at` is its place in the file, which messages begin with.
+
+    `manifest`, `overlays` and `roots` are full paths. `starts_over` are runs by job that make room for new ones.
+    `made` are the deployment, gates, steps and finished jobs as the file has them: to compare, never to do.
+    """
+
+    file: str
+    at: str
+    manifest: str
+    profile: str | None
+    sets: tuple[str, ...]
+    overlays: tuple[str, ...]
+    roots: tuple[str, ...]
+    jobs: tuple[str, ...] | None
+    starts_over: Mapping[str, str]
+    facts: tuple[Fact, ...]
+    inputs: Mapping[str, tuple[SavedFile, ...]]
+    made: Mapping[str, Any]
+
+    @property
+    def span(self) -> Span:
+        """Where messages about the file point."""
+        return Span(path=self.file, line=1, column=1)
+
+    @property
+    def due(self) -> frozenset[str]:
+        """The jobs that were to run when the plan was made."""
+        return frozenset(step["job"] for step in self.made["steps"] if step["step"] == STEP_NAMES[RunJob])
+
+
+def is_plan_file(raw: bytes) -> bool:
+    """Return whether a file's first bytes look like a plan and not like a manifest."""
+    return raw.lstrip().startswith(b"{") and b'"format_version"' in raw[:200]
+
+
+def misplaced(plan_manifests: Sequence[str], overlays: Sequence[str], root: Path, roots: Sequence[str]) -> str | None:
+    """Return the first file that a plan file below `root` could not name."""
+    named = (os.path.abspath(path) for path in (*plan_manifests, *overlays))  # noqa: PTH100  without following links
+    return next((path for path in named if not _allowed(path, root, roots)), None)
+
+
+def dump_plans(plans: Sequence[Plan], root: Path, ortdeploy_version: str) -> str:
+    """Return the text of a plan file whose paths are relative to `root`. Raises OrtdeployError."""
+    document = {
+        "format_version": FORMAT_VERSION,
+        "kind": KIND,
+        "made_by": f"ortdeploy {ortdeploy_version}",
+        "plans": [_dump_plan(plan, root) for plan in plans],
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _dump_plan(plan: Plan, root: Path) -> dict[str, Any]:
+    replaced = {step.job: step.replaces for step in plan.steps if isinstance(step, RunJob) and step.replaces}
+    return {
+        "manifest": _relative(os.path.join(plan.folder, Path(plan.manifest).name), root),  # noqa: PTH118  as text
+        "options": {
+            "profile": plan.profile,
+            "sets": list(plan.sets),
+            "overlays": [_relative(path, root) for path in plan.overlays],
+            "roots": [_relative(path, root) for path in plan.roots],
+            "jobs": None if plan.jobs is None else list(plan.jobs),
+            "starts_over": replaced,
+        },
+        "facts": [_saved(fact, plan.folder) for fact in plan.facts if fact.kind != INPUTS],
+        INPUTS: {one.job: _with_digests(one.files, plan.folder) for one in plan.inputs},
+        **made(plan),
+    }
+
+
+def made(plan: Plan) -> dict[str, Any]:
+    """Return what a plan file says of what would run, as JSON reads it."""
+    parts = {
+        "deployment": plan.deployment,
+        "gates": [_saved(gate, plan.folder) for gate in plan.gates],
+        "steps": [_saved(step, plan.folder) for step in plan.steps],
+        "finished": [_saved(done, plan.folder) for done in plan.finished],
+    }
+    kept: dict[str, Any] = json.loads(json.dumps(parts))
+    return kept
+
+
+def _relative(path: str, base: Path | str) -> str:
+    return os.path.relpath(path, base).replace(os.sep, "/")
+
+
+def _saved(value: Any, folder: str) -> Any:
+    """Return a value of a plan as its file has it, with paths from the manifest's folder."""
+    if is_dataclass(value) and not isinstance(value, type):
+        kind = type(value)
+        kept = [field.name for field in fields(value) if field.name not in LEFT_OUT.get(kind, ())]
+        step = {"step": STEP_NAMES[kind]} if kind in STEP_NAMES else {}
+        return step | {name: _saved_field(kind, name, getattr(value, name), folder) for name in kept}
+    if isinstance(value, Mapping):
+        return {str(key): _saved(item, folder) for key, item in value.items()}
+    if isinstance(value, tuple | list | frozenset):
+        return [_saved(item, folder) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no such number
+    return value
+
+
+def _saved_field(kind: type, name: str, value: Any, folder: str) -> Any:
+    if name in _PATHS.get(kind, ()) and value is not None:
+        return _relative(value, folder)
+    if name in _OPTIONS.get(kind, ()):
+        return {key: _saved_option(option, folder) for key, option in value.items()}
+    return _saved(value, folder)
+
+
+def _saved_option(value: Any, folder: str) -> Any:
+    """Return the value of a session, run, provider or operation option: every one of a plan file passes here."""
+    if isinstance(value, Mapping):
+        return {key: _saved_option(item, folder) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_saved_option(item, folder) for item in value]
+    return _without_folder(value, folder) if isinstance(value, str) else _saved(value, folder)
+
+
+def _without_folder(text: str, folder: str) -> str:
+    """Return an option's text with paths below the manifest's folder relative to it; one may stand inside JSON."""
+    if folder == os.path.dirname(folder):  # noqa: PTH120  the file system's root stands in every path
+        return text
+    return re.sub(rf"(?<![\w./\\~-]){re.escape(folder)}(?![\w.~-])", ".", text)
+
+
+def _with_digests(states: Sequence[FileState], folder: str) -> list[list[Any]]:
+    """Return files with size, time and digest, as far as there is room for reading them."""
+    room, found = MAX_HASHED, []
+    for state in states:
+        room -= state.size
+        digest = None if room < 0 or is_url(state.path) else _digest_of(state, folder)
+        found.append([state.path, state.size, state.mtime_ns, digest])
+    return found
+
+
+def _digest_of(state: FileState, folder: str) -> str:
+    """Return the digest of an input file that is still what was planned. Raises OrtdeployError."""
+    path = Path(full_path(folder, state.path))
+    try:
+        digest, stat = file_digest(path), path.stat()
+    except OSError as error:
+        raise OrtdeployError(f"input file {state.path} cannot be read: {error.strerror}") from error
+    if (stat.st_size, stat.st_mtime_ns) != (state.size, state.mtime_ns):
+        raise OrtdeployError(f"input file {state.path} changed while the plan was made; plan again")
+    return digest
+
+
+def load_plans(
+    raw: bytes, path: str, root: Path, roots: Sequence[str]
+) -> tuple[tuple[SavedPlan, ...], tuple[Diagnostic, ...]]:
+    """Read a plan file whose paths are relative to `root`; only one thing that is wrong with it is said.
+
+    It may name nothing outside of `root`, and of the `roots` that the command line allows.
+    """
+    try:
+        data = _parse(raw)
+    except OrtdeployError as error:
+        return (), (_unreadable(path, f"{path} cannot be applied: {error}."),)
+    span = Span(path=path, line=1, column=1)
+    document = Document(path=path, data=data, spans={(): span}, keys={}, words={})
+    wrong = check_document(document, "plan")
+    if wrong:
+        return (), wrong[:1]
+    plans: list[SavedPlan] = []
+    for index, one in enumerate(data["plans"]):
+        try:
+            plans.append(_load_plan(one, f"plans[{index}]", path, root, roots))
+        except OrtdeployError as error:
+            return (), (_unreadable(path, f"plans[{index}]{error}"),)
+    return tuple(plans), ()
+
+
+def _unreadable(path: str, detail: str) -> Diagnostic:
+    return stage_diagnostic("unreadable-plan", detail, Span(path=path, line=1, column=1))
+
+
+def _parse(raw: bytes) -> Any:
+    """Return the JSON of a plan file of this format version. Raises OrtdeployError."""
+    if len(raw) > MAX_BYTES:
+        raise OrtdeployError(f"it has more than {MAX_BYTES:,} bytes")
+    try:
+        data = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        reason = str(error) if isinstance(error, json.JSONDecodeError) else type(error).__name__
+        raise OrtdeployError(f"it is not a plan file, or was changed by hand ({reason})") from error
+    version = data.get("format_version") if isinstance(data, dict) else None
+    if version != FORMAT_VERSION or isinstance(version, bool):
+        said = json.dumps(version)
+        shown = said if len(said) < 40 else f"{said[:39]}…"  # noqa: PLR2004  one line of a terminal
+        raise OrtdeployError(
+            f"it has format version {shown}; this ortdeploy reads {FORMAT_VERSION}. Make the plan again"
+        )
+    return data
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise OrtdeployError(f'it has the key "{twice}" twice')
+    return found
+
+
+def _refuse_constant(name: str) -> Any:
+    raise OrtdeployError(f"{name} is not a number of JSON")
+
+
+def _load_plan(data: Mapping[str, Any], at: str, file: str, root: Path, roots: Sequence[str]) -> SavedPlan:
+    options = data["options"]
+    try:
+        json.dumps(options, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise OrtdeployError(".options: half of a surrogate pair is no text.") from error
+    wanted = tuple(_full(path, root) for path in options["roots"])
+    unallowed = next((path for path in wanted if path not in roots), None)
+    if unallowed is not None:
+        raise OrtdeployError(
+            f".options.roots: the plan was made with --allow-root {_shown(unallowed)}. A plan file cannot allow a "
+            "folder by itself: give the same --allow-root to apply."
+        )
+    return SavedPlan(
+        file=file,
+        at=at,
+        manifest=_named(data["manifest"], ".manifest", root, roots),
+        profile=options["profile"],
+        sets=tuple(options["sets"]),
+        overlays=tuple(_named(path, ".options.overlays", root, roots) for path in options["overlays"]),
+        roots=wanted,
+        jobs=None if options["jobs"] is None else tuple(options["jobs"]),
+        starts_over=options["starts_over"],
+        facts=tuple(Fact(**fact) for fact in data["facts"]),
+        inputs={
+            job: tuple(SavedFile(path=p, size=s, mtime_ns=t, sha256=d) for p, s, t, d in files)
+            for job, files in data[INPUTS].items()
+        },
+        made={key: data[key] for key in ("deployment", "gates", "steps", "finished")},
+    )
+
+
+def _full(path: str, root: Path) -> str:
+    return os.path.normpath(os.path.join(root, path))  # noqa: PTH118  joined as text, nothing is looked at
+
+
+def _named(path: str, at: str, root: Path, roots: Sequence[str]) -> str:
+    """Return a file that a plan names in full. Raises OrtdeployError where it leads out of what the plan may name."""
+    full = _full(path, root)
+    if os.path.isabs(path) or not _allowed(full, root, roots):  # noqa: PTH117  as text
+        raise OrtdeployError(
+            f"{at}: {_shown(path)} leads out of {root}. A plan file names files below its own folder, or below the "
+            "folder that --root names; others need --allow-root."
+        )
+    return full
+
+
+def _allowed(path: str, root: Path, roots: Sequence[str]) -> bool:
+    """Return whether a full path lies below one of the roots, by its text and when links are followed."""
+    inside = (str(root), *roots)
+    try:
+        by_text = any(path.startswith(one.rstrip(os.sep) + os.sep) for one in inside)
+        return by_text and not outside(path, inside)
+    except ValueError:  # no file can have a name with NUL in it
+        return False
+
+
+def moved_facts(saved: SavedPlan, now: Deployment) -> tuple[Diagnostic, ...]:
+    """Return a diagnostic for each fact that a saved plan rests on and that is not so now."""
+    facts = plan_facts(now, saved.jobs)
+    then = {(fact.kind, fact.name): fact.value for fact in saved.facts}
+    present = {(fact.kind, fact.name): fact.value for fact in facts if fact.kind != INPUTS}
+    keys = dict.fromkeys([*then, *present])
+    moved = [key for key in keys if then.get(key) != present.get(key)]
+    named = {fact.name.partition(": ")[0]: fact.name for fact in facts if fact.kind == INPUTS}
+    inputs = [
+        (INPUTS, f"{named.get(f'job {one.job}', one.job)}: {change}")
+        for one in plan_inputs(now, saved.jobs)
+        if (change := _change(saved.inputs.get(one.job, ()), one.files, now.spec.folder))
+    ]
+    return tuple(moved_fact(saved, kind, name) for kind, name in (*moved, *inputs))
+
+
+def moved_fact(saved: SavedPlan, kind: str, name: str) -> Diagnostic:
+    """Return the diagnostic for one fact that has moved."""
+    verb = "are" if kind in _SEVERAL else "is"
+    return Diagnostic(
+        rule="moved-fact",
+        severity=Severity.ERROR,
+        summary=SUMMARIES["moved-fact"],
+        detail=f"The {kind} {verb} not what the plan was made from: {name}. Make the plan again.",
+        span=Span(path=saved.manifest, line=1, column=1),
+        certainty=Certainty.MACHINE,
+    )
+
+
+def _change(then: Sequence[SavedFile], now: Sequence[FileState], folder: str) -> str | None:
+    """Say which file changed, came or went; None where all are what they were. Times may differ, contents may not."""
+    present = {state.path: state for state in now}
+    known = {file.path for file in then}
+    gone = [file.path for file in then if file.path not in present]
+    new = [state.path for state in now if state.path not in known]
+    changed = [file.path for file in then if file.path in present and _is_changed(file, present[file.path], folder)]
+    told = [
+        f"{path} {what}" for paths, what in ((gone, "is gone"), (new, "is new"), (changed, "changed")) for path in paths
+    ]
+    if not told:
+        moved = [file.path for file in then] != [state.path for state in now]
+        return "their order changed" if moved else None
+    more = f", and {len(told) - 1} more of {len(known | set(present))}" if len(told) > 1 else ""
+    return f"{told[0]}{more}"
+
+
+def _is_changed(then: SavedFile, now: FileState, folder: str) -> bool:
+    if then.size != now.size:
+        return True
+    if then.mtime_ns == now.mtime_ns:
+        return False
+    if then.sha256 is None or is_url(now.path):
+        return True
+    return _digest_of(now, folder) != then.sha256
+
+
+def compare(saved: SavedPlan, plan: Plan) -> Diagnostic | None:
+    """Return where a saved plan first differs from the one that was made here, or None."""
+    ours = made(plan)
+    listed = [done["job"] for done in ours["finished"]]
+    found = next(
+        (
+            f"finished[{index}]: the plan file says that job {_shown(done['job'])} is finished, and here it is not"
+            for index, done in enumerate(saved.made["finished"])
+            if done["job"] not in listed
+        ),
+        None,
+    ) or difference(saved.made, ours)
+    if found is None:
+        return None
+    detail = f"{saved.at}.{found}. Nothing was run. Make the plan again with ortdeploy plan --out, and read it."
+    return stage_diagnostic("edited-plan", detail, saved.span)
+
+
+def difference(saved: Any, ours: Any, at: str = "") -> str | None:
+    """Return the first place where two JSON values differ, in words; None where they do not."""
+    if isinstance(saved, dict) and isinstance(ours, dict):
+        inner = (
+            difference(saved.get(key, _NOTHING), ours.get(key, _NOTHING), f"{at}.{key}" if at else key)
+            for key in dict.fromkeys([*ours, *saved])
+        )
+        return next((found for found in inner if found), None)
+    if isinstance(saved, list) and isinstance(ours, list):
+        return next(_differences_of_lists(saved, ours, at), None)
+    if type(saved) is type(ours) and saved == ours:
+        return None
+    return f"{at}: the plan file says {_shown(saved)}, the manifest gives {_shown(ours)}"
+
+
+class _Nothing:
+    """What stands for a value that one of two mappings lacks."""
+
+
+_NOTHING = _Nothing()
+
+
+def _differences_of_lists(saved: list[Any], ours: list[Any], at: str) -> Iterator[str]:
+    for index, (one, other) in enumerate(zip(saved, ours, strict=False)):
+        found = difference(one, other, f"{at}[{index}]")
+        if found:
+            yield found
+    if len(saved) != len(ours):
+        yield f"{at}: the plan file has {len(saved)}, the manifest gives {len(ours)}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, _Nothing):
+        return "nothing"
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else f"{text[:79]}…"  # noqa: PLR2004  one line of a terminal
