@@ -3,6 +3,11 @@
 import re
 
 
+def allows_none(limit: int | str) -> bool:
+    """Return whether a limit is zero, whatever the total is."""
+    return float(str(limit).rstrip("%")) == 0
+
+
 def allowed_count(limit: int | str, total: int) -> int:
     """Return how many of `total` a limit allows: a number, or a share written as "5%", rounded down."""
     return limit if isinstance(limit, int) else int(total * float(limit.rstrip("%")) / 100)

@@ -13,6 +13,7 @@ from ortdeploy.facts.data import InputFacts, OutputFacts
 from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import DeviceFacts
 from ortdeploy.facts.models import AdapterFacts, DiffusionFacts, ModelFacts, ValueFacts
+from ortdeploy.facts.preflight import FirstRows
 from ortdeploy.manifest.pipelines import PipelineSpec
 from ortdeploy.manifest.spec import (
     AdapterSpec,
@@ -27,7 +28,7 @@ from ortdeploy.manifest.spec import (
 from ortdeploy.providers.catalogue import full_name
 from ortdeploy.providers.secrets import masked_options
 from ortdeploy.tensors.types import TensorType
-from ortdeploy.units import allowed_count
+from ortdeploy.units import allowed_count, allows_none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,12 +215,21 @@ class ResolvedJob:
         mapping = sorted(choice.mapping.items())
         return _digest([choice.always, choice.column, mapping, choice.otherwise, sorted(digests.items())])
 
-    def allows(self, refused: int) -> bool | None:
-        """Tell whether the error budget has room for refused rows; None: a share of a number that is not known."""
-        limit = self.spec.max_failed
-        if isinstance(limit, str) and self.input.rows is None:
-            return None
-        return refused <= allowed_count(limit, self.input.rows or 0)
+    def is_doomed(self, found: FirstRows) -> bool:
+        """Return whether the first rows alone are more failures than the error budget can ever allow.
+
+        A share of a number of rows that is not known leaves that open, unless none of the rows can be fed.
+        """
+        rows = found.rows if found.complete else self.input.rows
+        if self.spec.last == "drop" and self.batch_size:
+            known = self.input.first_row + (found.rows if rows is None else rows)
+            found = found.before(known // self.batch_size * self.batch_size)
+        if found.stopped or (self.spec.max_consecutive is not None and found.consecutive > self.spec.max_consecutive):
+            return True
+        limit, refused = self.spec.max_failed, len(found.refused)
+        if isinstance(limit, int) or rows is not None:
+            return refused > allowed_count(limit, self.input.first_row + (rows or 0))
+        return refused > allowed_count(limit, refused) if found.useless else refused > 0 and allows_none(limit)
 
     @property
     def needed(self) -> frozenset[str]:

@@ -1,7 +1,7 @@
 """What preflight finds out about a job without running it: first rows, batch sizes, a memory forecast."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +73,11 @@ class FirstRows:
     not_finite: tuple[int, ...] = ()
     complete: bool = False
     stopped: bool = False
+
+    def before(self, end: int) -> "FirstRows":
+        """Return what is known of the rows before one: those behind it are never run."""
+        kept = tuple(one for one in self.refused if one.row < end)
+        return replace(self, refused=kept, stopped=self.stopped and kept[-1:] == self.refused[-1:])
 
     @property
     def consecutive(self) -> int:

@@ -1,10 +1,12 @@
-"""What it catches: some first rows of a job's data that cannot be fed to the model.
+"""What it catches: some first rows of a job's data that cannot be fed to the model, where errors: may allow for them.
 
-Why: they will end in _failed.jsonl, or fail the job where errors: does not allow for as many.
+Why: they will end in _failed.jsonl, and count towards max_failed and max_consecutive. More of them than errors: can
+ever allow are the error unusable-rows.
 
-Example: two empty cells in the first rows of a CSV.
+Example: two empty cells in the first rows of a CSV, and errors: {max_failed: 1%}.
 
-How to fix: correct them, add a filler, as in input: {missing: {age: 0}}, or allow for them: errors: {max_failed: 1%}.
+How to fix: nothing, where such rows are expected; otherwise correct them, or add a filler, as in
+input: {missing: {age: 0}}.
 """
 
 from collections.abc import Iterator
@@ -22,10 +24,6 @@ RULE = Rule(id="failing-rows", summary="First rows would fail", severity=Severit
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
         found = deployment.facts.first_rows.get(job.spec.name)
-        if found is None or not found.refused:
-            continue
-        allowed = job.allows(len(found.refused))
-        if not found.useless or allowed:
-            budget = "" if allowed is not False else f" The job will fail: max_failed is {job.spec.max_failed}."
+        if found is not None and found.refused and not job.is_doomed(found):
             at = (*job.spec.input.at, "path")
-            yield Finding(at=at, detail=f"{found.text}{budget}", job=job.spec.name, model=job.spec.model)
+            yield Finding(at=at, detail=found.text, job=job.spec.name, model=job.spec.model)

@@ -1,12 +1,14 @@
-"""What it catches: data of which no first row can be fed to the model, and errors: does not allow for that.
+"""What it catches: first rows of a job's data that cannot be fed to the model, and are more failures than errors: can
+ever allow; or data that cannot be read to its end.
 
-Why: the run would read the same rows with the same loader and fail. Text that is no number, another element count than
-the model's, a value out of range or past the end of an embedding table in all first rows is no accident of a row, but
-a mistake about the data; it is found before a session exists, with field and place.
+Why: the run would read the same rows with the same loader and fail, so it is refused before a session exists, with
+row, field and place. A number is compared as it is, max_consecutive with the longest run of such rows, a share with the
+number of rows; where that is not known, a share is exceeded when none of the first rows can be fed.
 
-Example: pixels from 0 to 255 for an input with range: [0, 1].
+Example: pixels from 0 to 255 for an input with range: [0, 1]. One empty cell in a CSV, and no errors:.
 
-How to fix: add the step or filler that is missing, or name the column that was meant.
+How to fix: add the step or filler that is missing, name the column that was meant, or allow for such rows with
+errors: {max_failed: 1%}.
 """
 
 from collections.abc import Iterator
@@ -15,7 +17,8 @@ from typing import TYPE_CHECKING
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment.resolved import Deployment
+    from ortdeploy.deployment.resolved import Deployment, ResolvedJob
+    from ortdeploy.facts.preflight import FirstRows
 
 RULE = Rule(id="unusable-rows", summary="First rows cannot be fed to the model")
 
@@ -23,5 +26,16 @@ RULE = Rule(id="unusable-rows", summary="First rows cannot be fed to the model")
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
         found = deployment.facts.first_rows.get(job.spec.name)
-        if found is not None and found.useless and not job.allows(len(found.refused)):
-            yield Finding(at=(*job.spec.input.at, "path"), detail=found.text, job=job.spec.name, model=job.spec.model)
+        if found is not None and found.refused and job.is_doomed(found):
+            detail = f"{found.text} {_reason(job, found)}"
+            yield Finding(at=(*job.spec.input.at, "path"), detail=detail, job=job.spec.name, model=job.spec.model)
+
+
+def _reason(job: "ResolvedJob", found: "FirstRows") -> str:
+    """Say what makes the failure certain, and what would allow for it."""
+    most = job.spec.max_consecutive
+    if found.stopped:
+        return "The job would fail there, whatever errors: allows."
+    if most is not None and found.consecutive > most:
+        return f"The job would fail: {found.consecutive} of them follow each other, and max_consecutive is {most}."
+    return f"The job would fail: max_failed is {job.spec.max_failed}. Mend the rows, or allow for them under errors:."

@@ -113,7 +113,13 @@ def first_rows(data: Mapping[str, Any]) -> FirstRows:
         RefusedRow(row=row, source="data.csv", stage="contract", message="it does not fit")
         for row in data.get("refused", [])
     ]
-    return FirstRows(rows=data["rows"], refused=tuple(refused), not_finite=tuple(data.get("not_finite", [])))
+    return FirstRows(
+        rows=data["rows"],
+        refused=tuple(refused),
+        not_finite=tuple(data.get("not_finite", [])),
+        complete=data.get("complete", False),
+        stopped=data.get("stopped", False),
+    )
 
 
 def output_facts(data: Mapping[str, Any]) -> OutputFacts:

@@ -29,6 +29,7 @@ def look_at_rows(deployment: Deployment) -> Deployment:
 def _look(job: ResolvedJob, folder: str) -> FirstRows:
     step = planned_job(job)
     looker = _Looker(step)
+    stopped = False
     module = SOURCES[step.format]
     size = min(step.batch_size or 1, module.FIRST_ROWS)
     try:
@@ -36,13 +37,19 @@ def _look(job: ResolvedJob, folder: str) -> FirstRows:
             fetched(job.input.files, job.spec.input.paths) as files,
             module.open_source(files, folder, wanted_columns(step)) as source,
         ):
-            for block in islice(source.blocks(step.first_row, repeat(size)), -(-module.FIRST_ROWS // size)):
-                looker.take(block)
+            most = -(-module.FIRST_ROWS // size)
+            taken = [looker.take(block) for block in islice(source.blocks(step.first_row, repeat(size)), most)]
+            complete = len(taken) < most or looker.rows == job.input.rows
     except OrtdeployError as error:
         looker.stop(str(error))
+        complete, stopped = False, True
     refused = {one.row: one for one in reversed(looker.refused)}  # once, however much is wrong with a row
     return FirstRows(
-        rows=looker.rows, refused=tuple(refused[row] for row in sorted(refused)), not_finite=tuple(looker.not_finite)
+        rows=looker.rows,
+        refused=tuple(refused[row] for row in sorted(refused)),
+        not_finite=tuple(looker.not_finite),
+        complete=complete,
+        stopped=stopped,
     )
 
 

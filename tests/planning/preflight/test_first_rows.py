@@ -50,9 +50,10 @@ def test_text_that_is_no_number_is_named_with_its_line(cli: Cli, tmp_path: Path)
     (tmp_path / "x.csv").write_text("a,b\n1,2\n1,n/a\n3,4\n")
     found = only(planned(cli, tmp_path, "x.csv, columns: {x: [a, b]}"))
     assert found == (
-        "failing-rows",
+        "unusable-rows",
         "1 of the first 3 rows cannot be fed to the model. Row 1 (x.csv:3), read: 'n/a' is not float32: "
-        "could not convert string to float: 'n/a'. The job will fail: max_failed is 0.",
+        "could not convert string to float: 'n/a'. The job would fail: max_failed is 0. Mend the rows, or allow for them "
+        "under errors:.",
     )
     (tmp_path / "x.csv").write_text("a,b\n,2\n1,\n")
     rule, detail = only(planned(cli, tmp_path, "x.csv, columns: {x: [a, b]}"))
@@ -110,7 +111,7 @@ def test_images_are_decoded_and_those_of_different_sizes_are_rows_of_their_own(c
     assert planned(cli, tmp_path, "'*.png'", steps) == []
     (tmp_path / "1.png").write_bytes(b"no image")
     rule, detail = only(planned(cli, tmp_path, "'*.png'", steps))
-    assert rule == "failing-rows"
+    assert rule == "unusable-rows"
     assert detail.startswith("1 of the first 4 rows cannot be fed to the model. Row 1 (1.png), read: not an image")
 
 
