@@ -41,6 +41,15 @@ def find_sets(folder: Path) -> tuple[Path, ...]:
     return (folder,) if is_file(folder / "input_0.pb") or is_file(folder / _INPUTS) else ()
 
 
+def why_nothing_compares(folder: Path, shown: str) -> str | None:
+    """Say why a checks folder cannot pass whatever a model gives: no data set, or one without outputs."""
+    sets = find_sets(folder)
+    if not sets:
+        return f"There is no test_data_set_N, input_0.pb or inputs.npz in {shown}."
+    bare = next((one for one in sets if not is_file(one / _OUTPUTS) and not any(one.glob("output_*.pb"))), None)
+    return f"{bare.relative_to(folder.parent).as_posix()} has no outputs to compare with." if bare else None
+
+
 def read_set(folder: Path, inputs: Sequence[GoldenValue], outputs: Sequence[GoldenValue]) -> GoldenSet:
     """Read one data set. Raises OrtdeployError when a file of it cannot be read."""
     if is_file(folder / _INPUTS):

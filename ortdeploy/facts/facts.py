@@ -26,8 +26,9 @@ class Facts:
     """Everything that planning one manifest needs to know; the keys are the manifest's names.
 
     `resources` are files that operations read, `diffusion` the folders of presets by pipeline.
-    `path_problems` are those of files that options name, by kind and path as written. `openings` are what came of
-    opening models of which no rule speaks. `first_rows`, `batch_trials` and
+    `path_problems` are those of files that options name, by kind and path as written; `gate_problems` say of folders of
+    golden checks that gate jobs why they cannot pass. `openings` are what came of opening models of which no rule
+    speaks. `first_rows`, `batch_trials` and
     `memory` are of jobs that nothing else speaks against.
     """
 
@@ -42,6 +43,7 @@ class Facts:
     diffusion: Mapping[str, DiffusionFacts] = field(default_factory=dict)
     path_problems: Mapping[tuple[str, str], Problem] = field(default_factory=dict)
     openings: Mapping[str, Opening] = field(default_factory=dict)
+    gate_problems: Mapping[str, Problem] = field(default_factory=dict)
     first_rows: Mapping[str, FirstRows] = field(default_factory=dict)
     batch_trials: Mapping[str, BatchTrial] = field(default_factory=dict)
     memory: Mapping[str, MemoryForecast] = field(default_factory=dict)

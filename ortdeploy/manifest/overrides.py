@@ -6,6 +6,7 @@ from typing import Any
 
 from ortdeploy.diagnostics import Diagnostic, Span, did_you_mean
 from ortdeploy.manifest.document import Document, Path, parse_document, stage_diagnostic
+from ortdeploy.manifest.schema_check import check_document
 
 
 def apply_profile(document: Document, profile: str) -> tuple[Document, tuple[Diagnostic, ...]]:
@@ -51,24 +52,42 @@ def _without(document: Document, at: Path) -> Document:
 
 
 def apply_sets(document: Document, sets: Sequence[str]) -> tuple[Document, tuple[Diagnostic, ...]]:
-    """Apply each KEY=VALUE; the value is read as YAML, so 16 is a number and [a, b] a list."""
+    """Apply each KEY=VALUE; the value is read as YAML, so 16 is a number and [a, b] a list.
+
+    What YAML reads as a number, a boolean or nothing is text where the manifest takes text alone: a digest of digits.
+    """
     problems: list[Diagnostic] = []
     for text in sets:
         key, _, value = text.partition("=")
         source = f"--set {key}"
-        overlay, found = parse_document(value.encode(), source)
+        span = Span(path=source, line=1, column=1)
+        overlay, found = parse_document(value.encode(errors="surrogatepass"), source)
         if overlay is None and not value.strip():
             overlay, found = parse_document(b"''", source)
-        problems += found
-        if overlay is None:
-            continue
         at, problem = _find(document, key)
         if problem:
-            span = Span(path=source, line=1, column=1)
-            problems.append(stage_diagnostic("override-conflict", problem, span))
-        else:
-            document = _replace(document, overlay, at)
+            problems += (*found, stage_diagnostic("override-conflict", problem, span))
+            continue
+        if overlay is not None and _is_no_text(overlay, found):
+            as_text = replace(overlay, data=value, words={})
+            read = replace(overlay, data=0) if found else overlay  # what YAML readers disagree about is a number
+            if _is_mistyped(document, read, at) and not _is_mistyped(document, as_text, at):
+                overlay, found = as_text, ()
+        problems += found
+        document = document if overlay is None else _replace(document, overlay, at)
     return document, tuple(problems)
+
+
+def _is_no_text(value: Document, problems: Sequence[Diagnostic]) -> bool:
+    """Return whether YAML reads a single value as something else than text, or readers disagree about it."""
+    disputed = bool(problems) and all(one.rule == "ambiguous-scalar" for one in problems)
+    return disputed if isinstance(value.data, str) else not isinstance(value.data, list | dict)
+
+
+def _is_mistyped(document: Document, value: Document, at: Path) -> bool:
+    """Return whether a value at a place is of a type that the manifest does not take there."""
+    there = value.spans[()]
+    return any(one.rule == "wrong-type" and one.span == there for one in check_document(_replace(document, value, at)))
 
 
 def _find(document: Document, key: str) -> tuple[Path, str | None]:

@@ -48,6 +48,12 @@ PAGES: dict[str, tuple[str, str]] = {
         "Key that is not text",
         "YAML reads on, yes, null, 1 and 2024.5 as something else than text, also as keys. Quote the key.",
     ),
+    "nothing-to-check": (
+        "Nothing to check",
+        "ortdeploy check ran no model, for none that was asked for has checks. A step in CI that checks nothing must "
+        "not be green. Name folders of golden inputs and outputs under checks:, or say with checks: [] that there are "
+        "none.",
+    ),
     "not-utf8": ("File is not UTF-8", "Manifests are UTF-8 text. Save the file with that encoding."),
     "override-conflict": (
         "Value given on the command line does not fit",

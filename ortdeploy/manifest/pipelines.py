@@ -197,7 +197,7 @@ def component_models(name: str, data: Mapping[str, Any]) -> Iterator[tuple[str, 
     A component that names providers replaces the pipeline's whole; one that names none takes them.
     """
     at: Path = ("pipelines", name)
-    shared = {"providers": data["providers"]} if "providers" in data else {}
+    shared = {key: data[key] for key in ("providers", "checks") if key in data}
     for part in _parts(data):
         own = data.get("components", {}).get(part)
         settings = {key: value for key, value in (own or {}).items() if key != "adapter"}

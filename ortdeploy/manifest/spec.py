@@ -85,7 +85,8 @@ class ModelSpec:
 
     `both` says that the manifest wrote `providers` and `sessions`. `cpu_fallback` is forbid, warn, allow, a number of
     nodes or a share of them. `probe` is the relative and absolute tolerance of the probe run; None leaves it out.
-    `auto_threads`: how many sessions of how many threads it gets is measured.
+    `auto_threads`: how many sessions of how many threads it gets is measured. `unchecked`: the manifest says that there
+    are no checks.
     """
 
     name: str
@@ -107,6 +108,7 @@ class ModelSpec:
     gate: bool
     at: Path
     auto_threads: bool = False
+    unchecked: bool = False
 
     @property
     def sessions_at_once(self) -> int:
@@ -426,6 +428,7 @@ def _model(name: str, data: Mapping[str, Any], at: Path, providers_at: Path) -> 
         checks=_checks(data, at),
         at=at,
         auto_threads=data.get("threads") == "auto",
+        unchecked=data.get("checks") == [],
     )
 
 

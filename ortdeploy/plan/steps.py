@@ -278,11 +278,12 @@ Step = OpenSession | LoadAdapter | RunJob
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedJob:
-    """A job whose result is there already, made from the same things."""
+    """A job whose result is there already, made from the same things; `new_run`: though a new run was asked for."""
 
     job: str
     output: str
     rows: int
+    new_run: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

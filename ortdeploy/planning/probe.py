@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from ortdeploy.adapters.file import read_adapter
+from ortdeploy.checks.golden import why_nothing_compares
 from ortdeploy.facts.data import FileFacts, InputFacts, KnownFile, OutputFacts
 from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import HostFacts, RuntimeFacts
@@ -85,6 +86,7 @@ def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] =
         },
         labels={path: _probe_labels(_full(spec, path), path, roots) for path in label_paths},
         path_problems=_probe_option_paths(spec, roots),
+        gate_problems=_probe_gates(spec),
         resources={one.path: _probe_resource(spec, one, roots, digests) for one in operation_paths(spec)},
         diffusion={
             pipeline.name: read_diffusion(Path(spec.folder), pipeline.preset, models, adapters)
@@ -136,6 +138,15 @@ def _probe_option_paths(spec: Spec, roots: tuple[str, ...]) -> dict[tuple[str, s
         if problem is not None:
             problems[option.kind, option.path] = problem
     return problems
+
+
+def _probe_gates(spec: Spec) -> dict[str, Problem]:
+    """Look for golden data in the folders that must pass before a job runs."""
+    gated = {model.name for model in spec.models if model.gate}
+    named = [one for model in spec.models if model.gate for one in model.checks]
+    named += [one for adapter in spec.adapters if adapter.model in gated for one in adapter.checks]
+    found = ((one.path, why_nothing_compares(_full(spec, one.path), one.path)) for one in named)
+    return {path: Problem(kind="golden", detail=reason) for path, reason in found if reason}
 
 
 def _option_path_problem(path: Path, option: OptionPath) -> Problem | None:

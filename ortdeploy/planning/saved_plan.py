@@ -63,7 +63,7 @@ LEFT_OUT: Mapping[type, frozenset[str]] = {
     PlannedSession: frozenset({"predicted"}),
     PlannedDevice: frozenset({"library"}),
     PlannedCheck: frozenset({"record", "leak_runs", "made_up"}),
-    FinishedJob: frozenset({"rows"}),
+    FinishedJob: frozenset({"rows", "new_run"}),
 }
 """What of a plan is no part of the file, by class."""
 

@@ -150,6 +150,7 @@ def plan_checks(
     host = _probe_host(validated.specs)
     checks: tuple[PlannedCheck, ...] = ()
     for spec in validated.specs:
+        diagnostics += () if leak_runs else _nothing_to_check(spec, only_model)
         of_adapters = {adapter.model for adapter in spec.adapters if adapter.checks}
         models = tuple(
             model
@@ -168,6 +169,21 @@ def plan_checks(
             continue
         checks += make_leak_checks(deployment, names, leak_runs) if leak_runs else make_checks(deployment, names)
     return checks, sort_diagnostics(diagnostics)
+
+
+def _nothing_to_check(spec: Spec, only_model: str | None) -> tuple[Diagnostic, ...]:
+    """Object where no model that is asked for has a check, unless the manifest says of each that there are none."""
+    models = [model for model in spec.models if only_model in {None, model.name}]
+    checked = {model.name for model in models if model.checks} | {one.model for one in spec.adapters if one.checks}
+    if checked.intersection(model.name for model in models) or all(model.unchecked for model in models):
+        return ()
+    first = next(model for model in models if not model.unchecked)
+    which = f'Model "{first.name}" has no' if len(models) == 1 else "None of the models has"
+    detail = (
+        f"{which} golden inputs and outputs, so nothing would be checked. Name their folders with checks: [FOLDER]; "
+        "ortdeploy check --record writes the outputs. Or say with checks: [] that there are none."
+    )
+    return (replace(stage_diagnostic("nothing-to-check", detail, spec.locate(first.at, key=True)), model=first.name),)
 
 
 def check_job_name(job: str, known: Sequence[str]) -> None:
@@ -243,7 +259,7 @@ def _plan_one(
         stale = {name for name in _startable(deployment) if jobs is None or name in jobs}
         deployment = _resolve(spec, host, state_dir, stale) if stale else deployment
     deployment, diagnostics = _judge(deployment, state_dir, elsewhere=elsewhere)
-    return (None if has_errors(diagnostics) else make_plan(deployment, jobs, retry=retry)), diagnostics
+    return (None if has_errors(diagnostics) else make_plan(deployment, jobs, retry=retry, new_run=new_run)), diagnostics
 
 
 def _plan_saved(

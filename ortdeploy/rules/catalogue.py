@@ -93,6 +93,7 @@ DEPLOYMENT_RULES: tuple[str, ...] = (
     "unsupported-tensor",
     "unusable-affinity",
     "unusable-filler",
+    "unusable-gate",
     "unusable-image-column",
     "unusable-option-path",
     "unusable-preset",

@@ -205,6 +205,8 @@ def _render_input(planned: "PlannedInput") -> str:
 
 def _render_finished(job: "FinishedJob") -> Iterator[str]:
     yield f"= job {job.job} is finished: {job.rows:,} rows in {job.output}"
+    if job.new_run:
+        yield "    nothing that it was made from has changed, so --new-run does not start it over"
 
 
 def render_results(results: "Sequence[JobResult]", *, color: bool) -> str:

@@ -1,12 +1,14 @@
 """`ortdeploy check`: golden inputs and outputs in both layouts, on every session, each ending in a result."""
 
+import re
+import shutil
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from conftest import Cli, run_process
+from conftest import REPOSITORY, Cli, run_process
 from onnx import TensorProto, helper, numpy_helper
 from support.models import lora_model, make_adapter, save_model, scale_model
 from support.plugins import needs_qnn
@@ -141,6 +143,56 @@ def test_a_gate_lets_jobs_run_only_when_its_checks_pass(cli: Cli, folder: Path) 
     assert cli("apply", folder / "p.json").code == 0
     assert (folder / "out/part-00000000.jsonl").is_file()
     assert "nothing to do" in cli("apply", folder / "m.yaml").out
+
+
+@pytest.mark.parametrize("arguments", [(), ("--model", "double"), ("--record",)])
+def test_a_check_that_checks_nothing_fails(cli: Cli, folder: Path, arguments: tuple[str, ...]) -> None:
+    text = "version: 1\nmodels:\n  double: {path: double.onnx}\n"
+    (folder / "m.yaml").write_text(text)
+    refused = cli("check", folder / "m.yaml", *arguments)
+    assert refused.code == 1
+    assert "m.yaml:3:3: error[nothing-to-check]" in refused.err
+    assert 'Model "double" has golden inputs' not in refused.err
+    (folder / "m.yaml").write_text(text.replace("onnx}", "onnx, checks: []}"))
+    said = cli("check", folder / "m.yaml", *arguments)
+    assert (said.code, said.err) == (0, "")
+    assert "0 of 0 checks passed." in said.out
+
+
+def test_a_model_without_checks_beside_others_is_asked_for_by_name(cli: Cli, folder: Path) -> None:
+    write_pb(folder / "checks", 0, input_0=X, output_0=X * 2)
+    (folder / "m.yaml").write_text(MANIFEST + "  other: {path: double.onnx}\n")
+    assert cli("check", folder / "m.yaml").code == 0
+    refused = cli("check", folder / "m.yaml", "--model", "other")
+    assert refused.code == 1
+    assert 'Model "other" has no golden inputs' in refused.err
+
+
+def test_a_preset_can_say_that_it_has_no_checks(cli: Cli, tmp_path: Path) -> None:
+    shutil.copytree(REPOSITORY / "deployments/models/painter", tmp_path / "models/painter")
+    text = (REPOSITORY / "deployments/painter.yaml").read_text()
+    (tmp_path / "m.yaml").write_text(text)
+    assert "error[nothing-to-check]" in cli("check", tmp_path / "m.yaml").err
+    (tmp_path / "m.yaml").write_text(re.sub(r"(\n +)(preset: )", r"\1checks: []\1\2", text))
+    assert cli("check", tmp_path / "m.yaml").code == 0
+
+
+@pytest.mark.parametrize("missing", ["data sets", "outputs"])
+def test_golden_folders_with_nothing_to_compare_fail_and_keep_a_gate_shut(cli: Cli, folder: Path, missing: str) -> None:
+    (folder / "checks").mkdir()
+    if missing == "outputs":
+        write_pb(folder / "checks", 0, input_0=X)
+    (one,) = results(cli, folder)
+    assert one.status == "error"
+    np.save(folder / "data.npy", X)
+    job = "jobs:\n  run: {model: double, input: {path: data.npy}, output: {path: out}}\n"
+    (folder / "m.yaml").write_text(MANIFEST + job)
+    assert cli("plan", folder / "m.yaml").code == 0
+    (folder / "m.yaml").write_text(MANIFEST.replace("[checks]", "[checks], gate: true") + job)
+    refused = cli("plan", folder / "m.yaml")
+    assert refused.code == 1
+    assert "error[unusable-gate]" in refused.out
+    assert "checks" in refused.out
 
 
 def test_outputs_are_recorded_from_the_cpu_provider_and_then_pass(cli: Cli, folder: Path) -> None:

@@ -272,6 +272,52 @@ def test_wrong_usage_is_64(cli: Cli, tmp_path: Path) -> None:
     assert 'Did you mean "validate"?' in cli("valdate", tmp_path).err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["apply", "m.yaml", "--new"], "ortdeploy apply has no flag --new. Did you mean"),
+        (["plan", "m.yaml", "--detaild-exitcode"], 'Did you mean "--detailed-exitcode"?'),
+        (["status", "m.yaml", "--job", "run"], "usage: ortdeploy status"),
+        (["adapter", "show", "x", "--jsn"], "usage: ortdeploy adapter show"),
+        (["schema", "plan", "device"], '"device" is one argument too many'),
+        (["plan", "m.yaml", "--profile", "a", "--profile", "b"], "--profile is given twice"),
+        (["tune", "m.yaml", "--job", "a", "--job=b"], "--job is given twice"),
+    ],
+)
+def test_flags_are_whole_known_and_given_once(cli: Cli, arguments: list[str], said: str) -> None:
+    refused = cli(*arguments)
+    assert refused.code == 64
+    assert said in refused.err
+    assert f"usage: ortdeploy {arguments[0]}" in refused.err
+
+
+def test_an_unknown_command_lists_all_of_them(cli: Cli) -> None:
+    refused = cli("zzz")
+    assert all(command in refused.err for command in COMMANDS)
+
+
+def test_several_jobs_by_name_and_glob(cli: Cli, deployment: Path) -> None:
+    jobs = "".join(
+        f"  {name}:\n    model: double\n    input: {{path: data.npy}}\n    output: {{path: outbox/{name}}}\n"
+        for name in ("day-1", "day-2", "night")
+    )
+    (deployment / "m.yaml").write_text(MANIFEST + jobs)
+
+    def planned(*arguments: str) -> list[str]:
+        steps = cli("plan", deployment / "m.yaml", "--format", "json", *arguments).json["steps"]
+        return [step["job"] for step in steps if step["step"] == "run-job"]
+
+    assert planned("--job", "run", "--job", "night") == ["run", "night"]
+    assert planned("--job", "day-*") == ["day-1", "day-2"]
+    wrong = cli("plan", deployment / "m.yaml", "--job", "run", "--job", "week-*")
+    assert wrong.code == 64
+    assert 'there is no job "week-*"' in wrong.err
+    plan = deployment / "plan.json"
+    assert cli("plan", deployment / "m.yaml", "--job", "day-*", "--job", "night", "--out", plan).code == 0
+    assert cli("apply", plan, "--job", "day-?").code == 0
+    assert sorted(path.name for path in (deployment / "outbox").iterdir()) == ["day-1", "day-2"]
+
+
 def test_help_names_every_command_and_every_exit_code(cli: Cli) -> None:
     result = cli("--help")
     assert result.code == 0
@@ -605,9 +651,13 @@ def test_a_new_run_starts_over_what_changed_and_keeps_the_old(cli: Cli, deployme
     assert "job run: done" in result.out
     assert "job other: nothing to do" in result.out
     (kept,) = (deployment / "outbox").glob("run.*")
+    assert f"what outbox/run holds is kept beside it as {kept.name}" in result.out
     assert {path.name: path.read_bytes() for path in kept.iterdir()} == before
     assert [row["row"] for row in read_rows(deployment / "outbox/run")] == list(range(20))
-    assert "nothing to do" in cli("apply", deployment / "m.yaml", "--new-run").out
+    unchanged = cli("apply", deployment / "m.yaml", "--new-run")
+    assert "nothing to do" in unchanged.out
+    assert "has changed, so --new-run does not start it over" in unchanged.out
+    assert "--new-run" not in cli("apply", deployment / "m.yaml").out
     assert len(list((deployment / "outbox").glob("run*"))) == 2
 
 

@@ -97,3 +97,24 @@ def test_a_list_index_that_is_not_there_is_a_diagnostic(tmp_path: Path) -> None:
     found = only(load(tmp_path, text, sets=("jobs.read.prepare.image.5.scale=1",)))
     assert found.rule == "override-conflict"
     assert "a list of 1 items" in found.detail
+
+
+@pytest.mark.parametrize("value", ["0" * 64, "1" * 64, "010", "1e400", "yes", "null", "2024-01-01"])
+def test_a_set_value_is_text_where_the_manifest_takes_text_alone(tmp_path: Path, value: str) -> None:
+    loaded = load(tmp_path, MANIFEST, sets=(f"name={value}",))
+    assert spec(loaded).name == value
+
+
+def test_a_digest_of_digits_can_be_set(tmp_path: Path) -> None:
+    loaded = load(tmp_path, MANIFEST, sets=(f"models.digits.sha256={'0' * 64}",))
+    assert spec(loaded).models[0].sha256 == "0" * 64
+
+
+def test_a_set_value_stays_a_number_where_numbers_fit(tmp_path: Path) -> None:
+    assert spec(load(tmp_path, MANIFEST, sets=("jobs.read.batch.size=4",))).jobs[0].batch_size == 4
+    found = load(tmp_path, MANIFEST, sets=("jobs.read.batch.size=010",)).diagnostics
+    assert found[0].rule == "ambiguous-scalar"
+
+
+def test_a_set_value_that_is_no_unicode_is_a_diagnostic(tmp_path: Path) -> None:
+    assert only(load(tmp_path, MANIFEST, sets=("name=\udc80",))).rule == "not-utf8"

@@ -66,6 +66,8 @@ def make_rich(folder: Path) -> Path:
     np.save(folder / "in/a.npy", np.ones((4, 4), np.float32))
     np.save(folder / "in/b.npy", np.ones((5, 4), np.float32))
     (folder / "names.txt").write_text("a\nb\nc\nd\n")
+    np.savez(folder / "checks/test_data_set_0/inputs.npz", x=np.ones((1, 4), np.float32))
+    np.savez(folder / "checks/test_data_set_0/outputs.npz", y=np.ones((1, 4), np.float32))
     (folder / "m.yaml").write_text(RICH, encoding="utf-8")
     return folder
 
@@ -215,8 +217,6 @@ def test_the_schema_is_that_of_the_dataclasses() -> None:
 
 
 def test_a_plan_file_names_no_absolute_place_and_applies_in_another_checkout(cli: Cli, rich: Path) -> None:
-    first = np.ones((1, 4), np.float32)
-    np.savez(rich / "checks/test_data_set_0/inputs.npz", x=first)
     assert cli("check", rich / "m.yaml", "--record").code == 0
     plan = save(cli, rich)
     assert str(rich) not in plan.read_text()
@@ -312,7 +312,6 @@ def test_a_fact_that_was_taken_out_of_the_file_is_missed(cli: Cli, deployment: P
 
 
 def test_inputs_of_jobs_that_are_no_part_of_the_plan_do_not_matter(cli: Cli, rich: Path) -> None:
-    np.savez(rich / "checks/test_data_set_0/inputs.npz", x=np.ones((1, 4), np.float32))
     assert cli("check", rich / "m.yaml", "--record").code == 0
     plan = save(cli, rich, "--job", "other")
     np.save(rich / "in/b.npy", np.zeros((5, 4), np.float32))

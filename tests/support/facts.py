@@ -238,6 +238,10 @@ def make_facts(spec: Spec, data: Mapping[str, Any] | None = None) -> Facts:
             for kind, path in data.get("path_problems", [])
         },
         openings={name: Opening(**found) for name, found in data.get("openings", {}).items()},
+        gate_problems={
+            path: Problem(kind="golden", detail=f"There is no test_data_set_N, input_0.pb or inputs.npz in {path}.")
+            for path in data.get("gate_problems", [])
+        },
         first_rows={name: first_rows(found) for name, found in data.get("first_rows", {}).items()},
         batch_trials={
             name: BatchTrial(rows=found["rows"], problem="it does not fit", fitting=tuple(found.get("fitting", [])))

@@ -21,6 +21,7 @@ def make_plan(
     only_jobs: Collection[str] | None = None,
     *,
     retry: bool = False,
+    new_run: bool = False,
     due: Collection[str] = (),
 ) -> Plan:
     """Write down the steps for a deployment to which no rule objects; to `retry` is to run failed rows alone.
@@ -42,7 +43,7 @@ def make_plan(
         facts=plan_facts(deployment, only_jobs),
         gates=make_checks(deployment, {one.spec.name for job in to_run for one in job.models if one.spec.gate}),
         steps=tuple(_steps(to_run, deployment, retry=retry)),
-        finished=tuple(_finished(job) for job in jobs if job.spec.name not in named),
+        finished=tuple(_finished(job, new_run=new_run) for job in jobs if job.spec.name not in named),
         jobs=None if only_jobs is None else tuple(job.spec.name for job in jobs),
         inputs=plan_inputs(deployment, only_jobs),
     )
@@ -54,8 +55,8 @@ def plan_inputs(deployment: Deployment, only_jobs: Collection[str] | None) -> tu
     return tuple(PlannedFiles(job=job.spec.name, files=job.input.present) for job in jobs)
 
 
-def _finished(job: ResolvedJob) -> FinishedJob:
-    return FinishedJob(job=job.spec.name, output=job.spec.output.shown, rows=job.output.rows)
+def _finished(job: ResolvedJob, *, new_run: bool) -> FinishedJob:
+    return FinishedJob(job=job.spec.name, output=job.spec.output.shown, rows=job.output.rows, new_run=new_run)
 
 
 def _steps(jobs: Sequence[ResolvedJob], deployment: Deployment, *, retry: bool) -> Iterator[Step]:

@@ -1,0 +1,29 @@
+"""What it catches: a model with gate: true whose checks: folder holds no golden data set, or one without outputs.
+
+Why: apply runs the golden checks first and runs no job when one does not pass. With nothing to compare, none can.
+
+Example: checks: [checks/digits], a folder with inputs.npz alone.
+
+How to fix: name the folder that holds test_data_set_N, input_0.pb or inputs.npz; `ortdeploy check --record` writes the
+CPU provider's outputs beside the inputs.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.deployment.resolved import Deployment
+
+RULE = Rule(id="unusable-gate", summary="Gate cannot pass")
+
+
+def check(deployment: "Deployment") -> Iterator[Finding]:
+    gated = {model.spec.name for job in deployment.jobs for model in job.models if model.spec.gate}
+    for model in (model.spec for model in deployment.models if model.spec.name in gated):
+        adapters = (adapter for adapter in deployment.spec.adapters if adapter.model == model.name)
+        for golden in (*model.checks, *(one for adapter in adapters for one in adapter.checks)):
+            problem = deployment.facts.gate_problems.get(golden.path)
+            if problem is not None:
+                yield Finding(at=golden.at, detail=problem.detail, model=model.name)
