@@ -1,6 +1,6 @@
 """Device files: a machine's facts as YAML to commit, so that a plan can be made for it somewhere else."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 from ortdeploy.diagnostics import Diagnostic, Span, has_errors
 from ortdeploy.facts.host import DeviceFacts, HostFacts, Kernel, MachineFacts, RuntimeFacts
 from ortdeploy.facts.kernel_text import dump_kernels, parse_kernels
-from ortdeploy.manifest.document import MAX_BYTES, parse_document, stage_diagnostic
+from ortdeploy.manifest.document import MAX_BYTES, Document, parse_document, stage_diagnostic
 from ortdeploy.manifest.schema_check import check_document
 from ortdeploy.manifest.write import flow, scalar
 
@@ -69,10 +69,23 @@ def load_device(path: str) -> tuple[HostFacts | None, tuple[Diagnostic, ...]]:
     if document is None:
         return None, diagnostics
     diagnostics += check_document(document, "device")
+    if not has_errors(diagnostics):
+        diagnostics += tuple(_same_numbers(document))
     if has_errors(diagnostics):
         return None, diagnostics
     host = HostFacts(runtime=_runtime_facts(document.data), machine=_machine_facts(document.data))
     return host, diagnostics
+
+
+def _same_numbers(document: Document) -> Iterator[Diagnostic]:
+    """Yield devices that have the number of another one of their provider."""
+    known: dict[tuple[str, int], int] = {}
+    for position, device in enumerate(document.data.get("devices", ())):
+        key = device["provider"], device.get("index", position)
+        first = known.setdefault(key, position)
+        if first != position:
+            detail = f"devices[{position}] has the number of devices[{first}], {key[1]} of {key[0]}. Give it its own."
+            yield stage_diagnostic("value-not-allowed", detail, document.locate(("devices", position)))
 
 
 def _runtime_facts(data: Mapping[str, Any]) -> RuntimeFacts:

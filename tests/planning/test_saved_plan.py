@@ -1,11 +1,9 @@
 """Plan files: what is saved, what is refused, and that nothing of a file is carried out."""
 
-import copy
 import json
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from conftest import MANIFEST, Cli, read_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import plan_schema
+from support.hostile import mutate
 from support.models import lora_model, make_adapter, scale_model
 
 from ortdeploy.diagnostics import Diagnostic
@@ -381,41 +380,6 @@ def test_forecasts_and_progress_are_no_part_of_a_plan_file(cli: Cli, deployment:
 )
 def test_the_first_difference_is_named_by_its_way(saved: Any, ours: Any, said: str | None) -> None:
     assert difference(saved, ours) == said
-
-
-HOSTILE: list[Any] = [
-    None, True, False, 0, -1, 1, 2**31, -(2**63), 2**63, 10**40, 0.5, -0.0, 1e308, "", "x", "../../etc/passwd", "/etc/passwd", "a\0b",
-    "\ud800", "\x1b[2J", "x" * 5000, "*", "..", "s3://bucket/key", "file:///etc/passwd", [], {}, [[]], {"": None}, [None], {"step": "run-job"},
-    "first", "all", "next", "pad", "drop", "keep", "csv", "npz", "CUDAExecutionProvider", "jobs.run.output.path=../x", "a=&a [*a]", "run", "other",
-]  # fmt: skip
-
-
-def places(node: Any, way: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every place of a JSON value, inner ones too."""
-    children = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-    for key, child in children:
-        yield (*way, key)
-        yield from places(child, (*way, key))
-
-
-def mutate(document: Any, pick: Callable[[int], int]) -> Any:
-    """One change: another value, a key or item less, or one more."""
-    document = copy.deepcopy(document)
-    ways = list(places(document))
-    way = ways[pick(len(ways))]
-    node = document
-    for key in way[:-1]:
-        node = node[key]
-    kind = pick(4)
-    if kind == 0:
-        del node[way[-1]]
-    elif kind == 1 and isinstance(node, dict):
-        node[("zz", "path", "", "retry")[pick(4)]] = HOSTILE[pick(len(HOSTILE))]
-    elif kind == 1:
-        node.append(copy.deepcopy(node[pick(len(node))]))
-    else:
-        node[way[-1]] = HOSTILE[pick(len(HOSTILE))]
-    return document
 
 
 class Saved:

@@ -38,8 +38,11 @@ def _look(job: ResolvedJob, folder: str) -> FirstRows:
             module.open_source(files, folder, wanted_columns(step)) as source,
         ):
             most = -(-module.FIRST_ROWS // size)
-            taken = [looker.take(block) for block in islice(source.blocks(step.first_row, repeat(size)), most)]
-            complete = len(taken) < most or looker.rows == job.input.rows
+            taken = 0
+            for block in islice(source.blocks(step.first_row, repeat(size)), most):
+                looker.take(block)
+                taken += 1
+            complete = taken < most or looker.rows == job.input.rows
     except OrtdeployError as error:
         looker.stop(str(error))
         complete, stopped = False, True
