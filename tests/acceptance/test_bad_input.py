@@ -282,7 +282,8 @@ def test_an_image_that_is_none_fails_alone_within_the_budget(cli: Cli, deploymen
     (deployment / "m.yaml").write_text(text)
     refused = cli("apply", deployment / "m.yaml")
     assert refused.code == 1
-    assert "inbox/2.png: not an image that can be decoded" in refused.out
+    assert "(inbox/2.png), read: not an image that can be decoded" in " ".join(refused.out.split())
+    assert not (deployment / "outbox").exists()
     (deployment / "m.yaml").write_text(text + "    errors: {max_failed: 20%}\n")
     result = cli("apply", deployment / "m.yaml")
     assert result.code == 0, result.out
