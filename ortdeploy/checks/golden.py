@@ -1,10 +1,5 @@
-"""Golden inputs and outputs on disk, and how a result is compared with them.
+"""Reads and writes golden inputs and outputs, and compares results with them. `files/golden_sets` has the layouts."""
 
-Layouts: that of the onnx project's test data (test_data_set_N/input_K.pb and output_K.pb; tensors, sequences, maps and
-optional values in the order of the graph's inputs and outputs), or inputs.npz and outputs.npz by name.
-"""
-
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +10,13 @@ from google.protobuf.message import DecodeError
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import open_whole
+from ortdeploy.files.golden_sets import INPUTS, OUTPUTS
 from ortdeploy.files.names import is_file
 from ortdeploy.files.numpy_files import read_npz
 from ortdeploy.files.onnx_data import KINDS
 from ortdeploy.plan.steps import GoldenValue
 
-_SET = re.compile(r"test_data_set_([0-9]+)\Z")
 _ADDED = 2  # numpy's mark of a type that another package adds
-_INPUTS, _OUTPUTS = "inputs.npz", "outputs.npz"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,28 +27,11 @@ class GoldenSet:
     outputs: Mapping[str, Any]
 
 
-def find_sets(folder: Path) -> tuple[Path, ...]:
-    """Return the data sets of a checks folder, in the order of their numbers; the folder itself when it is one."""
-    numbered = [(int(match[1]), path) for path in folder.glob("*") if (match := _SET.match(path.name))]
-    if numbered:
-        return tuple(path for _, path in sorted(numbered))
-    return (folder,) if is_file(folder / "input_0.pb") or is_file(folder / _INPUTS) else ()
-
-
-def why_nothing_compares(folder: Path, shown: str) -> str | None:
-    """Say why a checks folder cannot pass whatever a model gives: no data set, or one without outputs."""
-    sets = find_sets(folder)
-    if not sets:
-        return f"There is no test_data_set_N, input_0.pb or inputs.npz in {shown}."
-    bare = next((one for one in sets if not is_file(one / _OUTPUTS) and not any(one.glob("output_*.pb"))), None)
-    return f"{bare.relative_to(folder.parent).as_posix()} has no outputs to compare with." if bare else None
-
-
 def read_set(folder: Path, inputs: Sequence[GoldenValue], outputs: Sequence[GoldenValue]) -> GoldenSet:
     """Read one data set. Raises OrtdeployError when a file of it cannot be read."""
-    if is_file(folder / _INPUTS):
-        answers = read_npz(folder / _OUTPUTS, _OUTPUTS) if is_file(folder / _OUTPUTS) else {}
-        return GoldenSet(inputs=read_npz(folder / _INPUTS, _INPUTS), outputs=answers)
+    if is_file(folder / INPUTS):
+        answers = read_npz(folder / OUTPUTS, OUTPUTS) if is_file(folder / OUTPUTS) else {}
+        return GoldenSet(inputs=read_npz(folder / INPUTS, INPUTS), outputs=answers)
     files = sorted(folder.glob("input_*.pb"), key=_number)
     required = [value for value in inputs if not value.optional]
     names = required if len(files) <= len(required) else inputs
@@ -70,8 +47,8 @@ def read_set(folder: Path, inputs: Sequence[GoldenValue], outputs: Sequence[Gold
 def write_outputs(folder: Path, outputs: Mapping[str, Any], values: Sequence[GoldenValue]) -> None:
     """Write what a model answers beside its inputs, in their layout. Raises OrtdeployError."""
     try:
-        if is_file(folder / _INPUTS):
-            with open_whole(folder / _OUTPUTS) as file:
+        if is_file(folder / INPUTS):
+            with open_whole(folder / OUTPUTS) as file:
                 np.savez(file, **outputs)
             return
         for index, value in enumerate(values):

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ortdeploy.checks.golden import GoldenSet, difference, find_sets, read_set, write_outputs
+from ortdeploy.checks.golden import GoldenSet, difference, read_set, write_outputs
 from ortdeploy.checks.synthetic_inputs import made_up_feeds
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
+from ortdeploy.files.golden_sets import find_sets
 from ortdeploy.plan.steps import PlannedCheck
 from ortdeploy.process.leaks import look_for_leak
 from ortdeploy.runtime.protocol import Session

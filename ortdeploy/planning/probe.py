@@ -10,7 +10,6 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from ortdeploy.adapters.file import read_adapter
-from ortdeploy.checks.golden import why_nothing_compares
 from ortdeploy.facts.data import FileFacts, InputFacts, KnownFile, OutputFacts
 from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import HostFacts, RuntimeFacts
@@ -18,6 +17,7 @@ from ortdeploy.facts.models import AdapterFacts, ModelFacts
 from ortdeploy.facts.problems import Package, Problem, unreadable
 from ortdeploy.files.digests import DigestCache, file_digest
 from ortdeploy.files.gate import outside
+from ortdeploy.files.golden_sets import why_nothing_compares
 from ortdeploy.files.names import is_file, is_folder, is_there, name_aside
 from ortdeploy.graph.model import read_model
 from ortdeploy.ledger.check import find_contradiction

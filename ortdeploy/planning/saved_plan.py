@@ -23,7 +23,8 @@ from ortdeploy.deployment.resolved import Deployment
 from ortdeploy.diagnostics import Certainty, Diagnostic, OrtdeployError, Severity, Span
 from ortdeploy.facts.data import FileState
 from ortdeploy.files.digests import file_digest
-from ortdeploy.files.object_store import is_url
+from ortdeploy.files.gate import outside
+from ortdeploy.files.urls import is_url
 from ortdeploy.manifest.document import Document, stage_diagnostic
 from ortdeploy.manifest.pages import SUMMARIES
 from ortdeploy.manifest.schema_check import check_document
@@ -44,7 +45,7 @@ from ortdeploy.plan.steps import (
 )
 from ortdeploy.planning.make.facts import plan_facts
 from ortdeploy.planning.make.plan import plan_inputs
-from ortdeploy.sources.files import full_path, outside
+from ortdeploy.sources.files import full_path
 
 MAX_BYTES = 256 * 1024 * 1024
 MAX_HASHED = 1024 * 1024 * 1024
