@@ -17,6 +17,7 @@ from ortdeploy.plan.steps import OpenSession, Plan, RunJob
 from ortdeploy.process.memory import available_memory, resident_memory
 from ortdeploy.runtime.protocol import Array, Session
 from ortdeploy.sessions.opening import OpenedModel
+from ortdeploy.sessions.rows_first import rows_first
 
 log = structlog.get_logger()
 
@@ -35,7 +36,7 @@ def choose_batch(plan: Plan, step: RunJob, opened: OpenedModel, begun_with: int 
     key = _key(plan, step, opened)
     size = begun_with or choices.find(key)
     if size not in SIZES:
-        rates = dict(_measure(plan, step, opened.sessions[0].session))
+        rates = dict(_measure(plan, step, rows_first(opened.sessions[0].session, step)))
         size = _best(rates) if rates else step.batch_size
         log.info("batch.chosen", rows=size, rows_per_second={str(rows): round(rate) for rows, rate in rates.items()})
         if rates:

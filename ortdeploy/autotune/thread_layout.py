@@ -21,6 +21,7 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.feeds.sample import Feeds, first_runs
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedLayout, RunJob
 from ortdeploy.sessions.opening import OpenedModel, OpenedSession
+from ortdeploy.sessions.rows_first import rows_first
 
 log = structlog.get_logger()
 
@@ -109,7 +110,7 @@ def _call(
     start: threading.Barrier, job: RunJob, runs: Sequence[Feeds], seconds: float, caller: OpenedSession, number: int
 ) -> float:
     feeds = cycle([*runs[number % len(runs) :], *runs[: number % len(runs)]])
-    session, rows = caller.session, 0
+    session, rows = rows_first(caller.session, job), 0
     start.wait()
     begin = time.perf_counter()
     while not rows or time.perf_counter() - begin < seconds:

@@ -1,7 +1,7 @@
 """A pipeline joined with the graphs of its models: the type of every value, and every wire that does not fit."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ortdeploy.diagnostics import did_you_mean
@@ -9,6 +9,7 @@ from ortdeploy.facts.models import AdapterFacts, ModelFacts, ValueFacts
 from ortdeploy.manifest.document import Path
 from ortdeploy.manifest.pipelines import PipelineSpec, StepOfPipeline
 from ortdeploy.operations.catalogue import OPERATIONS
+from ortdeploy.tensors.row_axes import HOW_TO_DECLARE, RowAxes, rows_first, to_front
 from ortdeploy.tensors.types import (
     ROWS,
     WIDER,
@@ -32,7 +33,7 @@ class WireProblem:
 class WiredStep:
     """A step with the types that reach it; `ports` are the inputs of its model, `inner` the steps of an `each`.
 
-    `made` are the types of its results by their names.
+    `made` are the types of its results by their names. All have their rows first; `axes` say where the model has them.
     """
 
     spec: StepOfPipeline
@@ -41,6 +42,7 @@ class WiredStep:
     options: Mapping[str, Any]
     ports: tuple[ValueFacts, ...] = ()
     inner: tuple["WiredStep", ...] = ()
+    axes: RowAxes = field(default_factory=RowAxes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,14 +62,16 @@ class Wiring:
 def wire(
     pipeline: PipelineSpec,
     models: Mapping[str, ModelFacts],
+    axes: Mapping[str, RowAxes],
     adapters: Mapping[str, AdapterFacts],
     arrives: Callable[[str], TensorType | None],
 ) -> Wiring:
-    """Type a pipeline. `arrives` tells in which type a column comes, for inputs that only operations read.
+    """Type a pipeline. `axes` say where its models have the rows.
 
-    Where there is no such column, which is a problem of the job, nothing is said about what is made of it.
+    `arrives` tells in which type a column comes, for inputs that only operations read. Where there is no such column,
+    which is a problem of the job, nothing is said about what is made of it.
     """
-    wirer = _Wirer(models, adapters, arrives, pipeline.state)
+    wirer = _Wirer(models, axes, adapters, arrives, pipeline.state)
     values: dict[str, TensorType] = {}
     steps = tuple(wirer.step(step, values) for step in pipeline.steps)
     wirer.check_state(pipeline, values)
@@ -82,6 +86,7 @@ def wire(
 @dataclass(slots=True)
 class _Wirer:
     models: Mapping[str, ModelFacts]
+    axes: Mapping[str, RowAxes]
     adapters: Mapping[str, AdapterFacts]
     arrives: Callable[[str], TensorType | None]
     state: Mapping[str, str]
@@ -128,7 +133,8 @@ class _Wirer:
         if model is None or model.problem is not None:
             made = {name: TensorType() for _, name in step.outputs}
             return WiredStep(spec=step, types={}, made=made, options={})
-        known = {value.name: value for value in model.inputs}
+        axes = RowAxes() if self._runs_whole(step) else self.axes.get(step.name, RowAxes())
+        known = {value.name: _rows_first(value, axes.of_input(value.name)) for value in model.inputs}
         solved: dict[str, Dimension] = {}
         types = {}
         for port, name in step.wires.items():
@@ -136,6 +142,9 @@ class _Wirer:
                 detail = f'Model "{step.name}" has no input "{port}". {did_you_mean(port, known)}'
                 self.complain((*step.at, "in", port), detail)
                 continue
+            if axes.of_input(port) is None:
+                detail = f'Input "{port}" of model "{step.name}" is not by row, and ${name} is one of each row.'
+                self.complain((*step.at, "in", port), detail)
             types[port] = self._value_for_model(name, known[port], step.name, values)
             problem = _misfit(types[port], known[port].tensor, solved)
             if problem:
@@ -143,9 +152,16 @@ class _Wirer:
                 detail = f'Input "{port}" of model "{step.name}" takes {taken} and gets {types[port]}. {problem}'
                 self.complain((*step.at, "in", port), detail)
         self._look_for_missing(step, known)
-        made = {name: self._made_by_model(step, port, model, solved) for port, name in step.outputs}
-        ports = tuple(value for value in model.inputs if value.name in step.wires)
-        return WiredStep(spec=step, types=types, made=made, options={}, ports=ports)
+        made = {
+            name: self._made_by_model(step, port, model, axes.of_output(port), solved) for port, name in step.outputs
+        }
+        ports = tuple(value for value in known.values() if value.name in step.wires)
+        return WiredStep(spec=step, types=types, made=made, options={}, ports=ports, axes=axes)
+
+    def _runs_whole(self, step: StepOfPipeline) -> bool:
+        """Return whether a step takes or gives a row's state: then its model is fed one row at a time, as it is."""
+        names = {*step.wires.values(), *(name for _, name in step.outputs)}
+        return not names.isdisjoint({*self.state, *self.state.values()})
 
     def _look_for_missing(self, step: StepOfPipeline, known: Mapping[str, ValueFacts]) -> None:
         given = [self.adapters[name] for name in step.adapters if name in self.adapters]
@@ -169,7 +185,7 @@ class _Wirer:
         return self.inputs.setdefault(name, wanted).tensor
 
     def _made_by_model(
-        self, step: StepOfPipeline, port: str, model: ModelFacts, solved: Mapping[str, Dimension]
+        self, step: StepOfPipeline, port: str, model: ModelFacts, axis: int | None, solved: Mapping[str, Dimension]
     ) -> TensorType:
         output = next((value for value in model.outputs if value.name == port), None)
         if output is None:
@@ -189,6 +205,11 @@ class _Wirer:
         if shape is not None and not shape:
             self.complain((*step.at, "out", port), f'Output "{port}" is a scalar of a whole run, and not of each row.')
             return TensorType()
+        if axis is None:
+            detail = f'Output "{port}" of model "{step.name}" ({output.tensor}) is not by row. {HOW_TO_DECLARE}'
+            self.complain((*step.at, "out", port), detail)
+            return TensorType()
+        shape = to_front(shape, axis)
         sizes = tuple(solved.get(size, None) if isinstance(size, str) else size for size in shape or ())
         return TensorType(WIDER.get(dtype, dtype) if dtype else None, (ROWS, *sizes[1:]) if shape else None)
 
@@ -248,6 +269,11 @@ class _Wirer:
             one = inside.get(name, TensorType())
             made[collected] = one.with_shape((ROWS, None, *one.shape[1:]) if one.shape else None)
         return WiredStep(spec=step, types={step.name: over}, made=made, options={}, inner=inner)
+
+
+def _rows_first(value: ValueFacts, axis: int | None) -> ValueFacts:
+    """Return an input whose type has its rows first."""
+    return replace(value, tensor=rows_first(value.tensor, axis)) if axis else value
 
 
 def _misfit(have: TensorType, want: TensorType, solved: dict[str, Dimension]) -> str | None:

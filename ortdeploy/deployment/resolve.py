@@ -10,6 +10,7 @@ from ortdeploy.deployment.placement_prediction import predict_placement
 from ortdeploy.deployment.resolved import (
     Binding,
     Deployment,
+    FedValue,
     ResolvedJob,
     ResolvedModel,
     ResolvedPipeline,
@@ -22,6 +23,7 @@ from ortdeploy.facts.data import TEXT_FORMATS, InputFacts
 from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import DeviceFacts, RuntimeFacts
 from ortdeploy.facts.models import ModelFacts, ValueFacts
+from ortdeploy.graph.row_axes import derive_axes
 from ortdeploy.manifest.pipelines import PipelineSpec
 from ortdeploy.manifest.spec import (
     JobSpec,
@@ -32,6 +34,7 @@ from ortdeploy.manifest.spec import (
     StepSpec,
 )
 from ortdeploy.providers.catalogue import full_name
+from ortdeploy.tensors.row_axes import RowAxes, rows_first, to_front
 from ortdeploy.tensors.types import ROWS, WIDER, InapplicableError, Shape, TensorType
 from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
 
@@ -64,7 +67,8 @@ def _resolve_pipeline(
     if pipeline.preset is not None:
         return ResolvedPipeline(spec=pipeline, parts=parts, wiring=None, diffusion=facts.diffusion[pipeline.name])
     known = {part.spec.name: part.facts for part in parts}
-    wiring = wire(pipeline, known, facts.adapters, partial(_arriving, job, facts.inputs[job.name]))
+    axes = {part.spec.name: derive_axes(part.spec, part.facts) for part in parts}
+    wiring = wire(pipeline, known, axes, facts.adapters, partial(_arriving, job, facts.inputs[job.name]))
     return ResolvedPipeline(spec=pipeline, parts=parts, wiring=wiring, diffusion=None)
 
 
@@ -165,10 +169,19 @@ def _resolve_job(
     adapters = tuple(found for name in names if (found := spec.adapter(name)))
     adapted = {one.name for adapter in adapters for one in facts.adapters[adapter.name].parameters}
     inputs = [value for value in model.facts.inputs if value.name not in adapted]  # those that columns feed
-    targets = {value.name: _target(value, model.spec) for value in inputs}
-    batch_size, fixed = _batch(job, [targets[value.name] for value in inputs if not value.optional])
-    bindings = _bind_all(job, model, source, inputs, targets)
-    outputs = {value.name: _output_type(value, batched=batch_size > 0) for value in model.facts.outputs}
+    axes = RowAxes() if pipeline else derive_axes(model.spec, model.facts)
+    axes = axes.of_one_row_runs if job.batch_size == 0 else axes
+    targets = {value.name: rows_first(_target(value, model.spec), axes.of_input(value.name)) for value in inputs}
+    fed = [value for value in inputs if value.name not in job.input.values]
+    by_row = [value for value in fed if not value.optional and axes.of_input(value.name) is not None]
+    batch_size, fixed = _batch(job, [targets[value.name] for value in by_row])
+    bindings = _bind_all(job, model, source, fed, targets, axes)
+    values = tuple(_fed_value(job, value, targets[value.name], axes) for value in inputs if value not in fed)
+    outputs = {
+        value.name: _output_type(value, axes.of_output(value.name), batched=batch_size > 0)
+        for value in model.facts.outputs
+        if axes.of_output(value.name) is not None or value.name not in axes.declared
+    }
     steps = tuple(_with_labels(step, facts) for step in job.postprocess)
     results, problems = _infer_postprocess(steps, outputs)
     return ResolvedJob(
@@ -179,7 +192,9 @@ def _resolve_job(
         adapter_facts={adapter.name: facts.adapters[adapter.name] for adapter in adapters},
         input=source,
         output=facts.outputs[job.name],
+        axes=axes,
         bindings=bindings,
+        values=values,
         batch_size=batch_size,
         fixed_batch=fixed,
         outputs=outputs,
@@ -215,6 +230,7 @@ def _bind_all(
     source: InputFacts,
     inputs: Sequence[ValueFacts],
     targets: Mapping[str, TensorType],
+    axes: RowAxes,
 ) -> tuple[Binding, ...]:
     """Bind every input that must be fed, and the optional ones that the manifest feeds."""
     unnamed = [v.name for v in inputs if not v.optional and v.name not in job.input.columns]
@@ -227,8 +243,15 @@ def _bind_all(
         if not columns and only_column and value.name == unnamed[0]:
             columns = (only_column,)
         if columns or not value.optional:
-            bindings.append(_bind(job, model, source, value, targets[value.name], columns))
+            bound = _bind(job, model, source, value, targets[value.name], columns)
+            bindings.append(replace(bound, axis=axes.of_input(value.name)))
     return tuple(bindings)
+
+
+def _fed_value(job: JobSpec, value: ValueFacts, target: TensorType, axes: RowAxes) -> FedValue:
+    """Return an input's value; where each row is one run, it belongs to the run."""
+    axis = None if job.batch_size == 0 else axes.of_input(value.name)
+    return FedValue(value=value, axis=axis, target=target, content=job.input.values[value.name])
 
 
 def _bind(
@@ -294,9 +317,9 @@ def _infer_prepare(steps: Sequence[StepSpec], tensor: TensorType) -> tuple[tuple
     return tuple(stages), None
 
 
-def _output_type(value: ValueFacts, *, batched: bool) -> TensorType:
+def _output_type(value: ValueFacts, axis: int | None, *, batched: bool) -> TensorType:
     """Return a model output's type with the rows in front."""
-    dtype, shape = _numpy_type(value.tensor.dtype), value.tensor.shape
+    dtype, shape = _numpy_type(value.tensor.dtype), to_front(value.tensor.shape, axis)
     if shape is None:
         return TensorType(dtype)
     return TensorType(dtype, (ROWS, *(shape[1:] if batched else shape)))

@@ -27,7 +27,8 @@ from ortdeploy.manifest.spec import (
 )
 from ortdeploy.providers.catalogue import full_name
 from ortdeploy.providers.secrets import masked_options
-from ortdeploy.tensors.types import TensorType
+from ortdeploy.tensors.row_axes import RowAxes, to_front, to_place
+from ortdeploy.tensors.types import Shape, TensorType
 from ortdeploy.units import allowed_count, allows_none
 
 
@@ -102,8 +103,9 @@ class StepProblem:
 class Binding:
     """How one model input is fed: columns, steps, and the types from one end to the other.
 
-    `target` is what the session takes, without the rows' dimension when the model has none. `columns` is empty when
-    nothing feeds the input; `unknown` are columns that the source does not have.
+    `target` is what the session takes, rows first, without the rows' dimension when the model has none; in the graph
+    they are at `axis` (None: it is not by row). `columns` is empty when nothing feeds the input; `unknown` are columns
+    that the source does not have.
     """
 
     value: ValueFacts
@@ -116,14 +118,20 @@ class Binding:
     steps: tuple[StepSpec, ...]
     stages: tuple[TensorType, ...]
     problem: StepProblem | None
+    axis: int | None = 0
 
     @property
     def final(self) -> TensorType:
         """What reaches the session, rows first."""
         return self.stages[-1]
 
+    @property
+    def declared_shape(self) -> Shape | None:
+        """The declared shape as `target` has it: rows first."""
+        return to_front(self.declared.tensor.shape, self.axis) if self.declared else None
+
     def shape(self, rows: int) -> tuple[int | None, ...]:
-        """Return the sizes that a run of so many rows feeds, as far as they are known."""
+        """Return the sizes of a tensor of `rows` rows, rows first, as far as they are known."""
         known = [size if isinstance(size, int) else None for size in self.target.shape or ()]
         given = [size if isinstance(size, int) else None for size in self.final.shape or ()]
         sizes = [have if have is not None else want for have, want in zip(known, given or known, strict=False)]
@@ -131,8 +139,18 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FedValue:
+    """A model input that the manifest feeds a value that no row carries; `axis` and `target` as of a binding."""
+
+    value: ValueFacts
+    axis: int | None
+    target: TensorType
+    content: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedJob:
-    """A job with everything it rests on. `batch_size` 0: each row is one run.
+    """A job with everything it rests on. `batch_size` 0: each row is one run. `axes` say where its model has the rows.
 
     A pipeline stands for a `model` whose inputs and outputs are the pipeline's, and whose sessions are its models'.
     """
@@ -144,7 +162,9 @@ class ResolvedJob:
     adapter_facts: Mapping[str, AdapterFacts]
     input: InputFacts
     output: OutputFacts
+    axes: RowAxes
     bindings: tuple[Binding, ...]
+    values: tuple[FedValue, ...]
     batch_size: int
     fixed_batch: int | None
     outputs: Mapping[str, TensorType]
@@ -170,7 +190,12 @@ class ResolvedJob:
             "adapter": self._adapter_identity,
             "providers": _digest([[_written(entry) for entry in session.written] for session in self.model.sessions]),
             "columns": _digest(
-                [*([b.value.name, b.columns, b.stacked] for b in self.bindings), *sorted(spec.input.missing.items())]
+                [
+                    *([b.value.name, b.columns, b.stacked] for b in self.bindings),
+                    *sorted(spec.input.missing.items()),
+                    *([one.value.name, one.axis, one.content] for one in self.values),
+                    *([name, axis] for name, axis in self.moved_axes.items()),
+                ]
             ),
             "prepare": _digest([[b.value.name, [dict(step.options) for step in b.steps]] for b in self.bindings]),
             "batch": _digest(["auto" if spec.auto_batch else self.batch_size, spec.last]),
@@ -182,6 +207,24 @@ class ResolvedJob:
     def kind(self) -> str:
         """What `model` names, in a message: a model, or the pipeline that stands for one."""
         return "pipeline" if self.pipeline else "model"
+
+    @property
+    def moved_axes(self) -> dict[str, int]:
+        """The row axes, by input and output, that are not the first one in the graph."""
+        of_inputs = {binding.value.name: binding.axis for binding in self.bindings}
+        of_outputs = {name: self.axes.of_output(name) for name in self.outputs} if self.batch_size else {}
+        return {name: axis for name, axis in (of_inputs | of_outputs).items() if axis}
+
+    def run_shapes(self, rows: int) -> dict[str, tuple[int | None, ...]]:
+        """Return the shapes that a run is fed as the graph has them, as far as they are known."""
+        if self.batch_size:
+            fed = {one.value.name: to_place(one.shape(rows), one.axis) for one in self.bindings}
+        else:
+            fed = {one.value.name: one.shape(rows)[1:] for one in self.bindings}
+        for one in self.values:
+            sizes = tuple(size if isinstance(size, int) else None for size in one.target.shape or ())
+            fed[one.value.name] = sizes if one.axis is None else to_place((rows, *sizes[1:]), one.axis)
+        return fed
 
     @property
     def models(self) -> tuple[ResolvedModel, ...]:

@@ -74,6 +74,8 @@ class ModelFacts:
     `unranked` are values inside the graph whose rank shape inference does not find, `compiled_by` the providers that
     wrote its EPContext nodes. `skeleton` is the model without its weights, for shape inference; empty where onnx does
     not accept it. `outline` is the model without the bytes of its weights, to be opened; None where there is no such.
+    `row_followers` are by output the axes that grow with the number of rows, for outputs whose names do not tell; none:
+    its sizes do not depend on it. `draws` are the operators that draw numbers at random.
     """
 
     path: str
@@ -89,6 +91,8 @@ class ModelFacts:
     outline: Outline | None = field(default=None, repr=False, compare=False)
     compiled_by: tuple[str, ...] = ()
     weights: WeightFacts = WeightFacts()
+    row_followers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    draws: tuple[str, ...] = ()
     problem: Problem | None = None
 
     @property

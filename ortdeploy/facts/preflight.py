@@ -6,11 +6,15 @@ from dataclasses import dataclass, field, replace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchTrial:
-    """Why a graph cannot take so many rows at a time, and numbers that it can take."""
+    """Why a graph cannot take so many rows at a time, and numbers that it can take.
+
+    `output` is one that would not have a row for each that is fed.
+    """
 
     rows: int
     problem: str
     fitting: tuple[int, ...]
+    output: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from ortdeploy.files.content import HEAD, ORT_MODEL, POINTER, recognise
 from ortdeploy.files.digests import file_digest
 from ortdeploy.files.names import is_file, is_folder
 from ortdeploy.graph.activations import weigh
+from ortdeploy.graph.draws import random_operators
 from ortdeploy.graph.external_data import TensorProblemError, external_files
 from ortdeploy.graph.image_layouts import image_uses
 from ortdeploy.graph.index_limits import index_limits
@@ -138,7 +139,7 @@ def _facts(path: Path, model: onnx.ModelProto, digest: str, *, in_ort_format: bo
     shapes = [value.tensor.shape for value in inputs]
     inputs = tuple(_told_by_nodes(inputs, model.graph))
     compiled_by = _look_at_compiled(path, model)
-    weights = weigh(model.graph)
+    weights, draws = weigh(model.graph), random_operators(model)
     outline = None if in_ort_format else take_outline(model)
     drop_weights(model.graph)
     sound = is_sound(model)
@@ -157,6 +158,7 @@ def _facts(path: Path, model: onnx.ModelProto, digest: str, *, in_ort_format: bo
         outline=outline,
         compiled_by=compiled_by,
         weights=weights,
+        draws=draws,
     )
 
 

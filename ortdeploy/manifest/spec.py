@@ -26,6 +26,9 @@ CHECK_RTOL, CHECK_ATOL = 1e-3, 1e-5
 PROBE_RTOL, PROBE_ATOL = 0.05, 0.001
 """Default tolerances of the probe run: float16 and int8 arithmetic pass, zeros and noise do not."""
 
+ROWS_ATOL = 1e-5
+"""Default absolute tolerance beside a declared `row_independence: {rtol: …}`."""
+
 RESULT_OPTIONS = ("as", "value_as", "values_as")
 """Options of postprocess steps that name a result."""
 
@@ -46,12 +49,16 @@ class ProviderSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpec:
-    """A declared input or output; None for what the manifest leaves open. `limits` are lowest and highest value."""
+    """A declared input or output; None for what the manifest leaves open. `limits` are lowest and highest value.
+
+    `row_axis` is the axis that counts rows, or none.
+    """
 
     name: str
     tensor: TensorType
     limits: tuple[float, float] | None
     at: Path
+    row_axis: int | str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +93,8 @@ class ModelSpec:
     `both` says that the manifest wrote `providers` and `sessions`. `cpu_fallback` is forbid, warn, allow, a number of
     nodes or a share of them. `probe` is the relative and absolute tolerance of the probe run; None leaves it out.
     `auto_threads`: how many sessions of how many threads it gets is measured. `unchecked`: the manifest says that there
-    are no checks.
+    are no checks. `row_tolerance` is how much a row's results may depend on the rows beside it, relative and absolute;
+    None: by element type, where `checks_rows`.
     """
 
     name: str
@@ -109,6 +117,8 @@ class ModelSpec:
     at: Path
     auto_threads: bool = False
     unchecked: bool = False
+    checks_rows: bool = True
+    row_tolerance: tuple[float, float] | None = None
 
     @property
     def sessions_at_once(self) -> int:
@@ -180,6 +190,7 @@ class InputSpec:
     """Where a job's rows come from; `columns` maps model inputs to one or several column names.
 
     `row_type` is that of raw tensors. `missing` says by column what an empty value stands for; None: its row fails.
+    `values` are by model input those that no row carries.
     """
 
     paths: tuple[str, ...]
@@ -189,6 +200,7 @@ class InputSpec:
     missing: Mapping[str, Any]
     key: tuple[str, ...]
     at: Path
+    values: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -429,6 +441,8 @@ def _model(name: str, data: Mapping[str, Any], at: Path, providers_at: Path) -> 
         at=at,
         auto_threads=data.get("threads") == "auto",
         unchecked=data.get("checks") == [],
+        checks_rows=data.get("row_independence") is not False,
+        row_tolerance=_row_tolerance(data.get("row_independence")),
     )
 
 
@@ -467,6 +481,11 @@ def _probe(value: Any) -> tuple[float, float] | None:
     return float(value.get("rtol", PROBE_RTOL)), float(value.get("atol", PROBE_ATOL))
 
 
+def _row_tolerance(value: Any) -> tuple[float, float] | None:
+    """Return the declared tolerance; None where the manifest declares none."""
+    return (float(value["rtol"]), float(value.get("atol", ROWS_ATOL))) if isinstance(value, dict) else None
+
+
 def _cpu_fallback(value: Any) -> str | int:
     """Return forbid, warn, allow, a number of nodes, or a share with its percent sign."""
     limit: str | int = value["max_nodes"] if isinstance(value, dict) else value
@@ -481,7 +500,13 @@ def _tensor(name: str, data: Mapping[str, Any], at: Path) -> TensorSpec:
     shape = tuple(data["shape"]) if "shape" in data else None
     limits = data.get("range")
     tensor = TensorType(data.get("dtype"), shape, data.get("layout"))
-    return TensorSpec(name=name, tensor=tensor, limits=(limits[0], limits[1]) if limits else None, at=at)
+    return TensorSpec(
+        name=name,
+        tensor=tensor,
+        limits=(limits[0], limits[1]) if limits else None,
+        at=at,
+        row_axis=data.get("row_axis"),
+    )
 
 
 def _checks(data: Mapping[str, Any], at: Path) -> tuple[CheckSpec, ...]:
@@ -553,6 +578,7 @@ def _input(data: Mapping[str, Any], at: Path) -> InputSpec:
         columns=columns,
         key=tuple(data.get("key", ())),
         at=at,
+        values=data.get("values", {}),
     )
 
 

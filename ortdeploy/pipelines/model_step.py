@@ -10,6 +10,7 @@ from ortdeploy.operations.protocol import Column, as_column
 from ortdeploy.pipelines.component import Component
 from ortdeploy.plan.pipeline import PlannedValue, PlannedWireStep
 from ortdeploy.runtime.protocol import Array
+from ortdeploy.sessions.rows_first import not_by_row, to_axis, to_front
 from ortdeploy.tensors.columns import pick
 from ortdeploy.tensors.elements import numpy_dtype
 from ortdeploy.tensors.types import format_shape
@@ -28,6 +29,7 @@ class ModelStep:
         self._names = [name for _, name in step.outputs]
         self._size = _fixed_rows(step.takes)
         self._whole = whole
+        self._axes = step.row_axes
 
     def __call__(self, values: Mapping[str, Column], rows: int) -> dict[str, Column]:
         """Return the values that the model gives for these rows. Raises OrtdeployError."""
@@ -69,11 +71,12 @@ class ModelStep:
 
     def _run_rows(self, feeds: Mapping[str, Array], rows: int, wanted: int) -> list[Any]:
         """Run once, and return the first rows of each output. Raises OrtdeployError where it has not one for each."""
-        found = self._run(feeds)
-        for name, value in zip(self._fetch, found, strict=True):
+        placed = {name: to_axis(array, self._axes.get(name)) for name, array in feeds.items()}
+        given = self._run(placed)
+        found = [to_front(value, self._axes.get(name)) for name, value in zip(self._fetch, given, strict=True)]
+        for name, value, as_given in zip(self._fetch, found, given, strict=True):
             if np.ndim(value) == 0 or len(value) != rows:
-                shape = format_shape(np.shape(value))
-                raise OrtdeployError(f"{self._model}: output {name} is {shape} for {rows} rows")
+                raise OrtdeployError(f"{self._model}: {not_by_row(name, np.shape(as_given), rows)}")
         return list(found) if wanted == rows else [value[:wanted] for value in found]
 
     def _run(self, feeds: Mapping[str, Array]) -> Sequence[Any]:

@@ -1,7 +1,7 @@
 """A pipeline as a plan has it: its steps, with the types and the files that they were planned for."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ortdeploy.tensors.types import Shape, TensorType
@@ -28,7 +28,8 @@ class PlannedWireStep:
     """One step: `run` the session of a model, `do` an operation, `each` of a value's items through inner steps.
 
     `wires` are pairs of an argument and a value's name, `takes` what must arrive there, `outputs` pairs of what the
-    step gives and its name, `makes` their types.
+    step gives and its name, `makes` their types, all rows first. `row_axes` are those of the model's inputs and
+    outputs that are not the first.
     """
 
     kind: str
@@ -43,6 +44,7 @@ class PlannedWireStep:
     batch: int
     most: int | None
     steps: tuple["PlannedWireStep", ...]
+    row_axes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

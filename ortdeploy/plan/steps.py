@@ -145,7 +145,7 @@ class PlannedStep:
 class PlannedInput:
     """One model input: the columns it is fed from, the steps, and what must arrive at the session.
 
-    `shape` is that of a whole run. `read_dtype` is the element type that text formats are read as.
+    `shape` is that of a whole run, rows first. `read_dtype` is the element type that text formats are read as.
     """
 
     name: str
@@ -159,6 +159,35 @@ class PlannedInput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedConstant:
+    """A model input that is fed a value of the manifest's: `shape` is that of one row, or the whole where it has none.
+
+    `row_axis` counts rows in the graph; None: the value is fed whole.
+    """
+
+    name: str
+    content: Any
+    dtype: str
+    shape: Shape | None
+    row_axis: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowCheck:
+    """Whether a job's first rows run in batches of other sizes too, and how much their results may differ there.
+
+    `agree` is relative to the largest value, and absolute; None: results are not compared, for what `why_not` says.
+    `counts`: each output must have one row for each that was fed. `declared` are the models that declare that their
+    rows depend on each other, or by how much: their batches are never cut anew without a note.
+    """
+
+    counts: bool
+    agree: tuple[float, float] | None = None
+    why_not: str | None = None
+    declared: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunJob:
     """Run one job.
 
@@ -169,7 +198,8 @@ class RunJob:
     run whose result makes room for this one's and is kept as `aside`. `retry`: its failed rows are run, and nothing
     else. `progress_timeout` is in seconds, limits are in bytes. `rows_per_part` is what the manifest says, rounded up
     to a whole `read_size`. `memory` is what the job is predicted to take; `trim` as of its model. `upload` is a folder
-    on an object store that gets what is written.
+    on an object store that gets what is written. `row_axes` are by input and output the axes that count rows in the
+    graph where that is not the first; `values` are fed to inputs that no column feeds.
     """
 
     job: str
@@ -216,6 +246,9 @@ class RunJob:
     pipeline: PlannedPipeline | None = None
     upload: str | None = None
     images: tuple[str, ...] = ()
+    row_axes: Mapping[str, int] = field(default_factory=dict)
+    values: tuple[PlannedConstant, ...] = ()
+    row_check: RowCheck = RowCheck(counts=False)
 
     @property
     def shown_output(self) -> str:

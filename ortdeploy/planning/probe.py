@@ -20,6 +20,7 @@ from ortdeploy.files.gate import outside
 from ortdeploy.files.golden_sets import why_nothing_compares
 from ortdeploy.files.names import is_file, is_folder, is_there, name_aside
 from ortdeploy.graph.model import read_model
+from ortdeploy.graph.row_followers import with_row_followers
 from ortdeploy.ledger.check import find_contradiction
 from ortdeploy.ledger.ledger import Merge, OutputRecord, damaged, find_damage, output_key, read_ledger
 from ortdeploy.manifest.option_paths import OptionPath, find_option_paths, operation_paths
@@ -60,6 +61,7 @@ def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] =
     before = {job.name: _look_back(_full(spec, job.output.path), state_dir) for job in spec.jobs}
     digests = DigestCache(state_dir)
     models = {model.name: _probe_model(spec, model, roots, digests) for model in spec.models}
+    models |= {one.name: with_row_followers(models[one.name], one.inputs) for one in _run_by_rows(spec)}
     adapters = {
         adapter.name: _probe_adapter(_full(spec, adapter.path), adapter.path, roots, digests)
         for adapter in spec.adapters
@@ -94,6 +96,13 @@ def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] =
             if pipeline.preset is not None
         },
     )
+
+
+def _run_by_rows(spec: Spec) -> list[ModelSpec]:
+    """Return the models whose inputs and outputs some job, or a pipeline's steps, takes row by row."""
+    of_presets = {name for one in spec.pipelines if one.preset is not None for name in one.models}
+    used = {model.name: model for job in spec.jobs for model in spec.models_of(job)}
+    return [model for name, model in used.items() if name not in of_presets]
 
 
 def _missing_package(job: JobSpec, runtime: RuntimeFacts) -> Package | None:

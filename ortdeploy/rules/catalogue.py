@@ -70,7 +70,9 @@ DEPLOYMENT_RULES: tuple[str, ...] = (
     "overridable-initializer",
     "pipeline-mismatch",
     "predicted-cpu-nodes",
+    "random-operator",
     "saturating-int8",
+    "scale-of-the-batch",
     "several-npy-columns",
     "several-runtimes",
     "shape-mismatch",
@@ -97,6 +99,8 @@ DEPLOYMENT_RULES: tuple[str, ...] = (
     "unusable-image-column",
     "unusable-option-path",
     "unusable-preset",
+    "unusable-row-axis",
+    "unusable-value",
     "unwritable-output",
 )
 

@@ -44,7 +44,7 @@ class _Sizes:
     def solve(self, binding: "Binding") -> str | None:
         """Bind the symbols of an input to what the batch, the declaration and the data make of them."""
         symbols = binding.target.shape or ()
-        declared = (binding.declared.tensor.shape if binding.declared else None) or ()
+        declared = binding.declared_shape or ()
         given = (None, *(binding.final.shape or ())[1:]) if self._batch_size else (binding.final.shape or ())[1:]
         pairs = [
             *zip(symbols[:1], [self._batch_size or None], ["the batch size"], strict=False),
@@ -68,7 +68,7 @@ def _compare(binding: "Binding", *, batched: bool) -> str | None:
         return None
     row = binding.final.shape[1:]
     declared = binding.declared.tensor if binding.declared else None
-    for who, shape in (("the model", binding.target.shape), ("the manifest", declared.shape if declared else None)):
+    for who, shape in (("the model", binding.target.shape), ("the manifest", binding.declared_shape)):
         want = shape[1:] if batched and shape else shape
         if want is None:
             continue

@@ -2,9 +2,10 @@
 
 Why: results are written row by row. A sum over the batch, or a constant, belongs to no row.
 
-Example: an output [] or [10] of a model that gets batches of 32.
+Example: an output [] or [10] of a model that gets batches of 32, or one that the manifest declares with row_axis: none.
 
-How to fix: leave it out with output: {columns: […]}, or use batch: {size: none} when each row is one run.
+How to fix: leave it out with output: {columns: […]}; say which axis counts rows where one does: outputs: {scores:
+{row_axis: 1}}; or use batch: {size: none} when each row is one run.
 """
 
 from collections.abc import Iterator
@@ -13,22 +14,36 @@ from typing import TYPE_CHECKING
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment.resolved import Deployment
+    from ortdeploy.deployment.resolved import Deployment, ResolvedJob
+    from ortdeploy.facts.models import ValueFacts
 
 RULE = Rule(id="output-without-rows", summary="Output has no dimension for rows")
 
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
-        if job.batch_size == 0:
-            continue
         for value in job.model.facts.outputs:
-            shape = value.tensor.shape
-            if value.name not in job.needed or shape is None:
-                continue
-            if not shape or (isinstance(shape[0], int) and shape[0] != job.batch_size):
-                detail = (
-                    f'Output "{value.name}" is {value.tensor}, for batches of {job.batch_size} rows. '
-                    "Leave it out with columns:, or set batch: {size: none} when each row is one run."
-                )
+            detail = _detail(value, job) if value.name in job.needed else None
+            if detail is not None:
                 yield Finding(at=job.spec.output.at, detail=detail, key=True, job=job.spec.name, model=job.spec.model)
+
+
+def _detail(value: "ValueFacts", job: "ResolvedJob") -> str | None:
+    axis, shape = job.axes.of_output(value.name), value.tensor.shape
+    if axis is None and value.name in job.axes.declared:
+        return (
+            f'Output "{value.name}" is declared with row_axis: none: it is not by row, so that it cannot be a column. '
+            "Leave it out with columns:, or say which of its axes counts rows."
+        )
+    if not job.batch_size or shape is None:
+        return None
+    if axis is not None and axis >= len(shape):  # of a declared axis that is not there another rule speaks
+        return None
+    size = None if axis is None else shape[axis]
+    if axis is None or (isinstance(size, int) and size != job.batch_size):
+        return (
+            f'Output "{value.name}" is {value.tensor}, for batches of {job.batch_size} rows. Leave it out with '
+            f"columns:, say which axis counts rows, outputs: {{{value.name}: {{row_axis: AXIS}}}}, or set batch: "
+            "{size: none} when each row is one run."
+        )
+    return None

@@ -12,6 +12,7 @@ How to fix: name the graph's inputs with its ranks, and let the bounds include t
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import did_you_mean
@@ -37,8 +38,18 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
                 yield Finding(at=(*entry.at, "options", option), detail=detail, key=True, model=model.spec.name)
             for job in deployment.jobs:
                 if job.model is model and not shapes.problems:
-                    yield from _against_batches(shapes.bounds, job)
-                    yield from _against_rows(shapes.bounds, job)
+                    bounds = tuple(_with_rows_first(one, job) for one in shapes.bounds)
+                    yield from _against_batches(bounds, job)
+                    yield from _against_rows(bounds, job)
+
+
+def _with_rows_first(bounds: InputBounds, job: "ResolvedJob") -> InputBounds:
+    axis = job.axes.of_input(bounds.input)
+    return replace(bounds, low=_moved(bounds.low, axis), high=_moved(bounds.high, axis))
+
+
+def _moved(sizes: tuple[int, ...], axis: int | None) -> tuple[int, ...]:
+    return (sizes[axis], *sizes[:axis], *sizes[axis + 1 :]) if axis and axis < len(sizes) else sizes
 
 
 def _against_graph(shapes: ShapeOptions, model: "ResolvedModel") -> Iterator[tuple[str, str]]:

@@ -26,7 +26,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
         if job.model.facts.problem is not None:
             continue
-        known = list(job.outputs)
+        known = [value.name for value in job.model.facts.outputs]
         for step in job.postprocess:
             if step.reads not in known:
                 detail = f'{step.name} reads "{step.reads}". {did_you_mean(step.reads, known)}'

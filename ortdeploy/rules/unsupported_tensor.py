@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 RULE = Rule(id="unsupported-tensor", summary="Input or output that rows cannot carry")
 
 
+_WHOLE = (
+    "has no dimension for rows, so that no column can feed it. Give its value, input: {values: {NAME: …}}, or use "
+    "batch: {size: none}"
+)
+
+
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
         for binding in job.bindings:
@@ -29,8 +35,8 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             reason = _reason(binding.value) if told and not binding.unknown else None
             if binding.value.kind != "tensor":
                 reason = f"is a {binding.value.kind}; columns of rows feed tensors only"
-            elif reason is None and job.batch_size and binding.target.shape == ():
-                reason = "is a scalar, which has no dimension for rows; use batch: {size: none}"
+            elif job.batch_size and binding.axis is None:
+                reason = _WHOLE
             if reason:
                 detail = f'Input "{binding.value.name}" of {job.kind} "{job.spec.model}" {reason}.'
                 yield Finding(at=job.spec.input.at, detail=detail, key=True, job=job.spec.name, model=job.spec.model)

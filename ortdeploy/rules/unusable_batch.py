@@ -35,6 +35,11 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
 
 
 def _advice(job: "ResolvedJob", found: "BatchTrial") -> str:
+    if found.output is not None:
+        return (
+            f"If another of its axes counts rows, say which: outputs: {{{found.output}: {{row_axis: AXIS}}}} of the "
+            "model. Else leave it out with columns:, or use batch: {size: none}."
+        )
     if found.rows != job.batch_size:
         return "These are left for the last batch. Set batch: {last: pad} or {last: drop}."
     if found.fitting:

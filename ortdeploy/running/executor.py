@@ -19,7 +19,10 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.gate import Use, admit, require_inside
 from ortdeploy.files.urls import is_url
 from ortdeploy.ledger.ledger import Ledger
+from ortdeploy.pipelines.component import ComposedSession
 from ortdeploy.pipelines.compose import compose, failed_component
+from ortdeploy.plan.plan_file import encode
+from ortdeploy.plan.selection import keep_jobs
 from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, PlannedLayout, PlannedSession, RunJob
 from ortdeploy.process.memory import memory_of_the_group, trim_memory
 from ortdeploy.process.memory_limit import MemoryBound
@@ -27,7 +30,8 @@ from ortdeploy.results.results import JobResult, Observer, Status
 from ortdeploy.running.job import JobRun
 from ortdeploy.running.retry import RetryRun
 from ortdeploy.runtime.protocol import Runtime
-from ortdeploy.sessions.opening import Announce, ModelOpener, OpenedModel, TriedSession
+from ortdeploy.sessions.opening import Announce, ModelOpener, OpenedModel, OpenedSession, TriedSession
+from ortdeploy.sessions.row_proof import ProvenRows, RowProof
 
 log = structlog.get_logger()
 
@@ -236,8 +240,26 @@ class Execution:
                 observer=self.observer,
                 stop=self.stop,
                 printed=self.printed,
+                prove=partial(self._row_proof, step, ProvenRows(self.choices)),
             )
             return run.run()
+
+    def _row_proof(self, step: RunJob, proven: ProvenRows, opened: OpenedSession) -> RowProof | None:
+        """Return what proves of a session that the rows of the job's batches do not depend on each other."""
+        if not step.row_check.counts:
+            return None
+        session = opened.session
+        parts = (
+            [one.opened for one in session.components.values()] if isinstance(session, ComposedSession) else [opened]
+        )
+        steps = [one for one in keep_jobs(self.plan, [step.job]).steps if not isinstance(one, RunJob)]
+        models = [
+            [one.sha256, encode(one.options), encode(one.run_options)] for one in steps if isinstance(one, OpenSession)
+        ]
+        adapters = [[one.adapter, one.sha256] for one in steps if isinstance(one, LoadAdapter)]
+        candidates = [[one.candidate.name, encode(one.candidate.providers)] for one in parts]
+        versions = [fact.value for fact in self.plan.facts if fact.kind == "ONNX Runtime version"]
+        return RowProof(step, proven, [models, adapters, candidates, step.identity.get("pipeline"), versions])
 
     def _with_found_batch(self, step: RunJob, opened: OpenedModel) -> RunJob:
         """Return a job with the batch size that it began with, or that is found on its first rows."""

@@ -50,7 +50,8 @@ from ortdeploy.running.provenance import provenance
 from ortdeploy.running.report import write_report
 from ortdeploy.running.statistics import JobStatistics, check_statistics
 from ortdeploy.running.stream import Finished, Stream
-from ortdeploy.sessions.opening import OpenedModel
+from ortdeploy.sessions.opening import OpenedModel, OpenedSession
+from ortdeploy.sessions.row_proof import RowProof
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.files import find_changed
 from ortdeploy.units import format_size
@@ -83,9 +84,11 @@ class JobRun:
         observer: Observer,
         stop: Callable[[], bool],
         printed: Callable[[], str] = lambda: "",
+        prove: Callable[[OpenedSession], RowProof | None] = lambda _opened: None,
     ) -> None:
         """Take what the job needs of the world; nothing is touched yet."""
         self._printed = printed
+        self._prove = prove
         self._plan = plan
         self._step = step
         self._opened = opened
@@ -96,7 +99,7 @@ class JobRun:
         self._folder = Path(plan.folder) / step.output
         self._upload = Upload(step.upload, self._folder) if step.upload else None
         self._output = ledger.key(self._folder)
-        self._stream = Stream(step, opened.sessions, dispensable=opened.dispensable, stop=stop)
+        self._stream = Stream(step, opened.sessions, dispensable=opened.dispensable, stop=stop, prove=prove)
         self._origin = provenance(plan, step, opened)
         self._writer = PartWriter(step, self._folder, self._origin)
         self._statistics = JobStatistics({}, self._stream, self._writer)
@@ -245,9 +248,13 @@ class JobRun:
     def _write_parts(self) -> None:
         """Read blocks and write parts until the input ends. Raises what ends the job early."""
         blocks = self._counted(self._stream.run(partial(open_rows, self._step, self._plan.folder), self._done))
-        with closing(blocks):
-            for first in blocks:
-                self._write_part(chain([first], self._rest_of_part(first, blocks)))
+        try:
+            with closing(blocks):
+                for first in blocks:
+                    self._write_part(chain([first], self._rest_of_part(first, blocks)))
+        except (OSError, MemoryError, OrtdeployError):
+            self._check_adapters()  # numbers that changed under a session explain what it did
+            raise
         self._check_files()
 
     def _counted(self, finished: Iterator[Finished]) -> Generator[Finished]:

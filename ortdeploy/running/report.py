@@ -12,7 +12,7 @@ from ortdeploy.files.atomic import open_whole
 from ortdeploy.ledger.ledger import OutputRecord, Part
 from ortdeploy.pipelines.component import ComposedSession
 from ortdeploy.plan.plan_file import plan_digest
-from ortdeploy.plan.steps import OpenSession, Plan, RunJob
+from ortdeploy.plan.steps import OpenSession, Plan, RowCheck, RunJob
 from ortdeploy.providers.secrets import masked_options
 from ortdeploy.running.reports.catalogue import REPORTS
 from ortdeploy.running.statistics import STAGES, run_share
@@ -69,6 +69,7 @@ def write_report(
         "providers": [provider.name for provider in members[0].opened.candidate.providers],
         "placement": dict(members[0].opened.session.placement),
         "sessions": [_session(member) for member in members],
+        "row_independence": _row_independence(step.row_check, record.statistics),
         **_measured(record.statistics),
         "memory": {
             "limit_bytes": step.memory_limit,
@@ -87,6 +88,20 @@ def write_report(
         file_name, render = REPORTS[name]
         with open_whole(folder / file_name) as file:
             file.write(render(report).encode())
+
+
+def _row_independence(check: RowCheck, statistics: Mapping[str, Any]) -> dict[str, Any]:
+    """Say whether a row's results were compared in other batches, and how often rows got other neighbours."""
+    rtol, atol = check.agree or (None, None)
+    return {
+        "compared": check.agree is not None,
+        "rtol": rtol,
+        "atol": atol,
+        "why_not": check.why_not,
+        "declared_by": list(check.declared),
+        "batches_cut_anew": statistics.get("batches_cut_anew", 0),
+        "batches_halved": statistics.get("batches_halved", 0),
+    }
 
 
 def _model(plan: Plan, step: RunJob) -> dict[str, Any]:

@@ -68,7 +68,7 @@ class RetryRun(JobRun):
     def _retry_part(self, part: Part, attempts: Mapping[int, int]) -> None:
         """Run a part's failed rows, and put those that give a result now into the part."""
         self._check_digest(part)
-        self._stream = Stream(self._step, self._opened.sessions, dispensable=False, stop=self._stop)
+        self._stream = Stream(self._step, self._opened.sessions, dispensable=False, stop=self._stop, prove=self._prove)
         writer = PartWriter(self._step, self._folder, self._origin)
         again = _Again()
 

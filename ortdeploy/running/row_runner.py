@@ -22,6 +22,7 @@ from ortdeploy.results.rows import Block, FailedRow, StageError
 from ortdeploy.retries import try_again
 from ortdeploy.runtime.protocol import Array, Session
 from ortdeploy.sessions.cpu_comparison import ProbeRun
+from ortdeploy.sessions.row_proof import MixedRowsError, RowProof
 from ortdeploy.sessions.runs import SessionRuns
 from ortdeploy.tensors.columns import Column, join, pick, size_bytes
 from ortdeploy.tensors.types import TensorType
@@ -29,6 +30,8 @@ from ortdeploy.transforms.catalogue import POSTPROCESS
 from ortdeploy.transforms.protocol import Apply
 
 log = structlog.get_logger()
+
+_NOT_FINITE = "an output holds NaN or an infinity"
 
 Piece = tuple[Sequence[int], dict[str, Column]]
 """Rows of a block, by their places in it, and their results."""
@@ -80,16 +83,19 @@ class _Run:
 class RowRunner:
     """Runs blocks of one job on a session, batch by block."""
 
-    def __init__(self, job: RunJob, session: Session, probe: ProbeRun | None = None) -> None:
+    def __init__(
+        self, job: RunJob, session: Session, probe: ProbeRun | None = None, proof: RowProof | None = None
+    ) -> None:
         """Build every step once."""
         self._job = job
         self._feeder = Feeder(job)
-        self._runs = SessionRuns(job, session, probe)
+        self._runs = SessionRuns(job, session, probe, proof)
         self._postprocess = [(step, _build_postprocess(step)) for step in job.postprocess]
         self._size = job.batch_size or 1
         self.adapter_rows: Counter[tuple[str, ...]] = Counter()
         self.postprocess_times = Histogram()
         self.retried = 0
+        self.cut_anew = self.halved = 0
         self._smooth = True
         self._stateful = job.pipeline is not None and bool(job.pipeline.state)
         self._wanted: int | None = None
@@ -207,6 +213,10 @@ class RowRunner:
             run.results = self._runs.run(run.feeds, len(rows), adapters)
         except StageError as error:
             run.error = error
+        except MixedRowsError as error:
+            if error.place is None:
+                raise
+            raise error.with_row(prepared.block.rows[rows[error.place]]) from error
         return run
 
     def _finish_together(self, runs: Sequence[_Run]) -> list[Piece] | None:
@@ -252,10 +262,11 @@ class RowRunner:
         if self._stateful:  # what is not finite would be handed on
             self._runs.undo()
             if len(rows) > 1:
-                return self._run_halves(block, run, failed)
+                return self._run_halves(block, run, failed, _NOT_FINITE)
         clean = self._feeder.finite_rows(run.feeds or {}, len(rows))
         if not clean.all() and (clean & ~finite).any():  # a graph that mixes rows: NaN of some may have reached others
             self._refuse_not_finite(block, rows, clean, failed)
+            self._note_cut(block, rows, _NOT_FINITE)
             return self._again(block, [row for row, fine in zip(rows, clean, strict=True) if fine], run, failed)
         self.adapter_rows[run.adapters] += len(rows)
         self._refuse_not_finite(block, rows, finite, failed)
@@ -269,7 +280,7 @@ class RowRunner:
         if len(rows) > 1:
             if error.no_memory:
                 self._halve(len(rows), error)
-            return self._run_halves(block, run, failed)
+            return self._run_halves(block, run, failed, str(error))
         attempts = 1
         if error.transient and self._job.retries:
             run, attempts = self._retry(block, run)
@@ -279,10 +290,19 @@ class RowRunner:
         failed.append(self._failure(block, rows[0], error, attempts))
         return []
 
-    def _run_halves(self, block: Block, run: _Run, failed: list[FailedRow]) -> list[Piece]:
+    def _run_halves(self, block: Block, run: _Run, failed: list[FailedRow], reason: str) -> list[Piece]:
+        self._note_cut(block, run.rows, reason)
         middle = -(-len(run.rows) // 2)
         halves = run.rows[:middle], run.rows[middle:]
         return [piece for half in halves for piece in self._again(block, half, run, failed)]
+
+    def _note_cut(self, block: Block, rows: Sequence[int], reason: str) -> None:
+        """Count a batch whose rows get other neighbours; where results depend on these, that is worth a word."""
+        self.cut_anew += 1
+        models = self._job.row_check.declared
+        if models:
+            first, last = block.rows[rows[0]], block.rows[rows[-1]]
+            log.warning("batch.cut_anew", first=first, last=last, models=list(models), reason=reason)
 
     def _again(self, block: Block, rows: Sequence[int], like: _Run, failed: list[FailedRow]) -> list[Piece]:
         """Run some of a run's rows once more."""
@@ -303,7 +323,8 @@ class RowRunner:
 
     def _run_at_most(self, rows: int) -> None:
         if rows < self._size:
-            log.warning("batch.halved", rows=rows, before=self._size)
+            log.warning("batch.halved", rows=rows, before=self._size, models=list(self._job.row_check.declared))
+            self.halved += 1
             self._size = rows
             self._feeder.run_less(rows)
 
@@ -336,7 +357,7 @@ class RowRunner:
     def _refuse_not_finite(self, block: Block, rows: Sequence[int], fine: Array, failed: list[FailedRow]) -> None:
         """Make failed rows of those that are not fine, where on_nan says so; else they count as skipped."""
         if self._job.on_nan == "fail":
-            error = StageError("run", "not-finite", "an output holds NaN or an infinity")
+            error = StageError("run", "not-finite", _NOT_FINITE)
             failed += [self._failure(block, row, error) for row, good in zip(rows, fine, strict=True) if not good]
 
     def _failure(self, block: Block, row: int, error: StageError, attempts: int = 1) -> FailedRow:

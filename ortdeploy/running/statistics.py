@@ -64,11 +64,16 @@ class JobStatistics:
             "session_seconds": round(float(self._earlier.get("session_seconds", 0.0)) + self.seconds * len(members), 6),
             "stages": {name: histogram.plain() for name, histogram in self._stages().items()},
             "adapter_rows": dict(sorted(adapters.items())),
-            "retries": int(self._earlier.get("retries", 0)) + sum(member.rows.retried for member in members),
+            "retries": self._counted("retries", sum(member.rows.retried for member in members)),
+            "batches_cut_anew": self._counted("batches_cut_anew", sum(member.rows.cut_anew for member in members)),
+            "batches_halved": self._counted("batches_halved", sum(member.rows.halved for member in members)),
             "peak_memory_bytes": max(peaks) if peaks else None,
             "process": self._process(),
             "timeline": self._timeline,
         }
+
+    def _counted(self, name: str, now: int) -> int:
+        return int(self._earlier.get(name, 0)) + now
 
     def _process(self) -> dict[str, float]:
         """Return what the process has used for the job, in this run and those before."""

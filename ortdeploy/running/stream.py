@@ -26,6 +26,7 @@ from ortdeploy.running.block_sizes import BlockSizes
 from ortdeploy.running.overlap import Turns
 from ortdeploy.running.row_runner import Outcome, Prepared, RowRunner
 from ortdeploy.sessions.opening import OpenedSession
+from ortdeploy.sessions.row_proof import RowProof
 from ortdeploy.sources.protocol import Source
 
 log = structlog.get_logger()
@@ -101,10 +102,17 @@ class Stream:
         *,
         dispensable: bool,
         stop: Callable[[], bool] = lambda: False,
+        prove: Callable[[OpenedSession], RowProof | None] = lambda _opened: None,
     ) -> None:
-        """Take the job's sessions; `dispensable` ones may fail while another is left. `stop` ends the reading."""
+        """Take the job's sessions; `dispensable` ones may fail while another is left. `stop` ends the reading.
+
+        `prove` gives what proves of a session that the rows of a batch do not depend on each other.
+        """
         self._job = job
-        self.members = [Member(opened=opened, rows=RowRunner(job, opened.session, opened.probe)) for opened in sessions]
+        self.members = [
+            Member(opened=opened, rows=RowRunner(job, opened.session, opened.probe, prove(opened)))
+            for opened in sessions
+        ]
         self._dispensable = dispensable
         self._stop = stop
         self._feeder = Feeder(job)

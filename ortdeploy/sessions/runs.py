@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -19,9 +20,11 @@ from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import StageError
 from ortdeploy.runtime.protocol import Array, Session
 from ortdeploy.sessions.cpu_comparison import ProbeRun
+from ortdeploy.sessions.row_proof import RowProof
+from ortdeploy.sessions.rows_first import not_by_row, rows_first
 from ortdeploy.tensors.columns import Column, join
 from ortdeploy.tensors.elements import is_narrow, widened
-from ortdeploy.tensors.types import format_shape
+from ortdeploy.tensors.row_axes import to_place
 
 log = structlog.get_logger()
 
@@ -44,11 +47,14 @@ class Stateful(Protocol):
 class SessionRuns:
     """Runs one job's batches on a session."""
 
-    def __init__(self, job: RunJob, session: Session, probe: ProbeRun | None) -> None:
-        """Take the session, and what its first run is compared with."""
+    def __init__(
+        self, job: RunJob, session: Session, probe: ProbeRun | None = None, proof: RowProof | None = None
+    ) -> None:
+        """Take the session, what its first run is compared with, and what proves that its rows are rows."""
         self._job = job
-        self._session = session
+        self._session = rows_first(session, job)
         self._probe = probe
+        self._proof = proof
         self._effective: set[tuple[str, ...]] = set()
         self.run_times = Histogram()
         self.progressed = 0.0
@@ -74,7 +80,10 @@ class SessionRuns:
             self._prove_effect(feeds, adapters)
         if self._one_by_one:
             return {name: _as_row(value) for name, value in zip(self._fetch, values, strict=True)}
-        return self._rows_of(values, rows, len(next(iter(feeds.values()))) if self._pads else rows)
+        results = self._rows_of(values, rows, len(next(iter(feeds.values()))) if self._pads else rows)
+        if self._proof is not None and self._proof.wants(adapters, rows):
+            self._proof.prove(partial(self._run_by_name, adapters), feeds, results, rows, adapters)
+        return results
 
     def run_each(
         self, feeds: Mapping[str, Array], batches: Sequence[range], adapters: tuple[str, ...]
@@ -85,6 +94,8 @@ class SessionRuns:
         wrong, and with which row, `run` tells.
         """
         if self._probe is not None or self._one_by_one or self._pads or (adapters and adapters not in self._effective):
+            return None
+        if self._proof is not None and self._proof.wants(adapters, max(map(len, batches), default=0)):
             return None
         items, run, clock = list(feeds.items()), self._session.run, time.perf_counter
         outputs: list[Sequence[Any]] = []
@@ -109,12 +120,8 @@ class SessionRuns:
         for name, value in zip(self._fetch, values, strict=True):
             listed = isinstance(value, list)  # a pipeline's rows may differ in shape
             if not listed and (np.ndim(value) == 0 or len(value) != expected):
-                shape = format_shape(np.shape(value))
-                message = (
-                    f"output {name} is {shape} for {expected} rows. Where that first dimension is not for rows, leave "
-                    "it out with columns:, or use batch: {size: none}"
-                )
-                raise StageError("contract", "output-rows", message)
+                as_given = to_place(np.shape(value), self._job.row_axes.get(name)) if np.ndim(value) else ()
+                raise StageError("contract", "output-rows", not_by_row(name, as_given, expected))
             results[name] = value if expected == rows else value[:rows]
         return results
 
@@ -151,6 +158,9 @@ class SessionRuns:
             return [widened(value) if isinstance(value, np.ndarray) else value for value in values]
         return values
 
+    def _run_by_name(self, adapters: tuple[str, ...], feeds: Mapping[str, Array]) -> Mapping[str, Any]:
+        return dict(zip(self._fetch, self._run(feeds, adapters), strict=True))
+
     def _run_both(self, probe: ProbeRun, feeds: Mapping[str, Array], adapters: tuple[str, ...]) -> Sequence[Any]:
         """Run a batch on the CPU session too, at the same time, and compare. Raises ProviderFailedError.
 
@@ -160,7 +170,7 @@ class SessionRuns:
             self._probe = None
             return self._run(feeds, adapters)
         with ThreadPoolExecutor(1) as beside:
-            reference = beside.submit(self._run, feeds, adapters, probe.session)
+            reference = beside.submit(self._run, feeds, adapters, rows_first(probe.session, self._job))
             values = self._run(feeds, adapters)
         probe.compare(self._job.fetch, values, reference.result())
         probe.take()

@@ -87,6 +87,7 @@ def model_facts(data: Mapping[str, Any]) -> ModelFacts:
         nodes=tuple(node(text) for text in data.get("nodes", [])),
         unranked=tuple(data.get("unranked", [])),
         compiled_by=tuple(data.get("compiled_by", [])),
+        draws=tuple(data.get("draws", [])),
     )
 
 

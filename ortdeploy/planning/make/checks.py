@@ -3,7 +3,10 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 
-from ortdeploy.deployment.resolved import Deployment, ResolvedModel
+from ortdeploy.deployment.resolved import (
+    Deployment,
+    ResolvedModel,
+)
 from ortdeploy.facts.models import ValueFacts
 from ortdeploy.manifest.spec import CheckSpec
 from ortdeploy.plan.steps import GoldenValue, LoadAdapter, MadeUpInput, PlannedCheck

@@ -2,9 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 
-from ortdeploy.deployment.resolved import Binding, ResolvedJob
-from ortdeploy.manifest.spec import AdapterChoice, StepSpec
-from ortdeploy.plan.steps import PlannedAdapters, PlannedInput, PlannedStep, RunJob
+from ortdeploy.deployment.resolved import (
+    Binding,
+    FedValue,
+    ResolvedJob,
+    ResolvedModel,
+)
+from ortdeploy.manifest.spec import PROBE_ATOL, PROBE_RTOL, AdapterChoice, StepSpec
+from ortdeploy.plan.steps import PlannedAdapters, PlannedConstant, PlannedInput, PlannedStep, RowCheck, RunJob
+from ortdeploy.providers.catalogue import CPU
 from ortdeploy.tensors.types import FLOATING, Shape, TensorType
 
 _MOST_SORTED = 8  # batches that are read at once, so that rows of one adapter fill runs
@@ -58,10 +64,53 @@ def planned_job(job: ResolvedJob) -> RunJob:
         disk_limit=spec.limits.disk,
         upload=spec.output.url,
         images=spec.output.images,
+        row_axes=job.moved_axes,
+        values=tuple(map(_planned_constant, job.values)),
+        row_check=_row_check(job),
         trim=any(model.spec.memory.trim for model in job.models),
         replaces=job.output.run if job.output.state == "stale" else None,
         aside=job.output.aside,
     )
+
+
+_ROW_TOLERANCES = {
+    "float64": (1e-5, 1e-8), "float32": (1e-3, 1e-5), "float16": (0.02, 1e-3), "bfloat16": (0.05, 0.01),
+}  # fmt: skip
+_QUANTIZED = (0.05, 1e-3)  # where a value is rounded to one of 256, noise of the last bit may choose the other one
+_COARSE = {"tensor(float16)": "float16", "tensor(bfloat16)": "bfloat16"}
+
+
+def _row_check(job: ResolvedJob) -> RowCheck:
+    """Return how much the results of a job's rows may depend on the rows beside them."""
+    models = [model.spec for model in job.models]
+    free = [model.name for model in models if not model.checks_rows]
+    declared = tuple(model.name for model in models if not model.checks_rows or model.row_tolerance)
+    if job.has_state:
+        return RowCheck(counts=False, why_not="each row takes the state of the one before", declared=declared)
+    if job.batch_size == 0:
+        return RowCheck(counts=False, why_not="each row is one run", declared=declared)
+    if free:
+        return RowCheck(counts=True, why_not=f"row_independence: false of {' and '.join(free)}", declared=declared)
+    tolerances = [_row_tolerance(model) for model in job.models]
+    agree = (max(rtol for rtol, _ in tolerances), max(atol for _, atol in tolerances))
+    return RowCheck(counts=True, agree=agree, declared=declared)
+
+
+def _row_tolerance(model: ResolvedModel) -> tuple[float, float]:
+    """Return how much rows of a model may differ: as declared, else what its element types and providers make of noise.
+
+    Another provider than the CPU's may choose another algorithm, and another precision, for another number of rows.
+    """
+    if model.spec.row_tolerance is not None:
+        return model.spec.row_tolerance
+    known = [value.tensor.dtype for value in (*model.facts.inputs, *model.facts.outputs)]
+    inside = {_COARSE[kind] for node in model.facts.nodes for kind in node.types.values() if kind in _COARSE}
+    found = [_ROW_TOLERANCES[dtype] for dtype in {*known, *inside} if dtype in _ROW_TOLERANCES]
+    if any(node.operator == "QuantizeLinear" or node.operator.startswith("QLinear") for node in model.facts.nodes):
+        found.append(_QUANTIZED)
+    if any(provider.name != CPU for session in model.usable for provider in session.chain):
+        found.append(model.spec.probe or (PROBE_RTOL, PROBE_ATOL))
+    return max(found, default=_ROW_TOLERANCES["float32"])
 
 
 def _row_shape(tensor: TensorType | None, batch_size: int) -> tuple[int | None, ...] | None:
@@ -112,6 +161,17 @@ def _planned_input(binding: Binding, job: ResolvedJob) -> PlannedInput:
     )
 
 
+def _planned_constant(fed: FedValue) -> PlannedConstant:
+    shape = fed.target.shape
+    return PlannedConstant(
+        name=fed.value.name,
+        content=fed.content,
+        dtype=fed.target.dtype or "",
+        shape=shape if fed.axis is None or shape is None else shape[1:],
+        row_axis=fed.axis,
+    )
+
+
 def _limits(binding: Binding) -> tuple[float, float] | None:
     """Return what values may be: as declared, and within a constant table that they index."""
     ranges = [limits for limits in (binding.declared and binding.declared.limits, binding.value.limits) if limits]
@@ -121,7 +181,7 @@ def _limits(binding: Binding) -> tuple[float, float] | None:
 def _contract(binding: Binding, job: ResolvedJob) -> Shape | None:
     """Return what every run's tensor must be: the graph's shape, with sizes that only the manifest fixes."""
     graph = binding.target.shape
-    declared = binding.declared.tensor.shape if binding.declared else None
+    declared = binding.declared_shape
     if graph is None or declared is None:
         return declared if graph is None else graph
     first = graph[0] if job.batch_size and graph else None

@@ -66,6 +66,7 @@ def _plan_steps(steps: Sequence[WiredStep], folder: str) -> Iterator[PlannedWire
             batch=spec.batch,
             most=spec.most,
             steps=tuple(_plan_steps(step.inner, folder)),
+            row_axes={name: axis for name, axis in (*step.axes.inputs.items(), *step.axes.outputs.items()) if axis},
         )
 
 

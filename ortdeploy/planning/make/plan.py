@@ -4,7 +4,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from ortdeploy.deployment.resolved import Deployment, ResolvedJob
+from ortdeploy.deployment.resolved import (
+    Deployment,
+    ResolvedJob,
+)
 from ortdeploy.deployment.threads import (
     threads_of_session,
 )

@@ -2,7 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 
-from ortdeploy.deployment.resolved import Deployment, ResolvedJob, ResolvedModel, ResolvedProvider
+from ortdeploy.deployment.resolved import (
+    Deployment,
+    ResolvedJob,
+    ResolvedModel,
+    ResolvedProvider,
+)
 from ortdeploy.deployment.threads import (
     provider_with_threads,
     with_threads,

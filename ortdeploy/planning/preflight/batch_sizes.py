@@ -6,6 +6,7 @@ from dataclasses import replace
 from ortdeploy.deployment.resolved import Deployment, ResolvedJob
 from ortdeploy.facts.preflight import BatchTrial
 from ortdeploy.graph.shapes import infer_shapes
+from ortdeploy.tensors.types import format_shape
 
 _OTHERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Batch sizes that are tried for advice, when the job's own does not fit."""
@@ -22,8 +23,9 @@ def _try(job: ResolvedJob) -> Iterator[BatchTrial]:
     for size in _sizes(job):
         problem = _problem(job, size)
         if problem is not None:
+            text, output = problem
             fitting = tuple(other for other in _OTHERS if other != size and _problem(job, other) is None)
-            yield BatchTrial(rows=size, problem=problem, fitting=fitting)
+            yield BatchTrial(rows=size, problem=text, fitting=fitting, output=output)
             return
 
 
@@ -37,11 +39,13 @@ def _sizes(job: ResolvedJob) -> Sequence[int]:
     return tuple(size for size in (job.batch_size if whole else 0, rest) if size)
 
 
-def _problem(job: ResolvedJob, rows: int) -> str | None:
-    inferred = infer_shapes(job.model.facts.skeleton, {b.value.name: b.shape(rows) for b in job.bindings})
+def _problem(job: ResolvedJob, rows: int) -> tuple[str, str | None] | None:
+    """Return why a run cannot have so many rows, with the output that would not have one for each, if that is why."""
+    inferred = infer_shapes(job.model.facts.skeleton, job.run_shapes(rows))
     if inferred.problem is not None:
-        return inferred.problem
+        return inferred.problem, None
     for name, shape in inferred.outputs.items():
-        if name in job.needed and shape and shape[0] not in {None, rows}:
-            return f"output {name} has {shape[0]} rows"
+        axis = job.axes.of_output(name)
+        if name in job.needed and shape and axis is not None and axis < len(shape) and shape[axis] not in {None, rows}:
+            return f"output {name} is {format_shape(shape)}, which has {shape[axis]} at axis {axis}", name
     return None

@@ -22,6 +22,7 @@ from ortdeploy.presets.stable_diffusion import painted_shapes
 from ortdeploy.providers.catalogue import CPU, find_provider
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.tensors.elements import numpy_dtype
+from ortdeploy.tensors.row_axes import to_place
 from ortdeploy.tensors.types import TensorType
 
 _MIB = 1024 * 1024
@@ -152,13 +153,12 @@ def _is_delegated(job: ResolvedJob) -> bool:
 def _runs(job: ResolvedJob, batch: int) -> Iterator[tuple[ResolvedModel, Shapes]]:
     """Yield each model that a job runs, with the shapes that it is fed."""
     if job.pipeline is None:
-        shapes = {one.value.name: one.shape(batch) for one in job.bindings}
-        yield job.model, shapes if job.batch_size else {name: shape[1:] for name, shape in shapes.items()}
+        yield job.model, job.run_shapes(batch)
         return
     parts = {part.spec.name: part for part in job.pipeline.parts}
     if job.pipeline.wiring is not None:
         for step, rows in _steps(job.pipeline.wiring.steps, batch):
-            yield parts[step.spec.name], {name: _sizes(tensor, rows) for name, tensor in step.types.items()}
+            yield parts[step.spec.name], dict(_fed(step, rows))
     elif job.pipeline.spec.preset is not None and job.pipeline.diffusion is not None:
         for part, fed in painted_shapes(job.pipeline.spec.preset, job.pipeline.diffusion.ports, batch).items():
             yield parts[job.pipeline.spec.preset.parts[part]], dict(fed)
@@ -170,6 +170,12 @@ def _steps(steps: Sequence[WiredStep], rows: int) -> Iterator[tuple[WiredStep, i
         if step.spec.kind == "run":
             yield step, rows
         yield from _steps(step.inner, step.spec.batch)
+
+
+def _fed(step: WiredStep, rows: int) -> Iterator[tuple[str, Sizes]]:
+    """Yield the inputs of a step's model with the sizes that it is fed."""
+    for name, tensor in step.types.items():
+        yield name, to_place(_sizes(tensor, rows), step.axes.of_input(name))
 
 
 def _sizes(tensor: TensorType, rows: int) -> tuple[int | None, ...]:

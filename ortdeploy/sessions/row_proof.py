@@ -1,0 +1,294 @@
+"""The proof that rows are rows: a job's first rows run in batches of other sizes, and each must give what it gave.
+
+A graph that mixes rows (a softmax over the batch, a reshape across it, batch normalization in training mode), or whose
+output has its rows at another axis, is found so whatever it looks like. A graph with a fixed batch runs its rows in
+another order, beside other rows. What is proven is remembered, so it is paid for once.
+"""
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ortdeploy.autotune.remembered import Choices, choice_key
+from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError, ProviderFailedError, TransientError
+from ortdeploy.plan.steps import RunJob
+from ortdeploy.runtime.protocol import Array
+from ortdeploy.sessions.rows_first import not_by_row
+from ortdeploy.tensors.row_axes import to_place
+from ortdeploy.tensors.types import format_shape
+
+_FEW = 3  # rows that run together in a batch of another size
+_SEARCHED = 64  # rows among which different ones are looked for
+_EQUAL_SHARE = 0.9  # of a row's whole numbers: where a float beside them is close, some of many flip
+_LAST_BIT = {"int8", "uint8"}  # pixels and quantized numbers, which noise may round to their neighbour
+
+RunRows = Callable[[Mapping[str, Array]], Mapping[str, Any]]
+"""Runs some rows and returns what each output gives for them. Raises OrtdeployError."""
+
+
+class MixedRowsError(OrtdeployError):
+    """The results of rows depend on the rows beside them: which output, and of which row, by its place in the batch."""
+
+    def __init__(self, message: str, output: str, place: int | None = None) -> None:
+        """Take what is wrong."""
+        super().__init__(message)
+        self.output = output
+        self.place = place
+
+    def with_row(self, row: int) -> OrtdeployError:
+        """Return the error with the number that the row has in its job."""
+        return OrtdeployError(f"output {self.output}, row {row}: {self}")
+
+
+@dataclass(slots=True)
+class ProvenRows:
+    """What is proven of a job's sessions; kept where measurements are. Threads of several sessions share it."""
+
+    choices: Choices
+    _turn: threading.Lock = field(default_factory=threading.Lock)
+
+    def knows(self, key: str) -> bool:
+        """Return whether a session has given the same rows the same results before."""
+        with self._turn:
+            return self.choices.find(key) is True
+
+    def keep(self, key: str) -> None:
+        """Remember a proof."""
+        with self._turn:
+            self.choices.find(key)  # what other processes have kept meanwhile is not lost
+            self.choices.keep(key, choice=True)
+
+
+class RowProof:
+    """Proves of one session, with each set of adapters that rows choose, that its rows do not depend on each other.
+
+    `holds_for` is what the proof rests on beside the job: the session with its options, digests and versions.
+    """
+
+    def __init__(self, step: RunJob, proven: ProvenRows, holds_for: Any) -> None:
+        """Take what is known already."""
+        self._step = step
+        self._check = step.row_check
+        self._proven = proven
+        self._holds_for = holds_for
+        self._done: set[tuple[str, ...]] = set()
+
+    def wants(self, adapters: tuple[str, ...], rows: int) -> bool:
+        """Return whether a batch of so many rows can prove something that is not proven yet."""
+        return rows > 1 and self._check.counts and adapters not in self._done
+
+    def prove(
+        self, run: RunRows, feeds: Mapping[str, Array], results: Mapping[str, Any], rows: int, adapters: tuple[str, ...]
+    ) -> None:
+        """Run some rows of a batch again, in other company, and compare. Raises MixedRowsError, ProviderFailedError.
+
+        `feeds` and `results` have the rows first, and at most what fills the batch up behind them.
+        """
+        key = self._key(feeds, adapters)
+        if self._proven.knows(key):
+            self._done.add(adapters)
+            return
+        different = _different(feeds, rows)
+        chosen = [different[:_FEW], different[_FEW : 2 * _FEW]]
+        try:
+            self._prove_twice(run, feeds, results, chosen, rows)
+        except (ProviderFailedError, MixedRowsError):
+            raise
+        except (TransientError, OutOfMemoryError, MemoryError):
+            return  # the next batch proves it
+        self._done.add(adapters)
+        if len(different) > 1 and self._check.agree is not None:
+            self._proven.keep(key)
+
+    def _prove_twice(
+        self,
+        run: RunRows,
+        feeds: Mapping[str, Array],
+        results: Mapping[str, Any],
+        chosen: Sequence[Sequence[int]],
+        rows: int,
+    ) -> None:
+        """Compare some rows; where only their whole numbers differ, which may be a tie, others decide."""
+        try:
+            self._compare_batches(run, feeds, results, chosen[0] or [0], rows)
+        except _TieError as tie:
+            if len(chosen[1]) < 2:  # noqa: PLR2004  rows beside each other
+                raise tie.as_error() from None
+            try:
+                self._compare_batches(run, feeds, results, chosen[1], rows)
+            except _TieError as again:
+                raise again.as_error() from None
+
+    def _compare_batches(
+        self, run: RunRows, feeds: Mapping[str, Array], results: Mapping[str, Any], chosen: Sequence[int], rows: int
+    ) -> None:
+        if self._step.pad_to is None:
+            try:
+                for places in self._sizes(chosen):
+                    self._compare(places, rows, run(_taken(feeds, places)), results)
+            except (ProviderFailedError, MixedRowsError, TransientError, OutOfMemoryError):
+                raise
+            except OrtdeployError:  # the graph takes the job's number of rows and no other
+                pass
+            else:
+                return
+        size = len(next(iter(feeds.values())))
+        later = list(range(rows // 2, rows))[::-1]
+        places = [later[place % len(later)] for place in range(size)]
+        self._compare(places, rows, run(_taken(feeds, places)), results)
+
+    def _sizes(self, chosen: Sequence[int]) -> Iterator[list[int]]:
+        """Yield the rows of batches to compare with: one alone, and some in another order.
+
+        Of a preset, whose runs take minutes, one alone.
+        """
+        few = list(chosen) if len(chosen) > 1 else [0, 1]
+        yield few[-1:]
+        if self._step.pipeline is None or self._step.pipeline.preset is None:
+            yield few[::-1]
+
+    def _compare(self, places: Sequence[int], rows: int, found: Mapping[str, Any], results: Mapping[str, Any]) -> None:
+        """Compare what rows at some places give now with what they gave in the first batch."""
+        for name, values in found.items():
+            if np.ndim(values) == 0 if isinstance(values, np.ndarray) else not isinstance(values, list):
+                raise MixedRowsError(not_by_row(name, (), len(places)), name)
+            if len(values) != len(places):
+                raise MixedRowsError(not_by_row(name, self._as_given(name, values), len(places)), name)
+            if self._check.agree is None:
+                continue
+            before = [results[name][place] for place in places]
+            comparison = _Comparison(*self._check.agree, largest=_largest(before))
+            for place, value, expected in zip(places, values, before, strict=True):
+                problem = comparison.difference(value, expected)
+                if problem is not None:
+                    error = self._mixed(name, place, len(places), rows, problem)
+                    raise _TieError(error) if comparison.is_tie else error
+
+    def _as_given(self, name: str, values: Any) -> tuple[int, ...]:
+        """Return the shape of an output as the graph has it."""
+        shape = values.shape if isinstance(values, np.ndarray) else (len(values),)
+        return to_place(shape, self._step.row_axes.get(name))
+
+    def _mixed(self, name: str, place: int, size: int, rows: int, problem: str) -> MixedRowsError:
+        beside = "alone" if size == 1 else f"in another batch of {size}"
+        model = self._step.model
+        return MixedRowsError(
+            f"its results depend on the rows beside it. They are others {beside} than in the first batch of {rows} "
+            f"({problem}). If another axis counts rows, say which: outputs: {{{name}: "
+            f"{{row_axis: AXIS}}}} of model {model}. Batches of one, batch: {{size: 1}} or none, have nothing beside a "
+            "row. If it is on purpose (stateful, random, dynamically quantised), write row_independence: {rtol: …}, or "
+            "false",
+            name,
+            place,
+        )
+
+    def _key(self, feeds: Mapping[str, Array], adapters: tuple[str, ...]) -> str:
+        """Return what a proof holds for."""
+        step = self._step
+        shapes = sorted([name, str(array.dtype), *array.shape[1:]] for name, array in feeds.items())
+        values = [[one.name, json.dumps(one.content), one.row_axis] for one in step.values]
+        sizes = [step.batch_size, step.pad_to, self._check.agree]
+        return choice_key(
+            "rows", self._holds_for, list(adapters), shapes, sorted(step.row_axes.items()), values, step.fetch, sizes
+        )
+
+
+class _TieError(Exception):
+    """Whole numbers differ, which may be because two floats are as good as equal."""
+
+    def __init__(self, error: MixedRowsError) -> None:
+        super().__init__(str(error))
+        self._error = error
+
+    def as_error(self) -> MixedRowsError:
+        return self._error
+
+
+@dataclass(slots=True)
+class _Comparison:
+    """Compares values of one output, within a tolerance of its largest; `is_tie`: whole numbers were not equal."""
+
+    rtol: float
+    atol: float
+    largest: float
+    is_tie: bool = False
+
+    def difference(self, value: Any, expected: Any) -> str | None:
+        """Return what two results of one row differ in; None where they agree."""
+        if isinstance(expected, dict):
+            if not isinstance(value, dict) or value.keys() != expected.keys():
+                return "the map has other keys"
+            return self._of_all([value[key] for key in expected], list(expected.values()))
+        if isinstance(expected, list):
+            return self._of_all(value, expected)
+        return self._of_arrays(np.asarray(value), np.asarray(expected))
+
+    def _of_all(self, values: Any, expected: Sequence[Any]) -> str | None:
+        if not isinstance(values, list) or len(values) != len(expected):
+            return "the list has another length"
+        found = (self.difference(*pair) for pair in zip(values, expected, strict=True))
+        return next((problem for problem in found if problem is not None), None)
+
+    def _of_arrays(self, value: Array, expected: Array) -> str | None:
+        if value.shape != expected.shape:
+            return f"it is {format_shape(value.shape)} instead of {format_shape(expected.shape)}"
+        if np.issubdtype(expected.dtype, np.floating):
+            return self._of_floats(value, expected)
+        equal = value == expected
+        if str(expected.dtype) in _LAST_BIT:
+            equal = np.abs(value.astype(np.int64) - expected) <= 1
+        share = float(np.mean(equal)) if value.size else 1.0
+        if share >= _EQUAL_SHARE:
+            return None
+        self.is_tie = True
+        return (
+            f"{share:.0%} of its values are equal" if value.size > 1 else f"{value.item()} instead of {expected.item()}"
+        )
+
+    def _of_floats(self, value: Array, expected: Array) -> str | None:
+        finite = np.isfinite(expected)
+        if (
+            not np.array_equal(value[~finite], expected[~finite], equal_nan=True)
+            or not np.isfinite(value[finite]).all()
+        ):
+            return "infinities or NaN are in other places"
+        apart = np.abs(value[finite].astype(np.float64) - expected[finite])
+        allowed = self.atol + self.rtol * self.largest
+        furthest = float(apart.max(initial=0))
+        return None if furthest <= allowed else f"by {furthest:.3g}, and {allowed:.3g} is allowed"
+
+
+def _different(feeds: Mapping[str, Array], rows: int) -> list[int]:
+    """Return the places of rows that differ from each other, as many as are needed."""
+    seen: dict[tuple[Any, ...], int] = {}
+    for row in range(min(rows, _SEARCHED)):
+        seen.setdefault(tuple(_content(array[row]) for array in feeds.values()), row)
+        if len(seen) == 2 * _FEW:
+            break
+    return list(seen.values())
+
+
+def _content(row: Any) -> Any:
+    array = np.asarray(row)
+    return repr(array.tolist()) if array.dtype == object else array.tobytes()
+
+
+def _taken(feeds: Mapping[str, Array], places: Sequence[int]) -> dict[str, Array]:
+    return {name: array[np.asarray(places)] for name, array in feeds.items()}
+
+
+def _largest(values: Sequence[Any]) -> float:
+    """Return the largest finite magnitude among results, also inside of lists and maps."""
+    largest = 0.0
+    for value in values:
+        if isinstance(value, dict | list):
+            largest = max(largest, _largest(list(value.values()) if isinstance(value, dict) else value))
+            continue
+        array = np.asarray(value)
+        if np.issubdtype(array.dtype, np.floating):
+            largest = max(largest, float(np.abs(array[np.isfinite(array)]).max(initial=0)))
+    return largest

@@ -1,0 +1,74 @@
+"""A session whose rows are first: tensors are moved to and from the axes that count rows in its model's graph.
+
+Everything outside of a session works on tensors with the rows at axis 0. Values that no row carries are fed here too.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.plan.steps import PlannedConstant, RunJob
+from ortdeploy.runtime.protocol import Array, Session
+from ortdeploy.tensors.fed_values import as_array
+from ortdeploy.tensors.types import format_shape
+
+
+def rows_first(session: Session, step: RunJob) -> Session:
+    """Return a session that takes and gives tensors with their rows first; itself where the model has them so."""
+    return RowsFirst(session, step) if step.row_axes or step.values else session
+
+
+class RowsFirst:
+    """Moves the rows of what one session takes and gives, and feeds it the values that no row carries."""
+
+    def __init__(self, session: Session, step: RunJob) -> None:
+        """Take a session of the job's model."""
+        self._session = session
+        self._axes = step.row_axes
+        self._values = [(one, as_array(one.content, one.dtype, one.shape)) for one in step.values]
+        self.placement = session.placement
+        self.cpu_operators = session.cpu_operators
+        self.cache = session.cache
+
+    def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Array]:
+        """Run once, with the rows of all feeds and outputs at axis 0. Raises what the session raises."""
+        placed = {name: to_axis(array, self._axes.get(name)) for name, array in feeds.items()}
+        if self._values:
+            rows = len(next(iter(feeds.values()), ()))
+            placed |= {one.name: _of_rows(one, array, rows) for one, array in self._values}
+        values = self._session.run(outputs, placed, adapters)
+        return [to_front(value, self._axes.get(name)) for name, value in zip(outputs, values, strict=True)]
+
+
+def to_axis(array: Array, axis: int | None) -> Array:
+    """Return a tensor whose rows are first as the graph takes it. Raises OrtdeployError where it has no such axis."""
+    if axis and array.ndim <= axis:
+        raise OrtdeployError(f"rows stand at axis {axis}, and the tensor is {format_shape(array.shape)}")
+    return np.ascontiguousarray(np.moveaxis(array, 0, axis)) if axis else array
+
+
+def to_front(value: Any, axis: int | None) -> Any:
+    """Return an output with its rows first; as it is where it does not have that axis."""
+    if not axis or not isinstance(value, np.ndarray) or value.ndim <= axis:
+        return value
+    return np.ascontiguousarray(np.moveaxis(value, axis, 0))
+
+
+def not_by_row(output: str, shape: tuple[int, ...], rows: int) -> str:
+    """Say of an output that it has not one row for each that was fed, and what to write."""
+    axes = [str(axis) for axis, size in enumerate(shape) if size == rows]
+    which = " or ".join(axes) or "AXIS"
+    return (
+        f"output {output} is {format_shape(shape)} for {rows} rows: the axis that was taken for the rows does not "
+        f"count them. Say which one does, outputs: {{{output}: {{row_axis: {which}}}}} of the model (none: it is not "
+        "by row), leave the output out with columns:, or use batch: {size: none}"
+    )
+
+
+def _of_rows(planned: PlannedConstant, array: Array, rows: int) -> Array:
+    """Return a value for a run: whole, or once for each row."""
+    if planned.row_axis is None:
+        return array
+    return to_axis(np.broadcast_to(array, (rows, *array.shape)).copy(), planned.row_axis)

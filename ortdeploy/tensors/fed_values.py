@@ -1,0 +1,46 @@
+"""Values that the manifest writes for a model's input, as the arrays that are fed."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ortdeploy.tensors.elements import narrowed, numpy_dtype
+from ortdeploy.tensors.types import WIDER, Shape, format_shape
+
+Array = npt.NDArray[Any]
+
+
+def as_array(content: Any, dtype: str, shape: Shape | None) -> Array:
+    """Return a value as an array of an input's type. One value fills a shape whose sizes are all known.
+
+    Raises ValueError, in words, for a value that the input cannot take.
+    """
+    try:
+        written = np.asarray(content)
+    except ValueError as error:
+        raise ValueError("its nested lists differ in length") from error
+    if written.dtype.kind not in ("U" if dtype == "string" else "b" if dtype == "bool" else "iuf"):
+        raise ValueError(f"it is no {dtype}")
+    array = _converted(written, dtype)
+    if shape is None:
+        return array
+    sizes = [size for size in shape if isinstance(size, int)]
+    if array.ndim == 0 and len(sizes) == len(shape):
+        return np.full(sizes, array[()], dtype=array.dtype)
+    fits = len(shape) == array.ndim and all(
+        not isinstance(want, int) or have == want for have, want in zip(array.shape, shape, strict=True)
+    )
+    if not fits:
+        raise ValueError(f"it is {format_shape(array.shape)}, and {format_shape(shape)} is wanted")
+    return array
+
+
+def _converted(written: Array, dtype: str) -> Array:
+    """Return an array in another element type. Raises ValueError where that would change a whole number."""
+    if dtype in WIDER:
+        return narrowed(written, dtype)
+    array = written.astype(numpy_dtype(dtype))
+    if np.issubdtype(array.dtype, np.integer) and not np.array_equal(array, written):
+        raise ValueError(f"{dtype} does not hold {written.tolist()}")
+    return array
