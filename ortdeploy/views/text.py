@@ -182,8 +182,8 @@ def _render_job(step: "RunJob", paint: Paint) -> Iterator[str]:
         yield f"    starts over: what {step.shown_output} holds is kept beside it as {step.aside}"
     for planned in step.inputs:
         yield f"    {_render_input(planned)}"
-    for planned in step.values:
-        yield f"    {planned.name} {planned.dtype} {format_shape(planned.shape)} = {planned.content}"
+    for value in step.values:
+        yield f"    {value.name} {value.dtype} {format_shape(value.shape)} = {value.content}"
     if step.row_check.declared:
         models, agree = " and ".join(step.row_check.declared), step.row_check.agree
         within = "" if agree is None else f", within rtol {agree[0]:g} and atol {agree[1]:g}"
