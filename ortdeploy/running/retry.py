@@ -59,6 +59,13 @@ class RetryRun(JobRun):
         self._check_files()
         self._log.info("job.started", rows=sum(map(len, attempts.values())), done=0, output=self._step.shown_output)
         self._observer.job_started(self._step.job, 0, sum(map(len, attempts.values())))
+        if self._step.row_check.declared:
+            models, numbers = (
+                list(self._step.row_check.declared),
+                sorted(row for part in parts for row in attempts[part.number]),
+            )
+            reason = "failed rows are run once more, without those that stood beside them"
+            self._log.warning("batch.cut_anew", first=numbers[0], last=numbers[-1], models=models, reason=reason)
         for part in parts:
             if self._stop():
                 raise StoppedError

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -27,7 +28,7 @@ class Drawn:
     constants: list[onnx.TensorProto] = field(default_factory=list)
     rank: int = 3
 
-    def add(self, operator: str, *constants: Sequence[int], **attributes: object) -> None:
+    def add(self, operator: str, *constants: Sequence[int], **attributes: Any) -> None:
         names = [f"c{len(self.constants) + index}" for index in range(len(constants))]
         self.constants += [
             numpy_helper.from_array(np.array(values, np.int64), name)
