@@ -53,6 +53,7 @@ class SessionRuns:
         """Take the session, what its first run is compared with, and what proves that its rows are rows."""
         self._job = job
         self._session = rows_first(session, job)
+        self._stateful = session if isinstance(session, Stateful) else None
         self._probe = probe
         self._proof = proof
         self._effective: set[tuple[str, ...]] = set()
@@ -127,23 +128,23 @@ class SessionRuns:
 
     def begin(self, key: tuple[str, ...]) -> None:
         """Say what the next rows belong to, where a pipeline hands state from row to row."""
-        if isinstance(self._session, Stateful):
-            self._session.begin(key)
+        if self._stateful is not None:
+            self._stateful.begin(key)
 
     def undo(self) -> None:
         """Take the state back to before the last run, whose rows are run again."""
-        if isinstance(self._session, Stateful):
-            self._session.undo()
+        if self._stateful is not None:
+            self._stateful.undo()
 
     @property
     def state(self) -> Any:
         """What the last row has handed on; None where nothing is."""
-        return self._session.state if isinstance(self._session, Stateful) else None
+        return None if self._stateful is None else self._stateful.state
 
     def go_on_from(self, state: Any) -> None:
         """Take up a state."""
-        if isinstance(self._session, Stateful):
-            self._session.state = state
+        if self._stateful is not None:
+            self._stateful.state = state
 
     def settle(self) -> None:
         """Count the durations of the runs since the last time; the histogram may be read from another thread."""

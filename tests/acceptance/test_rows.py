@@ -1,7 +1,7 @@
 """Rows are rows: whatever a graph does with its axes, a row's result is its own, or the job is refused in words."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from conftest import Cli, read_rows
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from support.models import save_model
 
 FLOAT = TensorProto.FLOAT
@@ -143,9 +143,6 @@ def test_an_lstm_whose_batch_stands_second_gives_what_it_gives_each_row_alone(cl
         session.run(["y"], {"x": a[:, None], "h": b[None], "c": d[None]})[0] for a, b, d in zip(x, h, c, strict=True)
     ]
     assert_rows(tmp_path, np.stack([row[:, 0] for row in alone]))
-
-
-Graph = Callable[[], tuple[list[Node], Mapping[str, np.ndarray]]]
 
 
 def constants(**values: Any) -> dict[str, np.ndarray]:
@@ -376,5 +373,57 @@ def test_a_proof_is_paid_for_once(cli: Cli, tmp_path: Path, monkeypatch: pytest.
     assert sizes == [16, 16]
 
 
-def test_numpy_constants_of_this_file_are_what_graphs_take() -> None:
-    assert numpy_helper.from_array(constants(k=0)["k"], "k").data_type == TensorProto.INT64
+def test_a_dropout_that_drops_and_noise_in_a_branch_are_named(cli: Cli, tmp_path: Path) -> None:
+    """The exact line that the warning proposes makes the plan clean and the job run."""
+    branch = [
+        helper.make_graph(
+            [helper.make_node(kind, ["d"], [f"o_{kind}"])],
+            kind,
+            [],
+            [helper.make_tensor_value_info(f"o_{kind}", FLOAT, None)],
+        )
+        for kind in ("RandomNormalLike", "Identity")
+    ]
+    save_model(
+        tmp_path / "m.onnx",
+        [
+            helper.make_node("Dropout", ["x", "ratio", "training"], ["d"]),
+            helper.make_node("If", ["training"], ["y"], then_branch=branch[0], else_branch=branch[1]),
+        ],
+        {"x": (FLOAT, ["batch", 4])},
+        {"y": (FLOAT, ["batch", 4])},
+        {"ratio": np.array(0.5, np.float32), "training": np.array(True)},
+    )
+    save_rows(tmp_path, 32, 4)
+    planned = cli("plan", manifest(tmp_path, size=8))
+    assert "random-operator" in planned.out
+    assert "Dropout and RandomNormalLike" in planned.out
+    assert cli("apply", tmp_path / "m.yaml").code == 1
+    path = manifest(tmp_path, size=8, model=", row_independence: false")
+    assert "random-operator" not in cli("plan", path).out
+    assert cli("apply", path, "--new-run").code == 0
+
+
+def test_a_batch_that_is_cut_anew_is_noted_where_rows_depend_on_each_other(cli: Cli, tmp_path: Path) -> None:
+    table = np.arange(20, dtype=np.float32).reshape(10, 2)
+    nodes = [
+        helper.make_node("Neg", ["x"], ["minus"]),
+        helper.make_node("Neg", ["minus"], ["plus"]),
+        helper.make_node("Gather", ["table", "plus"], ["z"]),
+        helper.make_node("Softmax", ["z"], ["y"], axis=0),
+    ]
+    save_model(
+        tmp_path / "m.onnx",
+        nodes,
+        {"x": (TensorProto.INT64, ["batch"])},
+        {"y": (FLOAT, ["batch", 2])},
+        {"table": table},
+    )
+    np.save(tmp_path / "data.npy", np.array([1, 99, 2, 3, 4, 5, 6, 7]))
+    path = manifest(tmp_path, size=4, model=", row_independence: false")
+    path.write_text(path.read_text() + "    errors: {max_failed: 3}\n")
+    applied = cli("apply", path)
+    assert applied.code == 0, applied.out
+    assert "batch.cut_anew" in applied.err
+    report = json.loads((tmp_path / "out/_run.json").read_text())
+    assert report["row_independence"]["batches_cut_anew"] >= 1

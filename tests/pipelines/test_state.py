@@ -81,6 +81,27 @@ def test_each_row_takes_what_the_one_before_has_handed_on(stream: Path, cli: Cli
     np.testing.assert_allclose(sums(stream), ROWS.cumsum(axis=0))
 
 
+def test_state_is_handed_on_beside_a_value_that_no_row_carries(stream: Path, cli: Cli) -> None:
+    path = write(stream)
+    text = (
+        path.read_text()
+        .replace("in: {x: $x, h: $h}", "in: {x: $shifted, h: $h}")
+        .replace("key: [row]", "key: [row], values: {by: 1}")
+    )
+    add = "- {run: add, in: {a: $x, b: $by}, out: {c: shifted}}\n      - {run: sum"
+    path.write_text(text.replace("- {run: sum", add).replace("models:\n", "models:\n  add: {path: add.onnx}\n"))
+    values: dict[str, tuple[int, list[str | int | None]]] = {name: (FLOAT, ["batch", 2]) for name in "abc"}
+    save_model(
+        stream / "add.onnx",
+        [helper.make_node("Add", ["a", "b"], ["c"])],
+        {name: values[name] for name in "ab"},
+        {"c": values["c"]},
+    )
+    done = cli("apply", path)
+    assert done.code == 0, done.out + done.err
+    np.testing.assert_allclose(sums(stream), (ROWS + 1).cumsum(axis=0))
+
+
 def test_a_run_that_goes_on_takes_the_committed_state(stream: Path, cli: Cli) -> None:
     stopped = cli("apply", write(stream, top="limits: {disk: 700}"))
     assert stopped.code == 1
