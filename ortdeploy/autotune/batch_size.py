@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping
 
 import structlog
 
-from ortdeploy.autotune.remembered import Choices, choice_key
 from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError
 from ortdeploy.feeds.sample import first_feeds
+from ortdeploy.files.remembered import Choices, choice_key
 from ortdeploy.plan.plan_file import plan_digest
 from ortdeploy.plan.selection import with_batch_size
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob

@@ -16,9 +16,9 @@ from statistics import mean
 
 import structlog
 
-from ortdeploy.autotune.remembered import Choices, choice_key
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.feeds.sample import Feeds, first_runs
+from ortdeploy.files.remembered import Choices, choice_key
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedLayout, RunJob
 from ortdeploy.sessions.opening import OpenedModel, OpenedSession
 from ortdeploy.sessions.rows_first import rows_first

@@ -13,10 +13,10 @@ from pathlib import Path
 import structlog
 
 from ortdeploy.autotune.batch_size import choose_batch
-from ortdeploy.autotune.remembered import Choices
 from ortdeploy.autotune.thread_layout import choose_layout
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.gate import Use, admit, require_inside
+from ortdeploy.files.remembered import Choices
 from ortdeploy.files.urls import is_url
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.pipelines.component import ComposedSession

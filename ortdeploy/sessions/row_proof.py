@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ortdeploy.autotune.remembered import Choices, choice_key
 from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError, ProviderFailedError, TransientError
+from ortdeploy.files.remembered import Choices, choice_key
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.runtime.protocol import Array
 from ortdeploy.sessions.rows_first import not_by_row

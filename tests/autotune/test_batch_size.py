@@ -12,8 +12,8 @@ from support.fakes import Counter, FakeRuntime, double
 from support.jobs import plan_for, rows, save
 
 from ortdeploy.autotune.batch_size import SIZES
-from ortdeploy.autotune.remembered import FILE, Choices
 from ortdeploy.diagnostics import OutOfMemoryError
+from ortdeploy.files.remembered import FILE, Choices
 from ortdeploy.ledger.ledger import open_ledger, read_outputs
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.results.results import JobResult, Status

@@ -16,11 +16,11 @@ from support.fakes import Counter, FakeRuntime, FakeSession, double
 from support.jobs import plan_for, rows, save
 from support.specs import make_spec
 
-from ortdeploy.autotune.remembered import Choices
 from ortdeploy.deployment.resolve import resolve
 from ortdeploy.deployment.threads import Layout, layouts
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.preflight import MemoryForecast
+from ortdeploy.files.remembered import Choices
 from ortdeploy.ledger.ledger import open_ledger
 from ortdeploy.plan.plan_file import decode_plan, encode
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession, RunJob

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.models import scale_model
 
-from ortdeploy.autotune.remembered import Choices
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import FileState
 from ortdeploy.files.digests import LARGE, DigestCache, boot_id, file_digest
 from ortdeploy.files.gate import SCHEMES, Use, admit, first_outside, leaves_as_text, link_out, objection
+from ortdeploy.files.remembered import Choices
 from ortdeploy.ledger.ledger import open_ledger, output_file
 from ortdeploy.ledger.live_progress import FOLDER as LIVE
 from ortdeploy.ledger.live_progress import read_live

@@ -14,12 +14,12 @@ from typing import Any
 
 import structlog
 
-from ortdeploy.autotune.remembered import Choices
 from ortdeploy.cli.commands.shared import start_logging
 from ortdeploy.cli.faults import fault_of_the_machine
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.cli.streams import private_streams
 from ortdeploy.diagnostics import LockedError, OrtdeployError
+from ortdeploy.files.remembered import Choices
 from ortdeploy.ledger.ledger import Ledger, open_ledger, output_key
 from ortdeploy.ledger.output_lock import hold_output, hold_outputs
 from ortdeploy.plan.plan_file import decode_plan
