@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files.decoding import decoding
 from ortdeploy.files.names import is_file, is_folder
 from ortdeploy.files.numpy_files import read_npz
 from ortdeploy.tensors.elements import Array
@@ -77,7 +78,7 @@ def _matching(patterns: Mapping[str, Any] | None, layer: str, otherwise: Any) ->
 def _read_peft(folder: Path, weights: Path, alpha: float | None) -> Weights:
     try:
         config = json.loads((folder / _CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise OrtdeployError(f"{folder / _CONFIG} cannot be read: {error}") from error
     if not isinstance(config, dict) or not isinstance(config.get("r"), int):
         raise OrtdeployError(f"{folder / _CONFIG} is not that of a LoRA adapter: it has no r")
@@ -96,13 +97,14 @@ def _read_peft(folder: Path, weights: Path, alpha: float | None) -> Weights:
 
 def _read_safetensors(path: Path) -> dict[str, Array]:
     try:
-        from safetensors import SafetensorError, safe_open  # noqa: PLC0415  an extra: only who converts needs it
+        from safetensors import safe_open  # noqa: PLC0415  an extra: only who converts needs it
     except ImportError:
         raise OrtdeployError(
             "safetensors files need the package safetensors: pip install ortdeploy[adapters]"
         ) from None
-    try:
-        with safe_open(path, "numpy") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
-    except (SafetensorError, OSError, AttributeError) as error:
-        raise OrtdeployError(f"{path} cannot be read as safetensors: {error}") from error
+    with decoding(str(path), "safetensors"):
+        try:
+            with safe_open(path, "numpy") as file:
+                return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  no mapping
+        except AttributeError as error:  # an element type that NumPy does not have
+            raise ValueError(str(error)) from error

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from google.protobuf.message import DecodeError
-
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import open_whole
+from ortdeploy.files.decoding import is_a_bug, reason_of
 from ortdeploy.files.golden_sets import INPUTS, OUTPUTS
 from ortdeploy.files.names import is_file
 from ortdeploy.files.numpy_files import read_npz
@@ -75,10 +74,12 @@ def _read_pb(path: Path, value: GoldenValue) -> Any:
     kind, read, _ = KINDS[value.kind]
     try:
         return _feedable(read(kind.FromString(path.read_bytes())))
-    except (DecodeError, ValueError, TypeError) as error:
-        raise OrtdeployError(f"{path.name} is not a {value.kind} of onnx: {error}") from error
     except OSError as error:
         raise OrtdeployError(f"{path.name} cannot be read: {error.strerror}") from error
+    except Exception as error:
+        if is_a_bug(error):
+            raise
+        raise OrtdeployError(f"{path.name} is not a {value.kind} of onnx: {reason_of(error)}") from error
 
 
 def _feedable(value: Any) -> Any:

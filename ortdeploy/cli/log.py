@@ -26,6 +26,11 @@ class LogStream(Protocol):
         """Return whether it is a terminal."""
 
 
+def log_warning(category: str, text: str, place: str) -> None:
+    """Log a warning of Python's or of a library's."""
+    structlog.get_logger().warning("python.warning", category=category, text=text, place=place)
+
+
 def configure_logging(*, form: str | None, stream: LogStream, level: str, color: bool) -> None:
     """Set up logging to one stream. `form` is console or json; None decides by whether the stream is a terminal."""
     console = form == "console" or (form is None and stream.isatty())

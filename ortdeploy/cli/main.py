@@ -41,7 +41,10 @@ def _run(argv: Sequence[str] | None) -> int:
     try:
         arguments = _parse(sys.argv[1:] if argv is None else list(argv))
         command = importlib.import_module(f"ortdeploy.cli.commands.{arguments.command}")
-        return int(command.run(arguments))
+        from ortdeploy.cli.commands.shared import logged_warnings  # noqa: PLC0415  not where the arguments are wrong
+
+        with logged_warnings(arguments):
+            return int(command.run(arguments))
     except SystemExit as exit_:  # argparse after --help
         return int(exit_.code or 0)
     except UsageError as error:

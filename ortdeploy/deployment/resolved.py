@@ -274,6 +274,10 @@ class ResolvedJob:
             return refused > allowed_count(limit, self.input.first_row + (rows or 0))
         return refused > allowed_count(limit, refused) if found.useless else refused > 0 and allows_none(limit)
 
+    def feeds(self, column: str) -> bool:
+        """Return whether a column of the source reaches the model."""
+        return any(column in binding.columns for binding in self.bindings)
+
     @property
     def needed(self) -> frozenset[str]:
         """Results that are written, or that a step reads."""

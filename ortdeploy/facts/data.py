@@ -46,7 +46,9 @@ class InputFacts:
 
     `row_type` is what the manifest says of files that do not. `files` are those to read, and `states` how they are;
     `present` are all that the manifest names now. `first_row` rows came from others before. `changed` names files that
-    an earlier run has taken up and that are not what they were.
+    an earlier run has taken up and that are not what they were. `memory_limit` is the job's, in bytes; `held_bytes` is
+    what the largest file takes that cannot be read in pieces. `rates` are the sample rates of recordings in Hz, each
+    with the rows that have it.
     """
 
     format: str | None = None
@@ -59,6 +61,9 @@ class InputFacts:
     digest: str = ""
     columns: Mapping[str, TensorType] = field(default_factory=dict)
     rows: int | None = None
+    memory_limit: int | None = None
+    held_bytes: int = 0
+    rates: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     missing_package: Package | None = None
     problem: Problem | None = None
 

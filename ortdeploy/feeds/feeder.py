@@ -14,7 +14,7 @@ import numpy as np
 from ortdeploy.files.object_store import fetched
 from ortdeploy.plan.steps import PlannedInput, PlannedStep, RunJob
 from ortdeploy.results.rows import Block, StageError
-from ortdeploy.sources.catalogue import SOURCES
+from ortdeploy.sources.catalogue import open_input
 from ortdeploy.sources.files import full_path
 from ortdeploy.sources.protocol import Source, Wanted
 from ortdeploy.tensors.columns import Array, Column, pick
@@ -32,6 +32,8 @@ def wanted_columns(job: RunJob) -> Wanted:
         first_row=job.first_row,
         retries=job.retries,
         row_type=job.row_type,
+        memory_limit=job.memory_limit,
+        rate=job.rate,
     )
 
 
@@ -47,7 +49,7 @@ def open_rows(job: RunJob, folder: str, only: Sequence[int] | None = None) -> It
     files = [full_path(folder, state.path) for state in job.files]
     with (
         fetched(files, job.patterns) as there,
-        SOURCES[job.format].open_source(there, folder, replace(wanted_columns(job), only=only)) as source,
+        open_input(job.format, there, folder, replace(wanted_columns(job), only=only)) as source,
     ):
         yield source
 

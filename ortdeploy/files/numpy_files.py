@@ -1,46 +1,155 @@
-"""Reads NumPy's files. numpy and zipfile raise whatever a broken one makes them trip over; here it is one error."""
+"""Reads NumPy's files: headers without the numbers, arrays in pieces, whole arrays where there is room for them."""
 
+import io
+import math
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files.decoding import decoding
+from ortdeploy.files.room import check_room
 
 _MAGIC = b"\x93NUMPY"
+_LENGTH_BYTES = {1: 2, 2: 4, 3: 4}
+"""Bytes of a header's length, by the format's major version."""
+_LONGEST_HEADER = 10_000
+"""What NumPy itself accepts; a header may claim 4 GiB."""
+_SUFFIX = ".npy"
+_METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
+"""What NumPy writes; other methods cannot be read in pieces of a bounded size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayHeader:
+    """What the header of an array says, and where its numbers begin."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    fortran_order: bool
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its numbers."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def read_header(file: IO[bytes], name: str, most: int) -> ArrayHeader:
+    """Read an array's header from the beginning of a stream that holds `most` bytes. Raises OrtdeployError and more."""
+    start = file.read(len(_MAGIC) + 2)
+    if start[: len(_MAGIC)] != _MAGIC:
+        raise OrtdeployError(f"{name} is not a .npy file")
+    version = start[len(_MAGIC)] if len(start) == len(_MAGIC) + 2 else 0
+    if version not in _LENGTH_BYTES:
+        raise ValueError("it is of a version that NumPy does not know")
+    count = _LENGTH_BYTES[version]
+    length = file.read(count)
+    size = int.from_bytes(length, "little")
+    if size > _LONGEST_HEADER:
+        raise ValueError(f"its header has {size:,} bytes, and {_LONGEST_HEADER:,} are possible")
+    text = file.read(size)
+    read = np.lib.format.read_array_header_1_0 if version == 1 else np.lib.format.read_array_header_2_0
+    shape, fortran_order, dtype = read(io.BytesIO(length + text))
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which are never loaded")
+    header = ArrayHeader(
+        shape=tuple(map(int, shape)), dtype=dtype, fortran_order=fortran_order, offset=len(start) + count + size
+    )
+    if any(axis < 0 for axis in header.shape) or header.offset + header.nbytes > most:
+        raise ValueError(f"it says that it holds {header.nbytes:,} bytes of numbers, and has {most - header.offset:,}")
+    return header
+
+
+class Archive:
+    """An open .npz: the headers of its arrays by name, and their numbers as streams."""
+
+    def __init__(self, zipped: zipfile.ZipFile, name: str) -> None:
+        """Read the headers."""
+        self._zipped, self._name = zipped, name
+        self._members = {_key(info.filename): info for info in zipped.infolist() if not info.is_dir()}
+        self.headers = {key: self._header(key) for key in self._members}
+
+    def _header(self, key: str) -> ArrayHeader:
+        info = self._members[key]
+        if info.compress_type not in _METHODS:
+            raise ValueError(f"{key} is compressed in a way that NumPy does not write; save it again")
+        with self._zipped.open(info) as member:
+            return read_header(member, f"{key} of {self._name}", info.file_size)
+
+    def open(self, key: str) -> zipfile.ZipExtFile:
+        """Open the stream of an array's numbers, from the first on."""
+        member = cast("zipfile.ZipExtFile", self._zipped.open(self._members[key]))
+        member.read(self.headers[key].offset)
+        return member
+
+    def load(self, key: str) -> npt.NDArray[Any]:
+        """Return an array whole; the caller has looked whether there is room for it."""
+        header = self.headers[key]
+        with self.open(key) as member:
+            numbers = np.empty(math.prod(header.shape), header.dtype)
+            if numbers.nbytes:
+                fill(member, numbers.view(np.uint8).data, self._name)
+        return numbers.reshape(header.shape, order="F" if header.fortran_order else "C")
+
+
+def _key(filename: str) -> str:
+    return filename.removesuffix(_SUFFIX)
+
+
+class _Readable(Protocol):
+    """A stream that fills buffers."""
+
+    def readinto(self, target: memoryview, /) -> int | None:
+        """Fill a buffer from its beginning, and return how much of it."""
+
+
+def fill(file: _Readable, target: memoryview, name: str) -> None:
+    """Fill a buffer from a stream. Raises OrtdeployError if the stream ends before, so that the file was cut."""
+    while target:
+        count = file.readinto(target)
+        if not count:
+            raise OrtdeployError(f"{name} ends before its last row; did it change while it was read?")
+        target = target[count:]
 
 
 @contextmanager
-def _read(name: str, kind: str) -> Iterator[None]:
-    """Make one error of all that reading raises."""
-    try:
-        yield
-    except OrtdeployError:
-        raise
-    except OSError as error:
-        raise OrtdeployError(f"{name} cannot be read: {error.strerror or error}") from error
-    except Exception as error:
-        raise OrtdeployError(f"{name} cannot be read as {kind}: {error}") from error
+def open_npz(path: Path | str, shown: str | None = None) -> Iterator[Archive]:
+    """Open a .npz and read its headers. Raises OrtdeployError that names the file, as `shown` if that is given.
+
+    What the caller does with the archive is not guarded: reading its streams raises what zipfile and zlib raise.
+    """
+    name = shown or str(path)
+    with decoding(name, ".npz"):
+        file = Path(path).open("rb")  # noqa: SIM115  closed below
+    with file:
+        with decoding(name, ".npz"):
+            archive = Archive(zipfile.ZipFile(file), name)
+        yield archive
 
 
 def read_npz(path: Path | str, shown: str | None = None) -> dict[str, npt.NDArray[Any]]:
     """Return the arrays of a .npz by name. Raises OrtdeployError that names the file, as `shown` if that is given."""
     name = shown or str(path)
-    with _read(name, ".npz"), Path(path).open("rb") as file:
-        archive = np.load(file, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise OrtdeployError(f"{name} is not a .npz archive")
-        return {key: archive[key] for key in archive.files}
+    with open_npz(path, shown) as archive:
+        check_room(sum(header.nbytes for header in archive.headers.values()), name, None)
+        with decoding(name, ".npz"):
+            return {key: archive.load(key) for key in archive.headers}
 
 
 def map_npy(path: Path | str, shown: str | None = None) -> npt.NDArray[Any]:
     """Map the array of a .npy. Raises OrtdeployError that names the file, as `shown` if that is given."""
     name = shown or str(path)
-    with _read(name, ".npy"):
+    with decoding(name, ".npy"):
         with Path(path).open("rb") as file:
-            if file.read(len(_MAGIC)) != _MAGIC:
-                raise OrtdeployError(f"{name} is not a .npy file")
-        return np.asanyarray(np.load(path, mmap_mode="r", allow_pickle=False))
+            header = read_header(file, name, Path(path).stat().st_size)
+        order: Any = "F" if header.fortran_order else "C"
+        if not header.nbytes:
+            return np.empty(header.shape, header.dtype, order)
+        return np.memmap(path, header.dtype, "r", header.offset, header.shape, order)

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 from ortdeploy.facts.models import ModelFacts, ValueFacts
 from ortdeploy.facts.problems import Problem, unnameable, unreadable
 from ortdeploy.files.content import HEAD, ORT_MODEL, POINTER, recognise
+from ortdeploy.files.decoding import is_a_bug, reason_of
 from ortdeploy.files.digests import file_digest
 from ortdeploy.files.names import is_file, is_folder
 from ortdeploy.graph.activations import weigh
@@ -27,6 +28,7 @@ from ortdeploy.graph.nodes import drop_weights, is_sound, read_nodes
 from ortdeploy.graph.ort_format import MAGIC as ORT_MAGIC
 from ortdeploy.graph.ort_format import OrtFormatError, read_ort_format
 from ortdeploy.graph.outline import take_outline
+from ortdeploy.graph.text import check_text
 from ortdeploy.tensors.types import ELEMENT_NUMBERS, Shape, TensorType
 
 _ELEMENT_TYPES = {number: name for name, number in ELEMENT_NUMBERS.items()}
@@ -68,6 +70,11 @@ def read_model(
         problem = Problem(kind="missing-bytes", detail=f"{shown}: {error}")
     except OSError as error:
         problem = unreadable(shown, error)
+    except Exception as error:  # protobuf, onnx and flatbuffers have no one class for what a damaged file causes
+        if is_a_bug(error):
+            raise
+        detail = f"{shown} is damaged: {reason_of(error)}. Bring the whole file."
+        problem = Problem(kind="damaged-model", detail=detail)
     return ModelFacts(path=str(path), problem=problem)
 
 
@@ -77,6 +84,7 @@ def _load(path: Path) -> tuple[onnx.ModelProto, Mapping[str, Path]]:
         if file.read(8)[4:] == ORT_MAGIC:
             return read_ort_format(path), {}  # its weights are in it
     model = onnx.load(str(path), load_external_data=False)
+    check_text(model)
     return model, external_files(path, model.graph)
 
 

@@ -189,13 +189,14 @@ class StepSpec:
 class InputSpec:
     """Where a job's rows come from; `columns` maps model inputs to one or several column names.
 
-    `row_type` is that of raw tensors. `missing` says by column what an empty value stands for; None: its row fails.
-    `values` are by model input those that no row carries.
+    `row_type` is that of raw tensors, `rate` the sample rate of recordings in Hz. `missing` says by column what an
+    empty value stands for; None: its row fails. `values` are by model input those that no row carries.
     """
 
     paths: tuple[str, ...]
     format: str | None
     row_type: TensorType | None
+    rate: int | None
     columns: Mapping[str, tuple[str, ...]]
     missing: Mapping[str, Any]
     key: tuple[str, ...]
@@ -575,6 +576,7 @@ def _input(data: Mapping[str, Any], at: Path) -> InputSpec:
         missing=data.get("missing", {}),
         format=data.get("format"),
         row_type=TensorType(data["dtype"], tuple(data["shape"])) if "dtype" in data else None,
+        rate=data.get("rate"),
         columns=columns,
         key=tuple(data.get("key", ())),
         at=at,

@@ -211,6 +211,7 @@ class RunJob:
     files: tuple[FileState, ...]
     first_row: int
     row_type: TensorType | None
+    rate: int | None
     inputs: tuple[PlannedInput, ...]
     missing: Mapping[str, Any]
     key: tuple[str, ...]

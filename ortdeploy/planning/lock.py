@@ -1,7 +1,6 @@
 """The digests that a manifest pins, compared with those of the files."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from ortdeploy.diagnostics import Diagnostic
 from ortdeploy.facts.models import DiffusionFacts
@@ -10,8 +9,7 @@ from ortdeploy.files.digests import DigestCache
 from ortdeploy.manifest.document import Path as DocumentPath
 from ortdeploy.manifest.pipelines import PresetSpec
 from ortdeploy.manifest.spec import Spec
-from ortdeploy.planning.probe import _full, _probe_adapter, _probe_model
-from ortdeploy.presets.stable_diffusion import read_diffusion
+from ortdeploy.planning.probe import _full, _probe_adapter, _probe_model, _read_preset
 from ortdeploy.rules.catalogue import load_rule
 from ortdeploy.rules.protocol import Finding, diagnose
 
@@ -58,7 +56,7 @@ def _probe_preset(spec: Spec, preset: PresetSpec, roots: tuple[str, ...]) -> Dif
     names = set(preset.parts.values())
     parts = {one.name: _probe_model(spec, one, roots, digests) for one in spec.models if one.name in names}
     adapters = {one.name: _probe_adapter(_full(spec, one.path), one.path, roots, digests) for one in spec.adapters}
-    return read_diffusion(Path(spec.folder), preset, parts, adapters)
+    return _read_preset(spec, preset, parts, adapters)
 
 
 def _digested(name: str, path: str, pinned: str | None, digest: str, at: DocumentPath) -> list[Digested]:

@@ -4,26 +4,30 @@ import hashlib
 import importlib.util
 import os
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote
 
 from ortdeploy.adapters.file import read_adapter
+from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import FileFacts, InputFacts, KnownFile, OutputFacts
 from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import HostFacts, RuntimeFacts
-from ortdeploy.facts.models import AdapterFacts, ModelFacts
+from ortdeploy.facts.models import AdapterFacts, DiffusionFacts, ModelFacts
 from ortdeploy.facts.problems import Package, Problem, unreadable
+from ortdeploy.files.decoding import decoding
 from ortdeploy.files.digests import DigestCache, file_digest
 from ortdeploy.files.gate import outside
 from ortdeploy.files.golden_sets import why_nothing_compares
 from ortdeploy.files.names import is_file, is_folder, is_there, name_aside
+from ortdeploy.files.room import LINE_OF_VALUES, check_room
 from ortdeploy.graph.model import read_model
 from ortdeploy.graph.row_followers import with_row_followers
 from ortdeploy.ledger.check import find_contradiction
 from ortdeploy.ledger.ledger import Merge, OutputRecord, damaged, find_damage, output_key, read_ledger
 from ortdeploy.manifest.option_paths import OptionPath, find_option_paths, operation_paths
+from ortdeploy.manifest.pipelines import PresetSpec
 from ortdeploy.manifest.schema_check import check_option_document
 from ortdeploy.manifest.spec import JobSpec, ModelSpec, Spec
 from ortdeploy.operations import tokenize
@@ -31,6 +35,17 @@ from ortdeploy.operations.tokenize_clip import ClipTokenizer
 from ortdeploy.presets.stable_diffusion import read_diffusion
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.catalogue import probe_input
+
+
+def _read_preset(
+    spec: Spec, preset: PresetSpec, models: Mapping[str, ModelFacts], adapters: Mapping[str, AdapterFacts]
+) -> DiffusionFacts:
+    """Read a preset's folder; whatever its files make a library raise is its problem."""
+    try:
+        with decoding(preset.folder, "a preset's folder"):
+            return read_diffusion(Path(spec.folder), preset, models, adapters)
+    except OrtdeployError as error:
+        return DiffusionFacts(problem=Problem(kind="preset", detail=f"{error}."))
 
 
 def _probe_model(spec: Spec, model: ModelSpec, roots: tuple[str, ...], digests: DigestCache) -> ModelFacts:
@@ -91,7 +106,7 @@ def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] =
         gate_problems=_probe_gates(spec),
         resources={one.path: _probe_resource(spec, one, roots, digests) for one in operation_paths(spec)},
         diffusion={
-            pipeline.name: read_diffusion(Path(spec.folder), pipeline.preset, models, adapters)
+            pipeline.name: _read_preset(spec, pipeline.preset, models, adapters)
             for pipeline in spec.pipelines
             if pipeline.preset is not None
         },
@@ -177,16 +192,17 @@ def _option_path_problem(path: Path, option: OptionPath) -> Problem | None:
 def _content_problem(path: Path, option: OptionPath) -> Problem | None:
     """Say why a file or folder of an operation does not hold what it must, where that can be told here."""
     try:
-        if option.kind == "vocabulary":
-            ClipTokenizer(path)
-        elif option.kind == "tokenizer" and importlib.util.find_spec(tokenize.PACKAGE.module):
-            tokenize.read(str(path))
-        elif option.kind == "document":
-            wrong = check_option_document(option.provider, str(option.at[-1]), path.read_text(encoding="utf-8"))
-            if wrong:
-                return Problem(kind="content", detail=f"{option.path} cannot be used: {' '.join(wrong)}")
-    except (OSError, ValueError) as error:
-        return Problem(kind="content", detail=f"{option.path} cannot be used: {error}.")
+        with decoding(option.path, option.kind):
+            if option.kind == "vocabulary":
+                ClipTokenizer(path)
+            elif option.kind == "tokenizer" and importlib.util.find_spec(tokenize.PACKAGE.module):
+                tokenize.read(str(path))
+            elif option.kind == "document":
+                wrong = check_option_document(option.provider, str(option.at[-1]), path.read_text(encoding="utf-8"))
+                if wrong:
+                    return Problem(kind="content", detail=f"{option.path} cannot be used: {' '.join(wrong)}")
+    except OrtdeployError as error:
+        return Problem(kind="content", detail=f"{error}.")
     return None
 
 
@@ -199,6 +215,8 @@ def _probe_input(spec: Spec, job: JobSpec, runtime: RuntimeFacts, before: _Befor
         runtime.packages,
         known=before.inputs,
         row_type=job.input.row_type,
+        memory_limit=job.limits.memory,
+        rate=job.input.rate,
     )
     return replace(facts, first_row=before.record.first_row if before.record else 0)
 
@@ -240,8 +258,11 @@ def _probe_labels(path: Path, shown: str, roots: tuple[str, ...]) -> FileFacts:
     if problem is not None:
         return FileFacts(path=str(path), problem=problem)
     try:
+        check_room(LINE_OF_VALUES * path.stat().st_size, shown, None)
         lines = tuple(path.read_text(encoding="utf-8-sig").splitlines())
         digest = file_digest(path)
+    except OrtdeployError as error:
+        return FileFacts(path=str(path), problem=Problem(kind="too-large", detail=f"{error}."))
     except OSError as error:
         return FileFacts(path=str(path), problem=unreadable(shown, error))
     except UnicodeDecodeError:

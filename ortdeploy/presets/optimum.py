@@ -48,7 +48,7 @@ def _detail(folder: Path, preset: PresetSpec) -> str | None:
         index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
     except OSError as error:
         return f"{preset.folder}/{_INDEX} cannot be read: {error.strerror}. Bring a folder of optimum-onnx."
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return f"{preset.folder}/{_INDEX} is no JSON text: {error}."
     if not isinstance(index, dict) or "_class_name" not in index:
         return f"{preset.folder}/{_INDEX} names no _class_name: it is not the index of a pipeline."

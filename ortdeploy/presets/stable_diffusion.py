@@ -105,7 +105,7 @@ def _read_files(folder: Path, shown: str) -> tuple[Mapping[str, Any], str]:
 def _json(path: Path, shown: str) -> Mapping[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+    except (ValueError, RecursionError, OSError) as error:
         raise _PresetProblemError(f"{shown} is no JSON text: {error}.") from error
     if not isinstance(found, dict):
         raise _PresetProblemError(f"{shown} is no JSON object.")

@@ -1,19 +1,22 @@
 """Rows of arrays over several files; shared by .npy, .npz, .pb and raw tensors. Slices of arrays are not copied."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Problem
+from ortdeploy.files.room import allowed, room
 from ortdeploy.results.rows import Block
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.protocol import Wanted, wanted_blocks
 from ortdeploy.tensors.columns import Array, Column, constant, join
 from ortdeploy.tensors.types import ELEMENT_TYPES, ROWS, TensorType
+from ortdeploy.units import format_size
 
 COLUMN = "array"
 """The name of the one column of files that hold one array."""
@@ -25,48 +28,70 @@ class ArraysError(OrtdeployError):
     """A file does not hold arrays of rows."""
 
 
-def as_rows(array: Array, name: str) -> Array:
-    """Return an array whose rows can be sliced: native byte order, a known element type. Raises ArraysError."""
-    if array.ndim == 0:
+class Rows(Protocol):
+    """What slices of rows are taken from: an array, or something that reads them from a file."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes, rows first."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The element type in the file."""
+
+    def __getitem__(self, rows: slice, /) -> Array:
+        """Return some rows."""
+
+
+class Typed(Protocol):
+    """What says of which shape and type an array is: an array, or its header."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes, rows first."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The element type in the file."""
+
+
+def check_rows(array: Typed, name: str) -> None:
+    """Raise ArraysError if an array has no rows, or an element type that no model input has."""
+    if not array.shape:
         raise ArraysError(f"{name} is a single value, not rows")
-    if array.dtype.kind in _KINDS_OF_TEXT:
-        return array.astype(str).astype(object)
-    if array.dtype.newbyteorder("=").name not in ELEMENT_TYPES:
+    if _element_type(array) not in ELEMENT_TYPES:
         raise ArraysError(f"{name} has the element type {array.dtype}, which no model input has")
-    return array
 
 
-def tensor_type(array: Array) -> TensorType:
+def tensor_type(array: Typed) -> TensorType:
     """Return the type of rows, the first dimension being the rows."""
-    dtype = "string" if array.dtype == object else array.dtype.newbyteorder("=").name
-    return TensorType(dtype, (ROWS, *array.shape[1:]))
+    return TensorType(_element_type(array), (ROWS, *array.shape[1:]))
 
 
-def probe_arrays(files: Sequence[str], facts: InputFacts, load: Callable[[str], Array]) -> InputFacts:
+def _element_type(array: Typed) -> str:
+    is_text = array.dtype.kind in _KINDS_OF_TEXT or array.dtype == object
+    return "string" if is_text else array.dtype.newbyteorder("=").name
+
+
+def _converted(rows: Array) -> Array:
+    """Return rows in native byte order, text as Python's strings."""
+    if rows.dtype.kind in _KINDS_OF_TEXT:
+        return rows.astype(str).astype(object)
+    return rows if rows.dtype.isnative else rows.astype(rows.dtype.newbyteorder("="))
+
+
+def probe_arrays(files: Sequence[str], facts: InputFacts, look: Callable[[str], Typed]) -> InputFacts:
     """Look at the one array of each file; all must hold rows of one shape and type."""
     rows = 0
-    first: Array | None = None
+    first: Typed | None = None
     for path in files:
-        try:
-            array = load(path)
-        except OrtdeployError as error:
-            return replace(facts, problem=Problem(kind="unreadable", detail=f"{error}."))
+        array = look(path)
         first = array if first is None else first
         if array.shape[1:] != first.shape[1:] or array.dtype != first.dtype:
             detail = f"{path} holds {tensor_type(array)}, and {files[0]} {tensor_type(first)}."
             return replace(facts, problem=Problem(kind="unreadable", detail=detail))
-        rows += len(array)
+        rows += array.shape[0]
     return replace(facts, columns={COLUMN: tensor_type(first)} if first is not None else {}, rows=rows)
-
-
-class Rows(Protocol):
-    """What slices of rows are taken from: an array, or something that reads them from a file."""
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-
-    def __getitem__(self, rows: slice, /) -> Array:
-        """Return some rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +123,9 @@ class ArraySource:
     def columns(self, arrays: Mapping[str, Rows], path: str, row: int, begin: int, end: int) -> dict[str, Column]:
         """Return the wanted columns of some rows of a file, whose first row has the number `row`."""
         columns: dict[str, Column] = {}
-        for name in (*self.wanted.dtypes, *self.wanted.keys):
+        for name in dict.fromkeys((*self.wanted.dtypes, *self.wanted.keys)):
             if name in arrays:
-                part = arrays[name][begin:end]
-                columns[name] = part if part.dtype.isnative else part.astype(part.dtype.newbyteorder("="))
+                columns[name] = _converted(arrays[name][begin:end])
             elif name == "path":
                 columns[name] = constant(path, end - begin)
             else:
@@ -120,18 +144,29 @@ class _Pieces:
         self._path = ""
         self._begin = self._length = 0
         self._first = source.wanted.first_row
+        self._room = room(source.wanted.memory_limit)
 
     def take(self, size: int) -> dict[str, Column] | None:
         """Return the columns of the next rows; None when there are no more."""
         pieces: list[dict[str, Column]] = []
         while size and self._find():
             end = min(self._begin + size, self._length)
+            self._check_room(end - self._begin)
             pieces.append(self._source.columns(self._arrays, self._path, self._first, self._begin, end))
             size -= end - self._begin
             self._begin = end
         if len(pieces) > 1:
             return {name: join([piece[name] for piece in pieces]) for name in pieces[0]}
         return pieces[0] if pieces else None
+
+    def _check_room(self, rows: int) -> None:
+        """Raise ArraysError if the next rows need more memory than there is."""
+        wanted = self._source.wanted
+        asked = [self._arrays[name] for name in {*wanted.dtypes, *wanted.keys} if name in self._arrays]
+        size = sum(rows * math.prod(array.shape[1:]) * array.dtype.itemsize for array in asked)
+        if size > self._room:
+            what = f"{rows} rows of {self._path} take {format_size(size)} of memory"
+            raise ArraysError(f"{what}, and {allowed(self._room, wanted.memory_limit)}")
 
     def _find(self) -> bool:
         """Go to the file that holds the next row; return whether there is one."""
@@ -141,7 +176,7 @@ class _Pieces:
                 return False
             self._first += self._length
             self._arrays, self._path = self._source.load(path), shown(path, self._source.folder)
-            self._length = len(next(iter(self._arrays.values())))
+            self._length = next(iter(self._arrays.values())).shape[0]
             self._begin = min(self._skip, self._length)
             self._skip -= self._begin
         return True

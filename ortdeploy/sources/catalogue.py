@@ -1,14 +1,18 @@
 """The input formats by name, and the probe that every one of them shares."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import overload
 
 from ortdeploy.diagnostics import OrtdeployError, did_you_mean
 from ortdeploy.facts.data import InputFacts, KnownFile
 from ortdeploy.facts.problems import Problem
+from ortdeploy.files.decoding import decoding
 from ortdeploy.files.gate import first_outside
 from ortdeploy.files.object_store import fetched
 from ortdeploy.redaction import shown_path
+from ortdeploy.results.rows import Block
 from ortdeploy.sources import arrow, csv, image, jsonl, npy, npz, parquet, pb, raw, text, wav
 from ortdeploy.sources.files import (
     file_states,
@@ -19,7 +23,7 @@ from ortdeploy.sources.files import (
     states_digest,
 )
 from ortdeploy.sources.opened import format_suffix, is_compressed
-from ortdeploy.sources.protocol import SourceModule
+from ortdeploy.sources.protocol import Source, SourceModule, Wanted
 from ortdeploy.tensors.types import TensorType
 
 SOURCES: dict[str, SourceModule] = {
@@ -51,6 +55,8 @@ def probe_input(
     *,
     known: Sequence[KnownFile] = (),
     row_type: TensorType | None = None,
+    memory_limit: int | None = None,
+    rate: int | None = None,
 ) -> InputFacts:
     """Find a job's files, settle their format and look at the beginning of the data.
 
@@ -85,20 +91,85 @@ def probe_input(
             row_type=row_type,
             changed=changed,
             digest=states_digest(states),
+            memory_limit=memory_limit,
         )
         if module.PACKAGE and module.PACKAGE.module not in packages:
             return InputFacts(format=name, files=files, missing_package=module.PACKAGE)
-        problem = _unfit(name, files, folder, row_type)
+        problem = _unfit(name, files, folder, row_type, rate)
         if problem:
             return replace(facts, problem=problem)
         with fetched(facts.files, patterns) as there:
-            return module.probe(there, facts)
+            return look_at(name, there, facts)
     except OrtdeployError as error:
         return InputFacts(format=name, files=files, problem=Problem(kind="unreadable", detail=f"{error}."))
 
 
-def _unfit(name: str, files: Sequence[str], folder: str, row_type: TensorType | None) -> Problem | None:
+class _Opened(Sequence[str]):
+    """Files, of which the one that was taken last is known: it is the one that is read."""
+
+    def __init__(self, files: Sequence[str]) -> None:
+        self._files = files
+        self.last = ""
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        if isinstance(index, slice):
+            return self._files[index]
+        self.last = self._files[index]
+        return self.last
+
+
+def look_at(name: str, files: Sequence[str], facts: InputFacts) -> InputFacts:
+    """Return facts completed by what the files of a format say of themselves, or by what is wrong with one of them."""
+    opened = _Opened(files)
+    try:
+        with decoding(lambda: opened.last, name):
+            return SOURCES[name].probe(opened, facts)
+    except OrtdeployError as error:
+        return replace(facts, problem=Problem(kind="unreadable", detail=f"{error}."))
+
+
+@contextmanager
+def open_input(name: str, files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[Source]:
+    """Open files of a format. Reading them raises OrtdeployError with the file's name, whatever is wrong with them."""
+    opened = _Opened(files)
+    with SOURCES[name].open_source(opened, folder, wanted) as source:
+        yield _Guarded(source, name, opened, folder)
+
+
+@dataclass(frozen=True, slots=True)
+class _Guarded:
+    """A source behind the border to the libraries that decode its files."""
+
+    source: Source
+    name: str
+    files: _Opened
+    folder: str
+
+    def blocks(self, start: int, sizes: Iterable[int]) -> Iterator[Block]:
+        """Yield the source's blocks."""
+        blocks = self.source.blocks(start, sizes)
+        while True:
+            with decoding(lambda: shown(self.files.last, self.folder), self.name):
+                block = next(blocks, None)
+            if block is None:
+                return
+            yield block
+
+
+def _unfit(
+    name: str, files: Sequence[str], folder: str, row_type: TensorType | None, rate: int | None
+) -> Problem | None:
     """Say what of the input does not go with its format."""
+    if rate is not None and name != "wav":
+        detail = f"rate: is for recordings (format wav); {name} files have no sample rate. Remove it."
+        return Problem(kind="rated", detail=detail)
     if row_type is not None and name != "raw":
         detail = f"dtype: and shape: are for raw tensors; {name} files say themselves what they hold. Remove both."
         return Problem(kind="typed", detail=detail)

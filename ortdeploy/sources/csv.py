@@ -11,9 +11,10 @@ from typing import Any, TextIO
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Problem
+from ortdeploy.files.room import LINE_OF_VALUES
 from ortdeploy.results.rows import Block
 from ortdeploy.sources.files import shown
-from ortdeploy.sources.opened import open_binary
+from ortdeploy.sources.opened import Lines, open_binary
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.rows import RawRow, RowError, block_rows
 from ortdeploy.tensors.types import ROWS, TensorType
@@ -27,10 +28,7 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
     """Read the header of each file; all must agree."""
     header: list[str] | None = None
     for path in files:
-        try:
-            names = _header(path)
-        except OrtdeployError as error:
-            return replace(facts, problem=Problem(kind="unreadable", detail=f"{error}."))
+        names = _header(path, facts.memory_limit)
         if header is not None and names != header:
             detail = f"{path} has the columns {', '.join(names)}, and {files[0]} has {', '.join(header)}."
             return replace(facts, problem=Problem(kind="unreadable", detail=detail))
@@ -47,10 +45,36 @@ def _open(path: str, name: str) -> Iterator[TextIO]:
         text.detach()
 
 
-def _header(path: str) -> list[str]:
+class _Records:
+    """The lines of a file, of which one record takes no more than there is room for."""
+
+    def __init__(self, file: TextIO, lines: Lines) -> None:
+        self._file, self._lines = file, lines
+        self._left = lines.most
+        self._number = 0
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = self._file.readline(self._left + 1)
+        self._number += 1
+        self._left -= len(line)
+        if self._left < 0:
+            raise self._lines.too_long(self._number)
+        if not line:
+            raise StopIteration
+        return line
+
+    def begin(self) -> None:
+        """Begin another record, which may have several lines."""
+        self._left = self._lines.most
+
+
+def _header(path: str, limit: int | None) -> list[str]:
     try:
         with _open(path, path) as file:
-            names = next(csv.reader(file), [])
+            names = next(csv.reader(_Records(file, Lines(path, LINE_OF_VALUES, limit))), [])
     except csv.Error as error:
         raise OrtdeployError(f"{path} cannot be read: {error}") from error
     if not names:
@@ -83,12 +107,13 @@ class _CsvSource:
 
     def _raw_rows(self) -> Iterator[RawRow]:
         for path in self.files:
-            names = _header(path)
+            names = _header(path, self.wanted.memory_limit)
             name = shown(path, self.folder)
             with _open(path, name) as file:
-                reader = csv.reader(file, strict=True)
+                records = _Records(file, Lines(name, LINE_OF_VALUES, self.wanted.memory_limit))
+                reader = csv.reader(records, strict=True)
                 next(reader)
-                for cells in _guarded(reader):
+                for cells in _guarded(reader, records):
                     if cells or len(names) > 1:
                         yield RawRow(name, f":{reader.line_num}", (names, cells))
 
@@ -103,9 +128,10 @@ class _CsvSource:
         return dict(zip(names, cells, strict=True))
 
 
-def _guarded(reader: Any) -> Iterator[list[str] | RowError]:
+def _guarded(reader: Any, records: _Records) -> Iterator[list[str] | RowError]:
     """Yield the reader's lines; one that is not CSV is a failed row."""
     while True:
+        records.begin()
         try:
             yield next(reader)
         except StopIteration:

@@ -27,12 +27,29 @@ def list_files(folder: str, patterns: Sequence[str] = ()) -> tuple[str, ...]:
             found.update((addresses.shown(pattern) if url == own else parse_url(url).shown, None) for url in listed)
             continue
         full = os.path.normpath(os.path.join(folder, pattern))  # noqa: PTH118  keeps a glob's text as it is
-        found.update(dict.fromkeys(_expand(full)))
+        expanded = _expand(full)
+        if not expanded:
+            _check_readable(full)
+        found.update(dict.fromkeys(expanded))
     return tuple(found)
+
+
+def _check_readable(full: str) -> None:
+    """Raise OrtdeployError if a pattern names nothing because a folder in front of it cannot be looked into."""
+    fixed = full.split("*", maxsplit=1)[0].split("?", maxsplit=1)[0]
+    for folder in (os.path.normpath(fixed), *map(str, Path(fixed).parents)):
+        if is_folder(folder):
+            if not os.access(folder, os.R_OK | os.X_OK):
+                raise OrtdeployError(
+                    f"the folder {folder} cannot be read by this user; allow it, or name another place"
+                )
+            return
 
 
 def _expand(full: str) -> list[str]:
     if is_folder(full):
+        if not os.access(full, os.R_OK | os.X_OK):
+            return []
         return sorted(entry.path for entry in os.scandir(full) if entry.is_file() and not entry.name.startswith("."))
     if is_file(full) or not any(sign in full for sign in _MAGIC):  # a name may hold a bracket
         return [full] if is_file(full) else []

@@ -1,18 +1,21 @@
 """Image files, one a row: column `pixels`, uint8 (16-bit grey: uint16) in NHWC, one channel or three.
 
-Decoded by Pillow. Palettes, transparency and CMYK become RGB; the orientation in EXIF is not applied.
+Decoded by Pillow. Palettes, transparency and CMYK become RGB; a picture is turned as its EXIF orientation says.
 """
 
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Package
+from ortdeploy.files.decoding import is_a_bug, reason_of
+from ortdeploy.files.room import check_room
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.rows import FilePerRow, RawRow, RowError
 from ortdeploy.tensors.columns import Array
@@ -21,6 +24,9 @@ from ortdeploy.tensors.types import ROWS, TensorType
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 FIRST_ROWS = 4
 PACKAGE = Package(module="PIL", name="Pillow", extra="images")
+
+_DECODED = 12
+"""What an image takes while it is decoded, in bytes a pixel: Pillow's picture, turned and converted, and the array."""
 
 _GREY_16 = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 
@@ -31,21 +37,45 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
     return replace(facts, columns={"pixels": pixels}, rows=len(files))
 
 
-def _decode(raw: RawRow) -> dict[str, Any]:
+def _decode(raw: RawRow, limit: int | None) -> dict[str, Any]:
     from PIL import Image  # noqa: PLC0415  an extra: only who reads images needs it
 
     try:
-        with warnings.catch_warnings(), Image.open(raw.value) as image:
-            warnings.simplefilter("ignore")  # Pillow's remarks about odd files would stand between the log lines
-            return {"pixels": _pixels(image)}
+        with Image.open(raw.value) as image:
+            width, height = image.size
+            check_room(_DECODED * width * height, f"an image of {width:,} x {height:,} pixels", limit)
+            return {"pixels": _pixels(_upright(image))}
+    except OrtdeployError as error:
+        raise RowError(str(error), "too-large") from error
     except FileNotFoundError as error:
         raise RowError("the file is gone", "vanished-file") from error
     except OSError as error:
         if error.errno is None:  # Pillow's own complaint about the content
-            raise RowError(f"not an image that can be decoded: {error}", "not-an-image") from error
+            raise RowError(f"not an image that can be decoded: {reason_of(error)}", "not-an-image") from error
         raise RowError(f"the file cannot be read: {error.strerror}", "unreadable-file", transient=True) from error
     except Exception as error:  # Pillow's decoders raise whatever the broken file makes them trip over
-        raise RowError(f"not an image that can be decoded: {error}", "not-an-image") from error
+        if is_a_bug(error):
+            raise
+        raise RowError(f"not an image that can be decoded: {reason_of(error)}", "not-an-image") from error
+
+
+def _upright(image: Any) -> Any:
+    """Return a picture turned as the camera says that it was held."""
+    from PIL import ExifTags, Image  # noqa: PLC0415
+
+    turn = Image.Transpose
+    turns = {
+        2: turn.FLIP_LEFT_RIGHT,
+        3: turn.ROTATE_180,
+        4: turn.FLIP_TOP_BOTTOM,
+        5: turn.TRANSPOSE,
+        6: turn.ROTATE_270,
+        7: turn.TRANSVERSE,
+        8: turn.ROTATE_90,
+    }
+    image.load()  # of a TIFF, Pillow turns what it loads, and then says that nothing is to be turned
+    method = turns.get(image.getexif().get(ExifTags.Base.Orientation))
+    return image if method is None else image.transpose(method)
 
 
 def _pixels(image: Any) -> Array:
@@ -59,4 +89,4 @@ def _pixels(image: Any) -> Array:
 @contextmanager
 def open_source(files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[FilePerRow]:
     """Open image files, one row each."""
-    yield FilePerRow(files, folder, wanted, _decode)
+    yield FilePerRow(files, folder, wanted, partial(_decode, limit=wanted.memory_limit))

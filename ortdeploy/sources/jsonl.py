@@ -11,9 +11,10 @@ import numpy as np
 
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Problem
+from ortdeploy.files.room import LINE_OF_VALUES
 from ortdeploy.results.rows import Block
 from ortdeploy.sources.files import shown
-from ortdeploy.sources.opened import open_binary
+from ortdeploy.sources.opened import Lines, open_binary
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.rows import RawRow, RowError, block_rows
 from ortdeploy.tensors.types import ROWS, TensorType
@@ -25,7 +26,7 @@ PACKAGE = None
 
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
     """Take columns and shapes from the first line that holds something."""
-    for raw in _raw_lines(files, facts_folder=None):
+    for raw in _raw_lines(files, facts_folder=None, limit=facts.memory_limit):
         try:
             row = _parse(raw.value)
             return replace(facts, columns={name: _type(value) for name, value in row.items()})
@@ -52,11 +53,12 @@ def _parse(line: bytes) -> dict[str, Any]:
     return row
 
 
-def _raw_lines(files: Sequence[str], facts_folder: str | None) -> Iterator[RawRow]:
+def _raw_lines(files: Sequence[str], facts_folder: str | None, limit: int | None) -> Iterator[RawRow]:
     for path in files:
         name = shown(path, facts_folder) if facts_folder else path
+        lines = Lines(name, LINE_OF_VALUES, limit)
         with open_binary(path, name) as file:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(lines.read(file), 1):
                 if line.strip():
                     yield RawRow(name, f":{number}", line)
 
@@ -68,7 +70,8 @@ class _JsonlSource:
     wanted: Wanted
 
     def blocks(self, start: int, sizes: Iterable[int]) -> Iterator[Block]:
-        raw_rows = islice(_raw_lines(self.files, self.folder), start - self.wanted.first_row, None)
+        lines = _raw_lines(self.files, self.folder, self.wanted.memory_limit)
+        raw_rows = islice(lines, start - self.wanted.first_row, None)
         return block_rows(raw_rows, self._decode, self.wanted, start, sizes)
 
     def _decode(self, raw: RawRow) -> dict[str, Any]:
@@ -79,7 +82,7 @@ class _JsonlSource:
             if name in self.wanted.missing:
                 row[name] = None
             else:
-                raise RowError(f'the line has no "{name}"', "missing-value")
+                raise RowError(f'the line has no "{name}"', "missing-value", known=dict(row))
         return row
 
 

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ortdeploy.sources.arrays import COLUMN, ArraysError, ArraySource, Rows
+from ortdeploy.files.numpy_files import fill
+from ortdeploy.sources.arrays import COLUMN, ArraySource, Rows
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.tensors.columns import Array
 
@@ -17,52 +17,49 @@ BLOCK_BYTES = 4 * 1024 * 1024
 """How much of a file is read at once; any number of whole requests."""
 
 
-class _BlockedRows:
-    """The rows of a mapped array, read block by block instead of through the map.
+class BlockedRows:
+    """The rows of an array in a file, read block by block.
 
     Pages of a map stay in the resident set; a block of a few megabytes does not grow with the file and is as fast.
     """
 
-    def __init__(self, path: str, mapped: np.memmap[Any, Any]) -> None:
-        self._file = Path(path).open("rb", buffering=0)  # noqa: SIM115  the source closes it
-        self._offset = mapped.offset
-        self._shape, self._dtype = mapped.shape, mapped.dtype
-        self._row_bytes = math.prod(self._shape[1:]) * self._dtype.itemsize
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], read: Callable[[int, memoryview], None]) -> None:
+        """Take what fills a buffer with the array's bytes from an offset on."""
+        self.shape, self.dtype = shape, dtype
+        self._fill = read
+        self._row_bytes = math.prod(shape[1:]) * dtype.itemsize
         self._begin = self._end = 0
         self._block: Array = np.empty(0)
 
-    def __len__(self) -> int:
-        return int(self._shape[0])
-
     def __getitem__(self, rows: slice) -> Array:
+        """Return some rows."""
         if rows.start < self._begin or rows.stop > self._end:
             self._read(rows.start, rows.stop)
         return self._block[rows.start - self._begin : rows.stop - self._begin]
 
     def _read(self, begin: int, end: int) -> None:
-        """Read a block of whole requests that begins with this one."""
+        """Read a block of whole requests that begins with this one; what of it is here is kept."""
         asked = end - begin
         ahead = max(BLOCK_BYTES // max(self._row_bytes * asked, 1), 1) * asked
-        self._begin, self._end = begin, min(begin + ahead, len(self))
-        block = np.empty((self._end - begin, *self._shape[1:]), self._dtype)
-        try:
-            self._file.seek(self._offset + begin * self._row_bytes)
-            _read_fully(self._file, memoryview(block.data).cast("B"))
-        except OSError as error:
-            raise ArraysError(f"{self._file.name} cannot be read: {error.strerror}") from error
-        self._block = block
-
-    def close(self) -> None:
-        self._file.close()
+        stop = min(begin + ahead, self.shape[0])
+        block = np.empty((stop - begin, *self.shape[1:]), self.dtype)
+        here = min(max(self._end - begin, 0), len(block)) if begin >= self._begin else 0
+        if here:
+            block[:here] = self._block[begin - self._begin :][:here]
+        if block[here:].nbytes:
+            self._fill((begin + here) * self._row_bytes, block[here:].reshape(-1).view(np.uint8).data)
+        self._block, self._begin, self._end = block, begin, stop
 
 
-def _read_fully(file: FileIO, target: memoryview) -> None:
-    """Fill the target. Raises ArraysError when the file ends before, which means that it was cut meanwhile."""
-    while target:
-        count = file.readinto(target)
-        if not count:
-            raise ArraysError(f"{file.name} ends before its last row; did it change while it was read?")
-        target = target[count:]
+def _open_blocked(path: str, mapped: "np.memmap[Any, Any]", stack: ExitStack) -> BlockedRows:
+    """Open a file that was mapped, to be read instead."""
+    file = stack.enter_context(Path(path).open("rb", buffering=0))  # noqa: SIM115  the stack closes it
+
+    def read(offset: int, target: memoryview) -> None:
+        file.seek(mapped.offset + offset)
+        fill(file, target, path)
+
+    return BlockedRows(mapped.shape, mapped.dtype, read)
 
 
 @contextmanager
@@ -76,9 +73,7 @@ def open_mapped(
             current.close()
             mapped = map_file(path)
             if not (isinstance(mapped, np.memmap) and mapped.flags.c_contiguous and mapped.nbytes):
-                return {COLUMN: mapped}  # rows that do not lie one after the other, or none, or text
-            rows = _BlockedRows(path, mapped)
-            current.callback(rows.close)
-            return {COLUMN: rows}
+                return {COLUMN: mapped}  # rows that do not lie one after the other, or none
+            return {COLUMN: _open_blocked(path, mapped, current)}
 
         yield ArraySource(files, folder, wanted, load)

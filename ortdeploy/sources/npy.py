@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.files.numpy_files import map_npy
-from ortdeploy.sources.arrays import ArraySource, as_rows, probe_arrays
+from ortdeploy.sources.arrays import ArraySource, check_rows, probe_arrays
 from ortdeploy.sources.mapped import open_mapped
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.tensors.columns import Array
@@ -22,7 +22,9 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
 
 def _map(path: str) -> Array:
     """Map a file to look at it. Raises OrtdeployError."""
-    return as_rows(map_npy(path), path)
+    array = map_npy(path)
+    check_rows(array, path)
+    return array
 
 
 @contextmanager

@@ -1,16 +1,20 @@
-"""NumPy archives: each array of a .npz is a column, its first dimension the rows. One archive is held at a time."""
+"""NumPy archives: each array of a .npz is a column, its first dimension the rows. Arrays are read in pieces.
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+An array that was saved in Fortran order is held whole, for its rows do not lie one after the other.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 
-from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Problem
-from ortdeploy.files.numpy_files import read_npz
-from ortdeploy.sources.arrays import ArraysError, ArraySource, as_rows, tensor_type
+from ortdeploy.files.numpy_files import Archive, fill, open_npz
+from ortdeploy.files.room import check_room
+from ortdeploy.sources.arrays import ArraysError, ArraySource, Rows, check_rows, tensor_type
+from ortdeploy.sources.mapped import BLOCK_BYTES, BlockedRows
 from ortdeploy.sources.protocol import Wanted
-from ortdeploy.tensors.columns import Array
 
 SUFFIXES = (".npz",)
 FIRST_ROWS = 64
@@ -18,33 +22,96 @@ PACKAGE = None
 
 
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
-    """Read every archive once: its arrays must have equally many rows, and all archives the same arrays."""
+    """Read the headers: the arrays of an archive must have equally many rows, and all archives the same arrays."""
     columns = None
-    rows = 0
+    rows = held = 0
     for path in files:
-        try:
-            arrays = _load(path)
-        except OrtdeployError as error:
-            return replace(facts, problem=Problem(kind="unreadable", detail=f"{error}."))
-        types = {name: tensor_type(array) for name, array in arrays.items()}
+        with open_npz(path) as archive:
+            _check(archive, path)
+            types = {name: tensor_type(header) for name, header in archive.headers.items()}
+            rows += next(iter(archive.headers.values())).shape[0]
+            held = max(held, sum(archive.headers[name].nbytes for name in _held_whole(archive)))
         if columns is not None and types != columns:
             detail = f"{path} does not hold the same arrays as {files[0]}."
             return replace(facts, problem=Problem(kind="unreadable", detail=detail))
         columns = types
-        rows += len(next(iter(arrays.values())))
-    return replace(facts, columns=columns or {}, rows=rows)
+    return replace(facts, columns=columns or {}, rows=rows, held_bytes=held)
 
 
-def _load(path: str) -> dict[str, Array]:
-    arrays = {name: as_rows(array, f"{name} of {path}") for name, array in read_npz(path).items()}
-    counts = {len(array) for array in arrays.values()}
-    if len(counts) != 1:
-        found = ", ".join(f"{name} {len(array)}" for name, array in arrays.items())
+def _check(archive: Archive, path: str) -> None:
+    """Raise ArraysError if the arrays are not columns of one number of rows."""
+    for name, header in archive.headers.items():
+        check_rows(header, f"{name} of {path}")
+    counts = {name: header.shape[0] for name, header in archive.headers.items()}
+    if len(set(counts.values())) != 1:
+        found = ", ".join(f"{name} {count}" for name, count in counts.items())
         raise ArraysError(f"{path} does not hold arrays of one number of rows ({found or 'it is empty'})")
-    return arrays
+
+
+def _held_whole(archive: Archive) -> Iterator[str]:
+    """Yield the arrays whose rows do not lie one after the other."""
+    yield from (name for name, one in archive.headers.items() if one.fortran_order and len(one.shape) > 1)
+
+
+class _Columns(Mapping[str, Rows]):
+    """The arrays of an open archive by name, opened when they are asked for."""
+
+    def __init__(self, archive: Archive, path: str, limit: int | None, stack: ExitStack) -> None:
+        self._archive, self._path, self._limit, self._stack = archive, path, limit, stack
+        self._whole = frozenset(_held_whole(archive))
+        self._opened: dict[str, Rows] = {}
+
+    def __len__(self) -> int:
+        return len(self._archive.headers)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._archive.headers)
+
+    def __getitem__(self, name: str) -> Rows:
+        if name not in self._opened:
+            self._opened[name] = self._open(name)
+        return self._opened[name]
+
+    def _open(self, name: str) -> Rows:
+        header = self._archive.headers[name]
+        if name in self._whole:
+            check_room(header.nbytes, f"{name} of {self._path}, which is in Fortran order and held whole,", self._limit)
+            return self._archive.load(name)
+        return BlockedRows(header.shape, header.dtype, _Stream(self._archive, name, self._path, self._stack).read)
+
+
+class _Stream:
+    """The numbers of an array, which can only be read forward."""
+
+    def __init__(self, archive: Archive, name: str, path: str, stack: ExitStack) -> None:
+        self._open = partial(archive.open, name)
+        self._path, self._stack = path, stack
+        self._file = stack.enter_context(self._open())
+        self._place = 0
+
+    def read(self, offset: int, target: memoryview) -> None:
+        """Fill a buffer with the bytes from an offset on."""
+        if offset < self._place:
+            self._file = self._stack.enter_context(self._open())
+            self._place = 0
+        passed_over = memoryview(bytearray(min(offset - self._place, BLOCK_BYTES)))
+        while self._place < offset:
+            piece = passed_over[: offset - self._place]
+            fill(self._file, piece, self._path)
+            self._place += len(piece)
+        fill(self._file, target, self._path)
+        self._place += len(target)
 
 
 @contextmanager
 def open_source(files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[ArraySource]:
     """Open the archives one after the other."""
-    yield ArraySource(files, folder, wanted, _load)
+    with ExitStack() as current:
+
+        def load(path: str) -> Mapping[str, Rows]:
+            current.close()
+            archive = current.enter_context(open_npz(path))
+            _check(archive, path)
+            return _Columns(archive, path, wanted.memory_limit, current)
+
+        yield ArraySource(files, folder, wanted, load)

@@ -10,6 +10,8 @@ from typing import BinaryIO, cast
 from zlib import error as DeflateError  # noqa: N812  zlib names it so
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files.room import allowed, room
+from ortdeploy.units import format_size
 
 COMPRESSED: Mapping[str, Callable[[str], object]] = {".bz2": bz2.open, ".gz": gzip.open, ".xz": lzma.open}
 """How files are opened whose last suffix says that they are compressed."""
@@ -37,3 +39,29 @@ def open_binary(path: str, shown: str) -> Iterator[BinaryIO]:
         raise OrtdeployError(f"{shown} cannot be read: {error.strerror or error}") from error
     except (EOFError, lzma.LZMAError, DeflateError) as error:
         raise OrtdeployError(f"{shown} cannot be decompressed: {error}") from error
+
+
+class Lines:
+    """Limits how long a line may be, since it is held whole: a compressed file of some megabytes can hold gigabytes."""
+
+    def __init__(self, shown: str, taken: int, limit: int | None) -> None:
+        """Take what a line takes in units of its bytes, and the job's memory limit."""
+        self._shown, self._limit = shown, limit
+        self._room = room(limit)
+        self.most = self._room // taken
+
+    def read(self, file: BinaryIO) -> Iterator[bytes]:
+        """Yield the lines of a file. Raises OrtdeployError at one that is too long."""
+        number = 0
+        while line := file.readline(self.most + 1):
+            number += 1
+            if len(line) > self.most:
+                raise self.too_long(number)
+            yield line
+
+    def too_long(self, number: int) -> OrtdeployError:
+        """Return what is said of a line that is too long."""
+        return OrtdeployError(
+            f"{self._shown}:{number} has more than {format_size(self.most)} in one line, which would take more than "
+            f"{format_size(self._room)} of memory, and {allowed(self._room, self._limit)}"
+        )

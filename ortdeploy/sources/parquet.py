@@ -3,16 +3,20 @@
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
 
 from ortdeploy.facts.data import InputFacts
+from ortdeploy.files.decoding import decoding
+from ortdeploy.files.room import check_room, room
 from ortdeploy.sources import tables
+from ortdeploy.sources.parquet_pages import pages
 from ortdeploy.sources.protocol import Wanted
-from ortdeploy.sources.tables import Table, TableError, TableSource, probe_tables
+from ortdeploy.sources.tables import Table, TableSource, probe_tables
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyarrow.parquet import FileMetaData
+    from pyarrow.parquet import ColumnChunkMetaData, FileMetaData
 
 SUFFIXES = (".parquet", ".pq")
 FIRST_ROWS = tables.FIRST_ROWS
@@ -23,20 +27,22 @@ MOST_ROWS, MOST_BYTES = 16384, 512 * 1024
 
 _BUFFER_BYTES = 1024 * 1024  # row groups are streamed through a buffer; pre-buffered ones stay until the file is closed
 
+_SHARE = 4
+"""What the pages of a column may take without being looked at: the room divided by this."""
+
 
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
     """Read the footers."""
     return probe_tables(_open, files, facts)
 
 
-def _open(path: str) -> Table:
+def _open(path: str, limit: int | None) -> Table:
     import pyarrow as pa  # noqa: PLC0415  an extra: only who reads tables needs it
     from pyarrow import parquet  # noqa: PLC0415
 
-    try:
+    with decoding(path, "Parquet"):
         file = parquet.ParquetFile(pa.OSFile(os.fsencode(path)), buffer_size=_BUFFER_BYTES, pre_buffer=False)
-    except (OSError, pa.ArrowException) as error:
-        raise TableError(f"{path} cannot be read as Parquet: {error}") from error
+        columns = _Columns(path, file.metadata, limit)
 
     def batches(start: int, names: Sequence[str]) -> "Iterator[tuple[int, pa.RecordBatch]]":
         groups, first = [], 0
@@ -51,23 +57,69 @@ def _open(path: str) -> Table:
         if not names:  # only the rows' numbers are wanted
             yield first, pa.RecordBatch.from_struct_array(pa.array([{}] * (number - first), pa.struct([])))
             return
-        try:
-            for batch in file.iter_batches(
-                _rows_at_once(file.metadata), row_groups=groups, columns=list(names), use_threads=False
-            ):
-                yield first, batch
-                first += batch.num_rows
-        except (OSError, pa.ArrowException) as error:
-            raise TableError(f"{path} cannot be read: {error}") from error
+        check_room(columns.held_bytes(names), f"the largest pages of {path}", limit)
+        for batch in file.iter_batches(
+            columns.rows_at_once(names), row_groups=groups, columns=list(names), use_threads=False
+        ):
+            yield first, batch
+            first += batch.num_rows
 
-    return Table(rows=file.metadata.num_rows, schema=file.schema_arrow, batches=batches)
+    held = columns.held_bytes(file.schema_arrow.names)
+    return Table(rows=file.metadata.num_rows, schema=file.schema_arrow, held_bytes=held, batches=batches)
 
 
-def _rows_at_once(metadata: "FileMetaData") -> int:
-    """Return how many rows to decode at once, by the size of the rows of the largest group."""
-    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-    row_bytes = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
-    return max(1, min(MOST_ROWS, MOST_BYTES // max(row_bytes, 1)))
+class _Columns:
+    """How much of a file's columns is decoded at once."""
+
+    def __init__(self, path: str, metadata: "FileMetaData", limit: int | None) -> None:
+        self._path, self._metadata = path, metadata
+        self._most = room(limit) // _SHARE
+
+    def held_bytes(self, names: Sequence[str]) -> int:
+        """Return what the largest pages of some columns take together, those of small columns left out."""
+        return max((sum(map(self._largest_page, group)) for group in self._groups(names)), default=0)
+
+    def rows_at_once(self, names: Sequence[str]) -> int:
+        """Return how many rows to decode at once, by the size of the rows of the largest group."""
+        groups = [self._metadata.row_group(number) for number in range(self._metadata.num_row_groups)]
+        row_bytes = max((group.total_byte_size // max(group.num_rows, 1) for group in groups), default=0)
+        most = max(1, min(MOST_ROWS, MOST_BYTES // max(row_bytes, 1)))
+        value = max((self._largest_value(chunk, most) for group in self._groups(names) for chunk in group), default=0)
+        return max(1, min(most, self._most // max(value, 1)))
+
+    def _groups(self, names: Sequence[str]) -> "Iterator[list[ColumnChunkMetaData]]":
+        """Yield the wanted columns of each row group."""
+        wanted = frozenset(names)
+        for number in range(self._metadata.num_row_groups):
+            group = self._metadata.row_group(number)
+            chunks = map(group.column, range(group.num_columns))
+            yield [chunk for chunk in chunks if chunk.path_in_schema.split(".")[0] in wanted or not wanted]
+
+    def _largest_page(self, chunk: "ColumnChunkMetaData") -> int:
+        if chunk.total_uncompressed_size <= self._most:
+            return 0
+        with self._reading() as file:
+            return max((page.size for page in pages(file, *_place(chunk))), default=0)
+
+    def _largest_value(self, chunk: "ColumnChunkMetaData", rows: int) -> int:
+        """Return how large a text of a dictionary may be, where as many as `rows` of them would be too much."""
+        is_text = chunk.physical_type == "BYTE_ARRAY" and chunk.has_dictionary_page
+        if not is_text or chunk.total_uncompressed_size * rows <= self._most:
+            return 0
+        with self._reading() as file:
+            first = next(pages(file, *_place(chunk)), None)
+        return first.size if first is not None and first.is_dictionary else 0
+
+    @contextmanager
+    def _reading(self) -> Iterator[IO[bytes]]:
+        with decoding(self._path, "Parquet"), Path(self._path).open("rb", buffering=0) as file:
+            yield file
+
+
+def _place(chunk: "ColumnChunkMetaData") -> tuple[int, int]:
+    """Return where the pages of a column begin and end."""
+    first = [chunk.data_page_offset, *([chunk.dictionary_page_offset] if chunk.has_dictionary_page else [])]
+    return min(first), min(first) + chunk.total_compressed_size
 
 
 @contextmanager

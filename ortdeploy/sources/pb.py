@@ -2,10 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 from ortdeploy.facts.data import InputFacts
+from ortdeploy.files.decoding import decoding
 from ortdeploy.files.onnx_data import read_tensor
-from ortdeploy.sources.arrays import COLUMN, ArraysError, ArraySource, as_rows, probe_arrays
+from ortdeploy.files.room import check_room
+from ortdeploy.sources.arrays import COLUMN, ArraySource, check_rows, probe_arrays
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.tensors.columns import Array
 
@@ -13,20 +18,25 @@ SUFFIXES = (".pb",)
 FIRST_ROWS = 64
 PACKAGE = None
 
+_HELD = 3
+"""What a tensor takes while it is read, in units of its file: the bytes, the message, the array."""
+
 
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
     """Read the tensors."""
-    return probe_arrays(files, facts, _read)
+    held = max((_HELD * Path(path).stat().st_size for path in files), default=0)
+    return replace(probe_arrays(files, facts, partial(_read, limit=facts.memory_limit)), held_bytes=held)
 
 
-def _read(path: str) -> Array:
-    try:
-        return as_rows(read_tensor(path), path)
-    except (ValueError, OSError) as error:
-        raise ArraysError(f"{path} cannot be read as a TensorProto: {error}") from error
+def _read(path: str, limit: int | None) -> Array:
+    check_room(_HELD * Path(path).stat().st_size, path, limit)
+    with decoding(path, "a TensorProto"):
+        array = read_tensor(path)
+    check_rows(array, path)
+    return array
 
 
 @contextmanager
 def open_source(files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[ArraySource]:
     """Open the files as one run of rows; one file is held at a time."""
-    yield ArraySource(files, folder, wanted, lambda path: {COLUMN: _read(path)})
+    yield ArraySource(files, folder, wanted, lambda path: {COLUMN: _read(path, wanted.memory_limit)})

@@ -22,7 +22,8 @@ class Wanted:
     `missing` says by column what an empty value of a text format stands for; None: its row fails. `first_row` is the
     number of the files' first row: other files had the rows before it. `retries`: so often is a row tried again whose
     file cannot be read for a passing reason. `only`: the numbers of the rows to read, where not all are wanted.
-    `row_type` is what the manifest says of files that do not.
+    `row_type` is what the manifest says of files that do not. `memory_limit` is the job's, in bytes. `rate` is the
+    sample rate that recordings must have, in Hz.
     """
 
     dtypes: Mapping[str, str | None]
@@ -32,6 +33,8 @@ class Wanted:
     retries: int = 0
     only: Sequence[int] | None = None
     row_type: TensorType | None = None
+    memory_limit: int | None = None
+    rate: int | None = None
 
 
 def pieces_of(only: Sequence[int], sizes: Iterable[int]) -> Iterator[tuple[int, int]]:
@@ -90,7 +93,7 @@ class SourceModule(Protocol):
         """The package that the format needs, beside the base install."""
 
     def probe(self, files: Sequence[str], facts: InputFacts) -> InputFacts:
-        """Return the facts completed with columns and rows, or with a problem, from the first file's beginning."""
+        """Return the facts completed with columns and rows, or with a problem. Raises also what libraries raise."""
 
     def open_source(self, files: Sequence[str], folder: str, wanted: Wanted) -> AbstractContextManager[Source]:
         """Open the files for reading, in this order."""

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files.decoding import is_a_bug, reason_of
 from ortdeploy.results.rows import Block, FailedRow
 from ortdeploy.retries import try_again
 from ortdeploy.sources.files import shown
@@ -17,13 +19,21 @@ from ortdeploy.tensors.types import FLOATING, INTEGERS
 
 
 class RowError(Exception):
-    """One row cannot be read; the text says why. Its code goes into _failed.jsonl."""
+    """One row cannot be read; the text says why. Its code and its known keys go into _failed.jsonl."""
 
-    def __init__(self, message: str, code: str = "unreadable-row", *, transient: bool = False) -> None:
-        """Take the sentence and the code; `transient`: it may pass when it is tried again."""
+    def __init__(
+        self,
+        message: str,
+        code: str = "unreadable-row",
+        *,
+        transient: bool = False,
+        known: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Take the sentence and the code; `transient`: it may pass when it is tried again; `known`: cells by name."""
         super().__init__(message)
         self.code = code
         self.transient = transient
+        self.known = known or {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +101,7 @@ def _decode_block(pending: list[RawRow], decode: Decode, wanted: Wanted, start: 
                 stage="read",
                 code=error.code,
                 message=str(error),
+                key=_known_keys({**error.known, "path": pending[number - start].path, "row": number}, wanted),
                 attempts=attempts,
             )
         )
@@ -114,14 +125,29 @@ def _decode_block(pending: list[RawRow], decode: Decode, wanted: Wanted, start: 
     return Block(start=start, count=len(pending), rows=rows, columns=columns, failed=failed, places=places)
 
 
+def _known_keys(cells: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
+    """Return the keys of a failed row that could be read, as values that JSON has."""
+    found = {name: cells[name] for name in wanted.keys if name in cells}
+    return {
+        name: value.tolist() if isinstance(value, np.generic | np.ndarray) else value for name, value in found.items()
+    }
+
+
 def _decode_row(raw: RawRow, decode: Decode, wanted: Wanted) -> tuple[Mapping[str, Any] | RowError, int]:
     """Return a row's values or why there are none, and how often it was tried."""
 
     def attempt() -> Mapping[str, Any] | RowError:
+        row: Mapping[str, Any] = {}
         try:
-            return _without_gaps(decode(raw), wanted)
+            row = decode(raw)
+            return _without_gaps(row, wanted)
         except RowError as error:
+            error.known = error.known or row
             return error
+        except Exception as error:
+            if is_a_bug(error) or isinstance(error, OrtdeployError):
+                raise
+            return RowError(f"the row cannot be read: {reason_of(error)}")
 
     found = attempt()
     if isinstance(found, RowError) and found.transient and wanted.retries:
@@ -155,6 +181,7 @@ def _convert_alone(
         try:
             good.append((number, row, _convert_row(row, wanted)))
         except RowError as error:
+            error.known = row
             refuse(number, error)
     columns = {name: stack([arrays[name] for _, _, arrays in good]) for name in wanted.dtypes}
     return [number for number, _, _ in good], [row for _, row, _ in good], columns

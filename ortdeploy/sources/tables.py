@@ -10,6 +10,7 @@ import numpy as np
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Package, Problem
+from ortdeploy.files.room import check_room, room
 from ortdeploy.results.rows import Block, FailedRow
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.protocol import Wanted, wanted_blocks
@@ -32,33 +33,33 @@ class Table:
     """An open file: how many rows it has, its columns, and its record batches from a row on.
 
     `batches` yields record batches that begin at or before that row, with the number of their first row in the file.
+    `held_bytes` is what the largest piece takes that can only be decoded whole.
     """
 
     rows: int
     schema: "pa.Schema"
+    held_bytes: int
     batches: Callable[[int, Sequence[str]], Iterator[tuple[int, "pa.RecordBatch"]]]
 
 
-OpenTable = Callable[[str], Table]
-"""Opens a file. Raises TableError."""
+OpenTable = Callable[[str, int | None], Table]
+"""Opens a file, with the job's memory limit. Raises TableError, and what the library raises."""
 
 
 def probe_tables(open_table: OpenTable, files: Sequence[str], facts: InputFacts) -> InputFacts:
     """Read the schema of every file; all must agree."""
     first: pa.Schema | None = None
-    rows = 0
+    rows = held = 0
     for path in files:
-        try:
-            table = open_table(path)
-        except TableError as error:
-            return replace(facts, problem=Problem(kind="unreadable", detail=f"{error}."))
+        table = open_table(path, facts.memory_limit)
         first = table.schema if first is None else first
         if not table.schema.equals(first):
             detail = f"{path} does not have the same columns as {files[0]}."
             return replace(facts, problem=Problem(kind="unreadable", detail=detail))
         rows += table.rows
+        held = max(held, table.held_bytes)
     columns = {name: tensor_type(first.field(name).type) for name in first.names} if first is not None else {}
-    return replace(facts, columns=columns, rows=rows)
+    return replace(facts, columns=columns, rows=rows, held_bytes=held)
 
 
 def tensor_type(kind: "pa.DataType") -> TensorType:
@@ -129,7 +130,7 @@ class TableSource:
         """Yield the record batches from a row on."""
         first = self.wanted.first_row
         for path in self.files:
-            table = self.open_table(path)
+            table = self.open_table(path, self.wanted.memory_limit)
             if first + table.rows > start:
                 names = [name for name in (*self.wanted.dtypes, *self.wanted.keys) if name in table.schema.names]
                 for number, batch in table.batches(max(start - first, 0), list(dict.fromkeys(names))):
@@ -140,7 +141,9 @@ class TableSource:
 
     def _block(self, pieces: Sequence["_Piece"], start: int) -> Block:
         count = sum(piece.batch.num_rows for piece in pieces)
-        table = _Columns(pieces, self.wanted.missing)
+        table = _Columns(pieces, self.wanted.missing, self.wanted.memory_limit)
+        what = f"{count} rows from {shown(pieces[0].path, self.folder)} on, read together,"
+        check_room(sum(piece.batch.nbytes for piece in pieces), what, self.wanted.memory_limit)
         columns = {name: table.read(name) for name in self.wanted.dtypes}
         keys = {name: self._key(name, pieces, table) for name in self.wanted.keys if name not in columns}
         if not table.without:
@@ -149,7 +152,14 @@ class TableSource:
         kept = [place for place in range(count) if place not in table.without]
         paths = [shown(piece.path, self.folder) for piece in pieces for _ in range(piece.batch.num_rows)]
         failed = [
-            FailedRow(row=start + place, source=paths[place], stage="read", code="missing-value", message=message)
+            FailedRow(
+                row=start + place,
+                source=paths[place],
+                stage="read",
+                code="missing-value",
+                message=message,
+                key={name: _plain(column[place]) for name, column in keys.items()},
+            )
             for place, message in sorted(table.without.items())
         ]
         chosen = {name: pick(column, kept) for name, column in {**columns, **keys}.items()}
@@ -187,6 +197,7 @@ class _Columns:
 
     pieces: Sequence[_Piece]
     missing: Mapping[str, Any]
+    limit: int | None
     without: dict[int, str] = field(default_factory=dict)
 
     @property
@@ -212,7 +223,11 @@ class _Columns:
 
         parts = [piece.batch.column(name) for piece in self.pieces]
         column = parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
-        return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+        if not pa.types.is_dictionary(column.type):
+            return column
+        if len(column) * column.dictionary.nbytes > room(self.limit):
+            check_room(_decoded_bytes(column), f'"{name}" of {len(column)} rows', self.limit)
+        return column.dictionary_decode()
 
     def _filled(self, name: str, column: "pa.Array") -> "pa.Array":
         """Return the column with what its gaps stand for; rows whose gaps stand for nothing are noted."""
@@ -239,6 +254,22 @@ class _Columns:
             raise TableError(
                 f'what missing: gives for "{name}" does not fit its type {column.type}: {error}'
             ) from error
+
+
+def _plain(value: Any) -> Any:
+    """Return a cell as a value that JSON has."""
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
+
+
+def _decoded_bytes(column: "pa.Array") -> int:
+    """Return what a column takes whose values are looked up in a dictionary: a large value may be there many times."""
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.compute as pc  # noqa: PLC0415  takes a moment to import, and large dictionaries are rare
+
+    if pa.types.is_primitive(column.dictionary.type):
+        return int(len(column) * column.dictionary.type.bit_width // 8)
+    lengths = pc.binary_length(column.dictionary.cast(pa.large_binary()))
+    return int(pc.sum(lengths.take(column.indices)).as_py() or 0)
 
 
 def _has_gaps(column: "pa.Array") -> bool:

@@ -7,9 +7,10 @@ from itertools import islice
 from typing import Any
 
 from ortdeploy.facts.data import InputFacts
+from ortdeploy.files.room import LINE_OF_TEXT
 from ortdeploy.results.rows import Block
 from ortdeploy.sources.files import shown
-from ortdeploy.sources.opened import open_binary
+from ortdeploy.sources.opened import Lines, open_binary
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.rows import RawRow, RowError, block_rows
 from ortdeploy.tensors.types import ROWS, TensorType
@@ -41,7 +42,8 @@ class _TextSource:
         for path in self.files:
             name = shown(path, self.folder)
             with open_binary(path, name) as file:
-                for number, line in enumerate(file, 1):
+                lines = Lines(name, LINE_OF_TEXT, self.wanted.memory_limit)
+                for number, line in enumerate(lines.read(file), 1):
                     yield RawRow(name, f":{number}", line)
 
 

@@ -18,7 +18,7 @@ from ortdeploy.facts.data import InputFacts
 from ortdeploy.results.rows import Block
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sinks.tables import ORIGIN
-from ortdeploy.sources.catalogue import SOURCES
+from ortdeploy.sources.catalogue import SOURCES, look_at
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.tensors.columns import Column
 from ortdeploy.tensors.types import ROWS, TensorType
@@ -83,7 +83,7 @@ def plain(value: Any) -> Any:
 @pytest.mark.parametrize("kind", FILES)
 def test_probing_tells_types_and_rows(tmp_path: Path, kind: str) -> None:
     save(tmp_path / f"a.{kind}", table())
-    found = SOURCES[kind.removesuffix("s")].probe([str(tmp_path / f"a.{kind}")], InputFacts(format=kind))
+    found = look_at(kind.removesuffix("s"), [str(tmp_path / f"a.{kind}")], InputFacts(format=kind))
     assert found.rows == ROW_COUNT
     assert found.columns["number"] == TensorType("int64", (ROWS,))
     assert found.columns["half"] == TensorType("float16", (ROWS,))
@@ -165,7 +165,7 @@ def test_files_that_are_no_tables_or_differ_are_problems(tmp_path: Path, kind: s
     cut = (tmp_path / f"a.{kind}").read_bytes()
     (tmp_path / f"cut.{kind}").write_bytes(cut[: len(cut) // 2])
     for names in ([f"bad.{kind}"], [f"a.{kind}", f"b.{kind}"], [f"cut.{kind}"]):
-        found = SOURCES[kind.removesuffix("s")].probe([str(tmp_path / name) for name in names], InputFacts(format=kind))
+        found = look_at(kind.removesuffix("s"), [str(tmp_path / name) for name in names], InputFacts(format=kind))
         assert found.problem is not None, names
         assert found.problem.kind == "unreadable"
 
@@ -192,7 +192,7 @@ def test_a_stream_that_was_cut_between_its_record_batches_is_a_problem(tmp_path:
     save(tmp_path / "a.arrows", table())
     whole = (tmp_path / "a.arrows").read_bytes()
     (tmp_path / "a.arrows").write_bytes(whole[:-8])
-    found = SOURCES["arrow"].probe([str(tmp_path / "a.arrows")], InputFacts(format="arrow"))
+    found = look_at("arrow", [str(tmp_path / "a.arrows")], InputFacts(format="arrow"))
     assert found.problem is not None
     assert "nor a whole Arrow IPC stream" in found.problem.detail
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ortdeploy.facts.data import FileFacts, InputFacts, OutputFacts
+from ortdeploy.facts.data import FileFacts, FileState, InputFacts, OutputFacts
 from ortdeploy.facts.facts import Facts, Opening
 from ortdeploy.facts.host import DeviceFacts, MachineFacts, RuntimeFacts
 from ortdeploy.facts.kernel_text import parse_kernels
@@ -103,6 +103,9 @@ def input_facts(data: Mapping[str, Any]) -> InputFacts:
         columns={name: tensor(text) for name, text in data.get("columns", {}).items()},
         rows=data.get("rows"),
         changed=tuple(data.get("changed", ())),
+        files=tuple(data.get("files", ())),
+        states=tuple(FileState(path=path, size=1, mtime_ns=1) for path in data.get("files", ())),
+        rates={int(rate): tuple(rows) for rate, rows in data.get("rates", {}).items()},
         missing_package=package(data.get("missing_package")),
         problem=problem,
     )

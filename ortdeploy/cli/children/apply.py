@@ -25,6 +25,7 @@ from ortdeploy.ledger.output_lock import hold_output, hold_outputs
 from ortdeploy.plan.plan_file import decode_plan
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.process.native_output import NativeOutput
+from ortdeploy.process.python_warnings import warnings_to
 from ortdeploy.redaction import remember_secret
 from ortdeploy.results.results import JobResult, Observer, Status
 from ortdeploy.running.executor import Execution
@@ -162,6 +163,8 @@ def main() -> None:
 
 
 def _serve(request: Mapping[str, Any], say: Callable[..., None]) -> None:
+    from ortdeploy.cli.log import log_warning  # noqa: PLC0415  as in the other commands
+
     for secret in request["secrets"]:
         remember_secret(secret)
     native, stopped = NativeOutput(request["native"]), StopFlag()
@@ -172,6 +175,7 @@ def _serve(request: Mapping[str, Any], say: Callable[..., None]) -> None:
         stack.enter_context(stopped.installed())
         arguments = argparse.Namespace(**request["logging"])
         start_logging(arguments, stack)
+        stack.enter_context(warnings_to(log_warning))
         for result in _execute(
             decode_plan(request["plan"]),
             Path(request["state_dir"]),

@@ -16,6 +16,7 @@ from ortdeploy.checks.run import run_check
 from ortdeploy.cli.streams import private_streams
 from ortdeploy.plan.plan_file import decode_check
 from ortdeploy.process.native_output import NativeOutput
+from ortdeploy.process.python_warnings import warnings_to
 from ortdeploy.sessions.opening import ModelOpener
 
 
@@ -25,7 +26,7 @@ def main() -> None:
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))
     native = NativeOutput()
-    with private_streams(), native.taking():
+    with private_streams(), native.taking(), warnings_to(lambda *warning: _say(warning=warning)):
         opener = ModelOpener(runtime=OrtRuntime(), announce=lambda _doing: None, printed=native.take)
         for ended, check in enumerate(map(decode_check, json.load(sys.stdin)), start=1):
             for result in run_check(check, opener):

@@ -17,6 +17,7 @@ from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.process.native_output import NativeOutput
+from ortdeploy.process.python_warnings import warnings_to
 from ortdeploy.results.results import Status
 from ortdeploy.running.executor import Execution
 from ortdeploy.views.progress import Silent
@@ -25,7 +26,12 @@ from ortdeploy.views.progress import Silent
 def main() -> None:
     """Read the request on standard input, write the answer to standard output."""
     request = json.load(sys.stdin)
-    with private_streams(), closing(NativeOutput()) as native, native.taking():
+    with (
+        private_streams(),
+        closing(NativeOutput()) as native,
+        native.taking(),
+        warnings_to(lambda *_warning: None),  # the job itself will say it
+    ):
         try:
             answer = _run(request, native)
         except OrtdeployError as error:

@@ -4,6 +4,7 @@ import argparse
 import json as json_module
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -43,6 +44,12 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT_REJECTED if rejected or any(result.status != PASSED for result in results) else EXIT_OK
 
 
+def show_warning(category: str, text: str, place: str) -> None:
+    """Show what a library warned of in the child, as if it had been here."""
+    path, _, line = place.rpartition(":")
+    warnings.showwarning(text, type(category, (UserWarning,), {}), path, int(line))
+
+
 def run_checks(checks: Sequence[PlannedCheck]) -> Iterator[CheckResult]:
     """Run checks in a child, and in another one after a session that took its process with it."""
     left = list(checks)
@@ -64,6 +71,8 @@ def run_checks(checks: Sequence[PlannedCheck]) -> Iterator[CheckResult]:
                 if "result" in message:
                     result = CheckResult(**message["result"])
                     yield replace(result, message=without_secrets(result.message or "") or None)
+                elif "warning" in message:
+                    show_warning(*message["warning"])
                 else:
                     ended = message["ended"]
         if ended < len(left):

@@ -3,8 +3,8 @@
 import argparse
 import os
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -12,9 +12,13 @@ from ortdeploy.cli.streams import failure_of, lasting
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError
 from ortdeploy.files.names import is_folder
 from ortdeploy.manifest.loader import LoadOptions
+from ortdeploy.process.python_warnings import warnings_to
 
 if TYPE_CHECKING:
     from ortdeploy.facts.models import ModelFacts
+
+
+_LOG_OPTIONS = ("log_format", "log_file", "no_color")
 
 
 def load_options(arguments: argparse.Namespace, *, digest: bool = True) -> LoadOptions:
@@ -77,6 +81,27 @@ def start_logging(arguments: argparse.Namespace, stack: ExitStack) -> None:
         stream = sys.stderr
     color = wants_color(stream, forbidden=arguments.no_color)
     configure_logging(form=arguments.log_format, stream=AboveBar(stream), level=level, color=color)
+
+
+@contextmanager
+def logged_warnings(arguments: argparse.Namespace) -> Iterator[None]:
+    """Log Python's warnings inside the block, and begin logging for the first where the command has not."""
+    given = vars(arguments)
+    options = argparse.Namespace(**{name: given.get(name) for name in ("quiet", "verbose", *_LOG_OPTIONS)})
+    with ExitStack() as stack:
+
+        def emit(category: str, text: str, place: str) -> None:
+            import structlog  # noqa: PLC0415  only where something warns
+
+            from ortdeploy.cli.log import log_warning  # noqa: PLC0415
+
+            if not structlog.is_configured():
+                start_logging(options, stack)
+                stack.callback(structlog.reset_defaults)
+            log_warning(category, text, place)
+
+        stack.enter_context(warnings_to(emit))
+        yield
 
 
 def _close_log(stream: TextIO, path: str) -> None:

@@ -32,6 +32,7 @@ def planned_job(job: ResolvedJob) -> RunJob:
         files=job.input.states,
         first_row=job.input.first_row,
         row_type=job.input.row_type,
+        rate=spec.input.rate,
         inputs=tuple(_planned_input(binding, job) for binding in job.bindings),
         missing=spec.input.missing,
         key=spec.input.key,

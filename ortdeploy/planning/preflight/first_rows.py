@@ -15,7 +15,7 @@ from ortdeploy.files.object_store import fetched
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.planning.make.job import planned_job
 from ortdeploy.results.rows import Block, StageError
-from ortdeploy.sources.catalogue import SOURCES
+from ortdeploy.sources.catalogue import SOURCES, open_input
 from ortdeploy.tensors.columns import Array
 
 
@@ -35,7 +35,7 @@ def _look(job: ResolvedJob, folder: str) -> FirstRows:
     try:
         with (
             fetched(job.input.files, job.spec.input.paths) as files,
-            module.open_source(files, folder, wanted_columns(step)) as source,
+            open_input(step.format, files, folder, wanted_columns(step)) as source,
         ):
             most = -(-module.FIRST_ROWS // size)
             taken = 0

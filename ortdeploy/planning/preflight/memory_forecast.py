@@ -15,6 +15,7 @@ from ortdeploy.deployment.resolved import Deployment, ResolvedJob, ResolvedModel
 from ortdeploy.deployment.threads import Layout
 from ortdeploy.facts.preflight import MemoryForecast, MemoryPart
 from ortdeploy.feeds.in_flight import LEAST, SMALL_BYTES
+from ortdeploy.files.room import PROCESS
 from ortdeploy.graph.activations import most_at_once, plan_buffers
 from ortdeploy.graph.arena import arena_bytes
 from ortdeploy.manifest.pipelines import DIFFUSION
@@ -29,9 +30,6 @@ _MIB = 1024 * 1024
 
 Sizes = tuple[int | None, ...]
 Shapes = dict[str, Sizes]
-
-_PROCESS = 102 * _MIB
-"""A process that has planned and runs a job of a few bytes: CPython 3.11, numpy, onnx, onnxruntime."""
 
 _PROVIDER = {"OpenVINO": 120 * _MIB, "QNN": 60 * _MIB, "CUDA": 400 * _MIB, "Tensorrt": 600 * _MIB}
 """What a provider's own libraries add to it."""
@@ -118,11 +116,13 @@ def _parts(job: ResolvedJob, batch: int) -> tuple[tuple[MemoryPart, ...], str | 
         "results": result is None,
         "number of rows": holds_part and job.input.rows is None,
     }
+    held = job.input.held_bytes
     found = (
         MemoryPart(what="process", size=_process_bytes(job)),
         MemoryPart(what="weights", size=_weight_bytes(job)),
         MemoryPart(what="activations", size=activations or 0),
         MemoryPart(what="rows and results", size=_data_bytes(job, batch, result or 0)),
+        *((MemoryPart(what="input held whole", size=held),) if held else ()),
     )
     return found, " and ".join(what for what, is_so in unknown.items() if is_so) or None
 
@@ -188,7 +188,7 @@ def _process_bytes(job: ResolvedJob) -> int:
     tables = {"parquet", "arrow"} & {job.input.format, job.spec.output.format}
     pictures = job.input.format == "image" or job.spec.output.images
     libraries = (_PYARROW if tables else 0) + (_PILLOW if pictures else 0) + (_TORCH if _is_delegated(job) else 0)
-    return _PROCESS + sum(_PROVIDER.get(short, 0) for short in shorts) + libraries
+    return PROCESS + sum(_PROVIDER.get(short, 0) for short in shorts) + libraries
 
 
 def _sessions(model: ResolvedModel) -> Sequence[ResolvedSession]:

@@ -1,0 +1,54 @@
+"""What it catches: recordings of another sample rate than the input declares, or of several where it declares none.
+
+Why: a model hears samples, not seconds. Speech of 8,000 samples a second sounds to a model of 16,000 like twice the
+speed, and the model answers without an error. Nothing is resampled on the way. Without a declaration nobody can say
+which of several rates is the right one; only a model that is fed the column rate can take them all.
+
+Example: input: {path: calls/*.wav, rate: 16000} where calls/7.wav has 8,000 samples a second.
+
+How to fix: resample the files, leave them out, or declare the rate that the model was trained on. Some files may be of
+another rate if errors: {max_failed: …} allows for as many rows.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.deployment.resolved import Deployment, ResolvedJob
+
+RULE = Rule(id="sample-rate-mismatch", summary="Recordings of another sample rate")
+
+
+def check(deployment: "Deployment") -> Iterator[Finding]:
+    for job in deployment.jobs:
+        detail = _detail(job)
+        if detail is not None:
+            at = (*job.spec.input.at, "path" if job.spec.input.rate is None else "rate")
+            yield Finding(at=at, detail=detail, job=job.spec.name, model=job.spec.model)
+
+
+def _detail(job: "ResolvedJob") -> str | None:
+    rates, declared = job.input.rates, job.spec.input.rate
+    if declared is None:
+        if len(rates) < 2 or job.feeds("rate"):  # noqa: PLR2004  one rate is no contradiction
+            return None
+        found = ", ".join(f"{rate:,} Hz ({_files(job, rows)})" for rate, rows in sorted(rates.items()))
+        wanted = f"rate: {max(rates)}"
+        return f"The recordings have several sample rates: {found}. Write the one that the model wants: {wanted}."
+    others = sorted(row for rate, rows in rates.items() if rate != declared for row in rows)
+    if not others or job.allows(len(others)):
+        return None
+    first = next(rate for rate, rows in rates.items() if others[0] in rows)
+    return (
+        f"{len(others)} of {len(job.input.states)} recordings do not have {declared:,} samples a second. Row "
+        f"{job.input.first_row + others[0]} ({_files(job, others[:1])}) has {first:,}. Such rows fail, and "
+        f"max_failed is {job.spec.max_failed}."
+    )
+
+
+def _files(job: "ResolvedJob", rows: Sequence[int]) -> str:
+    """Return the first of some files by name, and how many more there are."""
+    more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+    return f"{job.input.states[rows[0]].path}{more}"

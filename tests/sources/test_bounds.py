@@ -1,0 +1,170 @@
+"""What the plan reads of an input is bounded by the job's memory limit, however much a small file claims or holds.
+
+Each case is planned in a process of its own, which says how much it took at most.
+"""
+
+import gzip
+import io
+import json
+import struct
+import subprocess
+import sys
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from onnx import TensorProto, helper
+from pyarrow import parquet
+from support.models import Shape, save_model
+
+MIB = 1024 * 1024
+LIMIT = 300 * MIB
+HUGE = 480 * MIB
+"""What the files hold, and what a reader without bounds would take, at least."""
+
+MANIFEST = """\
+version: 1
+models: {{m: {{path: m.onnx}}}}
+jobs:
+  run:
+    model: m
+    input: {{path: {name}, columns: {{x: {column}}}}}
+    output: {{path: out}}
+    limits: {{memory: 300MiB}}
+"""
+
+PLAN = """
+import json, sys
+from ortdeploy.cli.main import main
+from ortdeploy.process.memory import peak_memory
+code = main([*sys.argv[1:], "m.yaml"])
+sys.stderr.write(json.dumps({"code": code, "peak": peak_memory()}))
+"""
+
+
+def zeros(count: int, level: int = 1) -> bytes:
+    """Gzip of so many zeros, made in pieces."""
+    packer = zlib.compressobj(level, zlib.DEFLATED, 31)
+    piece = b"0" * MIB
+    return b"".join([*(packer.compress(piece) for _ in range(count // MIB)), packer.flush()])
+
+
+def npz(path: Path, *, shape: tuple[int, ...] = (HUGE // 16, 4), fortran: bool = False) -> None:
+    """An archive of zeros, written in pieces; in Fortran order its rows do not lie one after the other."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": fortran, "shape": shape})
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+        archive.open("x.npy", "w") as out,
+    ):
+        out.write(header.getvalue())
+        for _ in range(HUGE // MIB):
+            out.write(bytes(MIB))
+
+
+def png(path: Path, width: int, height: int) -> None:
+    """A picture of one colour, written in pieces."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    packer = zlib.compressobj(1)
+    line = bytes(1 + 3 * width)
+    data = b"".join([*(packer.compress(line) for _ in range(height)), packer.flush()])
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", data) + chunk(b"IEND", b""))
+
+
+def arrow(path: Path) -> None:
+    """A compressed record batch, which is decompressed whole."""
+    table = pa.table({"x": pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(HUGE // 4, np.float32)), 4)})
+    with pa.ipc.new_file(path, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as file:
+        file.write_batch(table.to_batches()[0])
+
+
+def pages(path: Path) -> None:
+    """A column that is one page, which is decompressed whole."""
+    table = pa.table({"x": pa.array(np.zeros(67_108_864, np.float32))})
+    table = pa.table(dict.fromkeys(("x", "y"), table["x"]))
+    parquet.write_table(
+        table,
+        path,
+        compression="zstd",
+        use_dictionary=False,
+        data_page_size=2**31 - 1,
+        write_batch_size=2**30,
+        max_rows_per_page=2**30,
+        row_group_size=2**26,
+    )
+
+
+def dictionary(path: Path) -> None:
+    """A text of a megabyte that many rows have."""
+    values = pa.DictionaryArray.from_arrays(pa.array(np.zeros(5000, np.int32)), pa.array(["0" * (MIB - 100)]))
+    parquet.write_table(pa.table({"x": values}), path)
+
+
+def wav(path: Path) -> None:
+    """A header that claims 4 GiB of samples."""
+    size = 2**32 - 100
+    form = struct.pack("<HHIIHH", 1, 1, 16000, 32000, 2, 16)
+    body = b"WAVEfmt " + struct.pack("<I", 16) + form + b"data" + struct.pack("<I", size)
+    path.write_bytes(b"RIFF" + struct.pack("<I", size) + body + bytes(1000))
+
+
+def claims(path: Path) -> None:
+    """A header that claims terabytes."""
+    with path.open("wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (2**40, 4)})
+
+
+def long_header(path: Path) -> None:
+    """A header of 480 MiB in a file with a hole."""
+    with path.open("wb") as file:
+        file.write(b"\x93NUMPY\x02\x00" + struct.pack("<I", HUGE))
+        file.truncate(HUGE + 100)
+
+
+FLOAT, UINT8, TEXT = TensorProto.FLOAT, TensorProto.UINT8, TensorProto.STRING
+Write = Callable[[Path], object]
+
+CASES: dict[str, tuple[str, int, Shape, Write, tuple[str, ...]]] = {
+    "rows.npz": ("x", FLOAT, [4], npz, ()),
+    "fortran.npz": ("x", FLOAT, [4], lambda path: npz(path, fortran=True), ("over-memory-limit", "input held whole")),
+    "one.npz": ("x", FLOAT, ["n"], lambda path: npz(path, shape=(1, HUGE // 4)), ("one.npz", "300 MiB")),
+    "line.jsonl.gz": ("x", FLOAT, [4], lambda path: path.write_bytes(zeros(HUGE)), ("line.jsonl.gz:1", "300 MiB")),
+    "line.txt.gz": ("text", TEXT, [], lambda path: path.write_bytes(zeros(HUGE)), ("line.txt.gz:1", "300 MiB")),
+    "header.csv.gz": ("x", FLOAT, [], lambda path: path.write_bytes(zeros(HUGE)), ("header.csv.gz:1", "300 MiB")),
+    "cell.csv.gz": (
+        "x", FLOAT, [], lambda path: path.write_bytes(gzip.compress(b"x\n") + zeros(HUGE)), ("cell.csv.gz:2", "300 MiB"),
+    ),
+    "bomb.png": ("pixels", UINT8, ["h", "w", 3], lambda path: png(path, 12_000, 12_000), ("12,000 x 12,000", "300 MiB")),
+    "bomb.arrow": ("x", FLOAT, [4], arrow, ("over-memory-limit", "input held whole")),
+    "pages.parquet": ("x", FLOAT, [], pages, ("over-memory-limit", "input held whole")),
+    "text.parquet": ("x", TEXT, [], dictionary, ()),
+    "claim.wav": ("samples", FLOAT, ["n"], wav, ("claim.wav",)),
+    "claim.npy": ("array", FLOAT, [4], claims, ("cannot be read as .npy",)),
+    "header.npy": ("array", FLOAT, [4], long_header, ("cannot be read as .npy",)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_plan_takes_no_more_than_the_limit(tmp_path: Path, name: str) -> None:
+    column, kind, shape, write, words = CASES[name]
+    types = (kind, ["batch", *shape])
+    save_model(tmp_path / "m.onnx", [helper.make_node("Identity", ["x"], ["y"])], {"x": types}, {"y": types})
+    write(tmp_path / name)
+    assert (tmp_path / name).stat().st_blocks * 512 < 32 * MIB
+    (tmp_path / "m.yaml").write_text(MANIFEST.format(name=name, column=column))
+    done = subprocess.run(
+        [sys.executable, "-c", PLAN, "plan"], cwd=tmp_path, capture_output=True, encoding="utf-8", check=False
+    )
+    said = json.loads(done.stderr.splitlines()[-1])
+    text = " ".join(done.stdout.split())
+    assert said["peak"] < LIMIT, f"{said['peak'] // MIB} MiB: {text}"
+    assert said["code"] in {0, 1}, done.stderr
+    assert all(word in text for word in words), text

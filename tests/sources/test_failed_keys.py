@@ -1,0 +1,59 @@
+"""Rows that fail while they are read keep what is known of them; folders that cannot be read are named."""
+
+import json
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from conftest import Cli
+from pyarrow import parquet
+from support.models import scale_model
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.sources.files import list_files
+
+MANIFEST = """\
+version: 1
+models: {{m: {{path: m.onnx}}}}
+jobs:
+  run:
+    model: m
+    input: {{path: {name}, columns: {{x: [a, b]}}, key: [id, row, path]}}
+    output: {{path: out}}
+    errors: {{max_failed: 100%}}
+"""
+
+
+def write_table(path: Path) -> None:
+    numbers = {"a": pa.array([1, None], pa.float32()), "b": pa.array([1, 2], pa.float32())}
+    parquet.write_table(pa.table({**numbers, "id": ["x", "y"]}), path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "a,b,id\n1,2,x\n1,bad,y\n"),
+        ("a.jsonl", '{"a": 1, "b": 2, "id": "x"}\n{"a": 1, "id": "y"}\n'),
+        ("b.jsonl", '{"a": 1, "b": 2, "id": "x"}\n{"a": 1, "b": "bad", "id": "y"}\n'),
+        ("a.parquet", None),
+    ],
+)
+def test_a_row_that_cannot_be_read_has_its_keys(cli: Cli, tmp_path: Path, name: str, text: str | None) -> None:
+    scale_model(tmp_path / "m.onnx", width=2)
+    if text is None:
+        write_table(tmp_path / name)
+    else:
+        (tmp_path / name).write_text(text)
+    (tmp_path / "m.yaml").write_text(MANIFEST.format(name=name))
+    assert cli("apply", tmp_path / "m.yaml", "-q").code == 0
+    (line,) = (tmp_path / "out/_failed.jsonl").read_text().splitlines()
+    assert json.loads(line)["key"] == {"id": "y", "row": 1, "path": name}
+
+
+@pytest.mark.parametrize("pattern", ["inbox/*.png", "inbox", "inbox/deep/a.png"])
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str) -> None:
+    (tmp_path / "inbox").mkdir()
+    monkeypatch.setattr(os, "access", lambda path, _mode: Path(path) != tmp_path / "inbox")
+    with pytest.raises(OrtdeployError, match="inbox cannot be read by this user"):
+        list_files(str(tmp_path), [pattern])
