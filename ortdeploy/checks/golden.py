@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.decoding import is_a_bug, reason_of

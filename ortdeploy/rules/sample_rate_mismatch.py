@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ortdeploy.rules.protocol import Finding, Rule
+from ortdeploy.units import allowed_count
 
 if TYPE_CHECKING:
     from ortdeploy.deployment.resolved import Deployment, ResolvedJob
@@ -38,7 +39,8 @@ def _detail(job: "ResolvedJob") -> str | None:
         wanted = f"rate: {max(rates)}"
         return f"The recordings have several sample rates: {found}. Write the one that the model wants: {wanted}."
     others = sorted(row for rate, rows in rates.items() if rate != declared for row in rows)
-    if not others or job.allows(len(others)):
+    allowed = allowed_count(job.spec.max_failed, job.input.first_row + len(job.input.states))  # a row is a file
+    if len(others) <= allowed:
         return None
     first = next(rate for rate, rows in rates.items() if others[0] in rows)
     return (

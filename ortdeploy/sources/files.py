@@ -4,6 +4,7 @@ import glob
 import hashlib
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import FileState, KnownFile
