@@ -14,11 +14,25 @@ FORMATS_WITH_GAPS = ("arrow", "csv", "jsonl", "parquet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HashedFile:
+    """A file that was read: where it lies, digest and size of its bytes, and the name by which others speak of it.
+
+    Names are relative, with forward slashes: to the model's folder for external data, to a preset's for vocabularies.
+    """
+
+    name: str
+    path: str
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FileFacts:
-    """A file that is handed on as it is, such as a label file with its lines."""
+    """A file that is handed on as it is, such as a label file with its lines, or a folder; `files` are those in it."""
 
     path: str
     sha256: str = ""
+    files: tuple[HashedFile, ...] = ()
     lines: tuple[str, ...] = ()
     problem: Problem | None = None
 

@@ -4,9 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ortdeploy.facts.data import HashedFile
 from ortdeploy.facts.host import EXTENSION_DOMAINS
 from ortdeploy.facts.problems import Problem
 from ortdeploy.tensors.types import TensorType
+
+EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
+"""The session option that says where external data lies, if not beside the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +78,7 @@ class ModelFacts:
     `unranked` are values inside the graph whose rank shape inference does not find, `compiled_by` the providers that
     wrote its EPContext nodes. `skeleton` is the model without its weights, for shape inference; empty where onnx does
     not accept it. `outline` is the model without the bytes of its weights, to be opened; None where there is no such.
+    `files` are the model, its external data and compiled binaries.
     `row_followers` are by output the axes that grow with the number of rows, for outputs whose names do not tell; none:
     its sizes do not depend on it. `draws` are the operators that draw numbers at random.
     """
@@ -89,6 +94,7 @@ class ModelFacts:
     unranked: tuple[str, ...] = ()
     skeleton: bytes = field(default=b"", repr=False, compare=False)
     outline: Outline | None = field(default=None, repr=False, compare=False)
+    files: tuple[HashedFile, ...] = ()
     compiled_by: tuple[str, ...] = ()
     weights: WeightFacts = WeightFacts()
     row_followers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -106,11 +112,12 @@ class DiffusionFacts:
     """A Stable-Diffusion-1/2-shaped folder: its scheduler's settings, and how its components are to be fed.
 
     `ports` say by component the inputs' names, element types and ranks, and the output's name. `sha256` is of the files
-    beside the models, `folder_sha256` of these and the models.
+    beside the models, which are `files`, `folder_sha256` of these and the models.
     """
 
     sha256: str = ""
     folder_sha256: str = ""
+    files: tuple[HashedFile, ...] = ()
     scheduler: Mapping[str, Any] = field(default_factory=dict)
     ports: Mapping[str, Any] = field(default_factory=dict)
     inputs: tuple[ValueFacts, ...] = ()
@@ -133,6 +140,7 @@ class AdapterFacts:
 
     path: str
     sha256: str = ""
+    size: int = 0
     adapter_version: int = 0
     model_version: int = 0
     parameters: tuple[ParameterFacts, ...] = ()

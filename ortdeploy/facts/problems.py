@@ -27,6 +27,11 @@ def unreadable(shown: str, error: OSError) -> Problem:
     return Problem(kind="unreadable", detail=f"{shown} cannot be read: {error.strerror}.")
 
 
+def changed_while_read(shown: str) -> Problem:
+    """Return the problem of a file of which two reads may have seen two versions."""
+    return Problem(kind="unreadable", detail=f"{shown} was changed while it was read. Wait for who writes it.")
+
+
 def unnameable(path: str, shown: str) -> Problem | None:
     """Return the problem of a path that ONNX Runtime cannot be told: Python's binding takes text, which is UTF-8."""
     try:

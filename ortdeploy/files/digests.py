@@ -12,7 +12,7 @@ import re
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ortdeploy.files.atomic import open_whole
 
@@ -26,10 +26,36 @@ def boot_id() -> str:
     return ""
 
 
+_PIECE = 1024 * 1024
+
+
 def file_digest(path: Path) -> str:
     """Return the SHA-256 of a file, read in pieces. Raises OSError."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def open_file_digest(file: BinaryIO) -> str:
+    """Return the SHA-256 of an open file from its beginning, read in pieces. Raises OSError."""
+    file.seek(0)
+    digest = hashlib.sha256()
+    while piece := file.read(_PIECE):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def signature(stat: os.stat_result) -> dict[str, int]:
+    """Return what is another where a name stands for another file, or where a file was written to.
+
+    The time of change also moves where only a file's names or rights do.
+    """
+    return {
+        "device": stat.st_dev,
+        "inode": stat.st_ino,
+        "size": stat.st_size,
+        "mtime_ns": stat.st_mtime_ns,
+        "ctime_ns": stat.st_ctime_ns,
+    }
 
 
 LARGE = 16 * 1024 * 1024
@@ -58,7 +84,7 @@ class DigestCache:
 
     def digest(self, path: Path) -> str:
         """Return the SHA-256 of a file. Raises OSError."""
-        before = _signature(path)
+        before = signature(path.stat())
         if self._path is None or before["size"] < LARGE:
             return file_digest(path)
         key = os.path.realpath(path)
@@ -71,7 +97,7 @@ class DigestCache:
             return str(kept)
         settled = max(before["mtime_ns"], before["ctime_ns"]) < time.time_ns() - _RACY_NS
         digest = file_digest(path)
-        if settled and _signature(path) == before:
+        if settled and signature(path.stat()) == before:
             self._known[key] = {**before, "sha256": digest}
             self._keep(self._path)
         return digest
@@ -87,14 +113,3 @@ class DigestCache:
 
 def _is_digest(value: Any) -> bool:
     return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value) is not None
-
-
-def _signature(path: Path) -> dict[str, int]:
-    stat = path.stat()
-    return {
-        "device": stat.st_dev,
-        "inode": stat.st_ino,
-        "size": stat.st_size,
-        "mtime_ns": stat.st_mtime_ns,
-        "ctime_ns": stat.st_ctime_ns,
-    }

@@ -144,7 +144,11 @@ def read_npz(path: Path | str, shown: str | None = None) -> dict[str, npt.NDArra
 
 
 def map_npy(path: Path | str, shown: str | None = None) -> npt.NDArray[Any]:
-    """Map the array of a .npy. Raises OrtdeployError that names the file, as `shown` if that is given."""
+    """Map the array of a .npy to see what it holds; text is read. Raises OrtdeployError with the file's name.
+
+    The file is called `shown` if that is given. Who wants its numbers reads them: one that is cut takes the process of
+    who touches its map.
+    """
     name = shown or str(path)
     with decoding(name, ".npy"):
         with Path(path).open("rb") as file:
@@ -152,4 +156,7 @@ def map_npy(path: Path | str, shown: str | None = None) -> npt.NDArray[Any]:
         order: Any = "F" if header.fortran_order else "C"
         if not header.nbytes:
             return np.empty(header.shape, header.dtype, order)
+        if header.dtype.kind in "US":  # which is turned into Python's: a map would be touched to its end
+            check_room(header.nbytes, name, None)
+            return np.asanyarray(np.load(path, allow_pickle=False))
         return np.memmap(path, header.dtype, "r", header.offset, header.shape, order)

@@ -38,30 +38,32 @@ def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
                 yield from tensors(inner)
 
 
-def external_files(model: Path, graph: onnx.GraphProto) -> dict[str, Path]:
-    """Return the external files of a graph by location. Raises TensorProblemError, also for bytes that are missing."""
+def external_files(folder: Path, graph: onnx.GraphProto) -> dict[str, Path]:
+    """Return the external files of a graph in a folder by location.
+
+    Raises TensorProblemError, also for bytes that are missing.
+    """
     files: dict[str, Path] = {}
     for tensor in tensors(graph):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             entries = {entry.key: entry.value for entry in tensor.external_data}
             location = entries.get("location", "")
             if location not in files:
-                files[location] = _external_file(model, location)
+                files[location] = file_beside(folder, location, "external data")
             _check_range(tensor, entries, files[location])
         else:
             _check_raw(tensor)
     return files
 
 
-def _external_file(model: Path, location: str) -> Path:
-    folder = Path(os.path.realpath(model.parent))  # unlike Path.resolve, no exception for a link to itself
+def file_beside(folder: Path, location: str, what: str) -> Path:
+    """Return a file that belongs to a model and lies in a folder. Raises TensorProblemError where it does not."""
+    folder = Path(os.path.realpath(folder))  # unlike Path.resolve, no exception for a link to itself
     file = Path(os.path.realpath(folder / PurePosixPath(location)))
     if not file.is_relative_to(folder):
-        raise TensorProblemError(
-            f"its external data {location} lies outside the model's folder. Put it beside the model."
-        )
+        raise TensorProblemError(f"its {what} {location} lies outside the model's folder. Put it beside the model.")
     if not is_file(file):
-        raise TensorProblemError(f"its external data {location} is missing. Copy it beside the model.")
+        raise TensorProblemError(f"its {what} {location} is missing. Copy it beside the model.")
     return file
 
 

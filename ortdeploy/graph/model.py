@@ -13,15 +13,16 @@ from typing import Any
 import onnx
 from google.protobuf.message import DecodeError
 
+from ortdeploy.facts.data import HashedFile
 from ortdeploy.facts.models import ModelFacts, ValueFacts
-from ortdeploy.facts.problems import Problem, unnameable, unreadable
+from ortdeploy.facts.problems import Problem, changed_while_read, unnameable, unreadable
 from ortdeploy.files.content import HEAD, ORT_MODEL, POINTER, recognise
 from ortdeploy.files.decoding import is_a_bug, reason_of
-from ortdeploy.files.digests import file_digest
-from ortdeploy.files.names import is_file, is_folder
+from ortdeploy.files.digests import file_digest, signature
+from ortdeploy.files.names import is_folder
 from ortdeploy.graph.activations import weigh
 from ortdeploy.graph.draws import random_operators
-from ortdeploy.graph.external_data import TensorProblemError, external_files
+from ortdeploy.graph.external_data import TensorProblemError, external_files, file_beside
 from ortdeploy.graph.image_layouts import image_uses
 from ortdeploy.graph.index_limits import index_limits
 from ortdeploy.graph.nodes import drop_weights, is_sound, read_nodes
@@ -45,22 +46,31 @@ _MIN_IR_WITH_DEFAULTS = 4  # below it, an initializer in the inputs is a constan
 
 
 def read_model(
-    path: Path, shown: str, digest_of: Callable[[Path], str] = file_digest, load_format: str | None = None
+    path: Path,
+    shown: str,
+    digest_of: Callable[[Path], str] = file_digest,
+    load_format: str | None = None,
+    data_folder: Path | None = None,
 ) -> ModelFacts:
     """Read a model file; whatever keeps it from being used becomes the facts' problem. `shown` is its name in text.
 
-    `load_format` is session.load_model_format of its session: ORT, or None where the suffix tells.
+    `load_format` is session.load_model_format of its session: ORT, or None where the suffix tells. External data lies
+    in `data_folder`, by default in the model's.
     """
     taken_for_ort = load_format == "ORT" or path.suffix.lower() == ".ort"
     problem = unnameable(str(path), shown) or _look_at_file(path, shown, taken_for_ort=taken_for_ort)
     if problem is not None:
         return ModelFacts(path=str(path), problem=problem)
     try:
-        model, external = _load(path)
+        before = signature(path.stat())
+        model, external = _load(path, data_folder or path.parent)
         problem = _look_at_model(model, shown) or _look_at_name(path, shown, load_format)
         if problem is None:
-            digest = _digest(path, external, digest_of)
-            return _facts(path, model, digest, in_ort_format=taken_for_ort)
+            beside = {**external, **_compiled_binaries(path.parent, model)}
+            files = tuple(_hashed(name, one, digest_of) for name, one in {path.name: path, **beside}.items())
+            if signature(path.stat()) == before:
+                return _facts(path, model, files, in_ort_format=taken_for_ort)
+            problem = changed_while_read(shown)
     except OrtFormatError as error:
         detail = f"{shown} is in ORT format and is cut off or damaged ({error}). Bring the whole file."
         problem = Problem(kind="not-ort", detail=detail)
@@ -78,14 +88,14 @@ def read_model(
     return ModelFacts(path=str(path), problem=problem)
 
 
-def _load(path: Path) -> tuple[onnx.ModelProto, Mapping[str, Path]]:
+def _load(path: Path, data_folder: Path) -> tuple[onnx.ModelProto, Mapping[str, Path]]:
     """Return a model and its external files. Raises DecodeError, OrtFormatError, TensorProblemError, OSError."""
     with path.open("rb") as file:
         if file.read(8)[4:] == ORT_MAGIC:
             return read_ort_format(path), {}  # its weights are in it
     model = onnx.load(str(path), load_external_data=False)
     check_text(model)
-    return model, external_files(path, model.graph)
+    return model, external_files(data_folder, model.graph)
 
 
 def _look_at_file(path: Path, shown: str, *, taken_for_ort: bool) -> Problem | None:
@@ -134,7 +144,7 @@ def _look_at_model(model: onnx.ModelProto, shown: str) -> Problem | None:
     return None
 
 
-def _facts(path: Path, model: onnx.ModelProto, digest: str, *, in_ort_format: bool) -> ModelFacts:
+def _facts(path: Path, model: onnx.ModelProto, files: tuple[HashedFile, ...], *, in_ort_format: bool) -> ModelFacts:
     constants = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
     takes_defaults = model.ir_version >= _MIN_IR_WITH_DEFAULTS
     written = {value.name: value for value in model.graph.input}  # Olive lists the inputs of adapters twice
@@ -146,7 +156,6 @@ def _facts(path: Path, model: onnx.ModelProto, digest: str, *, in_ort_format: bo
     outputs = tuple(_value(value) for value in model.graph.output)
     shapes = [value.tensor.shape for value in inputs]
     inputs = tuple(_told_by_nodes(inputs, model.graph))
-    compiled_by = _look_at_compiled(path, model)
     weights, draws = weigh(model.graph), random_operators(model)
     outline = None if in_ort_format else take_outline(model)
     drop_weights(model.graph)
@@ -154,7 +163,8 @@ def _facts(path: Path, model: onnx.ModelProto, digest: str, *, in_ort_format: bo
     nodes, unranked = read_nodes(model, infer=sound)
     return ModelFacts(
         path=str(path),
-        sha256=digest,
+        sha256=_digest(files),
+        files=files,
         ir_version=model.ir_version,
         opsets={opset.domain or "ai.onnx": opset.version for opset in model.opset_import},
         inputs=inputs,
@@ -164,7 +174,7 @@ def _facts(path: Path, model: onnx.ModelProto, digest: str, *, in_ort_format: bo
         unranked=unranked,
         skeleton=model.SerializeToString() if sound else b"",
         outline=outline,
-        compiled_by=compiled_by,
+        compiled_by=_compilers(model),
         weights=weights,
         draws=draws,
     )
@@ -212,24 +222,33 @@ def _dimension(dim: Any) -> int | str | None:
     return name if name not in _NO_NAMES and any(sign.isalpha() for sign in name) else None
 
 
-def _digest(path: Path, external: Mapping[str, Path], digest_of: Callable[[Path], str]) -> str:
-    """SHA-256 of the file; with external data, of a list of `digest  name` lines as sha256sum prints them."""
-    if not external:
-        return digest_of(path)
-    lines = [f"{digest_of(path)}  {path.name}\n"]
-    lines += [f"{digest_of(external[location])}  {location}\n" for location in sorted(external)]
+def _hashed(name: str, path: Path, digest_of: Callable[[Path], str]) -> HashedFile:
+    return HashedFile(name=name, path=str(path), sha256=digest_of(path), size=path.stat().st_size)
+
+
+def _digest(files: Sequence[HashedFile]) -> str:
+    """SHA-256 of the file; with others beside it, of a list of `digest  name` lines as sha256sum prints them."""
+    model, *others = files
+    if not others:
+        return model.sha256
+    lines = [f"{one.sha256}  {one.name}\n" for one in (model, *sorted(others, key=lambda one: one.name))]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def _look_at_compiled(path: Path, model: onnx.ModelProto) -> tuple[str, ...]:
-    """Return the providers that compiled nodes of the graph. Raises TensorProblemError when a binary is missing."""
-    sources: dict[str, None] = {}
+def _compilers(model: onnx.ModelProto) -> tuple[str, ...]:
+    """Return the providers that compiled nodes of the graph."""
+    return tuple({texts["source"]: None for texts, _ in _contexts(model) if texts.get("source")})
+
+
+def _compiled_binaries(folder: Path, model: onnx.ModelProto) -> dict[str, Path]:
+    """Return the files that hold what providers compiled, by name. Raises TensorProblemError when one is missing."""
+    names = [texts.get("ep_cache_context") for texts, beside in _contexts(model) if beside]
+    return {name: file_beside(folder, name, "compiled binary") for name in names if name}
+
+
+def _contexts(model: onnx.ModelProto) -> Iterator[tuple[Mapping[str, str], bool]]:
+    """Yield the texts of each node that a provider compiled, and whether its binary lies beside the model."""
     for node in model.graph.node:
         if node.op_type == "EPContext":
             texts = {attribute.name: attribute.s.decode("utf-8", errors="replace") for attribute in node.attribute}
-            beside = any(attribute.name == "embed_mode" and attribute.i == 0 for attribute in node.attribute)
-            binary = texts.get("ep_cache_context")
-            sources[texts.get("source", "")] = None
-            if beside and binary and not is_file(path.parent / binary):
-                raise TensorProblemError(f"its compiled binary {binary} is missing. Copy it beside the model.")
-    return tuple(source for source in sources if source)
+            yield texts, any(attribute.name == "embed_mode" and attribute.i == 0 for attribute in node.attribute)

@@ -25,6 +25,8 @@ FOLDER = "locks"
 _PLAIN = re.compile(r"[\w.:+ -]{1,255}")
 PATIENCE = 0.2
 """Seconds in which a `status` that looks at the lock at the same moment is gone again."""
+PATIENCE_IN_USE = 60.0
+"""Seconds in which who is alone with something is through with it."""
 
 
 @contextmanager
@@ -53,6 +55,48 @@ def hold_output(state_dir: Path, output: str) -> Iterator[None]:
             yield
         finally:
             holder.unlink(missing_ok=True)
+    finally:
+        connection.close()
+
+
+@contextmanager
+def shared_use(state_dir: Path, name: str) -> Iterator[None]:
+    """Use something of the state folder that others may use too, while nobody is alone with it.
+
+    Raises LockedError, OrtdeployError.
+    """
+    with _connection(state_dir / FOLDER / f"{name}.db", PATIENCE_IN_USE) as connection:
+        try:
+            connection.execute("BEGIN")
+            connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # which takes SQLite's shared lock
+        except sqlite3.Error as error:
+            raise OrtdeployError(f"{name} of {state_dir} cannot be used: {error}") from error
+        yield
+
+
+@contextmanager
+def sole_use(state_dir: Path, name: str) -> Iterator[bool]:
+    """Use something of the state folder alone, if nobody uses it; give whether that is so. Raises OrtdeployError."""
+    with _connection(state_dir / FOLDER / f"{name}.db", 0) as connection:
+        try:
+            connection.execute("BEGIN EXCLUSIVE")
+            alone = True
+        except sqlite3.OperationalError:
+            alone = False
+        except sqlite3.Error as error:
+            raise OrtdeployError(f"{name} of {state_dir} cannot be used: {error}") from error
+        yield alone
+
+
+@contextmanager
+def _connection(lock: Path, patience: float) -> Iterator[sqlite3.Connection]:
+    make_folder(lock.parent)
+    try:
+        connection = sqlite3.connect(lock, timeout=patience, isolation_level=None)
+    except sqlite3.Error as error:
+        raise OrtdeployError(f"{lock} cannot be used: {error}") from error
+    try:
+        yield connection
     finally:
         connection.close()
 

@@ -57,6 +57,7 @@ class DelegatedSession(ComposedSession):
         self._preset: PlannedPreset = pipeline.preset
         try:
             self._pipeline = _open(pipeline.preset, components)
+            self._latents = _read_latents(pipeline.preset)
         except OrtdeployError:
             raise
         except Exception as error:  # optimum-onnx, diffusers and transformers raise what they like
@@ -95,14 +96,21 @@ class DelegatedSession(ComposedSession):
             arguments["negative_prompt"] = [str(text) for text in feeds["negative_prompt"]]
         if preset.task == "text-to-image":
             arguments |= {"height": preset.height, "width": preset.width}
-        if preset.latents is not None:
-            latents = np.load(preset.latents, allow_pickle=False).astype(np.float32)
-            arguments["latents"] = torch.from_numpy(np.repeat(latents.reshape(1, *latents.shape[-3:]), rows, axis=0))
+        if self._latents is not None:
+            arguments["latents"] = torch.from_numpy(np.repeat(self._latents, rows, axis=0))
         for name in ("image", "mask_image"):
             if name in feeds:
                 picture = feeds[name].astype(np.float32) / 255
                 arguments[name] = picture[..., 0] if name == "mask_image" else picture
         return arguments
+
+
+def _read_latents(preset: PlannedPreset) -> Array | None:
+    """Return fixed starting noise, one row. Raises OSError, ValueError."""
+    if preset.latents is None:
+        return None
+    latents = np.load(preset.latents, allow_pickle=False).astype(np.float32)
+    return np.asarray(latents.reshape(1, *latents.shape[-3:]))
 
 
 @contextmanager

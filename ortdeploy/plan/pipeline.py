@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ortdeploy.facts.data import HashedFile
 from ortdeploy.tensors.types import Shape, TensorType
 
 
@@ -70,11 +71,23 @@ class PlannedPreset:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedPlace:
+    """A file or folder that steps or a preset name by its path, and the files that are read of it.
+
+    Names are below the folder; a `single` file has the name of the path.
+    """
+
+    path: str
+    files: tuple[HashedFile, ...]
+    single: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedPipeline:
     """A pipeline: the sessions that it runs, its steps or its preset, and its outputs by name with their values.
 
-    `state` are pairs of a value and the one of the row before that it is; `first_state` are their types. The state
-    begins anew where a column of `reset` changes.
+    `places` are the files and folders that it reads. `state` are pairs of a value and the one of the row before that it
+    is; `first_state` are their types. The state begins anew where a column of `reset` changes.
     """
 
     name: str
@@ -82,6 +95,7 @@ class PlannedPipeline:
     steps: tuple[PlannedWireStep, ...]
     outputs: tuple[tuple[str, str], ...]
     preset: PlannedPreset | None = None
+    places: tuple[PlannedPlace, ...] = ()
     state: tuple[tuple[str, str], ...] = ()
     first_state: tuple[PlannedValue, ...] = ()
     reset: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ortdeploy.facts.data import FileState
+from ortdeploy.facts.data import FileState, HashedFile
 from ortdeploy.facts.preflight import MemoryForecast
 from ortdeploy.plan.pipeline import PlannedPipeline
 from ortdeploy.redaction import shown_path
@@ -77,7 +77,7 @@ class OpenSession:
 
     `shared_arena` are the settings of the process's arena where they use it; `trim`: freed memory goes back to the
     system. `layouts` are those to measure: the best of them takes the place of `candidates` and `options`.
-    `extensions`: the model has operators of onnxruntime-extensions.
+    `extensions`: the model has operators of onnxruntime-extensions. `files` are the model's, the first its own.
     """
 
     session: str
@@ -96,6 +96,7 @@ class OpenSession:
     trim: bool = False
     layouts: tuple[PlannedLayout, ...] = ()
     extensions: bool = False
+    files: tuple[HashedFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +107,7 @@ class LoadAdapter:
     session: str
     path: str
     sha256: str
+    size: int = 0
     parameters: tuple[str, ...] = ()
 
 

@@ -11,13 +11,13 @@ from urllib.parse import unquote
 
 from ortdeploy.adapters.file import read_adapter
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.facts.data import FileFacts, InputFacts, KnownFile, OutputFacts
+from ortdeploy.facts.data import FileFacts, HashedFile, InputFacts, KnownFile, OutputFacts
 from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import HostFacts, RuntimeFacts
-from ortdeploy.facts.models import AdapterFacts, DiffusionFacts, ModelFacts
-from ortdeploy.facts.problems import Package, Problem, unreadable
+from ortdeploy.facts.models import EXTERNAL_DATA_FOLDER, AdapterFacts, DiffusionFacts, ModelFacts
+from ortdeploy.facts.problems import Package, Problem, changed_while_read, unreadable
 from ortdeploy.files.decoding import decoding
-from ortdeploy.files.digests import DigestCache, file_digest
+from ortdeploy.files.digests import DigestCache, signature
 from ortdeploy.files.gate import outside
 from ortdeploy.files.golden_sets import why_nothing_compares
 from ortdeploy.files.names import is_file, is_folder, is_there, name_aside
@@ -54,8 +54,10 @@ def _probe_model(spec: Spec, model: ModelSpec, roots: tuple[str, ...], digests: 
     problem = _stray(path, model.path, roots)
     if problem is not None:
         return ModelFacts(path=str(path), problem=problem)
-    load_format = model.session.get("config", {}).get("session.load_model_format")
-    return read_model(path, model.path, digests.digest, load_format)
+    config = model.session.get("config", {})
+    load_format, elsewhere = config.get("session.load_model_format"), config.get(EXTERNAL_DATA_FOLDER)
+    data_folder = None if elsewhere is None else _full(spec, elsewhere)
+    return read_model(path, model.path, digests.digest, load_format, data_folder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,9 +228,14 @@ def _probe_adapter(path: Path, shown: str, roots: tuple[str, ...], digests: Dige
     problem = _stray(path, shown, roots)
     if problem is not None:
         return AdapterFacts(path=str(path), problem=problem)
-    facts = read_adapter(path, shown)
     try:
-        return facts if facts.problem is not None else replace(facts, sha256=digests.digest(path))
+        before = path.stat()
+        facts = read_adapter(path, shown)
+        if facts.problem is not None:
+            return facts
+        digest, now = digests.digest(path), path.stat()
+        problem = None if signature(now) == signature(before) else changed_while_read(shown)
+        return replace(facts, sha256=digest, size=now.st_size, problem=problem)
     except OSError as error:
         return AdapterFacts(path=str(path), problem=unreadable(shown, error))
 
@@ -240,17 +247,25 @@ def _probe_resource(spec: Spec, option: OptionPath, roots: tuple[str, ...], dige
     if problem is not None:
         return FileFacts(path=str(path), problem=problem)
     try:
-        return FileFacts(path=str(path), sha256=_tree_digest(path, digests))
+        files = _tree(path, digests)
+        return FileFacts(path=str(path), sha256=_tree_digest(path, files), files=files)
     except OSError as error:
         return FileFacts(path=str(path), problem=unreadable(option.path, error))
 
 
-def _tree_digest(path: Path, digests: DigestCache) -> str:
+def _tree(path: Path, digests: DigestCache) -> tuple[HashedFile, ...]:
+    """Return a file, or the files of a folder. Raises OSError."""
+    found = [path] if is_file(path) else [one for one in sorted(path.iterdir()) if one.is_file()]
+    return tuple(
+        HashedFile(name=one.name, path=str(one), sha256=digests.digest(one), size=one.stat().st_size) for one in found
+    )
+
+
+def _tree_digest(path: Path, files: Sequence[HashedFile]) -> str:
     """Return the digest of a file, or of the names and digests of a folder's files."""
     if is_file(path):
-        return digests.digest(path)
-    lines = [f"{digests.digest(one)}  {one.name}" for one in sorted(path.iterdir()) if one.is_file()]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+        return files[0].sha256
+    return hashlib.sha256("\n".join(f"{one.sha256}  {one.name}" for one in files).encode()).hexdigest()
 
 
 def _probe_labels(path: Path, shown: str, roots: tuple[str, ...]) -> FileFacts:
@@ -259,8 +274,8 @@ def _probe_labels(path: Path, shown: str, roots: tuple[str, ...]) -> FileFacts:
         return FileFacts(path=str(path), problem=problem)
     try:
         check_room(LINE_OF_VALUES * path.stat().st_size, shown, None)
-        lines = tuple(path.read_text(encoding="utf-8-sig").splitlines())
-        digest = file_digest(path)
+        content = path.read_bytes()
+        lines = tuple(content.decode("utf-8-sig").splitlines())
     except OrtdeployError as error:
         return FileFacts(path=str(path), problem=Problem(kind="too-large", detail=f"{error}."))
     except OSError as error:
@@ -269,7 +284,7 @@ def _probe_labels(path: Path, shown: str, roots: tuple[str, ...]) -> FileFacts:
         return FileFacts(path=str(path), problem=Problem(kind="not-utf8", detail=f"{shown} is not UTF-8 text."))
     if not lines:
         return FileFacts(path=str(path), problem=Problem(kind="empty", detail=f"{shown} holds no labels."))
-    return FileFacts(path=str(path), sha256=digest, lines=lines)
+    return FileFacts(path=str(path), sha256=hashlib.sha256(content).hexdigest(), lines=lines)
 
 
 def _probe_output(spec: Spec, job: JobSpec, state_dir: Path, before: _Before, roots: tuple[str, ...]) -> OutputFacts:

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
+from ortdeploy.facts.data import HashedFile
 from ortdeploy.facts.models import ModelFacts, ValueFacts
 from ortdeploy.facts.problems import Problem
 from ortdeploy.files.names import is_folder
@@ -36,3 +37,26 @@ def folder_digest(beside: str, parts: Mapping[str, ModelFacts]) -> str:
     """Return the digest of a list of digests: each component's by its name, and that of the files beside them."""
     lines = [f"{facts.sha256}  {part}\n" for part, facts in sorted(parts.items())]
     return hashlib.sha256("".join([*lines, f"{beside}  files\n"]).encode()).hexdigest()
+
+
+class PresetFiles:
+    """The files of a folder that are read, each once: what is looked at is what its digest is of."""
+
+    def __init__(self, folder: Path) -> None:
+        """Take the folder; nothing is read yet."""
+        self.folder = folder
+        self._read: dict[str, tuple[bytes, HashedFile]] = {}
+
+    def read(self, name: str) -> bytes:
+        """Return a file's bytes. Raises OSError."""
+        if name not in self._read:
+            path = self.folder / name
+            content = path.read_bytes()
+            digest = hashlib.sha256(content).hexdigest()
+            self._read[name] = content, HashedFile(name=name, path=str(path), sha256=digest, size=len(content))
+        return self._read[name][0]
+
+    @property
+    def hashed(self) -> tuple[HashedFile, ...]:
+        """What was read, in the order of names."""
+        return tuple(file for _, (_, file) in sorted(self._read.items()))

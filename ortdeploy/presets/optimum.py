@@ -8,7 +8,7 @@ from pathlib import Path
 from ortdeploy.facts.models import DiffusionFacts, ModelFacts, ValueFacts
 from ortdeploy.facts.problems import Problem
 from ortdeploy.manifest.pipelines import TEXT_TO_IMAGE, PresetSpec
-from ortdeploy.presets.folder import PROMPTS, folder_digest, image_type, missing_folder
+from ortdeploy.presets.folder import PROMPTS, PresetFiles, folder_digest, image_type, missing_folder
 
 _INDEX = "model_index.json"
 
@@ -19,10 +19,12 @@ def read_delegated(root: Path, preset: PresetSpec, models: Mapping[str, ModelFac
     parts = {part: models[name] for part, name in preset.parts.items()}
     problem = missing_folder(root, preset) or _problem(folder, preset)
     problem = problem or next((facts.problem for facts in parts.values() if facts.problem), None)
-    digest = "" if problem else _digest(folder)
+    files = PresetFiles(folder)
+    digest = "" if problem else _digest(folder, files)
     return DiffusionFacts(
         sha256=digest,
         folder_sha256="" if problem else folder_digest(digest, parts),
+        files=files.hashed,
         inputs=tuple(_inputs(preset)),
         outputs=(ValueFacts(name="image", kind="tensor", tensor=image_type(preset)),),
         problem=problem,
@@ -61,11 +63,12 @@ def _detail(folder: Path, preset: PresetSpec) -> str | None:
     return f"{preset.folder}/{bare[0]}/config.json is missing; optimum-onnx reads it." if bare else None
 
 
-def _digest(folder: Path) -> str:
+def _digest(folder: Path, read: PresetFiles) -> str:
     """Return the digest of the small files that decide what is painted: settings and vocabularies."""
     files = sorted(path for path in folder.rglob("*") if path.suffix in {".json", ".txt", ".model"} and path.is_file())
     digest = hashlib.sha256()
     for path in files:
-        digest.update(f"{path.relative_to(folder).as_posix()}\0".encode())
-        digest.update(path.read_bytes())
+        name = path.relative_to(folder).as_posix()
+        digest.update(f"{name}\0".encode())
+        digest.update(read.read(name))
     return digest.hexdigest()

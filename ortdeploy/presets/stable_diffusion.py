@@ -13,11 +13,12 @@ from typing import Any
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.models import AdapterFacts, DiffusionFacts, ModelFacts, ValueFacts
 from ortdeploy.facts.problems import Problem
+from ortdeploy.files.names import is_file
 from ortdeploy.files.numpy_files import map_npy
 from ortdeploy.manifest.pipelines import DIFFUSION, PresetSpec
 from ortdeploy.operations.tokenize_clip import DEFAULT_LENGTH, ClipTokenizer
 from ortdeploy.presets.component_contracts import ANSWERS, COMPONENTS
-from ortdeploy.presets.folder import PROMPTS, folder_digest, image_type, missing_folder
+from ortdeploy.presets.folder import PROMPTS, PresetFiles, folder_digest, image_type, missing_folder
 from ortdeploy.presets.optimum import read_delegated
 from ortdeploy.presets.schedulers import read_scheduler
 from ortdeploy.tensors.contracts import ContractError, FormalParameter
@@ -25,6 +26,8 @@ from ortdeploy.tensors.types import ROWS, Shape, TensorType
 
 _LATENT_CHANNELS, _PIXELS = 4, 8
 _FILES = ("tokenizer/vocab.json", "tokenizer/merges.txt", "scheduler/scheduler_config.json")
+_CONFIG = "tokenizer/tokenizer_config.json"
+"""It may be there, and says then what prompts are filled up with."""
 
 
 def read_diffusion(
@@ -42,13 +45,14 @@ def read_diffusion(
     if missing is not None:
         return DiffusionFacts(inputs=PROMPTS, outputs=outputs, problem=missing)
     try:
-        scheduler, digest = _read_files(folder, preset.folder)
+        files = PresetFiles(folder)
+        scheduler, digest = _read_files(files, folder, preset.folder)
         parts = {part: models[name] for part, name in preset.parts.items()}
         unusable = next((facts.problem for facts in parts.values() if facts.problem), None)
         if unusable is not None:
             return DiffusionFacts(inputs=PROMPTS, outputs=outputs, problem=unusable)
         ports = {part: _ports(part, facts, _adapted(part, preset, adapters)) for part, facts in parts.items()}
-        _check_together(parts, ports, preset, folder)
+        _check_together(parts, ports, preset, files)
         if preset.latents is not None:
             _check_latents(root / preset.latents, preset)
     except _PresetProblemError as error:
@@ -56,6 +60,7 @@ def read_diffusion(
     return DiffusionFacts(
         sha256=digest,
         folder_sha256=folder_digest(digest, parts),
+        files=files.hashed,
         scheduler=scheduler,
         ports=ports,
         inputs=PROMPTS,
@@ -86,29 +91,29 @@ class _PresetProblemError(Exception):
     """Why a folder cannot be used, in full sentences."""
 
 
-def _read_files(folder: Path, shown: str) -> tuple[Mapping[str, Any], str]:
+def _read_files(files: PresetFiles, folder: Path, shown: str) -> tuple[Mapping[str, Any], str]:
     """Return the scheduler's settings, and the digest of the files beside the models."""
     digest = hashlib.sha256()
-    for name in _FILES:
+    for name in (*_FILES, *([_CONFIG] if is_file(folder / _CONFIG) else [])):
         try:
-            digest.update((folder / name).read_bytes())
+            digest.update(files.read(name))
         except OSError as error:
             detail = f"{shown}/{name} cannot be read: {error.strerror}. Bring the whole folder."
             raise _PresetProblemError(detail) from error
-    config = _json(folder / "scheduler/scheduler_config.json", f"{shown}/scheduler/scheduler_config.json")
+    config = _json(files, "scheduler/scheduler_config.json", shown)
     scheduler, problem = read_scheduler(config)
     if problem:
         raise _PresetProblemError(f"{shown} cannot be painted with: {problem}.")
     return scheduler, digest.hexdigest()
 
 
-def _json(path: Path, shown: str) -> Mapping[str, Any]:
+def _json(files: PresetFiles, name: str, shown: str) -> Mapping[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(files.read(name).decode("utf-8"))
     except (ValueError, RecursionError, OSError) as error:
-        raise _PresetProblemError(f"{shown} is no JSON text: {error}.") from error
+        raise _PresetProblemError(f"{shown}/{name} is no JSON text: {error}.") from error
     if not isinstance(found, dict):
-        raise _PresetProblemError(f"{shown} is no JSON object.")
+        raise _PresetProblemError(f"{shown}/{name} is no JSON object.")
     return found
 
 
@@ -164,7 +169,7 @@ def _unnamed(shape: Shape | None) -> Shape | None:
 
 
 def _check_together(
-    parts: Mapping[str, ModelFacts], ports: Mapping[str, dict[str, Any]], preset: PresetSpec, folder: Path
+    parts: Mapping[str, ModelFacts], ports: Mapping[str, dict[str, Any]], preset: PresetSpec, files: PresetFiles
 ) -> None:
     """Hold sizes against each other: tokens, embeddings, latents, and the vocabulary."""
     shape = _shape(parts["text_encoder"], "input_ids")
@@ -186,9 +191,9 @@ def _check_together(
                     f"{', '.join(map(str, latents))}. Set height and width to 8 times the last two."
                 )
     limits = next(value.limits for value in parts["text_encoder"].inputs if value.name == "input_ids")
-    vocabulary = _json(folder / "tokenizer/vocab.json", f"{preset.folder}/tokenizer/vocab.json")
+    vocabulary = _json(files, "tokenizer/vocab.json", preset.folder)
     try:
-        ClipTokenizer(folder / "tokenizer")
+        ClipTokenizer(files.folder / "tokenizer")
     except (OSError, ValueError) as error:
         raise _PresetProblemError(f"{preset.folder}/tokenizer cannot be used: {error}.") from error
     highest = max((number for number in vocabulary.values() if isinstance(number, int)), default=0)

@@ -27,6 +27,7 @@ from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, PlannedLayout, 
 from ortdeploy.process.memory import memory_of_the_group, trim_memory
 from ortdeploy.process.memory_limit import MemoryBound
 from ortdeploy.results.results import JobResult, Observer, Status
+from ortdeploy.running.held_files import Files, UnheldFiles
 from ortdeploy.running.job import JobRun
 from ortdeploy.running.retry import RetryRun
 from ortdeploy.runtime.protocol import Runtime
@@ -48,7 +49,7 @@ class Execution:
 
     `announce` is told before native code is entered, `printed` gives what native libraries printed since the last
     call, and `tried` are the sessions of a model that were passed over before, `choices` are batch sizes and ways
-    to use threads that were found before.
+    to use threads that were found before. `files` are what the plan's files are opened as.
     """
 
     plan: Plan
@@ -61,6 +62,7 @@ class Execution:
     printed: Callable[[], str] = lambda: ""
     tried: Mapping[str, tuple[TriedSession, ...]] = field(default_factory=dict)
     choices: Choices = field(default_factory=lambda: Choices(None))
+    files: Files = field(default_factory=UnheldFiles)
 
     def run(self) -> tuple[JobResult, ...]:
         """Do every step; each job ends in a result."""
@@ -211,8 +213,7 @@ class Execution:
         log.error("job.failed", job=step.job, model=step.model, reason=str(why))
         return JobResult(job=step.job, status=Status.FAILED, output=step.shown_output, reason=str(why))
 
-    @staticmethod
-    def _compose(step: RunJob, sessions: Mapping[str, _Opened]) -> _Opened:
+    def _compose(self, step: RunJob, sessions: Mapping[str, _Opened]) -> _Opened:
         """Return the sessions of a job: its model's, or those that a pipeline makes of its models'."""
         if step.pipeline is None:
             return sessions[step.session]
@@ -221,7 +222,8 @@ class Execution:
         if refused is not None:
             return refused
         try:
-            return compose(step.pipeline, {k: v for k, v in opened.items() if isinstance(v, OpenedModel)})
+            with self.files.composing(step.pipeline) as pipeline:
+                return compose(pipeline, {k: v for k, v in opened.items() if isinstance(v, OpenedModel)})
         except OrtdeployError as error:
             return error
 
@@ -241,6 +243,7 @@ class Execution:
                 stop=self.stop,
                 printed=self.printed,
                 prove=partial(self._row_proof, step, ProvenRows(self.choices)),
+                files=self.files,
             )
             return run.run()
 

@@ -4,7 +4,6 @@ Whatever ends a job early leaves it so that the next run goes on after the last 
 is not committed, so that what ends a job when changes no byte of any part.
 """
 
-import os
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
@@ -37,7 +36,7 @@ from ortdeploy.ledger.ledger import (
 from ortdeploy.ledger.live_progress import Live
 from ortdeploy.ledger.merges import complete_merges
 from ortdeploy.pipelines.steps import State, pack_state, unpack_state
-from ortdeploy.plan.steps import LoadAdapter, Plan, RunJob
+from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.process.leaks import LeakWatch
 from ortdeploy.process.memory import memory_now
 from ortdeploy.process.memory_limit import MemoryWatch
@@ -45,6 +44,7 @@ from ortdeploy.process.native_output import because
 from ortdeploy.results.results import JobResult, Observer, Status
 from ortdeploy.running.block_sizes import part_border
 from ortdeploy.running.error_budget import ErrorBudget
+from ortdeploy.running.held_files import Files, UnheldFiles
 from ortdeploy.running.part_writer import PartWriter
 from ortdeploy.running.provenance import provenance
 from ortdeploy.running.report import write_report
@@ -85,10 +85,12 @@ class JobRun:
         stop: Callable[[], bool],
         printed: Callable[[], str] = lambda: "",
         prove: Callable[[OpenedSession], RowProof | None] = lambda _opened: None,
+        files: Files | None = None,
     ) -> None:
         """Take what the job needs of the world; nothing is touched yet."""
         self._printed = printed
         self._prove = prove
+        self._files = files or UnheldFiles()
         self._plan = plan
         self._step = step
         self._opened = opened
@@ -116,8 +118,6 @@ class JobRun:
         self._live: Live | None = None
         self._reported = time.monotonic()
         self._provider_failed = False
-        loaded = (one for one in plan.steps if isinstance(one, LoadAdapter) and one.session in step.sessions)
-        self._adapters = {one.path: _stat(one.path) for one in loaded}
         self._log = log.bind()  # once: the module's logger is a proxy that binds at every call
 
     def run(self) -> JobResult:
@@ -253,7 +253,7 @@ class JobRun:
                 for first in blocks:
                     self._write_part(chain([first], self._rest_of_part(first, blocks)))
         except (OSError, MemoryError, OrtdeployError):
-            self._check_adapters()  # numbers that changed under a session explain what it did
+            self._files.check()  # numbers that changed under a session explain what it did
             raise
         self._check_files()
 
@@ -306,7 +306,7 @@ class JobRun:
         while end < border and (block := next(blocks, None)) is not None:
             end += block.block.count
             yield block
-        self._check_adapters()  # before the part gets its name
+        self._files.check()  # before the part gets its name
 
     def _write_part(self, blocks: Iterator[Finished]) -> None:
         """Write one part under a temporary name, rename it, commit it."""
@@ -342,14 +342,6 @@ class JobRun:
                 "row.failed", row=row.row, source=row.source, stage=row.stage, code=row.code, reason=row.message
             )
         self._log.debug("block.finished", start=block.start, rows=block.count, seconds=finished.seconds)
-
-    def _check_adapters(self) -> None:
-        """Raise OrtdeployError when an adapter file was changed in place: it is mapped, so its numbers changed too."""
-        for path, before in self._adapters.items():
-            if _changed_in_place(path, before):
-                raise OrtdeployError(
-                    f"{path} was changed while it was in use. Replace an adapter by renaming a new file into its place"
-                )
 
     def _kept(self, *, committed: bool = False) -> dict[str, Any]:
         """Return what the ledger keeps of the job: its numbers, and the state that the next row takes."""
@@ -485,18 +477,3 @@ class JobRun:
             provider_failed=self._provider_failed,
             dropped=tuple(member.name for member in self._stream.members if member.failure is not None),
         )
-
-
-def _stat(path: str) -> os.stat_result | None:
-    try:
-        return Path(path).stat()
-    except OSError:
-        return None
-
-
-def _changed_in_place(path: str, before: os.stat_result | None) -> bool:
-    """Tell whether the same file has another size or time; one that was renamed away, or replaced, is still mapped."""
-    now = _stat(path)
-    if now is None or before is None or now.st_ino != before.st_ino:
-        return False
-    return (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns)

@@ -92,6 +92,7 @@ class RetryRun(JobRun):
         writer.write_file(new, map(noted, blocks))
         if self._stream.stopped:
             raise StoppedError
+        self._files.check()  # before what was found goes into the part
         if again.recovered:
             self._merge(part, set(attempts), again, new)
         self._ledger.note_failures(

@@ -1,15 +1,18 @@
-"""Arrow IPC files (also called Feather) and streams, mapped into memory: columns of numbers, text and lists."""
+"""Arrow IPC files (also called Feather) and streams: columns of numbers, text and lists.
+
+They are read in pieces and never mapped: a file that is cut while it is read ends the job with words.
+"""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.files.decoding import decoding
 from ortdeploy.files.room import check_room
-from ortdeploy.sources import arrow_messages, tables
-from ortdeploy.sources.arrow_messages import Batch
+from ortdeploy.sources import tables
+from ortdeploy.sources.arrow_batches import BatchFile, BatchPlace, UnknownLayoutError
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.tables import Table, TableError, TableSource, probe_tables
 
@@ -20,12 +23,14 @@ SUFFIXES = (".arrow", ".arrows", ".feather", ".ipc")
 FIRST_ROWS = tables.FIRST_ROWS
 PACKAGE = tables.PACKAGE
 
+PIECE_BYTES = 4 * 1024 * 1024
+"""How much of a record batch is read at once: a batch may be the whole file."""
+
 _MAGIC = b"ARROW1"
 """What the file format begins with; the stream format, in which Hugging Face keeps datasets, begins with a length."""
-_FIRST_MESSAGE = 8
-"""Where the messages of the file format begin; they are those of the stream format."""
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 """What a stream ends with."""
+_KIND = "an Arrow IPC file or stream"
 
 
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
@@ -36,70 +41,103 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
 def _open(path: str, limit: int | None) -> Table:
     import pyarrow as pa  # noqa: PLC0415  an extra: only who reads tables needs it
 
-    with decoding(path, "an Arrow IPC file or stream"):
-        mapped = pa.memory_map(os.fsencode(path))
-        if mapped.read(len(_MAGIC)) == _MAGIC:
-            mapped.seek(_FIRST_MESSAGE)
-            return _file(path, list(arrow_messages.batches(mapped)), pa.ipc.open_file(mapped), limit)
-        mapped.seek(max(mapped.size() - len(_END), 0))
-        if mapped.read() != _END:  # else what is cut between two record batches would pass for the whole
-            raise TableError(f"{path} is neither an Arrow IPC file nor a whole Arrow IPC stream")
-        found = list(arrow_messages.batches(pa.memory_map(os.fsencode(path))))
-        return _stream(path, found, lambda: pa.ipc.open_stream(pa.memory_map(os.fsencode(path))), limit)
+    with decoding(path, _KIND):
+        file = pa.OSFile(os.fsencode(path))
+        batches = BatchFile(path, file)
+        is_file = file.read(len(_MAGIC)) == _MAGIC
+        if not is_file:
+            file.seek(max(file.size() - len(_END), 0))
+            if file.read() != _END:  # else what is cut between two record batches would pass for the whole
+                raise TableError(f"{path} is neither an Arrow IPC file nor a whole Arrow IPC stream")
+        file.seek(0)
+        schema = (pa.ipc.open_file(file) if is_file else pa.ipc.open_stream(file)).schema
+        found = batches.in_file() if is_file else batches.in_stream()
+        sizes = [batches.held_bytes(place, schema) for place in found]
+        whole = [size for place, size in zip(found, sizes, strict=True) if not place.is_dictionary]
+        held = sum(sizes) - sum(whole) + max(whole, default=0)  # the largest batch, with all dictionaries
+        places = [place for place in found if not place.is_dictionary]
+        opened = _OpenFile(path, schema, batches, places, is_file=is_file)
+
+        def checked(start: int, names: Sequence[str]) -> "Iterator[tuple[int, pa.RecordBatch]]":
+            check_room(held, f"the largest record batch of {path}", limit)
+            return opened.batches(start, names)
+
+        return Table(rows=sum(place.rows for place in places), schema=schema, held_bytes=held, batches=checked)
 
 
-def _file(path: str, found: Sequence[Batch], reader: "pa.RecordBatchFileReader", limit: int | None) -> Table:
-    """Open the file format, which has an index of its record batches."""
-    sizes = [batch.rows for batch in found if not batch.is_dictionary]
-    if len(sizes) != reader.num_record_batches:
-        raise TableError(f"{path} has {len(sizes)} record batches, and its index has {reader.num_record_batches}")
+class _OpenFile:
+    """A file whose batches are known: of large ones only some rows are read at once."""
 
-    def batches(start: int, names: Sequence[str]) -> "Iterator[tuple[int, pa.RecordBatch]]":
-        _check_room(path, found, limit)
+    def __init__(
+        self, path: str, schema: "pa.Schema", file: BatchFile, places: Sequence[BatchPlace], *, is_file: bool
+    ) -> None:
+        self._path, self._schema, self._file, self._places, self._is_file = path, schema, file, places, is_file
+
+    def batches(self, start: int, names: Sequence[str]) -> "Iterator[tuple[int, pa.RecordBatch]]":
+        """Yield record batches, or pieces of them, from the one with a row on. Raises TableError."""
+        wanted = list(names) or self._schema.names[:1]
+        whole = _WholeBatches(self._path, self._schema, wanted, is_file=self._is_file)
         first = 0
-        for number, rows in enumerate(sizes):
-            if first + rows > start:
-                yield first, _chosen(reader.get_batch(number), names, rows)
-            first += rows
+        for number, place in enumerate(self._places):
+            if first + place.rows > start:
+                for begin, batch in self._pieces(number, place, max(start - first, 0), wanted, whole):
+                    yield first + begin, batch
+            first += place.rows
 
-    return Table(rows=sum(sizes), schema=reader.schema, held_bytes=_held(found), batches=batches)
-
-
-def _stream(
-    path: str, found: Sequence[Batch], read: "Callable[[], pa.RecordBatchStreamReader]", limit: int | None
-) -> Table:
-    """Open the stream format, whose record batches come one after the other."""
-    sizes = [batch.rows for batch in found if not batch.is_dictionary]
-
-    def batches(start: int, names: Sequence[str]) -> "Iterator[tuple[int, pa.RecordBatch]]":
-        _check_room(path, found, limit)
-        first = 0
-        for batch, rows in zip(read(), sizes, strict=True):
-            if first + rows > start:
-                yield first, _chosen(batch, names, rows)
-            first += rows
-
-    return Table(rows=sum(sizes), schema=read().schema, held_bytes=_held(found), batches=batches)
-
-
-def _held(found: Sequence[Batch]) -> int:
-    """Return what the largest record batch takes decompressed, with all dictionaries."""
-    dictionaries = sum(batch.held_bytes for batch in found if batch.is_dictionary)
-    return dictionaries + max((batch.held_bytes for batch in found if not batch.is_dictionary), default=0)
+    def _pieces(
+        self, number: int, place: BatchPlace, begin: int, names: Sequence[str], whole: "_WholeBatches"
+    ) -> "Iterator[tuple[int, pa.RecordBatch]]":
+        """Yield a batch from a row on, with the number of the first row in it."""
+        at_once = max(PIECE_BYTES * place.rows // max(place.size, 1), 1)
+        in_pieces = at_once < place.rows and place.decompressed is None
+        while begin < place.rows and in_pieces:
+            try:
+                end = min(begin + at_once, place.rows)
+                batch = self._file.rows(place, self._schema, names, begin, end)
+            except UnknownLayoutError:
+                break
+            yield begin, _sound(batch, end - begin)
+            begin = end
+        if begin < place.rows:
+            yield 0, _sound(whole.get(number), place.rows)
 
 
-def _check_room(path: str, found: Sequence[Batch], limit: int | None) -> None:
-    """Raise OrtdeployError if a record batch, which is decompressed whole, needs more memory than there is."""
-    check_room(_held(found), f"the largest record batch of {path}", limit)
+class _WholeBatches:
+    """Record batches as pyarrow reads them; only the wanted columns are."""
+
+    def __init__(self, path: str, schema: "pa.Schema", names: Sequence[str], *, is_file: bool) -> None:
+        self._path, self._schema, self._names, self._is_file = path, schema, names, is_file
+        self._reader: Any = None
+        self._next = 0
+
+    def get(self, number: int) -> "pa.RecordBatch":
+        """Return a batch; they are asked for in their order. Raises TableError."""
+        with decoding(self._path, _KIND):
+            if self._reader is None:
+                self._reader = self._open()
+            if self._is_file:
+                batch = self._reader.get_batch(number)
+            else:
+                while self._next <= number:  # a stream has no index
+                    batch = self._reader.read_next_batch()
+                    self._next += 1
+            return batch.select(list(self._names))
+
+    def _open(self) -> Any:
+        import pyarrow as pa  # noqa: PLC0415  as above
+
+        file = pa.OSFile(os.fsencode(self._path))
+        chosen = [index for index, name in enumerate(self._schema.names) if name in self._names]
+        options = pa.ipc.IpcReadOptions(included_fields=chosen, use_threads=False)
+        return (pa.ipc.open_file if self._is_file else pa.ipc.open_stream)(file, options=options)
 
 
-def _chosen(batch: "pa.RecordBatch", names: Sequence[str], rows: int) -> "pa.RecordBatch":
-    """Return the wanted columns. Raises ArrowInvalid if a damaged file says more of them than they hold."""
-    chosen = batch.select(list(names)) if names else batch
-    chosen.validate(full=True)  # what does not fit would be read beyond the end of the file
-    if chosen.num_rows != rows:
-        raise TableError(f"a record batch has {chosen.num_rows} rows and says {rows}")
-    return chosen
+def _sound(batch: "pa.RecordBatch", rows: int) -> "pa.RecordBatch":
+    """Return a batch whose columns hold what they say. Raises ArrowInvalid, TableError."""
+    batch.validate(full=True)
+    if batch.num_rows != rows:
+        raise TableError(f"a record batch has {batch.num_rows} rows and says {rows}")
+    return batch
 
 
 @contextmanager

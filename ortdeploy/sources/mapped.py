@@ -1,4 +1,8 @@
-"""Files that are one array of rows, read block by block; shared by .npy and raw tensors. Never loaded whole."""
+"""Files that are one array of rows, read block by block; shared by .npy and raw tensors. Never loaded whole.
+
+A file is mapped only to see where its rows lie. They are read with plain reads: of a file that is cut meanwhile these
+tell, where touching a page of a map ends the process. Nor do pages of a map leave the resident set.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -16,12 +20,16 @@ from ortdeploy.tensors.columns import Array
 BLOCK_BYTES = 4 * 1024 * 1024
 """How much of a file is read at once; any number of whole requests."""
 
+_STRIP_BYTES = 4096
+"""How much of each column is read at once at least, where the rows of a file do not lie one after the other."""
+_MOST_STRIP_BYTES = 32 * 1024 * 1024
+"""What strips of all columns may take together."""
+_READ_THROUGH = 128 * 1024
+"""How much is read at once where strips lie near each other."""
+
 
 class BlockedRows:
-    """The rows of an array in a file, read block by block.
-
-    Pages of a map stay in the resident set; a block of a few megabytes does not grow with the file and is as fast.
-    """
+    """The rows of an array in a file, read block by block; each row lies in one piece."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], read: Callable[[int, memoryview], None]) -> None:
         """Take what fills a buffer with the array's bytes from an offset on."""
@@ -40,15 +48,53 @@ class BlockedRows:
     def _read(self, begin: int, end: int) -> None:
         """Read a block of whole requests that begins with this one; what of it is here is kept."""
         asked = end - begin
-        ahead = max(BLOCK_BYTES // max(self._row_bytes * asked, 1), 1) * asked
+        ahead = max(self._block_bytes() // max(self._row_bytes * asked, 1), 1) * asked
         stop = min(begin + ahead, self.shape[0])
+        self._block, self._begin, self._end = self._rows(begin, stop), begin, stop
+
+    def _block_bytes(self) -> int:
+        return BLOCK_BYTES
+
+    def _rows(self, begin: int, stop: int) -> Array:
         block = np.empty((stop - begin, *self.shape[1:]), self.dtype)
         here = min(max(self._end - begin, 0), len(block)) if begin >= self._begin else 0
         if here:
             block[:here] = self._block[begin - self._begin :][:here]
-        if block[here:].nbytes:
-            self._fill((begin + here) * self._row_bytes, block[here:].reshape(-1).view(np.uint8).data)
-        self._block, self._begin, self._end = block, begin, stop
+        self._fill_with(block[here:], (begin + here) * self._row_bytes)
+        return block
+
+    def _fill_with(self, target: Array, offset: int) -> None:
+        """Fill an array, which lies in one piece, with the bytes from an offset on."""
+        if target.nbytes:
+            self._fill(offset, target.reshape(-1).view(np.uint8).data)
+
+
+class BlockedColumns(BlockedRows):
+    """The rows of an array in Fortran's order: the values of one place of all rows lie in one piece."""
+
+    def _block_bytes(self) -> int:
+        places: int = self._row_bytes // self.dtype.itemsize
+        return min(max(BLOCK_BYTES, places * _STRIP_BYTES), _MOST_STRIP_BYTES)
+
+    def _rows(self, begin: int, stop: int) -> Array:
+        size, count = self.dtype.itemsize, self.shape[0]
+        strips = np.empty((self._row_bytes // size, stop - begin), self.dtype)
+        together = _READ_THROUGH // (count * size)
+        if together > 1:
+            self._read_through(strips, begin, stop, together)
+        else:
+            for place, strip in enumerate(strips):
+                self._fill_with(strip, (place * count + begin) * size)
+        return strips.reshape(*reversed(self.shape[1:]), stop - begin).T
+
+    def _read_through(self, strips: Array, begin: int, stop: int, together: int) -> None:
+        """Fill strips that lie near each other, with what lies between: that takes less time than to look for each."""
+        count = self.shape[0]
+        whole = np.empty((together, count), self.dtype)
+        for place in range(0, len(strips), together):
+            some = whole[: len(strips) - place]
+            self._fill_with(some, place * count * self.dtype.itemsize)
+            strips[place : place + together] = some[:, begin:stop]
 
 
 def _open_blocked(path: str, mapped: "np.memmap[Any, Any]", stack: ExitStack) -> BlockedRows:
@@ -59,7 +105,8 @@ def _open_blocked(path: str, mapped: "np.memmap[Any, Any]", stack: ExitStack) ->
         file.seek(mapped.offset + offset)
         fill(file, target, path)
 
-    return BlockedRows(mapped.shape, mapped.dtype, read)
+    rows = BlockedRows if mapped.flags.c_contiguous else BlockedColumns
+    return rows(mapped.shape, mapped.dtype, read)
 
 
 @contextmanager
@@ -72,8 +119,8 @@ def open_mapped(
         def load(path: str) -> dict[str, Rows]:
             current.close()
             mapped = map_file(path)
-            if not (isinstance(mapped, np.memmap) and mapped.flags.c_contiguous and mapped.nbytes):
-                return {COLUMN: mapped}  # rows that do not lie one after the other, or none
+            if not (isinstance(mapped, np.memmap) and mapped.nbytes):
+                return {COLUMN: mapped}  # no rows, or text
             return {COLUMN: _open_blocked(path, mapped, current)}
 
         yield ArraySource(files, folder, wanted, load)

@@ -168,7 +168,7 @@ def test_an_adapter_that_changes_nothing_is_said(cli: Cli, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("how", ["in place", "renamed"])
-def test_an_adapter_that_is_changed_in_place_fails_the_job_and_one_that_is_replaced_does_not(
+def test_an_adapter_that_is_changed_or_replaced_while_a_job_runs_changes_nothing_of_it(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     wanted = prepare(tmp_path, ["fr"] * 8, part=4, size=4)
@@ -187,10 +187,5 @@ def test_an_adapter_that_is_changed_in_place_fails_the_job_and_one_that_is_repla
 
     monkeypatch.setattr(OrtSession, "run", change)
     applied = cli("apply", tmp_path / "m.yaml")
-    if how == "renamed":
-        assert applied.code == 0
-        assert [row["y"] for row in written(tmp_path)] == wanted
-    else:
-        assert applied.code == 1
-        assert "was changed while it was in use" in applied.out
-        assert not list((tmp_path / "out").glob("part-*"))
+    assert applied.code == 0
+    assert [row["y"] for row in written(tmp_path)] == wanted

@@ -304,7 +304,7 @@ def test_a_child_that_is_gone_is_an_error_of_the_session_that_it_ran(
     monkeypatch.setattr("ortdeploy.cli.commands.check.child_command", lambda _module: ["/bin/sh", "-c", script])
     (only,) = results(cli, folder)
     assert (only.status, only.message) == ("error", "the process that ran it was ended by SIGABRT")
-    assert list(run_checks(())) == []
+    assert list(run_checks((), None, ())) == []
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,8 @@ from ortdeploy.process.python_warnings import warnings_to
 from ortdeploy.redaction import remember_secret
 from ortdeploy.results.results import JobResult, Observer, Status
 from ortdeploy.running.executor import Execution
+from ortdeploy.running.held_files import hold_files
+from ortdeploy.running.held_runtime import HeldRuntime
 from ortdeploy.running.supervisor import Supervisor, needs_supervision, result_message
 from ortdeploy.sessions.opening import Announce, TriedSession
 from ortdeploy.views import progress
@@ -83,20 +85,22 @@ def _execute(
     with (
         structlog.contextvars.bound_contextvars(run=run_id, deployment=plan.deployment),
         hold_outputs(state_dir, _outputs(plan, state_dir)),
+        hold_files(plan, state_dir) as files,
         open_ledger(state_dir) as ledger,
     ):
         log.info("run.started", manifest=plan.manifest)
         execution = Execution(
             plan=plan,
             run_id=run_id,
-            runtime=OrtRuntime(cache=state_dir / "cache"),
+            runtime=HeldRuntime(OrtRuntime(cache=state_dir / "cache"), files),
             ledger=ledger,
             observer=observer,
             stop=stopped,
             announce=announce,
-            printed=native.take,
+            printed=lambda: files.in_own_words(native.take()),
             tried=tried or {},
             choices=Choices(state_dir),
+            files=files,
         )
         ended: dict[str, str] = {}
         for result in execution.results():

@@ -112,7 +112,7 @@ def _execute(plans: Sequence[Plan], arguments: argparse.Namespace, stopped: Stop
         if not plan.steps:
             results += Execution.finished(plan)
             continue
-        refused = _refused_by_gates(plan)
+        refused = _refused_by_gates(plan, arguments.state_dir)
         if refused is not None:
             results += refused
             continue
@@ -124,9 +124,9 @@ def _execute(plans: Sequence[Plan], arguments: argparse.Namespace, stopped: Stop
     return results
 
 
-def _refused_by_gates(plan: Plan) -> tuple[JobResult, ...] | None:
+def _refused_by_gates(plan: Plan, state_dir: str | None) -> tuple[JobResult, ...] | None:
     """Run the golden checks that must pass before a plan; return the jobs as failed when one does not."""
-    results = list(run_checks(plan.gates))
+    results = list(run_checks(plan.gates, state_dir, plan.roots))
     for result in results:
         log.info("check.finished", model=result.model, session=result.session, check=result.check, status=result.status)
     bad = next((result for result in results if result.status != PASSED), None)

@@ -16,7 +16,7 @@ from ortdeploy.diagnostics import UsageError, has_errors
 from ortdeploy.plan.plan_file import encode
 from ortdeploy.plan.selection import recording
 from ortdeploy.plan.steps import PlannedCheck
-from ortdeploy.planning.workflow import plan_checks
+from ortdeploy.planning.workflow import plan_checks, state_folder
 from ortdeploy.process.child import child_command, how_it_ended
 from ortdeploy.redaction import without_secrets
 from ortdeploy.views import json, text
@@ -35,7 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
     )
     rejected = has_errors(diagnostics)
     sys.stderr.write(text.render_diagnostics(diagnostics, color=use_color(arguments)))
-    results = [] if rejected else list(run_checks(recording(checks) if arguments.record else checks))
+    chosen = recording(checks) if arguments.record else checks
+    results = [] if rejected else list(run_checks(chosen, arguments.state_dir, arguments.roots))
     if arguments.format == "json":
         sys.stdout.write(json.render_checks(results))
     elif not rejected:
@@ -50,8 +51,13 @@ def show_warning(category: str, text: str, place: str) -> None:
     warnings.showwarning(text, type(category, (UserWarning,), {}), path, int(line))
 
 
-def run_checks(checks: Sequence[PlannedCheck]) -> Iterator[CheckResult]:
-    """Run checks in a child, and in another one after a session that took its process with it."""
+def run_checks(
+    checks: Sequence[PlannedCheck], state_dir: str | None, roots: Sequence[str]
+) -> Iterator[CheckResult]:
+    """Run checks in a child, and in another one after a session that took its process with it.
+
+    Models are opened by content in `state_dir`, by default that of each check's manifest.
+    """
     left = list(checks)
     while left:
         ended = 0
@@ -65,7 +71,11 @@ def run_checks(checks: Sequence[PlannedCheck]) -> Iterator[CheckResult]:
             if child.stdin is None or child.stdout is None:
                 raise AssertionError("pipes were asked for")
             with suppress(BrokenPipeError), child.stdin as stdin:  # a child that is gone already is noticed below
-                json_module.dump([encode(check) for check in left], stdin)
+                requests = [
+                    {"check": encode(check), "state_dir": str(state_folder(check.root, state_dir, roots))}
+                    for check in left
+                ]
+                json_module.dump(requests, stdin)
             for line in child.stdout:
                 message = json_module.loads(line)
                 if "result" in message:

@@ -1,30 +1,48 @@
 """Writes down a pipeline: its steps, or its preset."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ortdeploy.deployment.pipeline_types import WiredStep
 from ortdeploy.deployment.resolved import ResolvedPipeline
+from ortdeploy.facts.data import FileFacts
 from ortdeploy.facts.models import ValueFacts
 from ortdeploy.manifest.pipelines import FILES
-from ortdeploy.plan.pipeline import PlannedPipeline, PlannedPreset, PlannedValue, PlannedWireStep
+from ortdeploy.manifest.pipelines import walk as walk_specs
+from ortdeploy.plan.pipeline import PlannedPipeline, PlannedPlace, PlannedPreset, PlannedValue, PlannedWireStep
 from ortdeploy.tensors.types import TensorType
 
 
-def plan_pipeline(pipeline: ResolvedPipeline, folder: str) -> PlannedPipeline:
-    """Write down a pipeline to which no rule objects; files of operations get their full paths."""
+def plan_pipeline(pipeline: ResolvedPipeline, folder: str, resources: Mapping[str, FileFacts]) -> PlannedPipeline:
+    """Write down a pipeline to which no rule objects; files of operations, which are `resources`, get full paths."""
     return PlannedPipeline(
         name=pipeline.spec.name,
         sessions=pipeline.spec.models,
         steps=tuple(_plan_steps(pipeline.wiring.steps, folder)) if pipeline.wiring else (),
         outputs=tuple(pipeline.spec.outputs.items()),
         preset=_plan_preset(pipeline, folder),
+        places=tuple(_places(pipeline, folder, resources)),
         state=tuple(pipeline.spec.state.items()),
         first_state=tuple(
             _value(name, one) for name, one in (pipeline.wiring.state if pipeline.wiring else {}).items()
         ),
         reset=pipeline.spec.reset,
     )
+
+
+def _places(pipeline: ResolvedPipeline, folder: str, resources: Mapping[str, FileFacts]) -> Iterator[PlannedPlace]:
+    """Yield what the pipeline's steps and its preset read, each once."""
+    preset = pipeline.spec.preset
+    if preset is not None and pipeline.diffusion is not None:
+        yield PlannedPlace(path=str(Path(folder) / preset.folder), files=pipeline.diffusion.files, single=False)
+    named = [preset.latents] if preset is not None and preset.latents else []
+    for step in walk_specs(pipeline.spec.steps):
+        options = FILES.get(step.name, {}) if step.kind == "do" else {}
+        named += [step.options[name] for name in options if name in step.options]
+    for path in dict.fromkeys(named):
+        facts, full = resources[path], Path(folder) / path
+        single = len(facts.files) == 1 and facts.files[0].path == facts.path
+        yield PlannedPlace(path=str(full), files=facts.files, single=single)
 
 
 def _plan_preset(pipeline: ResolvedPipeline, folder: str) -> PlannedPreset | None:

@@ -77,6 +77,6 @@ def _steps(jobs: Sequence[ResolvedJob], deployment: Deployment, *, retry: bool) 
         for adapter in (adapter for adapter in job.adapters if adapter.name not in opened):
             yield _load_adapter(adapter, job.adapter_facts[adapter.name])
             opened.add(adapter.name)
-        pipeline = plan_pipeline(job.pipeline, spec.folder) if job.pipeline else None
+        pipeline = plan_pipeline(job.pipeline, spec.folder, deployment.facts.resources) if job.pipeline else None
         memory = deployment.facts.memory.get(job.spec.name)
         yield replace(planned_job(job), retry=retry, memory=memory, pipeline=pipeline)

@@ -38,6 +38,7 @@ def _load_adapter(adapter: AdapterSpec, facts: AdapterFacts) -> LoadAdapter:
         session=adapter.model,
         path=facts.path,
         sha256=facts.sha256,
+        size=facts.size,
         parameters=tuple(one.name for one in facts.parameters),
     )
 
@@ -74,6 +75,7 @@ def _open_session(
         cache=model.spec.cache,
         trim=model.spec.memory.trim,
         extensions=model.facts.uses_extensions,
+        files=model.facts.files,
     )
 
 

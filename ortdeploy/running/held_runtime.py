@@ -1,0 +1,49 @@
+"""A runtime that opens models and adapters as the files that were hashed when the plan was made."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ortdeploy.facts.data import HashedFile
+from ortdeploy.facts.models import EXTERNAL_DATA_FOLDER
+from ortdeploy.plan.steps import LoadAdapter, OpenSession, PlannedSession
+from ortdeploy.running.held_files import HeldFiles
+from ortdeploy.runtime.protocol import Runtime, Session
+
+_CONTEXT_ENABLE, _CONTEXT_PATH = "ep.context_enable", "ep.context_file_path"
+
+
+class HeldRuntime:
+    """A runtime over held files."""
+
+    def __init__(self, runtime: Runtime, files: HeldFiles) -> None:
+        """Take what opens sessions, and the files that it opens."""
+        self._runtime = runtime
+        self._files = files
+
+    def open_session(self, step: OpenSession, candidate: PlannedSession) -> Session:
+        """Open a session of the model that the plan rests on. Raises OrtdeployError."""
+        with self._files.opening(step.files, in_place=_writes_beside(step.options)) as held:
+            return self._runtime.open_session(step if held.folder is None else _moved(step, held.folder), candidate)
+
+    def load_adapter(self, step: LoadAdapter, session: Session) -> None:
+        """Load the adapter that the plan rests on. Raises OrtdeployError."""
+        file = HashedFile(name=Path(step.path).name, path=step.path, sha256=step.sha256, size=step.size)
+        with self._files.opening((file,)) as held:
+            path = step.path if held.folder is None else str(held.folder / file.name)
+            self._runtime.load_adapter(replace(step, path=path), session)
+
+
+def _moved(step: OpenSession, folder: Path) -> OpenSession:
+    """Return a step that opens the model of a folder, in which its external data lies too."""
+    options = step.options
+    if EXTERNAL_DATA_FOLDER in options.get("config", {}):
+        options = {**options, "config": {**options["config"], EXTERNAL_DATA_FOLDER: str(folder)}}
+    return replace(step, path=str(folder / step.files[0].name), options=options)
+
+
+def _writes_beside(options: Mapping[str, Any]) -> bool:
+    """Tell whether ONNX Runtime is to write a compiled model, and beside the model, as nothing else is said."""
+    config = options.get("config", {})
+    return bool(config.get(_CONTEXT_ENABLE)) and not config.get(_CONTEXT_PATH)
