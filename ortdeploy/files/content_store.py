@@ -76,6 +76,13 @@ class ContentStore:
         sync_folder(files)
         return digest
 
+    def has_room(self, digest: str, size: int) -> bool:
+        """Tell whether bytes are kept, or a copy of them fits; whether they can be cloned, only `put` tells."""
+        if is_digest(digest) and (self._folder / _FILES / digest).is_file():
+            return True
+        folder = next(one for one in (self._folder, *self._folder.absolute().parents) if one.is_dir())
+        return os.access(folder, os.W_OK) and size <= shutil.disk_usage(folder).free * MOST_OF_THE_DISK
+
     def find(self, digest: str) -> Path | None:
         """Return where the bytes of a digest lie; None where they are not kept, or not whole any more."""
         path = self._folder / _FILES / digest

@@ -243,6 +243,36 @@ def _with_paths(step: PlannedWireStep, paths: Mapping[str, str]) -> PlannedWireS
     return replace(step, options=options, steps=tuple(_with_paths(one, paths) for one in step.steps))
 
 
+def may_be_cut(plan: Plan, state_dir: Path) -> bool:
+    """Tell whether a file may be mapped where it lies: who cuts it ends the process that touches what is gone."""
+    store = ContentStore(state_dir)
+    return not all(store.has_room(file.sha256, file.size) for file in mapped_files(plan))
+
+
+def mapped_files(plan: Plan) -> Iterator[HashedFile]:
+    """Yield the files that ONNX Runtime maps: external data and adapters."""
+    for step in plan.steps:
+        if isinstance(step, OpenSession):
+            yield from step.files[1:]
+        elif isinstance(step, LoadAdapter):
+            yield adapter_file(step)
+
+
+def cut_files(plan: Plan) -> list[str]:
+    """Return the mapped files of a plan that are not of their size any more."""
+    found = []
+    for file in mapped_files(plan):
+        with suppress(OSError):
+            if os.stat(file.path).st_size != file.size:  # noqa: PTH116  text
+                found.append(file.path)
+    return found
+
+
+def adapter_file(step: LoadAdapter) -> HashedFile:
+    """Return the file of an adapter."""
+    return HashedFile(name=Path(step.path).name, path=step.path, sha256=step.sha256, size=step.size)
+
+
 @contextmanager
 def hold_files(plan: Plan, state_dir: Path) -> Iterator[HeldFiles]:
     """Hold the files of a plan, as they come to be opened; what no plan needs any more leaves the store before."""

@@ -5,10 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ortdeploy.facts.data import HashedFile
 from ortdeploy.facts.models import EXTERNAL_DATA_FOLDER
 from ortdeploy.plan.steps import LoadAdapter, OpenSession, PlannedSession
-from ortdeploy.running.held_files import HeldFiles
+from ortdeploy.running.held_files import HeldFiles, adapter_file
 from ortdeploy.runtime.protocol import Runtime, Session
 
 _CONTEXT_ENABLE, _CONTEXT_PATH = "ep.context_enable", "ep.context_file_path"
@@ -29,7 +28,7 @@ class HeldRuntime:
 
     def load_adapter(self, step: LoadAdapter, session: Session) -> None:
         """Load the adapter that the plan rests on. Raises OrtdeployError."""
-        file = HashedFile(name=Path(step.path).name, path=step.path, sha256=step.sha256, size=step.size)
+        file = adapter_file(step)
         with self._files.opening((file,)) as held:
             path = step.path if held.folder is None else str(held.folder / file.name)
             self._runtime.load_adapter(replace(step, path=path), session)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _BOLD, _RED, _YELLOW, _GREEN, _RESET = "\x1b[1m", "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[0m"
 _WIDTH = 100
+_LARGE = 16 * 1024 * 1024  # bytes of a model from which it is said what they take of the disk
 
 Paint = Callable[[str, str], str]
 
@@ -130,6 +131,9 @@ def _render_session(step: "OpenSession", paint: Paint) -> Iterator[str]:
         elif candidate.predicted and len(candidate.providers) > 1:
             counts = ", ".join(f"{count} on {provider}" for provider, count in candidate.predicted.items())
             yield f"    {candidate.name}: predicted nodes, before optimization: {counts}"
+    size = sum(file.size for file in step.files)
+    if size >= _LARGE:
+        yield f"    keeps its {format_size(size)} in the state folder: cloned where that can be, else copied, once"
     if step.layouts:
         yield f"    the best of these is measured: {'; '.join(layout.name for layout in step.layouts)}"
     if step.options:

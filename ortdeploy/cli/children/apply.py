@@ -29,7 +29,7 @@ from ortdeploy.process.python_warnings import warnings_to
 from ortdeploy.redaction import remember_secret
 from ortdeploy.results.results import JobResult, Observer, Status
 from ortdeploy.running.executor import Execution
-from ortdeploy.running.held_files import hold_files
+from ortdeploy.running.held_files import cut_files, hold_files, may_be_cut
 from ortdeploy.running.held_runtime import HeldRuntime
 from ortdeploy.running.supervisor import Supervisor, needs_supervision, result_message
 from ortdeploy.sessions.opening import Announce, TriedSession
@@ -49,8 +49,8 @@ def choose_progress(*, quiet: bool) -> Observer:
 def run_plan(
     plan: Plan, state_dir: Path, run_id: str, arguments: argparse.Namespace, stopped: StopFlag
 ) -> tuple[JobResult, ...]:
-    """Run a plan: in a child where a provider might take the process with it, else here."""
-    if not needs_supervision(plan):
+    """Run a plan: in a child where a provider, or a file that is cut, might take the process with it, else here."""
+    if not (needs_supervision(plan) or (sys.platform != "win32" and may_be_cut(plan, state_dir))):
         with closing(NativeOutput()) as native, native.taking():
             observer = choose_progress(quiet=arguments.quiet)
             return tuple(_execute(plan, state_dir, run_id, observer=observer, stopped=stopped, native=native))
@@ -62,7 +62,7 @@ def run_plan(
             "run_id": run_id,
             "logging": {name: getattr(arguments, name) for name in _LOGGING},
         },
-        close_job=lambda step, reason: _close_job(plan, state_dir, step, reason),
+        close_job=lambda step, reason: _close_job(plan, state_dir, step, _with_cut_files(plan, reason)),
         stopped=stopped,
     )
     stopped.forward = supervisor.forward
@@ -112,6 +112,12 @@ def _execute(
 def _outputs(plan: Plan, state_dir: Path) -> list[str]:
     """Return the outputs that a plan's jobs write, as the ledger names them."""
     return [output_key(Path(plan.folder) / step.output, state_dir) for step in plan.steps if isinstance(step, RunJob)]
+
+
+def _with_cut_files(plan: Plan, reason: str) -> str:
+    """Return why a child is gone, with the files that it may have had mapped while they were cut."""
+    cut = cut_files(plan)
+    return f"{reason} While it was used, {', '.join(cut)} got another size." if cut else reason
 
 
 def _close_job(plan: Plan, state_dir: Path, step: RunJob, reason: str) -> JobResult:

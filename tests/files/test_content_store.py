@@ -1,0 +1,183 @@
+"""The store of contents: whole entries under the digest of their bytes, believed only while they have it."""
+
+import errno
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from ortdeploy.files import content_store
+from ortdeploy.files.content_store import FORGOTTEN_AFTER, AnotherContentError, ContentStore, NotKeptError
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def write(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ContentStore:
+    return ContentStore(tmp_path / "state")
+
+
+def entries(folder: Path, name: str) -> list[str]:
+    return sorted(path.name for path in (folder / "state/store" / name).iterdir())
+
+
+@pytest.mark.parametrize("content", [b"", b"a", b"b" * 3_000_000])
+def test_what_was_put_stays_whatever_becomes_of_the_original(
+    tmp_path: Path, store: ContentStore, content: bytes
+) -> None:
+    original = write(tmp_path / "m.onnx", content)
+    digest = store.put(original)
+    assert digest == sha256(content)
+    original.write_bytes(b"other")
+    kept = store.find(digest)
+    assert kept is not None
+    assert kept.read_bytes() == content
+    assert kept.stat().st_mode & 0o222 == 0
+    assert entries(tmp_path, "files") == [digest]
+
+
+def test_a_file_that_does_not_hold_what_was_expected_leaves_nothing(tmp_path: Path, store: ContentStore) -> None:
+    with pytest.raises(AnotherContentError):
+        store.put(write(tmp_path / "m.onnx", b"new"), sha256(b"old"))
+    assert entries(tmp_path, "files") == []
+
+
+@pytest.mark.parametrize("damage", [b"", b"onf", b"two!"])
+def test_a_damaged_entry_is_taken_away_and_comes_again(tmp_path: Path, store: ContentStore, damage: bytes) -> None:
+    original = write(tmp_path / "m.onnx", b"one!")
+    digest = store.put(original)
+    tree = store.tree({"m.onnx": digest})
+    kept = tmp_path / "state/store/files" / digest
+    kept.chmod(0o644)
+    kept.write_bytes(damage)
+    assert store.find(digest) is None
+    assert store.put(original) == digest
+    assert store.tree({"m.onnx": digest}) == tree
+    assert (tree / "m.onnx").read_bytes() == b"one!"
+
+
+def test_a_tree_has_the_names_by_which_files_speak_of_each_other(tmp_path: Path, store: ContentStore) -> None:
+    names = {"m.onnx": b"graph", "weights/w.bin": b"weights", "copy.bin": b"weights"}
+    digests = {name: store.put(write(tmp_path / "x", content)) for name, content in names.items()}
+    tree = store.tree(digests)
+    assert {name: (tree / name).read_bytes() for name in names} == names
+    assert store.tree(digests) == tree
+    assert len(entries(tmp_path, "files")) == 2
+
+
+@pytest.mark.parametrize("name", ["../m.onnx", "/m.onnx", "a/../../m.onnx"])
+def test_a_tree_has_no_names_outside_of_itself(tmp_path: Path, store: ContentStore, name: str) -> None:
+    digest = store.put(write(tmp_path / "m.onnx", b"one"))
+    with pytest.raises(NotKeptError, match="no name below a folder"):
+        store.tree({name: digest})
+
+
+def test_nothing_is_opened_or_removed_through_links_and_foreign_names(tmp_path: Path, store: ContentStore) -> None:
+    """The state folder may have come with a checkout."""
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    write(mine / sha256(b"x"), b"x")
+    write(mine / "thesis.txt", b"x")
+    folder = tmp_path / "state/store"
+    folder.mkdir(parents=True)
+    (folder / "files").symlink_to(mine)
+    assert store.find(sha256(b"x")) is None
+    assert store.find("../../../mine/thesis.txt") is None
+    assert store.prune(()) == 0
+    with pytest.raises(NotKeptError, match="is a link"):
+        store.put(mine / "thesis.txt")
+    assert len(list(mine.iterdir())) == 2
+    (folder / "files").unlink()
+    digest = store.put(mine / "thesis.txt")
+    tree = store.tree({"a/b": digest})
+    (tree / "a/b").unlink()
+    (tree / "a").rmdir()
+    (tree / "a").symlink_to(mine)
+    with pytest.raises(NotKeptError, match="is a link"):
+        store.tree({"a/b": digest})
+    assert len(list(mine.iterdir())) == 2
+
+
+def test_a_foreign_file_in_the_store_is_left_alone(tmp_path: Path, store: ContentStore) -> None:
+    store.put(write(tmp_path / "m.onnx", b"one"))
+    write(tmp_path / "state/store/files/notes.txt", b"mine")
+    store.prune(())
+    assert entries(tmp_path, "files") == ["notes.txt"]
+
+
+def test_pruning_keeps_what_somebody_needs_and_trees_of_it(tmp_path: Path, store: ContentStore) -> None:
+    one, two = (store.put(write(tmp_path / "m.onnx", content)) for content in (b"one", b"second"))
+    first, second = store.tree({"m.onnx": one}), store.tree({"m.onnx": two})
+    write(tmp_path / "state/store/files/.7.8.partial", b"left by a kill")
+    store.refer("m.yaml run", {one, two})
+    assert store.prune(store.referred()) == len(b"left by a kill")
+    store.refer("m.yaml run", {two})
+    store.refer("other.yaml run", {two})
+    assert store.prune(store.referred()) == 3
+    assert (first.exists(), (second / "m.onnx").read_bytes()) == (False, b"second")
+    assert entries(tmp_path, "files") == [two]
+
+
+def test_a_reference_that_nobody_renews_keeps_nothing(tmp_path: Path, store: ContentStore) -> None:
+    digest = store.put(write(tmp_path / "m.onnx", b"one"))
+    store.refer("m.yaml run", {digest})
+    (path,) = (tmp_path / "state/store/references").iterdir()
+    old = path.stat().st_mtime - FORGOTTEN_AFTER - 60
+    os.utime(path, (old, old))
+    assert store.referred() == set()
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"digests": 3}', '{"digests": ["../x", 3]}', "\x00"])
+def test_a_reference_that_is_damaged_keeps_nothing(tmp_path: Path, store: ContentStore, text: str) -> None:
+    store.refer("m.yaml run", {"0" * 64})
+    (path,) = (tmp_path / "state/store/references").iterdir()
+    path.write_text(text)
+    assert store.referred() == set()
+
+
+def test_a_copy_takes_half_of_what_is_free_at_most(
+    tmp_path: Path, store: ContentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(content_store, "MOST_OF_THE_DISK", 0)
+    with pytest.raises(NotKeptError, match="more than half"):
+        store.put(write(tmp_path / "m.onnx", b"one"))
+    assert entries(tmp_path, "files") == []
+    assert not store.has_room(sha256(b"one"), 3)
+
+
+def test_a_file_system_that_shares_blocks_is_asked_to(
+    tmp_path: Path, store: ContentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fcntl = pytest.importorskip("fcntl")
+
+    def clone(target: int, request: int, source: int) -> None:
+        assert request == 0x40049409
+        os.pwrite(target, os.pread(source, 100, 0), 0)
+
+    monkeypatch.setattr(fcntl, "ioctl", clone)
+    monkeypatch.setattr(content_store, "MOST_OF_THE_DISK", 0)  # a clone takes no room
+    digest = store.put(write(tmp_path / "m.onnx", b"one"))
+    assert digest == sha256(b"one")
+    assert store.find(digest) is not None
+
+
+def test_an_error_of_the_disk_while_cloning_is_told(
+    tmp_path: Path, store: ContentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fcntl = pytest.importorskip("fcntl")
+
+    def fail(_target: int, _request: int, _source: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(fcntl, "ioctl", fail)
+    with pytest.raises(OSError, match="Input/output error"):
+        store.put(write(tmp_path / "m.onnx", b"one"))
+    assert entries(tmp_path, "files") == []
