@@ -16,7 +16,7 @@ from conftest import MANIFEST as SMALL
 from conftest import Cli, read_rows, run_process
 from onnx import TensorProto, helper
 from support.changed_files import FILES, Change, applied, changing, judge, prepare, rows_of
-from support.models import save_model, scale_model
+from support.models import Shape, save_model, scale_model
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import HashedFile
@@ -158,8 +158,13 @@ def test_an_input_that_is_cut_while_it_is_read_ends_the_job_in_words_with_a_repo
 def external_model(folder: Path, factor: float, size: int = 1024) -> None:
     """A model that looks rows of a table up, which is its external data and stays mapped."""
     table = np.full((size, 4), factor, np.float32)
-    takes, makes = {"x": (TensorProto.INT64, ["batch"])}, {"y": (TensorProto.FLOAT, ["batch", 4])}
-    save_model(folder / "double.onnx", [helper.make_node("Gather", ["t", "x"], ["y"])], takes, makes, {"t": table})
+    save_model(
+        folder / "double.onnx",
+        [helper.make_node("Gather", ["t", "x"], ["y"])],
+        {"x": (TensorProto.INT64, ["batch"])},
+        {"y": (TensorProto.FLOAT, ["batch", 4])},
+        {"t": table},
+    )
     model = onnx.load(str(folder / "double.onnx"))
     onnx.save(model, str(folder / "double.onnx"), save_as_external_data=True, location="w.bin", size_threshold=1024)
 
@@ -226,7 +231,7 @@ def test_a_file_of_a_folder_that_the_model_names_is_opened_from_there(cli: Cli, 
 
 def test_the_digest_covers_what_providers_compiled_beside_the_model(tmp_path: Path) -> None:
     node = helper.make_node("EPContext", ["x"], ["y"], domain="com.microsoft", embed_mode=0, ep_cache_context="c.bin")
-    value = (TensorProto.FLOAT, ["batch", 4])
+    value: tuple[int, Shape] = (TensorProto.FLOAT, ["batch", 4])
     path = save_model(tmp_path / "m.onnx", [node], {"x": value}, {"y": value})
     (tmp_path / "c.bin").write_bytes(b"one")
     first = read_model(path, "m.onnx")
