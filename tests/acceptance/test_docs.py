@@ -32,7 +32,7 @@ def logged_events() -> set[str]:
                 found |= set(
                     (
                         re.fullmatch(
-                            r"(run|job|check|checks|digests|session|adapter|part|row|batch|threads|block|lock|output|plan|manifests|status|python)\.[a-z]+(_[a-z]+)?",
+                            r"(run|job|check|checks|digests|session|adapter|part|row|batch|threads|block|lock|output|plan|manifests|status|python|files|store)\.[a-z]+(_[a-z]+)?",
                             node.value,
                         )
                         and [node.value]
