@@ -23,7 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from ortdeploy.files.atomic import open_whole, sync_folder
-from ortdeploy.files.digests import DigestCache
+from ortdeploy.files.known_digests import DigestCache
 
 FOLDER = "store"
 

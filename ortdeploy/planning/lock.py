@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from ortdeploy.diagnostics import Diagnostic
 from ortdeploy.facts.models import DiffusionFacts
 from ortdeploy.facts.problems import Problem
-from ortdeploy.files.digests import DigestCache
+from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.manifest.document import Path as DocumentPath
 from ortdeploy.manifest.pipelines import PresetSpec
 from ortdeploy.manifest.spec import Spec

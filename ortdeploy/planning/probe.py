@@ -17,9 +17,10 @@ from ortdeploy.facts.host import HostFacts, RuntimeFacts
 from ortdeploy.facts.models import EXTERNAL_DATA_FOLDER, AdapterFacts, DiffusionFacts, ModelFacts
 from ortdeploy.facts.problems import Package, Problem, changed_while_read, unreadable
 from ortdeploy.files.decoding import decoding
-from ortdeploy.files.digests import DigestCache, signature
+from ortdeploy.files.digests import signature
 from ortdeploy.files.gate import outside
 from ortdeploy.files.golden_sets import why_nothing_compares
+from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.files.names import is_file, is_folder, is_there, name_aside
 from ortdeploy.files.room import LINE_OF_VALUES, check_room
 from ortdeploy.graph.model import read_model

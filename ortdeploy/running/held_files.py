@@ -17,7 +17,8 @@ import structlog
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import HashedFile
 from ortdeploy.files.content_store import AnotherContentError, ContentStore, NotKeptError
-from ortdeploy.files.digests import DigestCache, open_file_digest, signature
+from ortdeploy.files.digests import open_file_digest, signature
+from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.ledger.output_lock import shared_use, sole_use
 from ortdeploy.plan.pipeline import PlannedPipeline, PlannedPlace, PlannedWireStep
 from ortdeploy.plan.selection import keep_jobs

@@ -19,7 +19,7 @@ import structlog
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.feeds.feeder import open_rows
 from ortdeploy.files.atomic import make_durable_folder, remove_temporaries, sync_folder
-from ortdeploy.files.digests import DigestCache
+from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.files.names import name_aside
 from ortdeploy.files.object_store import Upload
 from ortdeploy.ledger.check import check_output

@@ -23,7 +23,8 @@ from typing import Any
 import onnxruntime as ort
 
 from ortdeploy.files.atomic import open_whole, sync_folder
-from ortdeploy.files.digests import DigestCache, file_digest
+from ortdeploy.files.digests import file_digest
+from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.plan.steps import OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.process.memory import WEIGHTS
 from ortdeploy.providers.catalogue import CPU, find_provider

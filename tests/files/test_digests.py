@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ortdeploy.files import digests as boot
-from ortdeploy.files import digests as digest_cache
-from ortdeploy.files.digests import LARGE, DigestCache, file_digest
+from ortdeploy.files import digests
+from ortdeploy.files import known_digests
+from ortdeploy.files.digests import file_digest
+from ortdeploy.files.known_digests import LARGE, DigestCache
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         read.append(path)
         return file_digest(path)
 
-    monkeypatch.setattr(digest_cache, "file_digest", count)
+    monkeypatch.setattr(known_digests, "file_digest", count)
     return read
 
 
@@ -39,7 +40,7 @@ def large(folder: Path, last: bytes = b"a", *, old: bool = True) -> Path:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock on which the change time of a file that was just made lies back."""
-    monkeypatch.setattr(digest_cache, "_RACY_NS", -(10**12))
+    monkeypatch.setattr(known_digests, "_RACY_NS", -(10**12))
 
 
 @pytest.mark.usefixtures("patient")
@@ -72,10 +73,10 @@ def test_each_start_of_the_machine_reads_anew(
     path = large(tmp_path)
     DigestCache(tmp_path).digest(path)
     (tmp_path / "boot").write_text("another")
-    monkeypatch.setattr(boot, "_BOOT", tmp_path / "boot")
+    monkeypatch.setattr(digests, "_BOOT", tmp_path / "boot")
     DigestCache(tmp_path).digest(path)
     assert len(counted) == 2
-    monkeypatch.setattr(boot, "_BOOT", tmp_path / "none")
+    monkeypatch.setattr(digests, "_BOOT", tmp_path / "none")
     DigestCache(tmp_path).digest(path)
     DigestCache(tmp_path).digest(path)
     assert len(counted) == 3

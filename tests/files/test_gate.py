@@ -14,8 +14,9 @@ from support.models import scale_model
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import FileState
-from ortdeploy.files.digests import LARGE, DigestCache, boot_id, file_digest
+from ortdeploy.files.digests import boot_id, file_digest
 from ortdeploy.files.gate import SCHEMES, Use, admit, first_outside, leaves_as_text, link_out, objection
+from ortdeploy.files.known_digests import LARGE, DigestCache
 from ortdeploy.files.remembered import Choices
 from ortdeploy.ledger.ledger import open_ledger, output_file
 from ortdeploy.ledger.live_progress import FOLDER as LIVE

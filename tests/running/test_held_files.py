@@ -21,7 +21,7 @@ from support.models import Shape, save_model, scale_model
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import HashedFile
 from ortdeploy.files.content_store import ContentStore
-from ortdeploy.files.digests import DigestCache
+from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.graph.model import read_model
 from ortdeploy.ledger.output_lock import shared_use, sole_use
 from ortdeploy.running.held_files import HeldFiles

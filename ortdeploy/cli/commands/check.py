@@ -51,9 +51,7 @@ def show_warning(category: str, text: str, place: str) -> None:
     warnings.showwarning(text, type(category, (UserWarning,), {}), path, int(line))
 
 
-def run_checks(
-    checks: Sequence[PlannedCheck], state_dir: str | None, roots: Sequence[str]
-) -> Iterator[CheckResult]:
+def run_checks(checks: Sequence[PlannedCheck], state_dir: str | None, roots: Sequence[str]) -> Iterator[CheckResult]:
     """Run checks in a child, and in another one after a session that took its process with it.
 
     Models are opened by content in `state_dir`, by default that of each check's manifest.

@@ -1,0 +1,73 @@
+"""A memory of large files' digests, so that no plan reads gigabytes of weights again.
+
+A digest is used again while the file's device, inode, size, modification and change times are what they were, as git
+does it, and only until the machine is started again: what a power loss does to a file, its times need not show.
+`ortdeploy lock` reads every file.
+"""
+
+import json
+import os
+import re
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ortdeploy.files.atomic import open_whole
+from ortdeploy.files.digests import boot_id, file_digest, signature
+
+LARGE = 16 * 1024 * 1024
+"""Bytes from which a digest is remembered; smaller files are read in a few hundredths of a second."""
+
+_NAME = "known-digests.json"
+_FORMAT_VERSION = 1
+_RACY_NS = (
+    2_000_000_000  # a file changed later than this before it is read may change again within one tick of its times
+)
+
+
+class DigestCache:
+    """Digests of files by path, kept in a state folder; without one, or where it cannot be written, none is kept."""
+
+    def __init__(self, state_dir: Path | None) -> None:
+        """Take the folder; it is made when something is kept."""
+        self._path = state_dir / _NAME if state_dir else None
+        self._boot = boot_id()
+        self._known: dict[str, Any] = {}
+        if self._path is not None:
+            with suppress(OSError, ValueError, KeyError, TypeError):
+                document = json.loads(self._path.read_text(encoding="utf-8"))
+                if (document["format_version"], document["boot"]) == (_FORMAT_VERSION, self._boot):
+                    self._known = dict(document["files"])
+
+    def digest(self, path: Path) -> str:
+        """Return the SHA-256 of a file. Raises OSError."""
+        before = signature(path.stat())
+        if self._path is None or before["size"] < LARGE:
+            return file_digest(path)
+        key = os.path.realpath(path)
+        known = self._known.get(key)
+        if (
+            isinstance(known, dict)
+            and known == {**before, "sha256": (kept := known.get("sha256"))}
+            and _is_digest(kept)
+        ):
+            return str(kept)
+        settled = max(before["mtime_ns"], before["ctime_ns"]) < time.time_ns() - _RACY_NS
+        digest = file_digest(path)
+        if settled and signature(path.stat()) == before:
+            self._known[key] = {**before, "sha256": digest}
+            self._keep(self._path)
+        return digest
+
+    def _keep(self, path: Path) -> None:
+        """Write what is known; a folder that cannot be written costs time only."""
+        document = {"format_version": _FORMAT_VERSION, "boot": self._boot, "files": self._known}
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open_whole(path) as file:
+                file.write(json.dumps(document, indent=1).encode())
+
+
+def _is_digest(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value) is not None
