@@ -170,7 +170,7 @@ def _resolve_job(
     adapted = {one.name for adapter in adapters for one in facts.adapters[adapter.name].parameters}
     inputs = [value for value in model.facts.inputs if value.name not in adapted]  # those that columns feed
     axes = RowAxes() if pipeline else derive_axes(model.spec, model.facts)
-    axes = axes.of_one_row_runs if job.batch_size == 0 else axes
+    axes = axes.of_one_row_runs if job.batch_size == 0 else axes.of_runs_of_one if job.batch_size == 1 else axes
     targets = {value.name: rows_first(_target(value, model.spec), axes.of_input(value.name)) for value in inputs}
     fed = [value for value in inputs if value.name not in job.input.values]
     by_row = [value for value in fed if not value.optional and axes.of_input(value.name) is not None]

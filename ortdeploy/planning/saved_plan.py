@@ -21,14 +21,14 @@ from typing import Any
 
 from ortdeploy.deployment.resolved import Deployment
 from ortdeploy.diagnostics import Certainty, Diagnostic, OrtdeployError, Severity, Span
-from ortdeploy.facts.data import FileState
+from ortdeploy.facts.data import FileState, HashedFile
 from ortdeploy.files.digests import file_digest
 from ortdeploy.files.gate import outside
 from ortdeploy.files.urls import is_url
 from ortdeploy.manifest.document import Document, stage_diagnostic
 from ortdeploy.manifest.pages import SUMMARIES
 from ortdeploy.manifest.schema_check import check_document
-from ortdeploy.plan.pipeline import PlannedPreset, PlannedWireStep
+from ortdeploy.plan.pipeline import PlannedPlace, PlannedPreset, PlannedWireStep
 from ortdeploy.plan.plan_file import STEP_NAMES
 from ortdeploy.plan.steps import (
     FORMAT_VERSION,
@@ -72,6 +72,8 @@ _PATHS: Mapping[type, frozenset[str]] = {
     OpenSession: frozenset({"path"}),
     LoadAdapter: frozenset({"path"}),
     PlannedPreset: frozenset({"folder", "latents"}),
+    PlannedPlace: frozenset({"path"}),
+    HashedFile: frozenset({"path"}),
     PlannedCheck: frozenset({"root"}),
 }
 _OPTIONS: Mapping[type, frozenset[str]] = {

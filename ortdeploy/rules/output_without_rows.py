@@ -5,7 +5,7 @@ Why: results are written row by row. A sum over the batch, or a constant, belong
 Example: an output [] or [10] of a model that gets batches of 32, or one that the manifest declares with row_axis: none.
 
 How to fix: leave it out with output: {columns: […]}; say which axis counts rows where one does: outputs: {scores:
-{row_axis: 1}}; or use batch: {size: none} when each row is one run.
+{row_axis: 1}}; or give each row a run of its own, batch: {size: 1}, or {size: none} for a model without rows.
 """
 
 from collections.abc import Iterator
@@ -43,7 +43,7 @@ def _detail(value: "ValueFacts", job: "ResolvedJob") -> str | None:
     if axis is None or (isinstance(size, int) and size != job.batch_size):
         return (
             f'Output "{value.name}" is {value.tensor}, for batches of {job.batch_size} rows. Leave it out with '
-            f"columns:, say which axis counts rows, outputs: {{{value.name}: {{row_axis: AXIS}}}}, or set batch: "
-            "{size: none} when each row is one run."
+            f"columns:, say which axis counts rows, outputs: {{{value.name}: {{row_axis: AXIS}}}}, or give each row a "
+            "run of its own: batch: {size: 1}, or {size: none} for a model that has no dimension for rows."
         )
     return None

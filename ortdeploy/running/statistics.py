@@ -18,7 +18,7 @@ _MOST_POINTS = 240
 
 _KINDS: Mapping[str, Any] = {
     "seconds": int | float, "session_seconds": int | float, "stages": dict, "adapter_rows": dict, "retries": int,
-    "peak_memory_bytes": int | None, "process": dict, "timeline": list,
+    "batches_cut_anew": int, "batches_halved": int, "peak_memory_bytes": int | None, "process": dict, "timeline": list,
 }  # fmt: skip
 
 

@@ -37,6 +37,12 @@ class RowAxes:
         outputs = {name: None for name in self.declared if self.outputs[name] is None}
         return RowAxes(outputs=outputs, declared=frozenset(outputs))
 
+    @property
+    def of_runs_of_one(self) -> "RowAxes":
+        """The axes where a run gets one row: what it gives belongs to that row, unless it is declared as not by row."""
+        outputs = {name: axis if name in self.declared else axis or 0 for name, axis in self.outputs.items()}
+        return RowAxes(inputs=self.inputs, outputs=outputs, declared=self.declared)
+
 
 def to_front(shape: Shape | None, axis: int | None) -> Shape | None:
     """Return a shape of the graph with its row axis first."""

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ortdeploy.files import digests
-from ortdeploy.files import known_digests
+from ortdeploy.files import digests, known_digests
 from ortdeploy.files.digests import file_digest
 from ortdeploy.files.known_digests import LARGE, DigestCache
 

@@ -71,12 +71,6 @@ GRAPHS = {
         "Reshape (flat): it makes [8, 8] of [32, 2, 4]",
         (8,),
     ),
-    "one row": (
-        [helper.make_node("Reshape", ["x", "size"], ["y"])],
-        {"size": np.array([1, -1])},
-        "output y has 1 rows",
-        (1,),
-    ),
     "concat": (
         [
             helper.make_node("Reshape", ["x", "size"], ["flat"]),
@@ -116,6 +110,14 @@ GRAPHS = {
         (1, 2, 4, 8, 16, 32, 64, 128, 256),
     ),
 }
+
+
+def test_a_result_of_a_whole_run_is_one_rows_where_a_run_gets_one(cli: Cli, tmp_path: Path) -> None:
+    model(tmp_path / "m.onnx", [helper.make_node("Reshape", ["x", "size"], ["y"])], size=np.array([1, -1]))
+    (one,) = found(cli, tmp_path, 32, 64)
+    assert (one["rule"], one["line"]) == ("output-without-rows", 9)
+    assert "batch: {size: 1}" in one["detail"]
+    assert found(cli, tmp_path, 1, 64) == []
 
 
 @pytest.mark.parametrize("name", GRAPHS)
