@@ -1,8 +1,11 @@
 """What ONNX Runtime refuses for types, attributes, functions or kernels, plan refuses, with the node; all else passes."""
 
 import json
+import os
+import signal
 import subprocess
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -230,6 +233,7 @@ def test_a_model_that_ends_the_process_is_refused_and_the_others_are_judged(monk
             asked.append([one["outline"] for one in json.loads(text)])
             return self.said, b""
 
+    monkeypatch.setattr(trial_opening, "_can_fork", lambda: False)
     monkeypatch.setattr(subprocess, "Popen", Child)
     request = TrialRequest(outline="o", file="m.onnx", on_cpu=True)
     assert trial_opening.try_to_open([request] * 3) == [
@@ -238,6 +242,38 @@ def test_a_model_that_ends_the_process_is_refused_and_the_others_are_judged(monk
         Opening(refusal="no"),
     ]
     assert asked == [["o", "o", "o"], [None, "o"], ["o"]]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the child is a Python of its own")
+def test_a_fork_that_a_model_ends_or_holds_up_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One opens, one ends its process, one never answers."""
+
+    def open_one(request: TrialRequest) -> Iterator[dict[str, Any]]:
+        yield {"doing": "file"}
+        if request.file == "ends":
+            os.abort()
+        if request.file == "holds up":
+            signal.pause()
+        yield {"opening": {"with_kernels": True}}
+
+    monkeypatch.setattr(trial_opening, "_open", open_one)
+    monkeypatch.setattr(trial_opening, "_SECONDS", 0.5)
+    requests = [TrialRequest(outline=None, file=name, on_cpu=True) for name in ("opens", "ends", "opens", "holds up")]
+    found = trial_opening.try_to_open(requests)
+    refused = Opening(refusal="opening it ends the process with SIGABRT")
+    assert found == [Opening(with_kernels=True), refused, Opening(with_kernels=True), None]
+
+
+def test_both_kinds_of_child_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    scale_model(tmp_path / "good.onnx")
+    (tmp_path / "bad.onnx").write_bytes(b"no model")
+    requests = [
+        TrialRequest(outline=None, file=str(tmp_path / name), on_cpu=True) for name in ("good.onnx", "bad.onnx")
+    ]
+    forked = trial_opening.try_to_open(requests)
+    monkeypatch.setattr(trial_opening, "_can_fork", lambda: False)
+    assert trial_opening.try_to_open(requests) == forked
+    assert [one is not None and one.refusal is None for one in forked] == [True, False]
 
 
 def test_what_was_opened_is_not_opened_again_while_nothing_changes(
