@@ -99,7 +99,7 @@ _WHOLE = {"deployment": "the manifest", "device": "the device file", "plan": "th
 
 def check_document(document: Document, schema: str = "deployment") -> tuple[Diagnostic, ...]:
     """Return everything about the document that the schema does not allow."""
-    document = replace(document, whole=_WHOLE[schema])
+    document = replace(document, whole=_WHOLE.get(schema, "the document"))
     definitions = load_schema(schema).get("$defs", {})
     leaves = [leaf for error in _validator(schema).iter_errors(document.data) for leaf in _leaves(error, definitions)]
     mistyped = {tuple(leaf.absolute_path) for leaf in leaves if leaf.validator == "type"}

@@ -80,7 +80,7 @@ def test_nothing_that_a_run_prints_or_leaves_holds_a_secret(tmp_path: Path, cli:
     ]
     calls += [cli("apply", manifest, "--new-run", "--format", "json"), cli("lock", manifest), cli("check", manifest)]
     assert leaks(tmp_path, *calls) == []
-    rows = [json.loads(line) for line in (tmp_path / "outbox/run/part-00000.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (tmp_path / "outbox/run/part-00000000.jsonl").read_text().splitlines()]
     assert len(rows) == 18
     assert rows[0]["path"] == server.url("/get")
     failed = [json.loads(line) for line in (tmp_path / "outbox/run/_failed.jsonl").read_text().splitlines()]
@@ -102,7 +102,7 @@ def test_two_inputs_that_differ_in_their_query_are_two(tmp_path: Path, cli: Cli,
     manifest = deployment(tmp_path, server)
     manifest.write_text(manifest.read_text().replace(f"/b?sig={QUERY}", f"/get?sig={QUERY}2"))
     assert cli("apply", manifest).code == 0
-    lines = (tmp_path / "outbox/run/part-00000.jsonl").read_text().splitlines()
+    lines = (tmp_path / "outbox/run/part-00000000.jsonl").read_text().splitlines()
     paths = dict.fromkeys(json.loads(line)["path"] for line in lines)
     assert len(paths) == 2
     assert all(path.startswith(f"{server.url('/get')}#query-") for path in paths)

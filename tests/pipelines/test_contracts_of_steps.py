@@ -143,7 +143,7 @@ def test_each_takes_an_input_of_the_pipeline(tmp_path: Path, cli: Cli, name: str
         assert 'of pipeline "p"' in " ".join(done.out.split())
         return
     assert done.code == 0, done.out + done.err
-    rows = [json.loads(line) for line in (tmp_path / "out/part-00000.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (tmp_path / "out/part-00000000.jsonl").read_text().splitlines()]
     np.testing.assert_array_equal([row["ys"] for row in rows], 2 * items)
 
 
