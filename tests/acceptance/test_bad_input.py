@@ -19,6 +19,7 @@ from conftest import MANIFEST, REPOSITORY, Cli, read_rows, run_process
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from support.effort import effort
 from support.models import gather_model, scale_model
 
 from ortdeploy.cli.main import main
@@ -389,7 +390,9 @@ WORDS = st.sampled_from(
 
 
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=150, deadline=None
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=effort(50, 150),
+    deadline=None,
 )
 @given(st.data())
 def test_arbitrary_changes_to_a_good_manifest_never_end_in_a_traceback(
@@ -422,7 +425,9 @@ VALUES = st.recursive(
 
 
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=150, deadline=None
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=effort(50, 150),
+    deadline=None,
 )
 @given(st.data())
 def test_arbitrary_values_at_any_place_never_end_in_a_traceback(
@@ -467,7 +472,9 @@ def places_of(node: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=250, deadline=None
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=effort(40, 250),
+    deadline=None,
 )
 @given(st.sampled_from(EXAMPLES), st.data())
 def test_a_changed_example_is_run_or_refused_in_words(

@@ -91,6 +91,7 @@ def plain_differences(folder: Path) -> Iterator[str | None]:
         yield difference(np.asarray(have), np.asarray(want), 1e-3, 1e-5)[1]
 
 
+@pytest.mark.slow
 def test_all_models_are_planned_and_checked_in_one_command_each(corpus: Path) -> None:
     names = sorted(path.parent.name for path in corpus.glob("*/model.onnx"))
     assert len(names) > 1500

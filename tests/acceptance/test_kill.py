@@ -47,6 +47,7 @@ def parts(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((folder / "outbox/run").glob("part-*"))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1])
 def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path: Path, seed: int) -> None:
     whole = prepare(tmp_path / "whole")

@@ -13,6 +13,7 @@ import onnxruntime as ort
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
+from support.effort import effort
 
 from ortdeploy.cli.main import main
 
@@ -104,7 +105,7 @@ def is_row_of(row: np.ndarray, run: np.ndarray, *, copies: int) -> bool:
     )
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=effort(15, 60), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     drawn=graphs(),
     batch=st.sampled_from(["batch", "N", STEPS]),

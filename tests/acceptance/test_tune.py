@@ -126,6 +126,7 @@ def test_trials_read_back() -> None:
     assert from_plain(json.loads(json.dumps(as_plain(trial)))) == trial
 
 
+@pytest.mark.slow
 def test_a_real_job_is_tuned_and_applied_with_the_overlay(deployment: Path, cli: Cli) -> None:
     tuned = cli(
         "tune",

@@ -61,6 +61,7 @@ def cases() -> Iterator[tuple[str, onnx.ModelProto]]:
         yield case.name, case.model
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # onnx's own cases overflow on purpose
 def test_no_operator_that_runs_is_called_impossible() -> None:
     """Of the onnx package's cases for single operators, those that are called impossible are refused, every one."""

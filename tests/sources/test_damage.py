@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from pyarrow import feather, parquet
+from support.effort import effort
 from support.models import Shape, save_model, scale_model
 
 from ortdeploy.cli.main import main
@@ -66,7 +67,9 @@ def refuse(capsys: pytest.CaptureFixture[str], path: Path, raw: bytes) -> str:
 
 
 @settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=250, deadline=None
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=effort(50, 250),
+    deadline=None,
 )
 @given(name=st.sampled_from(sorted(WRITE)), data=st.data())
 def test_a_damaged_file_is_told_in_words(
