@@ -1,24 +1,284 @@
-"""How this program starts a module of its own in another process."""
+"""Runs a module of ours in a process of its own and talks to it: a library that aborts takes only that process with it.
 
+The parent calls `ask`, or uses `Child` if it wants the messages as they come. In the child, `be_child` calls the
+module's `main` with an `Asked`: the request, and a way to answer. The request goes to the child's standard input, with
+the secrets that this process knows. Messages are JSON objects, one a line, in the pipe that the child gets as its
+standard output; it keeps this pipe to itself before anything else is imported, and whatever is printed from then on
+goes to standard error.
+"""
+
+import ctypes
+import importlib
+import json
+import os
 import signal
+import subprocess
 import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, NoReturn, Protocol, Self
+
+from ortdeploy.process.native_output import NativeOutput
+from ortdeploy.process.python_warnings import Emit, warnings_to
+from ortdeploy.redaction import known_secrets, remember_secret, without_secrets
 
 _ROOT = str(Path(__file__).parent.parent.parent)
 _RUN = """
-import runpy, sys
-root, module = sys.argv[1:3]
-del sys.argv[1:3]
+import importlib.machinery, importlib.util, sys
+root, module = sys.argv[1:]
+spec = importlib.machinery.PathFinder.find_spec("ortdeploy", [root])
+package = sys.modules["ortdeploy"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(package)
 sys.path.append(root)
-runpy.run_module(module, run_name="__main__", alter_sys=True)
+from ortdeploy.process.child import be_child
+be_child(module)
 """
+_PATIENCE = 10.0  # seconds for a child that has said all, or was told to stop
+_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
-def child_command(module: str, *arguments: str) -> list[str]:
-    """Return the command line. Modules are not looked for in the current folder (-P): it may hold anybody's files."""
-    return [sys.executable, "-P", "-c", _RUN, _ROOT, module, *arguments]
+class Say(Protocol):
+    """Sends a message to the parent."""
+
+    def __call__(self, **message: Any) -> None:
+        """Send the arguments as one message."""
+
+
+class ChildModule(Protocol):
+    """What a module that runs in a child has."""
+
+    def main(self, asked: "Asked", /) -> None:
+        """Do what is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """All that a child said; its exit status, whether its time was over, and the end of what it printed."""
+
+    messages: list[dict[str, Any]]
+    code: int
+    late: bool
+    printed: str
+
+    @property
+    def last_words(self) -> str:
+        """The last line that the child printed, or nothing."""
+        lines = self.printed.strip().splitlines()
+        return lines[-1].strip() if lines else ""
+
+
+def ask(module: str, request: Any, *, seconds: float | None = None) -> Answer:
+    """Start a module in a child, wait for its end, and return what it said. After `seconds` it is killed."""
+    with Child(module, request, seconds=seconds) as child:
+        messages = list(child.messages())
+        return Answer(messages, child.wait(), child.late, child.printed())
+
+
+class Child:
+    """A child process, from the beginning of a `with` block to its end.
+
+    `keeps_stderr`: it logs where this process does, and only what native libraries print is kept for `printed`; else
+    all that it prints is. `own_session`: it gets a session of its own, so a terminal's signals reach it only through
+    `send_signal`; when the block fails, it has time to stop. After `seconds` the child is killed. `on_warning` takes
+    the Python warnings of the child, which are dropped otherwise.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        request: Any,
+        *,
+        keeps_stderr: bool = False,
+        own_session: bool = False,
+        seconds: float | None = None,
+        on_warning: Emit = lambda _category, _text, _place: None,
+    ) -> None:
+        """Take what the child is for; it is started by the `with` block."""
+        self.late = False
+        self._command = child_command(module)
+        self._request = request
+        self._keeps_stderr, self._own_session, self._on_warning = keeps_stderr, own_session, on_warning
+        self._timer = None if seconds is None else threading.Timer(seconds, self._give_up)
+        self._printed = NativeOutput()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            if self._process is not None:
+                self._process.kill()
+                self.wait()
+                self._pipe().close()
+            self._printed.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is not None and not self._own_session:
+                self._running().kill()
+            self.wait()
+            self._pipe().close()
+        finally:
+            self._printed.close()
+
+    def messages(self) -> Iterator[dict[str, Any]]:
+        """Yield the messages of the child until it has said all or is gone."""
+        for line in self._pipe():
+            message = _message(line)
+            if message is None:
+                continue
+            if "warning" in message:
+                self._on_warning(*message["warning"])
+            else:
+                yield message
+
+    def wait(self) -> int:
+        """Return the exit status of a child that has said all or is to stop; it is killed if it goes on."""
+        process = self._running()
+        try:
+            return process.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def printed(self) -> str:
+        """Return the end of what the child printed since the last call."""
+        return self._printed.take()
+
+    def send_signal(self, number: int) -> None:
+        """Hand a signal to the child, if it runs."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)
+
+    def _start(self) -> None:
+        native = (self._printed.descriptor,) if self._keeps_stderr and sys.platform != "win32" else ()
+        self._process = subprocess.Popen(  # noqa: S603  our own module
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=None if self._keeps_stderr else self._printed.descriptor,
+            pass_fds=native,
+            start_new_session=self._own_session,
+        )
+        if self._timer is not None:
+            self._timer.daemon = True
+            self._timer.start()
+        request = {"request": self._request, "secrets": known_secrets(), "native": native[0] if native else None}
+        if self._process.stdin is None:
+            raise AssertionError("a pipe was asked for")
+        with suppress(BrokenPipeError), self._process.stdin as stdin:  # a child that is gone already shows in `wait`
+            stdin.write(json.dumps(request).encode())
+
+    def _running(self) -> "subprocess.Popen[bytes]":
+        if self._process is None:
+            raise AssertionError("a child is started by a with block")
+        return self._process
+
+    def _pipe(self) -> "BinaryIO | Any":
+        return self._running().stdout
+
+    def _give_up(self) -> None:
+        self.late = True
+        self._running().kill()
+
+
+def child_command(module: str) -> list[str]:
+    """Return the command line, for the same ortdeploy as this one.
+
+    Modules are not looked for in the current folder (-P): it may hold anybody's files.
+    """
+    return [sys.executable, "-P", "-c", _RUN, _ROOT, module]
 
 
 def how_it_ended(code: int) -> str:
     """Say how a child that should have gone on was ended, from its exit status."""
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"was ended with code {code}"
+
+
+def _message(line: bytes) -> dict[str, Any] | None:
+    """Read a message. Anything else was printed before the child kept the pipe to itself, or is cut off by its end."""
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return None
+    return message if isinstance(message, dict) and line.endswith(b"\n") else None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """In the child: the request, how to answer, and where to put what native libraries print."""
+
+    request: Any
+    say: Say
+    native: int | None
+
+    def native_output(self) -> NativeOutput:
+        """Return the file for what native libraries print: the parent's, if it reads it, or a new one."""
+        return NativeOutput(self.native)
+
+
+def be_child(module: str) -> NoReturn:
+    """Be the child. It ends without the libraries' own clean-up, which may print or abort after all is done."""
+    messages = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    code = 1
+    try:
+        _die_with_the_parent()
+        envelope = json.loads(sys.stdin.buffer.read())
+        for secret in envelope["secrets"]:
+            remember_secret(secret)
+        _serve(module, Asked(envelope["request"], _say_to(messages), envelope["native"]))
+        code = 0
+    except KeyboardInterrupt:
+        code = 128 + signal.SIGINT
+    except BaseException as error:  # noqa: BLE001  a traceback is printed as Python does, but without secrets
+        _print_traceback(error)
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        messages.close()
+    os._exit(code)
+
+
+def _serve(module: str, asked: Asked) -> None:
+    threading.excepthook = lambda failed: _print_traceback(failed.exc_value)
+    with warnings_to(lambda *warning: asked.say(warning=warning)):
+        child: ChildModule = importlib.import_module(module)
+        child.main(asked)
+
+
+def _say_to(messages: BinaryIO) -> Say:
+    lock = threading.Lock()
+
+    def say(**message: Any) -> None:
+        line = f"{json.dumps(message)}\n".encode()
+        with lock:
+            messages.write(line)
+            messages.flush()
+
+    return say
+
+
+def _print_traceback(error: BaseException | None) -> None:
+    if error is not None:
+        with suppress(OSError, ValueError):
+            sys.stderr.write(without_secrets("".join(traceback.format_exception(error))))
+            sys.stderr.flush()
+
+
+def _die_with_the_parent() -> None:
+    """Ask Linux to kill this process when its parent is gone, so no orphan keeps running."""
+    with suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)

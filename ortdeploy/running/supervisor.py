@@ -4,12 +4,8 @@ The child says over a pipe what it is about to do; when it is gone, that is what
 session to try goes on with it, other jobs go on without the model.
 """
 
-import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,17 +15,14 @@ from ortdeploy.diagnostics import LockedError, OrtdeployError
 from ortdeploy.plan.plan_file import encode
 from ortdeploy.plan.selection import keep_jobs
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession, RunJob
-from ortdeploy.process.child import child_command, how_it_ended
-from ortdeploy.process.native_output import NativeOutput, explain
+from ortdeploy.process.child import Child, how_it_ended
+from ortdeploy.process.native_output import explain
 from ortdeploy.providers.catalogue import CPU
-from ortdeploy.redaction import known_secrets
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.executor import Execution
 from ortdeploy.sessions.opening import TriedSession
 
 log = structlog.get_logger()
-
-_PATIENCE = 10.0  # seconds for a child that was told to stop for good
 
 
 class ChildBugError(Exception):
@@ -72,7 +65,7 @@ class Supervisor:
     close_job: Callable[[RunJob, str], JobResult]
     stopped: Callable[[], bool]
     _tried: dict[str, tuple[TriedSession, ...]] = field(default_factory=dict)
-    _child: "subprocess.Popen[bytes] | None" = None
+    _child: Child | None = None
 
     def run(self) -> tuple[JobResult, ...]:
         """Run the plan to its end. Raises LockedError, OrtdeployError and ChildBugError as the child did."""
@@ -93,59 +86,23 @@ class Supervisor:
 
     def forward(self, number: int) -> None:
         """Hand a signal on to the child."""
-        if self._child is not None and self._child.poll() is None:
+        if self._child is not None:
             self._child.send_signal(number)
 
     def _attempt(self, plan: Plan) -> _Attempt:
-        attempt, native = _Attempt(), NativeOutput()
-        reading, writing = os.pipe()
-        try:
-            with os.fdopen(reading, "rb") as messages:
-                self._child = self._start(plan, writing, native.descriptor)
-                os.close(writing)
-                try:
-                    for line in messages:
-                        _take_message(attempt, json.loads(line))
-                finally:
-                    code = self._end()
+        """Run a plan in a child of its own session: a terminal's signals reach it only through `forward`."""
+        attempt = _Attempt()
+        tried = {model: [[one.session, one.reason] for one in tried] for model, tried in self._tried.items()}
+        request = {**self.settings, "plan": encode(plan), "tried": tried}
+        self._child = Child(self.module, request, keeps_stderr=True, own_session=True)
+        with self._child as child:
+            for message in child.messages():
+                _take_message(attempt, message)
+            code = child.wait()
             jobs = {step.job for step in plan.steps if isinstance(step, RunJob)}
             if code != 0 or (jobs - {result.job for result in attempt.results} and not self.stopped()):
-                attempt.crash = f"{_describe(attempt, code)}.{explain(native.take())}"
-        finally:
-            native.close()
+                attempt.crash = f"{_describe(attempt, code)}.{explain(child.printed())}"
         return attempt
-
-    def _start(self, plan: Plan, messages: int, native: int) -> "subprocess.Popen[bytes]":
-        """Start the child in a group of its own: a terminal's signals reach it only through `forward`."""
-        request = {
-            **self.settings,
-            "plan": encode(plan),
-            "tried": {model: [[one.session, one.reason] for one in tried] for model, tried in self._tried.items()},
-            "messages": messages,
-            "native": native,
-            "secrets": known_secrets(),
-        }
-        child = subprocess.Popen(  # noqa: S603  our own module
-            child_command(self.module),
-            stdin=subprocess.PIPE,
-            pass_fds=(messages, native),
-            start_new_session=True,
-        )
-        if child.stdin is None:
-            raise AssertionError("a pipe was asked for")
-        with suppress(BrokenPipeError), child.stdin as stdin:  # of a child that is gone already, `_attempt` tells
-            stdin.write(json.dumps(request).encode())
-        return child
-
-    def _end(self) -> int:
-        """Wait for the child, which has closed its pipe or is to be given up."""
-        if self._child is None:
-            return 0
-        try:
-            return self._child.wait(_PATIENCE)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-            return self._child.wait()
 
     def _go_on(self, plan: Plan, attempt: _Attempt) -> tuple[Plan, list[JobResult]]:
         """Return what is left to do after a crash, and the jobs that it ended."""

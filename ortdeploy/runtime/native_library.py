@@ -1,18 +1,16 @@
 """Whether the shared library of a provider that is built into the wheel can be loaded here.
 
 `onnxruntime.get_available_providers()` lists CUDA and the like by what was compiled; a missing libcublasLt.so or
-libcudnn.so shows only in a log line, and the session runs on the CPU. The library is loaded in a process of its own:
-`python -m ortdeploy.runtime.native_library PATH`.
+libcudnn.so shows only in a log line, and the session runs on the CPU. The library is loaded in a process of its own.
 """
 
 import ctypes
-import subprocess
 import sys
 from pathlib import Path
 
 import onnxruntime as ort
 
-from ortdeploy.process.child import child_command
+from ortdeploy.process.child import Asked, ask, how_it_ended
 from ortdeploy.providers.catalogue import find_provider
 
 _SECONDS = 60
@@ -30,18 +28,13 @@ def loading_problem(name: str) -> str | None:
     )
     if not library.is_file():
         return None
-    done = subprocess.run(  # noqa: S603  our own module
-        child_command("ortdeploy.runtime.native_library", str(library)),
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",
-        timeout=_SECONDS,
-        check=False,
-    )
-    if done.returncode == 0:
+    done = ask(__name__, str(library), seconds=_SECONDS)
+    if done.late:
+        return f"Its library {library.name} was not loaded within {_SECONDS} s."
+    if done.code == 0 and not done.messages:
         return None
-    lines = done.stderr.strip().splitlines()
-    return f"Its library {library.name} cannot be loaded: {lines[-1] if lines else f'code {done.returncode}'}."
+    why = done.messages[0]["problem"] if done.messages else done.last_words or f"its process {how_it_ended(done.code)}"
+    return f"Its library {library.name} cannot be loaded: {why}."
 
 
 def preload() -> None:
@@ -53,17 +46,13 @@ def _folder() -> Path:
     return Path(ort.__file__).parent / "capi"
 
 
-def main() -> None:
+def main(asked: Asked) -> None:
     """Be the child: load what the provider's library needs, then the library."""
     preload()
-    library = Path(sys.argv[1])
+    library = Path(asked.request)
+    shared = library.with_name(f"{_PREFIX}onnxruntime_providers_shared{_SUFFIX}")
     try:
-        shared = library.with_name(f"{_PREFIX}onnxruntime_providers_shared{_SUFFIX}")
         ctypes.CDLL(str(shared), mode=ctypes.RTLD_GLOBAL)
         ctypes.CDLL(str(library))
     except OSError as error:
-        sys.exit(str(error))
-
-
-if __name__ == "__main__":
-    main()
+        asked.say(problem=str(error))

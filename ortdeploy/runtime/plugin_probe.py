@@ -1,19 +1,14 @@
 """Asks one plugin library for its devices, in a process of its own: a library that aborts takes only that with it.
 
-The parent calls `probe_plugin`; the child is `python -m ortdeploy.runtime.plugin_probe PROVIDER LIBRARY`. Its answer
-goes to the standard output that it was started with; whatever the library prints goes to standard error.
+The parent calls `probe_plugin`; the child runs `main`.
 """
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 from ortdeploy.facts.host import DeviceFacts, Kernel
 from ortdeploy.facts.kernel_text import dump_kernels, parse_kernels
-from ortdeploy.process.child import child_command
+from ortdeploy.process.child import Asked, ask
 from ortdeploy.providers.catalogue import find_provider
 
 _SECONDS = 60
@@ -30,23 +25,14 @@ class PluginFacts:
 
 def probe_plugin(provider: str, library: str) -> PluginFacts:
     """Ask a plugin library for its devices and kernels."""
-    try:
-        done = subprocess.run(  # noqa: S603  our own module
-            _command(provider, library),
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
+    done = ask(__name__, [provider, library], seconds=_SECONDS)
+    if done.late:
         return PluginFacts(problem=f"Its library {library} gave no answer within {_SECONDS} s.")
-    if done.returncode != 0:
-        lines = done.stderr.strip().splitlines()
-        how = f"with signal {-done.returncode}" if done.returncode < 0 else f"with code {done.returncode}"
-        said = lines[-1] if lines else "no message"
+    if done.code != 0 or not done.messages:
+        how = f"with signal {-done.code}" if done.code < 0 else f"with code {done.code}"
+        said = done.last_words or "no message"
         return PluginFacts(problem=f"Its library {library} ended the process that asked it {how}: {said}")
-    answer = json.loads(done.stdout)
+    answer = done.messages[-1]
     if not answer["devices"]:
         return PluginFacts(problem=f"Its library {library} was loaded and offers no device here{_wants(provider)}.")
     return PluginFacts(
@@ -61,25 +47,12 @@ def _wants(name: str) -> str:
     return f": it takes devices of {hardware} alone" if hardware else ""
 
 
-def _command(provider: str, library: str) -> list[str]:
-    return child_command("ortdeploy.runtime.plugin_probe", provider, library)
-
-
-def main() -> None:
+def main(asked: Asked) -> None:
     """Be the child."""
-    answer = os.dup(1)
-    os.dup2(2, 1)
     from ortdeploy.runtime.kernels import plugin_kernels  # noqa: PLC0415
     from ortdeploy.runtime.plugins import describe, register  # noqa: PLC0415  importing may print
 
-    provider, library = sys.argv[1:]
+    provider, library = asked.request
     register(provider, library)
     devices = [asdict(device) for device in describe(provider, library)]
-    text = json.dumps({"devices": devices, "kernels": dump_kernels(plugin_kernels(provider))})
-    with os.fdopen(answer, "w", encoding="utf-8") as stream:
-        stream.write(text)
-    os._exit(0)  # without the library's own clean-up, which may print or abort
-
-
-if __name__ == "__main__":
-    main()
+    asked.say(devices=devices, kernels=dump_kernels(plugin_kernels(provider)))

@@ -1,35 +1,24 @@
 """Asks ONNX Runtime whether it opens models, in a process of its own: a graph that ends it takes only that with it.
 
-The parent calls `try_to_open`. On Linux the child is a fork, which has all libraries loaded already: that takes some
-hundredths of a second where a new Python takes several tenths, and seconds on a small board. Elsewhere it is `python -m
-ortdeploy.runtime.trial_opening` and reads the requests from its standard input. It says what it is about to do, then
-what came of it, a line of JSON each, over a pipe; what the library prints is dropped.
+The parent calls `try_to_open`; the child is a fork where that is safe, else it runs `main`. It says what it is about to
+do, then what came of it.
 
 Of a model the outline is opened first, without optimization: that takes milliseconds whatever the weights. Only what is
 refused is opened again as it is and with its own options, and nothing is called refused that this does not refuse too.
 """
 
-import faulthandler
-import json
-import os
 import re
-import selectors
 import signal
-import subprocess
-import sys
-import threading
-import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from io import RawIOBase
-from typing import Any, NoReturn
+from itertools import chain
+from typing import Any
 
 from ortdeploy.facts.facts import Opening
-from ortdeploy.process.child import child_command
+from ortdeploy.process.child import Asked, ask
+from ortdeploy.process.fork import ask_fork, can_fork
 
 _SECONDS = 120
-_PIECE = 64 * 1024
 _CRASHES = {
     -getattr(signal, name) for name in ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV") if hasattr(signal, name)
 }
@@ -68,7 +57,7 @@ def try_to_open(requests: Sequence[TrialRequest]) -> list[Opening | None]:
         answers, doing, code = _ask(rest)
         found += answers
         rest = rest[len(answers) :]
-        if not rest or code not in _CRASHES:
+        if not rest or code not in _CRASHES or doing is None:
             break
         if doing == "outline":
             rest[0] = replace(rest[0], outline=None)
@@ -79,89 +68,22 @@ def try_to_open(requests: Sequence[TrialRequest]) -> list[Opening | None]:
     return found + [None] * len(rest)
 
 
-def _ask(requests: Sequence[TrialRequest]) -> tuple[list[Opening | None], str, int]:
-    """Return the answers of one child, what it did last, and its exit status."""
-    said, code = _ask_fork(requests) if _can_fork() else _ask_python(requests)
-    lines = [json.loads(line) for line in said.splitlines(keepends=True) if line.endswith(b"\n")]
-    answers = [Opening(**line["opening"]) if line["opening"] else None for line in lines if "opening" in line]
-    doing = next((line["doing"] for line in reversed(lines) if "doing" in line), "outline")
-    return answers, doing, code
+def _ask(requests: Sequence[TrialRequest]) -> tuple[list[Opening | None], str | None, int]:
+    """Return the answers of one child, what it did last for the next one, if anything, and its exit status."""
+    if can_fork():
+        answer = ask_fork(lambda: chain.from_iterable(map(_open, requests)), seconds=_SECONDS)
+    else:
+        answer = ask(__name__, [asdict(one) for one in requests], seconds=_SECONDS)
+    said = answer.messages
+    answers = [Opening(**one["opening"]) if one["opening"] else None for one in said if "opening" in one]
+    return answers, said[-1].get("doing") if said else None, answer.code
 
 
-def _can_fork() -> bool:
-    """Return whether a fork is safe: plans are made in the main thread, before a job has threads in ONNX Runtime."""
-    return sys.platform == "linux" and threading.current_thread() is threading.main_thread()
-
-
-def _ask_fork(requests: Sequence[TrialRequest]) -> tuple[bytes, int]:
-    """Return what a fork of this process says, and its exit status."""
-    reading, writing = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads that are not in any library
-        child = os.fork()
-    if child == 0:
-        _be_the_fork(requests, writing)
-    os.close(writing)
-    with os.fdopen(reading, "rb", buffering=0) as answers:
-        said, ended = _read_until(answers, time.monotonic() + _SECONDS)
-    if not ended:
-        os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    return said, os.waitstatus_to_exitcode(status)
-
-
-def _be_the_fork(requests: Sequence[TrialRequest], writing: int) -> NoReturn:
-    """Answer and end, without anything that the parent has registered for its own end."""
-    code = 1
-    try:
-        faulthandler.disable()
-        silence = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(silence, 1)
-        os.dup2(silence, 2)
-        for request in requests:
-            for line in _open(request):
-                os.write(writing, f"{json.dumps(line)}\n".encode())
-        code = 0
-    finally:
-        os._exit(code)
-
-
-def _read_until(pipe: RawIOBase, deadline: float) -> tuple[bytes, bool]:
-    """Return what comes over a pipe, and whether its other end was closed before the deadline."""
-    said = bytearray()
-    with selectors.DefaultSelector() as selector:
-        selector.register(pipe, selectors.EVENT_READ)
-        while selector.select(max(deadline - time.monotonic(), 0)):
-            piece = pipe.read(_PIECE)
-            if not piece:
-                return bytes(said), True
-            said += piece
-    return bytes(said), False
-
-
-def _ask_python(requests: Sequence[TrialRequest]) -> tuple[bytes, int]:
-    """Return what a new Python says, and its exit status."""
-    command = child_command("ortdeploy.runtime.trial_opening")
-    child = subprocess.Popen(  # noqa: S603  our own module
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    )
-    try:
-        said, _ = child.communicate(json.dumps([asdict(one) for one in requests]).encode(), timeout=_SECONDS)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        said, _ = child.communicate()
-    return said, child.returncode
-
-
-def main() -> None:
+def main(asked: Asked) -> None:
     """Be the child."""
-    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    for request in json.load(sys.stdin):
-        for line in _open(TrialRequest(**request)):
-            answer.write(f"{json.dumps(line)}\n")
-            answer.flush()
-    os._exit(0)  # without the libraries' own clean-up, which may print or abort
+    for request in asked.request:
+        for message in _open(TrialRequest(**request)):
+            asked.say(**message)
 
 
 def _open(request: TrialRequest) -> Iterator[dict[str, Any]]:
@@ -235,7 +157,3 @@ def _text(error: Exception) -> str:
     """Return the first line of what ONNX Runtime says, without its number and the file that it was given."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return _ORIGIN.sub("", lines[0]).strip().rstrip(".")
-
-
-if __name__ == "__main__":
-    main()

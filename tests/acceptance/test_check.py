@@ -16,6 +16,7 @@ from support.plugins import needs_qnn
 from ortdeploy.checks.golden import difference
 from ortdeploy.checks.run import CheckResult
 from ortdeploy.cli.commands.check import run_checks
+from ortdeploy.process.child import child_command
 
 MANIFEST = """\
 version: 1
@@ -300,8 +301,11 @@ def test_a_child_that_is_gone_is_an_error_of_the_session_that_it_ran(
     cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_pb(folder / "checks", 0, input_0=X, output_0=X * 2)
-    script = "echo '{\"ended\": 0}'; kill -6 $$"
-    monkeypatch.setattr("ortdeploy.cli.commands.check.child_command", lambda _module: ["/bin/sh", "-c", script])
+    script = ["/bin/sh", "-c", "echo '{\"ended\": 0}'; kill -6 $$"]
+    monkeypatch.setattr(
+        "ortdeploy.process.child.child_command",
+        lambda module: script if module == "ortdeploy.cli.children.check" else child_command(module),
+    )
     (only,) = results(cli, folder)
     assert (only.status, only.message) == ("error", "the process that ran it was ended by SIGABRT")
     assert list(run_checks((), None, ())) == []

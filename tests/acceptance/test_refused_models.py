@@ -1,9 +1,7 @@
 """What ONNX Runtime refuses for types, attributes, functions or kernels, plan refuses, with the node; all else passes."""
 
-import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -21,6 +19,7 @@ from support.models import scale_model
 from ortdeploy.facts.facts import Opening
 from ortdeploy.graph.model import read_model
 from ortdeploy.graph.outline import HOLE
+from ortdeploy.process.child import Answer
 from ortdeploy.runtime import trial_opening
 from ortdeploy.runtime.trial_opening import TrialRequest, try_to_open
 
@@ -215,26 +214,22 @@ def test_an_outline_keeps_the_nodes_and_small_constants(tmp_path: Path) -> None:
 
 def test_a_model_that_ends_the_process_is_refused_and_the_others_are_judged(monkeypatch: pytest.MonkeyPatch) -> None:
     """The second request's process is ended by SIGSEGV, first at the outline, then at the file."""
-    ends = iter(
+    ends: Iterator[tuple[list[dict[str, Any]], int]] = iter(
         [
-            (b'{"opening": {"with_kernels": true}}\n{"doing": "outline"}\n{"half', -11),
-            (b'{"doing": "file"}\n', -11),
-            (b'{"opening": {"refusal": "no"}}\n', 0),
+            ([{"opening": {"with_kernels": True}}, {"doing": "outline"}], -11),
+            ([{"doing": "file"}], -11),
+            ([{"opening": {"refusal": "no"}}], 0),
         ]
     )
     asked = []
 
-    class Child:
-        def __init__(self, command: Sequence[str], **_: Any) -> None:
-            assert "ortdeploy.runtime.trial_opening" in command
-            self.said, self.returncode = next(ends)
+    def answer(_module: str, requests: list[dict[str, Any]], **_: float) -> Answer:
+        asked.append([one["outline"] for one in requests])
+        messages, code = next(ends)
+        return Answer(messages=messages, code=code, late=False, printed="")
 
-        def communicate(self, text: bytes = b"", timeout: float | None = None) -> tuple[bytes, bytes]:
-            asked.append([one["outline"] for one in json.loads(text)])
-            return self.said, b""
-
-    monkeypatch.setattr(trial_opening, "_can_fork", lambda: False)
-    monkeypatch.setattr(subprocess, "Popen", Child)
+    monkeypatch.setattr(trial_opening, "can_fork", lambda: False)
+    monkeypatch.setattr(trial_opening, "ask", answer)
     request = TrialRequest(outline="o", file="m.onnx", on_cpu=True)
     assert trial_opening.try_to_open([request] * 3) == [
         Opening(with_kernels=True),
@@ -242,6 +237,12 @@ def test_a_model_that_ends_the_process_is_refused_and_the_others_are_judged(monk
         Opening(refusal="no"),
     ]
     assert asked == [["o", "o", "o"], [None, "o"], ["o"]]
+
+
+def test_a_process_that_ends_before_it_opens_anything_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial_opening, "can_fork", lambda: False)
+    monkeypatch.setattr("ortdeploy.process.child.child_command", lambda _module: ["/bin/sh", "-c", "kill -6 $$"])
+    assert try_to_open([TrialRequest(outline="o", file="m.onnx", on_cpu=True)] * 2) == [None, None]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the child is a Python of its own")
@@ -271,7 +272,7 @@ def test_both_kinds_of_child_say_the_same(tmp_path: Path, monkeypatch: pytest.Mo
         TrialRequest(outline=None, file=str(tmp_path / name), on_cpu=True) for name in ("good.onnx", "bad.onnx")
     ]
     forked = trial_opening.try_to_open(requests)
-    monkeypatch.setattr(trial_opening, "_can_fork", lambda: False)
+    monkeypatch.setattr(trial_opening, "can_fork", lambda: False)
     assert trial_opening.try_to_open(requests) == forked
     assert [one is not None and one.refusal is None for one in forked] == [True, False]
 

@@ -382,11 +382,19 @@ def test_a_library_that_is_none_is_a_sentence_and_not_a_crash(tmp_path: Path) ->
 
 
 def test_a_library_that_aborts_takes_only_its_own_process_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ortdeploy.runtime.plugin_probe._command", lambda *_: ["/bin/sh", "-c", "kill -6 $$"])
+    monkeypatch.setattr("ortdeploy.process.child.child_command", lambda *_: ["/bin/sh", "-c", "kill -6 $$"])
     plugin = probe_plugin("QNNExecutionProvider", "/lib.so")
     assert plugin.devices == ()
     assert plugin.problem is not None
     assert "with signal 6" in plugin.problem
+
+
+def test_a_library_that_ends_its_process_without_an_error_is_a_sentence_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ortdeploy.process.child.child_command", lambda *_: ["/bin/sh", "-c", "exit 0"])
+    plugin = probe_plugin("QNNExecutionProvider", "/lib.so")
+    assert plugin.devices == ()
+    assert plugin.problem is not None
+    assert "with code 0: no message" in plugin.problem
 
 
 def test_a_provider_that_nobody_asks_for_is_not_loaded() -> None:

@@ -3,32 +3,28 @@
 import json
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
+from ortdeploy.process.child import Asked
 
-def main() -> None:
-    request = json.load(sys.stdin)
+
+def main(asked: Asked) -> None:
+    request = asked.request
     counter = Path(request["counter"])
     start = len(counter.read_text()) if counter.exists() else 0
     counter.write_text("." * (start + 1))
     Path(f"{counter}.{start}").write_text(json.dumps({"plan": request["plan"], "tried": request["tried"]}))
-    with os.fdopen(request["messages"], "w", buffering=1) as messages:
-        for action, value in request["script"][start]:
-            if action == "say":
-                messages.write(json.dumps(value) + "\n")
-            elif action == "print":
-                os.write(request["native"], value.encode())
-            elif action == "kill":
-                os.kill(os.getpid(), value)
-            elif action == "wait":
-                signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-                messages.write(json.dumps({"kind": "doing", "model": "m", "job": "run"}) + "\n")
-                time.sleep(60)
-            else:
-                os._exit(value)
-
-
-if __name__ == "__main__":
-    main()
+    for action, value in request["script"][start]:
+        if action == "say":
+            asked.say(**value)
+        elif action == "print":
+            os.write(asked.native_output().descriptor, value.encode())
+        elif action == "kill":
+            os.kill(os.getpid(), value)
+        elif action == "wait":
+            signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+            asked.say(kind="doing", model="m", job="run")
+            time.sleep(60)
+        else:
+            os._exit(value)

@@ -1,14 +1,10 @@
 """Runs plans for `ortdeploy apply`: here, or in a child that `Supervisor` watches; the child's own part is `main`."""
 
 import argparse
-import ctypes
-import json
-import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +20,9 @@ from ortdeploy.ledger.ledger import Ledger, open_ledger, output_key
 from ortdeploy.ledger.output_lock import hold_output, hold_outputs
 from ortdeploy.plan.plan_file import decode_plan
 from ortdeploy.plan.steps import Plan, RunJob
+from ortdeploy.process.child import Asked, Say
 from ortdeploy.process.native_output import NativeOutput
 from ortdeploy.process.python_warnings import warnings_to
-from ortdeploy.redaction import remember_secret
 from ortdeploy.results.results import JobResult, Observer, Status
 from ortdeploy.running.executor import Execution
 from ortdeploy.running.held_files import cut_files, hold_files, may_be_cut
@@ -145,39 +141,28 @@ def _failed_job(ledger: Ledger, folder: Path, step: RunJob, reason: str) -> JobR
     )
 
 
-def main() -> None:
-    """Be the child: run the plan of the request on standard input, and say over a pipe how it goes."""
-    request = json.load(sys.stdin)
-    _die_with_the_parent()
-    with os.fdopen(request["messages"], "w", encoding="utf-8", buffering=1) as messages:
-
-        def say(**message: Any) -> None:
-            messages.write(json.dumps(message) + "\n")
-
-        try:
-            _serve(request, say)
-        except LockedError as error:
-            say(kind="locked", reason=str(error))
-        except OrtdeployError as error:
-            say(kind="error", reason=str(error))
-        except KeyboardInterrupt:
-            sys.exit(0)
-        except Exception as error:  # noqa: BLE001  the parent reports it as the bug that it is
-            reason = fault_of_the_machine(error)
-            if reason is None:
-                say(kind="bug", reason="".join(traceback.format_exception(error)))
-            else:
-                say(kind="error", reason=reason)
-    sys.stdout.flush()
-    os._exit(0)  # without the native libraries' own clean-up, which may print or abort after all is done
+def main(asked: Asked) -> None:
+    """Be the child: run the plan that is asked for, and say how it goes."""
+    try:
+        _serve(asked.request, asked.say, asked.native_output())
+    except LockedError as error:
+        asked.say(kind="locked", reason=str(error))
+    except OrtdeployError as error:
+        asked.say(kind="error", reason=str(error))
+    except KeyboardInterrupt:
+        return
+    except Exception as error:  # noqa: BLE001  the parent reports it as the bug that it is
+        reason = fault_of_the_machine(error)
+        if reason is None:
+            asked.say(kind="bug", reason="".join(traceback.format_exception(error)))
+        else:
+            asked.say(kind="error", reason=reason)
 
 
-def _serve(request: Mapping[str, Any], say: Callable[..., None]) -> None:
+def _serve(request: Mapping[str, Any], say: Say, native: NativeOutput) -> None:
     from ortdeploy.cli.log import log_warning  # noqa: PLC0415  as in the other commands
 
-    for secret in request["secrets"]:
-        remember_secret(secret)
-    native, stopped = NativeOutput(request["native"]), StopFlag()
+    stopped = StopFlag()
     tried = {model: tuple(TriedSession(session=s, reason=r) for s, r in one) for model, one in request["tried"].items()}
     with ExitStack() as stack:
         stack.enter_context(private_streams())
@@ -197,14 +182,3 @@ def _serve(request: Mapping[str, Any], say: Callable[..., None]) -> None:
             tried=tried,
         ):
             say(**result_message(result))
-
-
-def _die_with_the_parent() -> None:
-    """Ask Linux to kill this process when its parent is gone: nothing may run on that nobody sees."""
-    set_parent_death_signal = 1  # PR_SET_PDEATHSIG of prctl(2)
-    with suppress(OSError, AttributeError, TypeError):
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    main()

@@ -16,27 +16,21 @@ from ortdeploy.ledger.ledger import open_ledger
 from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.planning.workflow import plan_manifests
+from ortdeploy.process.child import Asked
 from ortdeploy.process.native_output import NativeOutput
-from ortdeploy.process.python_warnings import warnings_to
 from ortdeploy.results.results import Status
 from ortdeploy.running.executor import Execution
 from ortdeploy.views.progress import Silent
 
 
-def main() -> None:
-    """Read the request on standard input, write the answer to standard output."""
-    request = json.load(sys.stdin)
-    with (
-        private_streams(),
-        closing(NativeOutput()) as native,
-        native.taking(),
-        warnings_to(lambda *_warning: None),  # the job itself will say it
-    ):
+def main(asked: Asked) -> None:
+    """Run the job that is asked for, and say how fast it was."""
+    with private_streams(), closing(NativeOutput()) as native, native.taking():
         try:
-            answer = _run(request, native)
+            answer = _run(asked.request, native)
         except OrtdeployError as error:
             answer = {"refused": str(error)}
-    json.dump(answer, sys.stdout)
+    asked.say(**answer)
 
 
 def _run(request: Mapping[str, Any], native: NativeOutput) -> dict[str, Any]:
@@ -98,7 +92,3 @@ class _Clock(Silent):
 def _with_output(plan: Plan, output: str) -> Plan:
     steps = tuple(replace(step, output=output) if isinstance(step, RunJob) else step for step in plan.steps)
     return replace(plan, steps=steps)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,12 +1,9 @@
 """`ortdeploy check`: golden inputs and outputs, on every session that a model may get here."""
 
 import argparse
-import json as json_module
-import subprocess
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from ortdeploy.checks.run import ERROR, PASSED, CheckResult, result_of
@@ -17,7 +14,7 @@ from ortdeploy.plan.plan_file import encode
 from ortdeploy.plan.selection import recording
 from ortdeploy.plan.steps import PlannedCheck
 from ortdeploy.planning.workflow import plan_checks, state_folder
-from ortdeploy.process.child import child_command, how_it_ended
+from ortdeploy.process.child import Child, how_it_ended
 from ortdeploy.redaction import without_secrets
 from ortdeploy.views import json, text
 
@@ -59,31 +56,18 @@ def run_checks(checks: Sequence[PlannedCheck], state_dir: str | None, roots: Seq
     left = list(checks)
     while left:
         ended = 0
-        child = subprocess.Popen(  # noqa: S603  our own module
-            child_command("ortdeploy.cli.children.check"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            encoding="utf-8",
-        )
-        with child:
-            if child.stdin is None or child.stdout is None:
-                raise AssertionError("pipes were asked for")
-            with suppress(BrokenPipeError), child.stdin as stdin:  # a child that is gone already is noticed below
-                requests = [
-                    {"check": encode(check), "state_dir": str(state_folder(check.root, state_dir, roots))}
-                    for check in left
-                ]
-                json_module.dump(requests, stdin)
-            for line in child.stdout:
-                message = json_module.loads(line)
+        requests = [
+            {"check": encode(check), "state_dir": str(state_folder(check.root, state_dir, roots))} for check in left
+        ]
+        with Child("ortdeploy.cli.children.check", requests, keeps_stderr=True, on_warning=show_warning) as child:
+            for message in child.messages():
                 if "result" in message:
                     result = CheckResult(**message["result"])
                     yield replace(result, message=without_secrets(result.message or "") or None)
-                elif "warning" in message:
-                    show_warning(*message["warning"])
                 else:
                     ended = message["ended"]
+            code = child.wait()
         if ended < len(left):
-            reason = f"the process that ran it {how_it_ended(child.returncode)}"
+            reason = f"the process that ran it {how_it_ended(code)}"
             yield result_of(left[ended], ", ".join(left[ended].folders), ERROR, reason)
         left = left[ended + 1 :]

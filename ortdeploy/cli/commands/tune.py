@@ -3,10 +3,9 @@
 import argparse
 import json as json_module
 import re
-import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
@@ -18,7 +17,7 @@ from ortdeploy.files.atomic import open_whole
 from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.manifest.write import block
 from ortdeploy.planning.workflow import check_job_name, plan_manifests, state_folder, validate
-from ortdeploy.process.child import child_command, how_it_ended
+from ortdeploy.process.child import ask, how_it_ended
 from ortdeploy.tuning.search import Bounds, Search, Setting, Trial, as_plain, from_plain, overlay_of
 from ortdeploy.units import parse_size
 from ortdeploy.views import json, text, tuning
@@ -157,17 +156,9 @@ def _try(setting: Setting, spec: Spec, job: JobSpec, arguments: argparse.Namespa
             "overlays": arguments.overlays,
         }
         try:
-            done = subprocess.run(  # noqa: S603  our own module
-                child_command("ortdeploy.cli.children.tune"),
-                input=json_module.dumps(request),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                encoding="utf-8",
-                check=False,
-            )
+            answer = ask("ortdeploy.cli.children.tune", request)
         except OSError as error:
             raise OrtdeployError(f"a trial cannot be started: {error.strerror}") from error
-    answer: Mapping[str, object] = json_module.loads(done.stdout) if done.returncode == 0 and done.stdout else {}
-    if not answer:
-        return Trial(setting=setting, refused=f"the process that ran it {how_it_ended(done.returncode)}")
-    return Trial(setting=setting, **answer)  # type: ignore[arg-type]  # as tune_trial answers
+    if answer.code != 0 or not answer.messages:
+        return Trial(setting=setting, refused=f"the process that ran it {how_it_ended(answer.code)}")
+    return Trial(setting=setting, **answer.messages[-1])

@@ -1,0 +1,43 @@
+"""A child that shows how it talks: the request names what it does."""
+
+import ctypes
+import os
+import sys
+import threading
+import time
+import warnings
+
+from ortdeploy.process.child import Asked
+from ortdeploy.redaction import known_secrets
+
+
+def main(asked: Asked) -> None:
+    match asked.request:
+        case "print":
+            os.write(1, b"a library prints\n")
+            ctypes.CDLL(None).puts(b"so does C")
+            sys.stdout.write("and Python\n")
+            asked.say(done=True)
+        case "echo", value:
+            asked.say(value=value, secrets=known_secrets(), path=sys.path)
+        case "fail", text:
+            raise ValueError(text)
+        case "fail-in-thread", text:
+
+            def fail() -> None:
+                raise ValueError(text)
+
+            thread = threading.Thread(target=fail)
+            thread.start()
+            thread.join()
+        case "warn":
+            warnings.warn("an odd file", UserWarning, stacklevel=1)
+            asked.say(done=True)
+        case "hang":
+            asked.say(begun=True)
+            time.sleep(60)
+        case "exit", code:
+            asked.say(begun=True)
+            sys.stderr.write("first\nlast\n")
+            sys.stderr.flush()
+            os._exit(code)
