@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from ortdeploy.cli.commands.shared import load_options, log_outcome, use_color
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
+from ortdeploy.deployment.threads import usable_cores
 from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.manifest.spec import JobSpec, Spec
@@ -28,6 +29,8 @@ _SECONDS = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s)\Z")
 
 def run(arguments: argparse.Namespace) -> int:
     """Search, show what was tried, write the overlay."""
+    from ortdeploy.runtime.machine import probe_machine  # noqa: PLC0415  not where the arguments are wrong
+
     bounds = _bounds(arguments.limits)
     options = load_options(arguments)
     validated = validate(arguments.paths, options)
@@ -45,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         spec=spec,
         job=job,
         bounds=bounds,
-        cores=_cores(),
+        cores=usable_cores(probe_machine()),
         run=lambda setting: kept.note(_try(setting, spec, job, arguments)),
         trials=kept.trials,
     )
@@ -81,13 +84,6 @@ def _bounds(limits: Sequence[str]) -> Bounds:
             continue
         raise UsageError(f"--limit {limit}: write memory=512MiB or p99=50ms")
     return Bounds(memory=memory, p99=p99)
-
-
-def _cores() -> int:
-    from ortdeploy.runtime.machine import probe_machine  # noqa: PLC0415  only who tunes
-
-    machine = probe_machine()
-    return machine.cores if machine.cpu_quota is None else max(1, min(machine.cores, int(machine.cpu_quota)))
 
 
 def _default_path(spec: Spec, job: JobSpec) -> Path:
