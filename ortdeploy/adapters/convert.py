@@ -7,7 +7,8 @@ import numpy as np
 from ortdeploy.adapters.training_formats import Weights
 from ortdeploy.diagnostics import OrtdeployError, did_you_mean
 from ortdeploy.facts.models import ModelFacts, ValueFacts
-from ortdeploy.tensors.elements import Array, narrowed, numpy_dtype
+from ortdeploy.tensors.columns import Array
+from ortdeploy.tensors.elements import narrowed, numpy_dtype
 from ortdeploy.tensors.types import WIDER, dimensions_agree, format_shape
 
 _DROPPED = ("base_model.model.",)

@@ -11,7 +11,7 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.decoding import decoding
 from ortdeploy.files.names import is_file, is_folder
 from ortdeploy.files.numpy_files import read_npz
-from ortdeploy.tensors.elements import Array
+from ortdeploy.tensors.columns import Array
 
 _CONFIG = "adapter_config.json"
 _WEIGHTS = "adapter_model.safetensors"

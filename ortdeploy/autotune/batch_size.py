@@ -15,9 +15,10 @@ from ortdeploy.plan.plan_file import plan_digest
 from ortdeploy.plan.selection import with_batch_size
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
 from ortdeploy.process.memory import available_memory, resident_memory
-from ortdeploy.runtime.protocol import Array, Session
+from ortdeploy.runtime.protocol import Session
 from ortdeploy.sessions.opening import OpenedModel
 from ortdeploy.sessions.rows_first import rows_first
+from ortdeploy.tensors.columns import Array
 
 log = structlog.get_logger()
 

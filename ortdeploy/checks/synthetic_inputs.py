@@ -6,7 +6,7 @@ from itertools import cycle, islice
 import numpy as np
 
 from ortdeploy.plan.steps import MadeUpInput
-from ortdeploy.runtime.protocol import Array
+from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.elements import narrowed, numpy_dtype
 from ortdeploy.tensors.types import WIDER
 

@@ -9,8 +9,7 @@ import numpy as np
 from ortdeploy.feeds.feeder import Feeder, open_rows
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.results.rows import Block, StageError
-from ortdeploy.runtime.protocol import Array
-from ortdeploy.tensors.columns import size_bytes
+from ortdeploy.tensors.columns import Array, size_bytes
 
 _MOST_BYTES = 64 * 1024 * 1024
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ortdeploy.operations.protocol import BOXES, Array, Call, Types, by_row
+from ortdeploy.operations.protocol import BOXES, Call, Types, by_row
+from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import IMAGE_SIZES, REALS, Attribute, Contract, FormalParameter, forms
 from ortdeploy.transforms.protocol import Options
 

@@ -19,7 +19,8 @@ from ortdeploy.operations import (
     tokenize_clip,
     unletterbox,
 )
-from ortdeploy.operations.protocol import Call, Column, HeldOperation, Operation, Types, as_column
+from ortdeploy.operations.protocol import Call, HeldOperation, Operation, Types, as_column
+from ortdeploy.tensors.columns import Column
 from ortdeploy.tensors.contracts import Contract
 from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
 from ortdeploy.transforms.protocol import HeldTransform, Options

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ortdeploy.operations.protocol import Array, Call, as_column, by_row
+from ortdeploy.operations.protocol import Call, as_column, by_row
+from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import (
     COORDINATES,
     IMAGE,

@@ -7,7 +7,8 @@ Source: Graves et al., Connectionist Temporal Classification, ICML 2006, best pa
 
 import numpy as np
 
-from ortdeploy.operations.protocol import Array, Call, by_row
+from ortdeploy.operations.protocol import Call, by_row
+from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import (
     LOGITS,
     NUMBERS,

@@ -7,7 +7,8 @@ Gives the image and how it was done, float32 [rows, 3]: the factor, and the pixe
 import numpy as np
 
 from ortdeploy.facts.problems import Package
-from ortdeploy.operations.protocol import Array, Call, Types, by_row
+from ortdeploy.operations.protocol import Call, Types, by_row
+from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import (
     FIT,
     IMAGE_SIZES,

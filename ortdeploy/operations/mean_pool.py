@@ -4,10 +4,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from ortdeploy.operations.protocol import Call, Column, Types, by_row
+from ortdeploy.operations.protocol import Call, Types, by_row
+from ortdeploy.tensors.columns import Array, Column
 from ortdeploy.tensors.contracts import MASK, REALS, Contract, FormalParameter, TypeConstraint, forms
 from ortdeploy.tensors.types import FLOATING, INTEGERS
-from ortdeploy.transforms.protocol import Array, Options
+from ortdeploy.transforms.protocol import Options
 
 PACKAGE = None
 

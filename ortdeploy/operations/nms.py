@@ -7,7 +7,8 @@ most `max` (default 300) are kept, the best first. Gives boxes [n, 4], scores [n
 
 import numpy as np
 
-from ortdeploy.operations.protocol import Array, Call, Types, by_row
+from ortdeploy.operations.protocol import Call, Types, by_row
+from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import (
     COORDINATES,
     INDEX,

@@ -3,8 +3,9 @@
 import numpy as np
 
 from ortdeploy.operations.protocol import Call, Types, one_by_one
+from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import MASK, NORMALISED, PROBABILITY, REALS, Contract, FormalParameter, forms
-from ortdeploy.transforms.protocol import Array, Options
+from ortdeploy.transforms.protocol import Options
 
 PACKAGE = None
 

@@ -9,16 +9,14 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from ortdeploy.facts.problems import Package
+from ortdeploy.tensors.columns import Array, Column
 from ortdeploy.tensors.contract_checks import ContractCheck
 from ortdeploy.tensors.contracts import PIXELS, Contract, ContractError, FormalParameter, forms
 from ortdeploy.tensors.types import InapplicableError, TensorType
 from ortdeploy.transforms.protocol import Options
 
-Array = npt.NDArray[Any]
-Column = Array | list[Any]
 Types = Mapping[str, TensorType]
 Call = Callable[[Mapping[str, Column]], tuple[Column, ...]]
 """Values by argument in, results out; each has the rows first. Raises ValueError for a row that it cannot take."""

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ortdeploy.facts.problems import Package
-from ortdeploy.operations.protocol import Call, Column, Types
+from ortdeploy.operations.protocol import Call, Types
+from ortdeploy.tensors.columns import Column
 from ortdeploy.tensors.contracts import MASK, TOKEN, TOKEN_TYPE, Attribute, Contract, FormalParameter, forms
 from ortdeploy.transforms.protocol import Options
 

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ortdeploy.operations.protocol import BOXES, Array, Call, Types, by_row
+from ortdeploy.operations.protocol import BOXES, Call, Types, by_row
+from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import COORDINATES, FIT, PIXELS, REALS, Contract, FormalParameter, forms
 from ortdeploy.transforms.protocol import Options
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
-from ortdeploy.runtime.protocol import Array
 from ortdeploy.sessions.opening import OpenedSession
 from ortdeploy.sessions.runs import prove_effect
+from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.elements import is_narrow, widened
 
 

@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.operations.protocol import Column, as_column
+from ortdeploy.operations.protocol import as_column
 from ortdeploy.pipelines.component import Component
 from ortdeploy.plan.pipeline import PlannedValue, PlannedWireStep
-from ortdeploy.runtime.protocol import Array
 from ortdeploy.sessions.rows_first import not_by_row, to_axis, to_front
-from ortdeploy.tensors.columns import pick
+from ortdeploy.tensors.columns import Array, Column, pick
 from ortdeploy.tensors.elements import numpy_dtype
 from ortdeploy.tensors.types import format_shape
 

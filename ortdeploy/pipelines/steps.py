@@ -14,12 +14,11 @@ import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.operations.catalogue import OPERATIONS
-from ortdeploy.operations.protocol import Call, Column, as_column
+from ortdeploy.operations.protocol import Call, as_column
 from ortdeploy.pipelines.component import Component, ComposedSession
 from ortdeploy.pipelines.model_step import ModelStep
 from ortdeploy.plan.pipeline import PlannedPipeline, PlannedValue, PlannedWireStep, walk
-from ortdeploy.runtime.protocol import Array
-from ortdeploy.tensors.columns import join, pick
+from ortdeploy.tensors.columns import Array, Column, join, pick
 from ortdeploy.tensors.elements import numpy_dtype
 
 Values = dict[str, Column]

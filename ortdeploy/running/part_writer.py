@@ -14,7 +14,8 @@ from ortdeploy.plan.steps import RunJob
 from ortdeploy.running.stream import Finished
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sinks.png import write_pictures
-from ortdeploy.sinks.protocol import Column, Sink
+from ortdeploy.sinks.protocol import Sink
+from ortdeploy.tensors.columns import Column
 
 
 class PartWriter:

@@ -20,11 +20,11 @@ from ortdeploy.feeds.feeder import Feeder, cut
 from ortdeploy.plan.steps import PlannedStep, RunJob
 from ortdeploy.results.rows import Block, FailedRow, StageError
 from ortdeploy.retries import try_again
-from ortdeploy.runtime.protocol import Array, Session
+from ortdeploy.runtime.protocol import Session
 from ortdeploy.sessions.cpu_comparison import ProbeRun
 from ortdeploy.sessions.row_proof import MixedRowsError, RowProof
 from ortdeploy.sessions.runs import SessionRuns
-from ortdeploy.tensors.columns import Column, join, pick, size_bytes
+from ortdeploy.tensors.columns import Array, Column, join, pick, size_bytes
 from ortdeploy.tensors.types import TensorType
 from ortdeploy.transforms.catalogue import POSTPROCESS
 from ortdeploy.transforms.protocol import Apply

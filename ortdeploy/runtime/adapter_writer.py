@@ -9,7 +9,7 @@ import onnxruntime as ort
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import whole_path
 from ortdeploy.runtime.ort_values import from_array, to_array
-from ortdeploy.tensors.elements import Array
+from ortdeploy.tensors.columns import Array
 
 
 def write_adapter(path: Path, arrays: Mapping[str, Array], *, adapter_version: int, model_version: int) -> None:

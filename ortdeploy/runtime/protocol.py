@@ -1,13 +1,10 @@
 """What the executor needs of a runtime. Tests put a fake one in its place."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
-
-import numpy.typing as npt
+from typing import Protocol
 
 from ortdeploy.plan.steps import LoadAdapter, OpenSession, PlannedSession
-
-Array = npt.NDArray[Any]
+from ortdeploy.tensors.columns import Array
 
 
 class Session(Protocol):

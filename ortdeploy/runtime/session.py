@@ -22,7 +22,8 @@ from ortdeploy.runtime.model_cache import CacheEntry, cache_options, maps_weight
 from ortdeploy.runtime.native_library import preload
 from ortdeploy.runtime.ort_values import needs_ort_values, run_with_ort_values
 from ortdeploy.runtime.plugins import describe, ep_devices, register
-from ortdeploy.runtime.protocol import Array, Session
+from ortdeploy.runtime.protocol import Session
+from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.elements import numpy_dtype
 from ortdeploy.tensors.types import ELEMENT_TYPES
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from ortdeploy.diagnostics import ProviderFailedError
-from ortdeploy.runtime.protocol import Array, Session
+from ortdeploy.runtime.protocol import Session
+from ortdeploy.tensors.columns import Array
 
 _EQUAL_SHARE = 0.9  # of whole numbers, which may flip where a float beside them is close
 

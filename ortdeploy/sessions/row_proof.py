@@ -16,8 +16,8 @@ import numpy as np
 from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError, ProviderFailedError, TransientError
 from ortdeploy.files.remembered import Choices, choice_key
 from ortdeploy.plan.steps import RunJob
-from ortdeploy.runtime.protocol import Array
 from ortdeploy.sessions.rows_first import not_by_row
+from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.row_axes import to_place
 from ortdeploy.tensors.types import format_shape
 

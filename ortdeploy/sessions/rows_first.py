@@ -10,7 +10,8 @@ import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.plan.steps import PlannedConstant, RunJob
-from ortdeploy.runtime.protocol import Array, Session
+from ortdeploy.runtime.protocol import Session
+from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.fed_values import as_array
 from ortdeploy.tensors.types import format_shape
 

@@ -18,11 +18,11 @@ from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError, ProviderFail
 from ortdeploy.durations import Histogram
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import StageError
-from ortdeploy.runtime.protocol import Array, Session
+from ortdeploy.runtime.protocol import Session
 from ortdeploy.sessions.cpu_comparison import ProbeRun
 from ortdeploy.sessions.row_proof import RowProof
 from ortdeploy.sessions.rows_first import not_by_row, rows_first
-from ortdeploy.tensors.columns import Column, join
+from ortdeploy.tensors.columns import Array, Column, join
 from ortdeploy.tensors.elements import is_narrow, widened
 from ortdeploy.tensors.row_axes import to_place
 

@@ -11,7 +11,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ortdeploy.sinks.protocol import Column, Order, RowShape, as_rows, encoded
+from ortdeploy.sinks.protocol import Order, RowShape, as_rows, encoded
+from ortdeploy.tensors.columns import Column
 
 SUFFIX = ".csv"
 BLOCK_COPIES, PART_COPIES = 20, 0

@@ -6,7 +6,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from ortdeploy.sinks.protocol import Column, Order, RowShape, as_rows
+from ortdeploy.sinks.protocol import Order, RowShape, as_rows
+from ortdeploy.tensors.columns import Column
 
 SUFFIX = ".npy"
 BLOCK_COPIES, PART_COPIES = 0, 0

@@ -3,14 +3,12 @@
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
-from ortdeploy.sinks.protocol import Column, Order, RowShape, as_rows
-
-Array = npt.NDArray[Any]
+from ortdeploy.sinks.protocol import Order, RowShape, as_rows
+from ortdeploy.tensors.columns import Array, Column
 
 SUFFIX = ".npz"
 BLOCK_COPIES, PART_COPIES = 0, 2

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from ortdeploy.files.atomic import open_whole
-from ortdeploy.sinks.protocol import Column
+from ortdeploy.tensors.columns import Column
 
 FOLDER = "images"
 _GREY, _COLORS = 2, (1, 3, 4)

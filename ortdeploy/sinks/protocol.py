@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ortdeploy.facts.problems import Package
+from ortdeploy.tensors.columns import Column
 
-Column = npt.NDArray[Any] | list[Any]
 RowShape = tuple[int | None, ...] | None
 """The sizes of a column's rows, None where they may differ from row to row; None: nothing is known of them."""
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from ortdeploy.sinks.protocol import Column, RowShape, encoded
+from ortdeploy.sinks.protocol import RowShape, encoded
+from ortdeploy.tensors.columns import Column
 
 if TYPE_CHECKING:
     import pyarrow as pa

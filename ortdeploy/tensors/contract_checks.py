@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from ortdeploy.tensors.columns import Array, Column
 from ortdeploy.tensors.contracts import Contract, ContractError, FormalParameter, Options, Types
 from ortdeploy.tensors.types import ROWS, TensorType
 
-Array = npt.NDArray[Any]
-Column = Array | list[Any]
 Look = tuple[np.dtype[Any], tuple[int, ...]]
 """The element type and the shape of an array."""
 

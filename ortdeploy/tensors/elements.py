@@ -7,11 +7,9 @@ ml_dtypes wraps whole numbers that do not fit ([300] becomes [-4] as int4) and t
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.types import WIDER
-
-Array = npt.NDArray[Any]
 
 _ADDED = 2  # numpy's mark of a type that another package adds
 

@@ -3,12 +3,10 @@
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.elements import narrowed, numpy_dtype
 from ortdeploy.tensors.types import WIDER, Shape, format_shape
-
-Array = npt.NDArray[Any]
 
 
 def as_array(content: Any, dtype: str, shape: Shape | None) -> Array:

@@ -4,10 +4,11 @@ from typing import Any
 
 import numpy as np
 
+from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import ANY, Attribute, Contract, FormalParameter, forms
 from ortdeploy.tensors.elements import narrowed
 from ortdeploy.tensors.types import ELEMENT_TYPES, FLOATING, INTEGERS, WIDER, TensorType
-from ortdeploy.transforms.protocol import Apply, Array, Options
+from ortdeploy.transforms.protocol import Apply, Options
 
 CONTRACT = Contract(
     name="cast",

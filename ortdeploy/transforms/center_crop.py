@@ -1,5 +1,6 @@
 """`center_crop: [HEIGHT, WIDTH]` — the middle of each image; a smaller image is an error."""
 
+from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import (
     ANY,
     IMAGE,
@@ -10,7 +11,7 @@ from ortdeploy.tensors.contracts import (
     image_size,
 )
 from ortdeploy.tensors.types import TensorType
-from ortdeploy.transforms.protocol import Apply, Array, Options, image_axes
+from ortdeploy.transforms.protocol import Apply, Options, image_axes
 
 CONTRACT = Contract(
     name="center_crop",

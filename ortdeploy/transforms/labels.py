@@ -5,9 +5,10 @@ The plan carries the labels themselves under `lines`, so that a file that change
 
 import numpy as np
 
+from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import INDEX, WHOLE, Attribute, Contract, FormalParameter, forms
 from ortdeploy.tensors.types import TensorType
-from ortdeploy.transforms.protocol import Apply, Array, Options
+from ortdeploy.transforms.protocol import Apply, Options
 
 CONTRACT = Contract(
     name="labels",

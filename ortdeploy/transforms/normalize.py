@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import (
     NUMBERS,
     Attribute,
@@ -13,7 +14,7 @@ from ortdeploy.tensors.contracts import (
     forms,
 )
 from ortdeploy.tensors.types import TensorType
-from ortdeploy.transforms.protocol import Apply, Array, Options, as_floating, image_axes
+from ortdeploy.transforms.protocol import Apply, Options, as_floating, image_axes
 
 
 def _hold_channels(solved: Solved, types: Types) -> None:

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import (
     IMAGE,
     NUMBERS,
@@ -14,7 +15,7 @@ from ortdeploy.tensors.contracts import (
     image_size,
 )
 from ortdeploy.tensors.types import TensorType
-from ortdeploy.transforms.protocol import Apply, Array, Options, image_axes
+from ortdeploy.transforms.protocol import Apply, Options, image_axes
 
 
 def _grow(solved: Solved, types: Types) -> None:  # noqa: ARG001  the sizes are solved

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
+from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contract_checks import ContractCheck
 from ortdeploy.tensors.contracts import Contract, ContractError
 from ortdeploy.tensors.types import InapplicableError, TensorType
 
-Array = npt.NDArray[Any]
 Options = Mapping[str, Any]
 Apply = Callable[[Array], tuple[Array, ...]]
 """Rows in, rows out; as many arrays as `infer` returned types."""

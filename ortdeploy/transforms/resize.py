@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import (
     IMAGE_SIZES,
     PICTURES,
@@ -15,7 +16,7 @@ from ortdeploy.tensors.contracts import (
     image_size,
 )
 from ortdeploy.tensors.types import TensorType
-from ortdeploy.transforms.protocol import Apply, Array, Options
+from ortdeploy.transforms.protocol import Apply, Options
 
 METHODS = ("nearest", "bilinear", "bicubic", "lanczos")
 

@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import ANY, IMAGE, Contract, FormalParameter, SizeConstraint, forms
 from ortdeploy.tensors.types import TensorType
-from ortdeploy.transforms.protocol import Apply, Array, Options, image_axes
+from ortdeploy.transforms.protocol import Apply, Options, image_axes
 
 CONTRACT = Contract(
     name="rgb",

@@ -2,9 +2,10 @@
 
 import numpy as np
 
+from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import NUMBERS, PROBABILITY, Contract, FormalParameter, forms
 from ortdeploy.tensors.types import TensorType
-from ortdeploy.transforms.protocol import Apply, Array, Options, as_floating
+from ortdeploy.transforms.protocol import Apply, Options, as_floating
 
 CONTRACT = Contract(
     name="sigmoid",

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import (
     INDEX,
     NUMBERS,
@@ -13,7 +14,7 @@ from ortdeploy.tensors.contracts import (
     forms,
 )
 from ortdeploy.tensors.types import TensorType
-from ortdeploy.transforms.protocol import Apply, Array, Options
+from ortdeploy.transforms.protocol import Apply, Options
 
 CONTRACT = Contract(
     name="top_k",

@@ -28,7 +28,8 @@ from ortdeploy.planning.make.plan import make_plan
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.executor import Execution
 from ortdeploy.running.report import REPORT
-from ortdeploy.runtime.protocol import Array, Session
+from ortdeploy.runtime.protocol import Session
+from ortdeploy.tensors.columns import Array
 
 WIDE, CALLERS, SESSIONS, NARROW = (
     Layout(threads=2).name,

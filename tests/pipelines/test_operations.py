@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ortdeploy.operations.catalogue import OPERATIONS
-from ortdeploy.operations.protocol import Column
 from ortdeploy.operations.tokenize_clip import ClipTokenizer
 from ortdeploy.schemas import schema_text
+from ortdeploy.tensors.columns import Column
 from ortdeploy.tensors.types import ROWS, InapplicableError, TensorType
 
 IMAGE = TensorType("float32", (ROWS, None, None, 1), "NHWC")

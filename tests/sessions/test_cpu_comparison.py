@@ -14,9 +14,9 @@ from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.planning.make.plan import make_plan
 from ortdeploy.results.rows import Block
 from ortdeploy.running.row_runner import Prepared, RowRunner
-from ortdeploy.runtime.protocol import Array
 from ortdeploy.sessions.cpu_comparison import ProbeRun
 from ortdeploy.sessions.runs import _equal
+from ortdeploy.tensors.columns import Array
 
 PROBE = ProbeRun(session=FakeSession(double), rtol=0.05, atol=0.001)
 EXPECTED = np.array([[1.0, -20.0, 3.0]], dtype=np.float32)

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from ortdeploy.sinks.catalogue import SINKS
-from ortdeploy.sinks.protocol import Column
-from ortdeploy.tensors.columns import constant
+from ortdeploy.tensors.columns import Column, constant
 
 FIRST: dict[str, Column] = {
     "key": ["a", "ü,\n"],

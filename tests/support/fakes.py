@@ -7,7 +7,8 @@ import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, PlannedSession, RowCheck, RunJob
-from ortdeploy.runtime.protocol import Array, Session
+from ortdeploy.runtime.protocol import Session
+from ortdeploy.tensors.columns import Array
 
 Function = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
