@@ -1,8 +1,11 @@
 """docs/architecture.md shows the house that the import contracts hold."""
 
+import ast
 import re
 import tomllib
+from pathlib import Path
 
+import pytest
 from conftest import REPOSITORY
 
 PAGE = (REPOSITORY / "docs/architecture.md").read_text(encoding="utf-8")
@@ -27,6 +30,22 @@ def test_there_are_at_most_eight_layers_and_every_room_is_in_one() -> None:
     assert len(layers()) <= 8
     assert len(named) == len(set(named))
     assert rooms() <= set(named)
+
+
+@pytest.mark.parametrize("folder", ["ortdeploy", "tests", "benchmarks", "deployments"])
+def test_no_module_imports_a_private_name_of_another(folder: str) -> None:
+    assert [found for path in sorted((REPOSITORY / folder).rglob("*.py")) for found in private_imports(path)] == []
+
+
+def private_imports(path: Path) -> list[str]:
+    """The private names that a module imports, each with its place."""
+    imports = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.ImportFrom)]
+    return [
+        f"{path.relative_to(REPOSITORY)}:{node.lineno}: {node.module}.{one.name}"
+        for node in imports
+        for one in node.names
+        if (node.module or "").startswith("ortdeploy") and one.name.startswith("_")
+    ]
 
 
 def test_the_picture_shows_the_layers() -> None:

@@ -17,7 +17,7 @@ from ortdeploy.deployment.resolved import (
     ResolvedProvider,
     ResolvedSession,
     StepProblem,
-    _digest,
+    json_digest,
 )
 from ortdeploy.facts.data import TEXT_FORMATS, InputFacts
 from ortdeploy.facts.facts import Facts
@@ -107,7 +107,7 @@ def _as_model(pipeline: ResolvedPipeline, facts: Facts) -> ResolvedModel:
     first = parts[0]
     return ResolvedModel(
         spec=replace(first.spec, name=spec.name, sha256=None, inputs=(), outputs=(), checks=(), gate=False, at=spec.at),
-        facts=ModelFacts(path="", sha256=_digest(made_of), inputs=inputs, outputs=outputs, problem=problem),
+        facts=ModelFacts(path="", sha256=json_digest(made_of), inputs=inputs, outputs=outputs, problem=problem),
         sessions=tuple(session for part in parts for session in part.sessions),
     )
 

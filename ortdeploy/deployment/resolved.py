@@ -183,13 +183,15 @@ class ResolvedJob:
         spec = self.spec
         output = [spec.output.format, self.columns, spec.input.key, spec.output.rows_per_part, spec.nan_policy]
         output += [spec.output.images] if spec.output.images else []
-        of_pipeline = {"pipeline": _digest(self.pipeline.spec.definition)} if self.pipeline else {}
+        of_pipeline = {"pipeline": json_digest(self.pipeline.spec.definition)} if self.pipeline else {}
         return {
             "model": self.model.facts.sha256,
             **of_pipeline,
             "adapter": self._adapter_identity,
-            "providers": _digest([[_written(entry) for entry in session.written] for session in self.model.sessions]),
-            "columns": _digest(
+            "providers": json_digest(
+                [[_written(entry) for entry in session.written] for session in self.model.sessions]
+            ),
+            "columns": json_digest(
                 [
                     *([b.value.name, b.columns, b.stacked] for b in self.bindings),
                     *sorted(spec.input.missing.items()),
@@ -197,10 +199,10 @@ class ResolvedJob:
                     *([name, axis] for name, axis in self.moved_axes.items()),
                 ]
             ),
-            "prepare": _digest([[b.value.name, [dict(step.options) for step in b.steps]] for b in self.bindings]),
-            "batch": _digest(["auto" if spec.auto_batch else self.batch_size, spec.last]),
-            "postprocess": _digest([dict(step.options) for step in self.postprocess]),
-            "output": _digest(output),
+            "prepare": json_digest([[b.value.name, [dict(step.options) for step in b.steps]] for b in self.bindings]),
+            "batch": json_digest(["auto" if spec.auto_batch else self.batch_size, spec.last]),
+            "postprocess": json_digest([dict(step.options) for step in self.postprocess]),
+            "output": json_digest(output),
         }
 
     @property
@@ -256,7 +258,7 @@ class ResolvedJob:
         if choice.column is None and len(digests) < 2:  # noqa: PLR2004  none, or one
             return next(iter(digests.values()), "")
         mapping = sorted(choice.mapping.items())
-        return _digest([choice.always, choice.column, mapping, choice.otherwise, sorted(digests.items())])
+        return json_digest([choice.always, choice.column, mapping, choice.otherwise, sorted(digests.items())])
 
     def is_doomed(self, found: FirstRows) -> bool:
         """Return whether the first rows alone are more failures than the error budget can ever allow.
@@ -322,5 +324,6 @@ def _written(entry: ProviderSpec) -> list[Any]:
     return [full_name(entry.name), masked_options(entry.name, entry.options), entry.device, entry.library]
 
 
-def _digest(value: Any) -> str:
+def json_digest(value: Any) -> str:
+    """Return the SHA-256 of a value that JSON can hold, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -190,7 +190,7 @@ _PART_COLUMNS: Mapping[str, Any] = {
     "number": int, "start": int, "rows": int, "committed": int, "failed": int, "skipped": int, "file": str | None,
     "bytes": int, "skipped_rows": str, "provenance": str | None, "sha256": str | None, "mtime_ns": int | None,
 }  # fmt: skip
-_MERGE_COLUMNS: Mapping[str, Any] = {
+MERGE_COLUMNS: Mapping[str, Any] = {
     "part": int, "temporary": str, "file": str, "bytes": int, "rows": str, "sha256": str | None, "mtime_ns": int | None,
 }  # fmt: skip
 
@@ -369,7 +369,7 @@ class Ledger:
                 entry = json.dumps(provenance, sort_keys=True)
                 part = replace(part, provenance=hashlib.sha256(entry.encode()).hexdigest())
                 db.execute("INSERT OR IGNORE INTO provenance VALUES (?, ?)", (part.provenance, entry))
-            _insert(db, "parts", output, _PART_COLUMNS, _part_cells(part))
+            insert_sealed(db, "parts", output, _PART_COLUMNS, _part_cells(part))
             self._insert_failures(db, output, part.number, failures)
             self._set_statistics(db, output, statistics)
 
@@ -440,15 +440,15 @@ class Ledger:
     def begin_merge(self, output: str, merge: Merge) -> None:
         """Note that a merged file takes the place of a part from now on."""
         with self._transaction() as db:
-            _insert(db, "merges", output, _MERGE_COLUMNS, _merge_cells(merge))
+            insert_sealed(db, "merges", output, MERGE_COLUMNS, _merge_cells(merge))
 
     def merges(self, output: str) -> tuple[Merge, ...]:
         """Return the merges that were begun and not ended."""
         with undamaged():
-            query = f"SELECT {', '.join(_MERGE_COLUMNS)}, seal FROM merges WHERE output = ? ORDER BY part"  # noqa: S608  ours
+            query = f"SELECT {', '.join(MERGE_COLUMNS)}, seal FROM merges WHERE output = ? ORDER BY part"  # noqa: S608  ours
             found = []
             for row in self._connection.execute(query, (output,)):
-                values = _typed(_MERGE_COLUMNS, _unsealed(row, f"what stands there of the merge of part {row[0]}"))
+                values = _typed(MERGE_COLUMNS, _unsealed(row, f"what stands there of the merge of part {row[0]}"))
                 found.append(Merge(**{**values, "rows": _numbers(values["rows"])}))
             return tuple(found)
 
@@ -464,7 +464,7 @@ class Ledger:
                 sha256=merge.sha256,
                 mtime_ns=merge.mtime_ns,
             )
-            _insert(db, "parts", output, _PART_COLUMNS, _part_cells(merged))
+            insert_sealed(db, "parts", output, _PART_COLUMNS, _part_cells(merged))
             rows = [(output, row) for row in merge.rows]
             db.executemany("DELETE FROM failures WHERE output = ? AND row = ?", rows)
             db.execute("DELETE FROM merges WHERE output = ? AND part = ?", (output, merge.part))
@@ -489,11 +489,11 @@ def _part_cells(part: Part) -> tuple[Any, ...]:
 
 def _merge_cells(merge: Merge) -> tuple[Any, ...]:
     """Return a merge as the cells of its row, in the order of the columns."""
-    plain = {name: getattr(merge, name) for name in _MERGE_COLUMNS}
+    plain = {name: getattr(merge, name) for name in MERGE_COLUMNS}
     return tuple({**plain, "rows": json.dumps(merge.rows)}.values())
 
 
-def _insert(
+def insert_sealed(
     db: sqlite3.Connection, table: str, output: str, columns: Mapping[str, Any], cells: tuple[Any, ...]
 ) -> None:
     """Write a row with its seal, in place of one of the same key."""
@@ -612,10 +612,10 @@ def _bring_up_to_date(connection: sqlite3.Connection) -> None:
 
 def _seal_all(db: sqlite3.Connection) -> None:
     """Seal the rows that version 2 has left."""
-    for table, columns in (("parts", _PART_COLUMNS), ("merges", _MERGE_COLUMNS)):
+    for table, columns in (("parts", _PART_COLUMNS), ("merges", MERGE_COLUMNS)):
         query = f"SELECT output, {', '.join(columns)} FROM {table} WHERE seal IS NULL"  # noqa: S608  ours
         for output, *cells in db.execute(query).fetchall():
-            _insert(db, table, output, columns, tuple(cells))
+            insert_sealed(db, table, output, columns, tuple(cells))
     for (output,) in db.execute("SELECT output FROM outputs WHERE inputs_seal IS NULL").fetchall():
         _seal_inputs(db, output)
 

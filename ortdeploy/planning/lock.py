@@ -9,7 +9,7 @@ from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.manifest.document import Path as DocumentPath
 from ortdeploy.manifest.pipelines import PresetSpec
 from ortdeploy.manifest.spec import Spec
-from ortdeploy.planning.probe import _full, _probe_adapter, _probe_model, _read_preset
+from ortdeploy.planning.probe import path_from_manifest, probe_adapter, probe_model, read_preset
 from ortdeploy.rules.catalogue import load_rule
 from ortdeploy.rules.protocol import Finding, diagnose
 
@@ -37,11 +37,11 @@ def probe_digests(spec: Spec) -> tuple[tuple[Digested, ...], tuple[Diagnostic, .
     for model in spec.models:
         if model.at[0] != "models":  # a component's file is pinned with its preset's folder
             continue
-        facts = _probe_model(spec, model, roots, DigestCache(None))
+        facts = probe_model(spec, model, roots, DigestCache(None))
         files += _digested(model.name, model.path, model.sha256, facts.sha256, model.at)
         problems += _unusable(spec, (*model.at, "path"), "unreadable-model", facts.problem)
     for adapter in spec.adapters:
-        file = _probe_adapter(_full(spec, adapter.path), adapter.path, roots, DigestCache(None))
+        file = probe_adapter(path_from_manifest(spec, adapter.path), adapter.path, roots, DigestCache(None))
         files += _digested(adapter.name, adapter.path, adapter.sha256, file.sha256, adapter.at)
         problems += _unusable(spec, (*adapter.at, "path"), "unreadable-adapter", file.problem)
     for pipeline, preset in ((one, one.preset) for one in spec.pipelines if one.preset is not None):
@@ -54,9 +54,11 @@ def probe_digests(spec: Spec) -> tuple[tuple[Digested, ...], tuple[Diagnostic, .
 def _probe_preset(spec: Spec, preset: PresetSpec, roots: tuple[str, ...]) -> DiffusionFacts:
     digests = DigestCache(None)
     names = set(preset.parts.values())
-    parts = {one.name: _probe_model(spec, one, roots, digests) for one in spec.models if one.name in names}
-    adapters = {one.name: _probe_adapter(_full(spec, one.path), one.path, roots, digests) for one in spec.adapters}
-    return _read_preset(spec, preset, parts, adapters)
+    parts = {one.name: probe_model(spec, one, roots, digests) for one in spec.models if one.name in names}
+    adapters = {
+        one.name: probe_adapter(path_from_manifest(spec, one.path), one.path, roots, digests) for one in spec.adapters
+    }
+    return read_preset(spec, preset, parts, adapters)
 
 
 def _digested(name: str, path: str, pinned: str | None, digest: str, at: DocumentPath) -> list[Digested]:

@@ -38,7 +38,7 @@ from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.catalogue import probe_input
 
 
-def _read_preset(
+def read_preset(
     spec: Spec, preset: PresetSpec, models: Mapping[str, ModelFacts], adapters: Mapping[str, AdapterFacts]
 ) -> DiffusionFacts:
     """Read a preset's folder; whatever its files make a library raise is its problem."""
@@ -49,15 +49,15 @@ def _read_preset(
         return DiffusionFacts(problem=Problem(kind="preset", detail=f"{error}."))
 
 
-def _probe_model(spec: Spec, model: ModelSpec, roots: tuple[str, ...], digests: DigestCache) -> ModelFacts:
+def probe_model(spec: Spec, model: ModelSpec, roots: tuple[str, ...], digests: DigestCache) -> ModelFacts:
     """Read a model file, unless it is a link out of the tree."""
-    path = _full(spec, model.path)
+    path = path_from_manifest(spec, model.path)
     problem = _stray(path, model.path, roots)
     if problem is not None:
         return ModelFacts(path=str(path), problem=problem)
     config = model.session.get("config", {})
     load_format, elsewhere = config.get("session.load_model_format"), config.get(EXTERNAL_DATA_FOLDER)
-    data_folder = None if elsewhere is None else _full(spec, elsewhere)
+    data_folder = None if elsewhere is None else path_from_manifest(spec, elsewhere)
     return read_model(path, model.path, digests.digest, load_format, data_folder)
 
 
@@ -76,12 +76,12 @@ def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] =
     The outputs of `stale` jobs make room for new ones: what was taken up for them does not count.
     """
     roots = (spec.folder, *spec.roots)
-    before = {job.name: _look_back(_full(spec, job.output.path), state_dir) for job in spec.jobs}
+    before = {job.name: _look_back(path_from_manifest(spec, job.output.path), state_dir) for job in spec.jobs}
     digests = DigestCache(state_dir)
-    models = {model.name: _probe_model(spec, model, roots, digests) for model in spec.models}
+    models = {model.name: probe_model(spec, model, roots, digests) for model in spec.models}
     models |= {one.name: with_row_followers(models[one.name], one.inputs) for one in _run_by_rows(spec)}
     adapters = {
-        adapter.name: _probe_adapter(_full(spec, adapter.path), adapter.path, roots, digests)
+        adapter.name: probe_adapter(path_from_manifest(spec, adapter.path), adapter.path, roots, digests)
         for adapter in spec.adapters
     }
     label_paths = {step.options["from"] for job in spec.jobs for step in job.postprocess if step.name == "labels"}
@@ -96,20 +96,20 @@ def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] =
         },
         outputs={
             job.name: replace(
-                _stale(_full(spec, job.output.path), before[job.name])
+                _stale(path_from_manifest(spec, job.output.path), before[job.name])
                 if job.name in stale
                 else _probe_output(spec, job, state_dir, before[job.name], roots),
                 missing_package=_missing_package(job, host.runtime),
-                free_bytes=_free_bytes(_full(spec, job.output.path)),
+                free_bytes=_free_bytes(path_from_manifest(spec, job.output.path)),
             )
             for job in spec.jobs
         },
-        labels={path: _probe_labels(_full(spec, path), path, roots) for path in label_paths},
+        labels={path: _probe_labels(path_from_manifest(spec, path), path, roots) for path in label_paths},
         path_problems=_probe_option_paths(spec, roots),
         gate_problems=_probe_gates(spec),
         resources={one.path: _probe_resource(spec, one, roots, digests) for one in operation_paths(spec)},
         diffusion={
-            pipeline.name: _read_preset(spec, pipeline.preset, models, adapters)
+            pipeline.name: read_preset(spec, pipeline.preset, models, adapters)
             for pipeline in spec.pipelines
             if pipeline.preset is not None
         },
@@ -144,7 +144,8 @@ def _stale(folder: Path, before: _Before) -> OutputFacts:
     return OutputFacts(state="stale", run=before.record.run, aside=aside)
 
 
-def _full(spec: Spec, path: str) -> Path:
+def path_from_manifest(spec: Spec, path: str) -> Path:
+    """Return the full path of what a manifest names relative to its folder; links are not followed."""
     return Path(os.path.normpath(Path(spec.folder) / path))
 
 
@@ -159,7 +160,7 @@ def _probe_option_paths(spec: Spec, roots: tuple[str, ...]) -> dict[tuple[str, s
     """Look at every file and folder that an option names, and into those of operations."""
     problems = {}
     for option in find_option_paths(spec):
-        path = _full(spec, option.path)
+        path = path_from_manifest(spec, option.path)
         problem = _stray(path, option.path, roots) or _option_path_problem(path, option)
         problem = problem or _content_problem(path, option)
         if problem is not None:
@@ -172,7 +173,7 @@ def _probe_gates(spec: Spec) -> dict[str, Problem]:
     gated = {model.name for model in spec.models if model.gate}
     named = [one for model in spec.models if model.gate for one in model.checks]
     named += [one for adapter in spec.adapters if adapter.model in gated for one in adapter.checks]
-    found = ((one.path, why_nothing_compares(_full(spec, one.path), one.path)) for one in named)
+    found = ((one.path, why_nothing_compares(path_from_manifest(spec, one.path), one.path)) for one in named)
     return {path: Problem(kind="golden", detail=reason) for path, reason in found if reason}
 
 
@@ -224,7 +225,7 @@ def _probe_input(spec: Spec, job: JobSpec, runtime: RuntimeFacts, before: _Befor
     return replace(facts, first_row=before.record.first_row if before.record else 0)
 
 
-def _probe_adapter(path: Path, shown: str, roots: tuple[str, ...], digests: DigestCache) -> AdapterFacts:
+def probe_adapter(path: Path, shown: str, roots: tuple[str, ...], digests: DigestCache) -> AdapterFacts:
     """Read an adapter's header and its digest, unless it is a link out of the tree."""
     problem = _stray(path, shown, roots)
     if problem is not None:
@@ -243,7 +244,7 @@ def _probe_adapter(path: Path, shown: str, roots: tuple[str, ...], digests: Dige
 
 def _probe_resource(spec: Spec, option: OptionPath, roots: tuple[str, ...], digests: DigestCache) -> FileFacts:
     """Return the digest of a file that an operation reads, or of all files of a folder."""
-    path = _full(spec, option.path)
+    path = path_from_manifest(spec, option.path)
     problem = _stray(path, option.path, roots) or _option_path_problem(path, option)
     if problem is not None:
         return FileFacts(path=str(path), problem=problem)
@@ -289,7 +290,7 @@ def _probe_labels(path: Path, shown: str, roots: tuple[str, ...]) -> FileFacts:
 
 
 def _probe_output(spec: Spec, job: JobSpec, state_dir: Path, before: _Before, roots: tuple[str, ...]) -> OutputFacts:
-    folder = _full(spec, job.output.path)
+    folder = path_from_manifest(spec, job.output.path)
     shown = job.output.shown
     problem = _unwritable(folder, shown, roots) or (None if job.output.url else _entangled(folder, shown, state_dir))
     if problem is not None:

@@ -189,7 +189,7 @@ def prove_effect(session: Session, outputs: Sequence[str], feeds: Mapping[str, A
     """Compare what adapters and the base model say of the same rows, and warn where that is the same."""
     with suppress(OrtdeployError):  # a base model that does not run alone proves nothing
         values, base = session.run(outputs, feeds, adapters), session.run(outputs, feeds, ())
-        if all(_equal(*pair) for pair in zip(values, base, strict=True)):
+        if all(are_equal(*pair) for pair in zip(values, base, strict=True)):
             log.warning("adapter.without_effect", adapters=list(adapters), outputs=list(outputs))
 
 
@@ -213,12 +213,12 @@ def _count(value: Any) -> int | None:
     return len(value) if isinstance(value, list) else None
 
 
-def _equal(value: Any, other: Any) -> bool:
+def are_equal(value: Any, other: Any) -> bool:
     """Compare two outputs, also sequences and maps of arrays."""
     if isinstance(value, list):
-        return len(value) == len(other) and all(map(_equal, value, other))
+        return len(value) == len(other) and all(map(are_equal, value, other))
     if isinstance(value, dict):
-        return value.keys() == other.keys() and all(_equal(value[key], other[key]) for key in value)
+        return value.keys() == other.keys() and all(are_equal(value[key], other[key]) for key in value)
     return bool(np.array_equal(value, other))
 
 

@@ -23,7 +23,7 @@ from support.effort import effort
 from support.models import gather_model, scale_model
 
 from ortdeploy.cli.main import main
-from ortdeploy.ledger.ledger import _MERGE_COLUMNS, FILE, _insert
+from ortdeploy.ledger.ledger import FILE, MERGE_COLUMNS, insert_sealed
 from ortdeploy.planning import workflow
 
 Break = Callable[[Path], None]
@@ -232,7 +232,7 @@ def test_a_ledger_with_paths_of_its_own_renames_nothing(cli: Cli, deployment: Pa
     with closing(sqlite3.connect(deployment / ".ortdeploy" / FILE)) as connection:
         (output,) = connection.execute("SELECT output FROM outputs").fetchone()
         values = (output, 0, str(other), str(precious), 5, "[0]", None, None)
-        _insert(connection, "merges", output, _MERGE_COLUMNS, values[1:])
+        insert_sealed(connection, "merges", output, MERGE_COLUMNS, values[1:])
         connection.commit()
     for command in (("plan",), ("apply",), ("retry", "--job", "run")):
         result = cli(*command, deployment / "m.yaml")

@@ -15,7 +15,7 @@ from ortdeploy.planning.make.plan import make_plan
 from ortdeploy.results.rows import Block
 from ortdeploy.running.row_runner import Prepared, RowRunner
 from ortdeploy.sessions.cpu_comparison import ProbeRun
-from ortdeploy.sessions.runs import _equal
+from ortdeploy.sessions.runs import are_equal
 from ortdeploy.tensors.columns import Array
 
 PROBE = ProbeRun(session=FakeSession(double), rtol=0.05, atol=0.001)
@@ -94,8 +94,8 @@ def test_whole_numbers_may_flip_now_and_then() -> None:
 
 def test_an_adapters_effect_is_seen_in_sequences_and_maps_too() -> None:
     array = np.ones(2, np.float32)
-    assert _equal([array, {"a": array}], [array, {"a": array}])
-    assert not _equal([array, {"a": array}], [array, {"a": 2 * array}])
-    assert not _equal([array], [array, array])
-    assert not _equal({"a": 1.0}, {"b": 1.0})
-    assert not _equal({"a": 1.0}, {"a": 2.0})
+    assert are_equal([array, {"a": array}], [array, {"a": array}])
+    assert not are_equal([array, {"a": array}], [array, {"a": 2 * array}])
+    assert not are_equal([array], [array, array])
+    assert not are_equal({"a": 1.0}, {"b": 1.0})
+    assert not are_equal({"a": 1.0}, {"a": 2.0})

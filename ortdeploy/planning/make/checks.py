@@ -10,7 +10,7 @@ from ortdeploy.deployment.resolved import (
 from ortdeploy.facts.models import ValueFacts
 from ortdeploy.manifest.spec import CheckSpec
 from ortdeploy.plan.steps import GoldenValue, LoadAdapter, MadeUpInput, PlannedCheck
-from ortdeploy.planning.make.sessions import _load_adapter, _open_session
+from ortdeploy.planning.make.sessions import planned_adapter, planned_opening
 
 
 def make_checks(deployment: Deployment, models: Collection[str]) -> tuple[PlannedCheck, ...]:
@@ -25,14 +25,14 @@ def _checks(model: ResolvedModel, deployment: Deployment) -> Iterator[PlannedChe
     yield from _checks_of(model, None, model.spec.checks, deployment.spec.folder)
     for adapter in deployment.spec.adapters:
         if adapter.model == model.spec.name:
-            loading = _load_adapter(adapter, deployment.facts.adapters[adapter.name])
+            loading = planned_adapter(adapter, deployment.facts.adapters[adapter.name])
             yield from _checks_of(model, loading, adapter.checks, deployment.spec.folder)
 
 
 def _checks_of(
     model: ResolvedModel, adapter: LoadAdapter | None, golden: Sequence[CheckSpec], folder: str
 ) -> Iterator[PlannedCheck]:
-    opening = _open_session(model, folder)
+    opening = planned_opening(model, folder)
     for candidate in opening.candidates if golden else ():
         yield PlannedCheck(
             opening=replace(opening, candidates=(replace(candidate, count=1, callers=1),), use="first", probe=None),
@@ -60,7 +60,7 @@ def make_leak_checks(deployment: Deployment, models: Collection[str], runs: int)
         )
         for model in deployment.models
         if model.spec.name in models
-        for opening in [_open_session(model, deployment.spec.folder)]
+        for opening in [planned_opening(model, deployment.spec.folder)]
         for candidate in opening.candidates
     )
 

@@ -11,7 +11,8 @@ from ortdeploy.plan.steps import Fact
 from ortdeploy.redaction import shown_path
 
 
-def _chosen(deployment: Deployment, only_jobs: Collection[str] | None) -> list[ResolvedJob]:
+def chosen_jobs(deployment: Deployment, only_jobs: Collection[str] | None) -> list[ResolvedJob]:
+    """Return the jobs of a deployment that the plan is for; all of them where none are named."""
     return [job for job in deployment.jobs if only_jobs is None or job.spec.name in only_jobs]
 
 
@@ -47,7 +48,7 @@ def plan_facts(deployment: Deployment, only_jobs: Collection[str] | None) -> tup
                 name=f"job {job.spec.name}: {', '.join(map(shown_path, job.spec.input.paths))}",
                 value=job.input.digest,
             )
-            for job in _chosen(deployment, only_jobs)
+            for job in chosen_jobs(deployment, only_jobs)
         ),
         *_cores(deployment),
     )

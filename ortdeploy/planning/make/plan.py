@@ -13,10 +13,10 @@ from ortdeploy.deployment.threads import (
 )
 from ortdeploy.plan.steps import FinishedJob, Plan, PlannedFiles, Step
 from ortdeploy.planning.make.checks import make_checks
-from ortdeploy.planning.make.facts import _chosen, plan_facts
+from ortdeploy.planning.make.facts import chosen_jobs, plan_facts
 from ortdeploy.planning.make.job import planned_job
 from ortdeploy.planning.make.pipeline import plan_pipeline
-from ortdeploy.planning.make.sessions import _layouts, _load_adapter, _open_session
+from ortdeploy.planning.make.sessions import planned_adapter, planned_layouts, planned_opening
 
 
 def make_plan(
@@ -32,7 +32,7 @@ def make_plan(
     Jobs that are `due` get their steps though they are finished, as when nothing had run yet.
     """
     spec = deployment.spec
-    jobs = _chosen(deployment, only_jobs)
+    jobs = chosen_jobs(deployment, only_jobs)
     to_run = [job for job in jobs if retry or job.spec.name in due or not job.is_finished]
     named = {job.spec.name for job in to_run}
     return Plan(
@@ -54,7 +54,7 @@ def make_plan(
 
 def plan_inputs(deployment: Deployment, only_jobs: Collection[str] | None) -> tuple[PlannedFiles, ...]:
     """Return the files that a plan for some jobs of this deployment reads or has read."""
-    jobs = _chosen(deployment, only_jobs)
+    jobs = chosen_jobs(deployment, only_jobs)
     return tuple(PlannedFiles(job=job.spec.name, files=job.input.present) for job in jobs)
 
 
@@ -69,13 +69,13 @@ def _steps(jobs: Sequence[ResolvedJob], deployment: Deployment, *, retry: bool) 
         for model in (model for model in job.models if model.spec.name not in opened):
             limits = [one.spec.limits.threads for one in jobs if model in one.models]
             varying = any(one.has_varying_shapes for one in jobs if model in one.models)
-            opening = _open_session(model, spec.folder, threads_of_session(model.spec, limits), varying=varying)
+            opening = planned_opening(model, spec.folder, threads_of_session(model.spec, limits), varying=varying)
             shared_arena = (spec.shared_arena or {}) if model.spec.memory.shared_arena else None
-            layouts = tuple(_layouts(model, deployment, jobs, varying=varying))
+            layouts = tuple(planned_layouts(model, deployment, jobs, varying=varying))
             yield replace(opening, shared_arena=shared_arena, layouts=layouts)
             opened.add(model.spec.name)
         for adapter in (adapter for adapter in job.adapters if adapter.name not in opened):
-            yield _load_adapter(adapter, job.adapter_facts[adapter.name])
+            yield planned_adapter(adapter, job.adapter_facts[adapter.name])
             opened.add(adapter.name)
         pipeline = plan_pipeline(job.pipeline, spec.folder, deployment.facts.resources) if job.pipeline else None
         memory = deployment.facts.memory.get(job.spec.name)

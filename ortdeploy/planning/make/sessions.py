@@ -21,18 +21,19 @@ from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.providers.options import serialise
 
 
-def _layouts(
+def planned_layouts(
     model: ResolvedModel, deployment: Deployment, jobs: Sequence[ResolvedJob], *, varying: bool
 ) -> Iterator[PlannedLayout]:
     """Yield the ways to use threads that are to be measured, as far as they fit the memory of every job."""
     for layout in deployment.layouts_of(model):
         forecasts = (deployment.facts.memory.get(job.spec.name) for job in jobs if model in job.models)
         if all(forecast is None or layout.name in forecast.layouts for forecast in forecasts):
-            opening = _open_session(model.laid_out(layout), deployment.spec.folder, layout.threads, varying=varying)
+            opening = planned_opening(model.laid_out(layout), deployment.spec.folder, layout.threads, varying=varying)
             yield PlannedLayout(name=layout.name, candidates=opening.candidates, options=opening.options)
 
 
-def _load_adapter(adapter: AdapterSpec, facts: AdapterFacts) -> LoadAdapter:
+def planned_adapter(adapter: AdapterSpec, facts: AdapterFacts) -> LoadAdapter:
+    """Write down an adapter, with the digest of the file that was looked at."""
     return LoadAdapter(
         adapter=adapter.name,
         session=adapter.model,
@@ -43,7 +44,7 @@ def _load_adapter(adapter: AdapterSpec, facts: AdapterFacts) -> LoadAdapter:
     )
 
 
-def _open_session(
+def planned_opening(
     model: ResolvedModel, folder: str, threads: int | None = None, *, varying: bool = False
 ) -> OpenSession:
     """Write down a model's sessions, each with so many threads; `varying`: its runs may differ in shape."""
