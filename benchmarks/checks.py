@@ -70,7 +70,7 @@ def main() -> None:
             with npy.open_source([str(folder / "x.npy")], name, wanted_columns(job)) as source:
                 for batch in source.blocks(0, repeat(job.batch_size)):
                     before = time.perf_counter()
-                    feeds = feeder.feeds(batch, range(len(batch.rows)))
+                    feeds = feeder.prepare_batch(batch, range(len(batch.rows)))
                     feeding += time.perf_counter() - before
                     session.run(None, feeds)
             return time.perf_counter() - begin, feeding

@@ -76,7 +76,7 @@ def opening(path: Path, providers: tuple[PlannedProvider, ...]) -> OpenSession:
 
 def open_proven(step: OpenSession) -> OpenedModel:
     """Open as ortdeploy does, and run one batch as a job does first."""
-    opener = ModelOpener(runtime=OrtRuntime(), announce=lambda _doing: None, printed=lambda: "")
+    opener = ModelOpener(runtime=OrtRuntime(), on_native_call=lambda _doing: None, native_text=lambda: "")
     opened = opener.open_model(step, step.candidates)
     (session,) = opened.sessions
     feeds, output = {"x": np.ones((ROWS, WIDTH), np.float32)}, f"h{LAYERS - 1}"

@@ -17,7 +17,7 @@ from apply import save_mlp
 from engine import save_cnn, save_transformer
 from measure import describe_machine, interleaved, ortdeploy
 
-from ortdeploy.deployment.threads import Layout, layouts, usable_cores
+from ortdeploy.deployment.threads import ThreadLayout, thread_layouts, usable_cores
 from ortdeploy.runtime.machine import probe_machine
 
 ROUNDS, SECONDS, ROWS = 5, 0.4, 64
@@ -40,7 +40,7 @@ jobs:
 class ByHand:
     """The sessions of one layout, and the threads that run them."""
 
-    def __init__(self, model: Path, layout: Layout) -> None:
+    def __init__(self, model: Path, layout: ThreadLayout) -> None:
         """Open the sessions."""
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = layout.threads
@@ -66,14 +66,14 @@ class ByHand:
             return len(feeds["x"]) * sum(pool.map(call, self.callers))
 
 
-def by_hand(model: Path, batch: int, found: tuple[Layout, ...]) -> dict[str, float]:
+def by_hand(model: Path, batch: int, found: tuple[ThreadLayout, ...]) -> dict[str, float]:
     """Return the median rows per second of each layout, measured in turn."""
     feeds = {"x": np.load(model.with_suffix(".npy"))[:batch]}
     measured = interleaved({layout.name: partial(once, model, layout, feeds) for layout in found}, ROUNDS)
     return {layout.name: measured[layout.name] for layout in found}
 
 
-def compare(folder: Path, model: str, batch: int, found: tuple[Layout, ...]) -> tuple[str, dict[str, float]]:
+def compare(folder: Path, model: str, batch: int, found: tuple[ThreadLayout, ...]) -> tuple[str, dict[str, float]]:
     """Return what is chosen, and the rows per second of each layout by hand, before and after: machines change."""
     before = by_hand(folder / f"{model}.onnx", batch, found)
     layout = chosen(folder, model, batch)
@@ -81,7 +81,7 @@ def compare(folder: Path, model: str, batch: int, found: tuple[Layout, ...]) -> 
     return layout, {name: (rate + after[name]) / 2 for name, rate in before.items()}
 
 
-def once(model: Path, layout: Layout, feeds: Mapping[str, np.ndarray]) -> float:
+def once(model: Path, layout: ThreadLayout, feeds: Mapping[str, np.ndarray]) -> float:
     """Return the rows per second of one layout; its sessions are open alone, for others' threads would spin."""
     opened = ByHand(model, layout)
     opened.rows_per_second(feeds, 0.0)
@@ -99,7 +99,7 @@ def chosen(folder: Path, model: str, batch: int) -> str:
 
 def main() -> None:
     """Print, for each model and batch, the choice and what it is worth."""
-    found = layouts(usable_cores(probe_machine()))
+    found = thread_layouts(usable_cores(probe_machine()))
     print(f"{describe_machine()}; medians of {ROUNDS}; {len(found)} ways to use threads")
     shares = []
     with tempfile.TemporaryDirectory() as temporary:

@@ -10,7 +10,7 @@ import structlog
 
 from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError
 from ortdeploy.feeds.sample import first_feeds
-from ortdeploy.files.remembered import Choices, choice_key
+from ortdeploy.files.remembered import TuningCache, choice_key
 from ortdeploy.plan.plan_file import plan_digest
 from ortdeploy.plan.selection import with_batch_size
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
@@ -32,16 +32,18 @@ _WORTH = 1.05  # a larger size must be so much faster
 _SHARE_OF_MEMORY, _SHARE_OF_LIMIT = 0.25, 0.8
 
 
-def choose_batch(plan: Plan, step: RunJob, opened: OpenedModel, begun_with: int | None, choices: Choices) -> RunJob:
+def choose_batch(
+    plan: Plan, step: RunJob, opened: OpenedModel, begun_with: int | None, tuning_cache: TuningCache
+) -> RunJob:
     """Return the job with the batch size that it began with, that was found before, or that is found now."""
     key = _key(plan, step, opened)
-    size = begun_with or choices.find(key)
+    size = begun_with or tuning_cache.find(key)
     if size not in SIZES:
         rates = dict(_measure(plan, step, rows_first(opened.sessions[0].session, step)))
         size = _best(rates) if rates else step.batch_size
         log.info("batch.chosen", rows=size, rows_per_second={str(rows): round(rate) for rows, rate in rates.items()})
         if rates:
-            choices.keep(key, size)
+            tuning_cache.keep(key, size)
     return with_batch_size(step, size)
 
 

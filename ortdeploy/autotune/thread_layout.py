@@ -18,8 +18,8 @@ import structlog
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.feeds.sample import Feeds, first_runs
-from ortdeploy.files.remembered import Choices, choice_key
-from ortdeploy.plan.steps import OpenSession, Plan, PlannedLayout, RunJob
+from ortdeploy.files.remembered import TuningCache, choice_key
+from ortdeploy.plan.steps import OpenSession, Plan, PlannedThreadLayout, RunJob
 from ortdeploy.sessions.opening import OpenedModel, OpenedSession
 from ortdeploy.sessions.rows_first import rows_first
 
@@ -32,20 +32,20 @@ _HOPELESS = 0.8  # of the best so far
 _WORTH = 1.02  # a layout that is tried later, and takes more memory, must be so much faster
 _RUNS = 16  # that are fed different rows
 
-OpenLayout = Callable[[PlannedLayout], OpenedModel]
+OpenLayout = Callable[[PlannedThreadLayout], OpenedModel]
 
 
 def choose_layout(
-    plan: Plan, opening: OpenSession, job: RunJob, choices: Choices, open_layout: OpenLayout
-) -> PlannedLayout | None:
+    plan: Plan, opening: OpenSession, job: RunJob, tuning_cache: TuningCache, open_layout: OpenLayout
+) -> PlannedThreadLayout | None:
     """Return the layout that was found before, or that is found now; None where none of them runs.
 
     `open_layout` raises OrtdeployError where a layout cannot be opened. Raises OrtdeployError when the job's input
     cannot be read.
     """
-    by_name = {layout.name: layout for layout in opening.layouts}
+    by_name = {layout.name: layout for layout in opening.thread_layouts}
     key = _key(opening, job)
-    name = choices.find(key)
+    name = tuning_cache.find(key)
     if name not in by_name:
         rates = _measure(opening, job, first_runs(plan, job, _RUNS), open_layout)
         if not rates:
@@ -53,12 +53,12 @@ def choose_layout(
         name = _best(rates)
         shown = {one: round(rate, 1) for one, rate in rates.items()}
         log.info("threads.chosen", model=opening.model, layout=name, rows_per_second=shown)
-        choices.keep(key, name)
+        tuning_cache.keep(key, name)
     return by_name[name]
 
 
 def _key(opening: OpenSession, job: RunJob) -> str:
-    layouts = [[layout.name, dict(layout.options)] for layout in opening.layouts]
+    layouts = [[layout.name, dict(layout.options)] for layout in opening.thread_layouts]
     chains = [[[one.name, dict(one.options)] for one in session.providers] for session in opening.candidates]
     return choice_key("threads", opening.sha256, layouts, chains, job.batch_size)
 
@@ -70,7 +70,7 @@ def _measure(opening: OpenSession, job: RunJob, runs: Sequence[Feeds], open_layo
     of four rounds 96 times, and the best of these four 92 times.
     """
     rates: dict[str, list[float]] = {}
-    tried = list(opening.layouts) if runs else []
+    tried = list(opening.thread_layouts) if runs else []
     begin = time.perf_counter()
     for _ in range(_ROUNDS):
         for layout in tried:

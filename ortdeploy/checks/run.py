@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ortdeploy.checks.golden import GoldenSet, difference, read_set, write_outputs
-from ortdeploy.checks.synthetic_inputs import made_up_feeds
+from ortdeploy.checks.synthetic_inputs import synthetic_feeds
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.files.golden_sets import find_sets
 from ortdeploy.plan.steps import PlannedCheck
@@ -104,10 +104,12 @@ def _record(check: PlannedCheck, session: Session, path: Path, shown: str, golde
 
 
 def _look_for_leak(check: PlannedCheck, session: Session) -> CheckResult:
-    """Run on the golden inputs, or on made-up ones, and judge what memory does."""
+    """Run on the golden inputs, or on synthetic ones, and judge what memory does."""
     try:
         paths = [path for folder in check.folders for path in find_sets(Path(check.root) / folder)]
-        feeds = [read_set(path, check.inputs, check.outputs).inputs for path in paths] or made_up_feeds(check.made_up)
+        feeds = [read_set(path, check.inputs, check.outputs).inputs for path in paths] or synthetic_feeds(
+            check.synthetic_inputs
+        )
         outputs = [value.name for value in check.outputs]
         verdict = look_for_leak(
             lambda number: discard(session.run(outputs, feeds[number % len(feeds)], ())), len(feeds), check.leak_runs

@@ -5,7 +5,7 @@ from itertools import cycle, islice
 
 import numpy as np
 
-from ortdeploy.plan.steps import MadeUpInput
+from ortdeploy.plan.steps import SyntheticInput
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.elements import narrowed, numpy_dtype
 from ortdeploy.tensors.types import WIDER
@@ -15,13 +15,13 @@ _SIZES = (8, 16, 4, 12)
 """Sizes of open dimensions, few of them: providers keep something for each shape."""
 
 
-def made_up_feeds(inputs: Sequence[MadeUpInput], sets: int = len(_SIZES)) -> list[dict[str, Array]]:
+def synthetic_feeds(inputs: Sequence[SyntheticInput], sets: int = len(_SIZES)) -> list[dict[str, Array]]:
     """Return feeds of several shapes; a symbol is one number in all inputs of a set."""
     random = np.random.default_rng(0)
     return [_feed(inputs, index, random) for index in range(sets)]
 
 
-def _feed(inputs: Sequence[MadeUpInput], index: int, random: np.random.Generator) -> dict[str, Array]:
+def _feed(inputs: Sequence[SyntheticInput], index: int, random: np.random.Generator) -> dict[str, Array]:
     sizes: dict[str, int] = {}
     feed = {}
     for one in inputs:
@@ -33,7 +33,7 @@ def _feed(inputs: Sequence[MadeUpInput], index: int, random: np.random.Generator
     return feed
 
 
-def _array(one: MadeUpInput, shape: tuple[int, ...], random: np.random.Generator) -> Array:
+def _array(one: SyntheticInput, shape: tuple[int, ...], random: np.random.Generator) -> Array:
     if one.dtype == "string":
         return np.full(shape, "a", dtype=object)
     low, high = one.limits or (0.0, 1.0)

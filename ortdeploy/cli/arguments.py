@@ -187,7 +187,7 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     _add_manifests(parser, ("text", "json"), "a manifest, or a folder of them")
     parser.add_argument("--model", metavar="NAME", help="this model only")
     parser.add_argument("--record", action="store_true", help="write the CPU provider's outputs instead of comparing")
-    leaks = "run each model many times, on its golden inputs or made-up ones, and tell a leak from memory that stays"
+    leaks = "run each model many times, on its golden inputs or synthetic ones, and tell a leak from memory that stays"
     parser.add_argument("--leaks", action="store_true", help=leaks)
     parser.add_argument("--runs", metavar="N", type=_runs, default=1000, help="with --leaks (default: 1000)")
 

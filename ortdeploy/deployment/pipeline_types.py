@@ -30,7 +30,7 @@ class WireProblem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WiredStep:
+class TypedStep:
     """A step with the types that reach it; `ports` are the inputs of its model, `inner` the steps of an `each`.
 
     `made` are the types of its results by their names. All have their rows first; `axes` say where the model has them.
@@ -41,12 +41,12 @@ class WiredStep:
     made: Mapping[str, TensorType]
     options: Mapping[str, Any]
     ports: tuple[ValueFacts, ...] = ()
-    inner: tuple["WiredStep", ...] = ()
+    inner: tuple["TypedStep", ...] = ()
     axes: RowAxes = field(default_factory=RowAxes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wiring:
+class PipelineTypes:
     """A pipeline's inputs, which a job's columns feed, its outputs, its steps, and what is wrong with its wires.
 
     `state` are the values that a row takes from the one before, as the models take them: whole, without rows.
@@ -54,37 +54,39 @@ class Wiring:
 
     inputs: Mapping[str, ValueFacts]
     outputs: Mapping[str, TensorType]
-    steps: tuple[WiredStep, ...]
+    steps: tuple[TypedStep, ...]
     problems: tuple[WireProblem, ...]
     state: Mapping[str, TensorType] = field(default_factory=dict)
 
 
-def wire(
+def type_pipeline(
     pipeline: PipelineSpec,
     models: Mapping[str, ModelFacts],
     axes: Mapping[str, RowAxes],
     adapters: Mapping[str, AdapterFacts],
     arrives: Callable[[str], TensorType | None],
-) -> Wiring:
+) -> PipelineTypes:
     """Type a pipeline. `axes` say where its models have the rows.
 
     `arrives` tells in which type a column comes, for inputs that only operations read. Where there is no such column,
     which is a problem of the job, nothing is said about what is made of it.
     """
-    wirer = _Wirer(models, axes, adapters, arrives, pipeline.state)
+    typer = _PipelineTyper(models, axes, adapters, arrives, pipeline.state)
     values: dict[str, TensorType] = {}
-    steps = tuple(wirer.step(step, values) for step in pipeline.steps)
-    wirer.check_state(pipeline, values)
+    steps = tuple(typer.step(step, values) for step in pipeline.steps)
+    typer.check_state(pipeline, values)
     outputs = {}
     for name, value in pipeline.outputs.items():
-        if value not in values and value not in wirer.inputs:
-            wirer.complain((*pipeline.at, "outputs", name), f"No step makes ${value}. {did_you_mean(value, values)}")
+        if value not in values and value not in typer.inputs:
+            typer.complain((*pipeline.at, "outputs", name), f"No step makes ${value}. {did_you_mean(value, values)}")
         outputs[name] = values.get(value, TensorType())
-    return Wiring(inputs=wirer.inputs, outputs=outputs, steps=steps, problems=tuple(wirer.problems), state=wirer.taken)
+    return PipelineTypes(
+        inputs=typer.inputs, outputs=outputs, steps=steps, problems=tuple(typer.problems), state=typer.taken
+    )
 
 
 @dataclass(slots=True)
-class _Wirer:
+class _PipelineTyper:
     models: Mapping[str, ModelFacts]
     axes: Mapping[str, RowAxes]
     adapters: Mapping[str, AdapterFacts]
@@ -116,23 +118,23 @@ class _Wirer:
             if source in pipeline.outputs.values():
                 self.complain(at, f"${source} is handed on whole, and cannot be a result of the row too.")
 
-    def step(self, step: StepOfPipeline, values: dict[str, TensorType]) -> WiredStep:
+    def step(self, step: StepOfPipeline, values: dict[str, TensorType]) -> TypedStep:
         """Type one step, and add what it makes to the values."""
         match step.kind:
             case "run":
-                wired = self._run(step, values)
+                typed = self._run(step, values)
             case "do":
-                wired = self._do(step, values)
+                typed = self._do(step, values)
             case _:
-                wired = self._each(step, values)
-        values.update(wired.made)
-        return wired
+                typed = self._each(step, values)
+        values.update(typed.made)
+        return typed
 
-    def _run(self, step: StepOfPipeline, values: Mapping[str, TensorType]) -> WiredStep:
+    def _run(self, step: StepOfPipeline, values: Mapping[str, TensorType]) -> TypedStep:
         model = self.models.get(step.name)
         if model is None or model.problem is not None:
             made = {name: TensorType() for _, name in step.outputs}
-            return WiredStep(spec=step, types={}, made=made, options={})
+            return TypedStep(spec=step, types={}, made=made, options={})
         axes = RowAxes() if self._runs_whole(step) else self.axes.get(step.name, RowAxes())
         known = {value.name: _rows_first(value, axes.of_input(value.name)) for value in model.inputs}
         solved: dict[str, Dimension] = {}
@@ -156,7 +158,7 @@ class _Wirer:
             name: self._made_by_model(step, port, model, axes.of_output(port), solved) for port, name in step.outputs
         }
         ports = tuple(value for value in known.values() if value.name in step.wires)
-        return WiredStep(spec=step, types=types, made=made, options={}, ports=ports, axes=axes)
+        return TypedStep(spec=step, types=types, made=made, options={}, ports=ports, axes=axes)
 
     def _runs_whole(self, step: StepOfPipeline) -> bool:
         """Return whether a step takes or gives a row's state: then its model is fed one row at a time, as it is."""
@@ -213,7 +215,7 @@ class _Wirer:
         sizes = tuple(solved.get(size, None) if isinstance(size, str) else size for size in shape or ())
         return TensorType(WIDER.get(dtype, dtype) if dtype else None, (ROWS, *sizes[1:]) if shape else None)
 
-    def _do(self, step: StepOfPipeline, values: Mapping[str, TensorType]) -> WiredStep:
+    def _do(self, step: StepOfPipeline, values: Mapping[str, TensorType]) -> TypedStep:
         operation = OPERATIONS[step.name]
         options = {step.name: True, **step.options}
         types: dict[str, TensorType] = {}
@@ -234,7 +236,7 @@ class _Wirer:
             name: results[index] if index < len(results) else TensorType()
             for index, (_, name) in enumerate(step.outputs)
         }
-        return WiredStep(spec=step, types=types, made=made, options=options)
+        return TypedStep(spec=step, types=types, made=made, options=options)
 
     def _input_of_operation(self, name: str, argument: str, operation: str) -> TensorType:
         """Return the type of an input of the pipeline that an operation reads: as it says, or as its column arrives."""
@@ -251,7 +253,7 @@ class _Wirer:
     def _input(self, name: str, tensor: TensorType) -> TensorType:
         return self.inputs.setdefault(name, ValueFacts(name=name, kind="tensor", tensor=tensor)).tensor
 
-    def _each(self, step: StepOfPipeline, values: Mapping[str, TensorType]) -> WiredStep:
+    def _each(self, step: StepOfPipeline, values: Mapping[str, TensorType]) -> TypedStep:
         over = values[step.name] if step.name in values else self._input_by_column(step.name)
         if step.name in self.untold:
             self.untold.add(step.item)
@@ -268,7 +270,7 @@ class _Wirer:
                 )
             one = inside.get(name, TensorType())
             made[collected] = one.with_shape((ROWS, None, *one.shape[1:]) if one.shape else None)
-        return WiredStep(spec=step, types={step.name: over}, made=made, options={}, inner=inner)
+        return TypedStep(spec=step, types={step.name: over}, made=made, options={}, inner=inner)
 
 
 def _rows_first(value: ValueFacts, axis: int | None) -> ValueFacts:

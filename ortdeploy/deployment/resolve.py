@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ortdeploy.deployment.pipeline_types import wire
+from ortdeploy.deployment.pipeline_types import type_pipeline
 from ortdeploy.deployment.placement_prediction import predict_placement
 from ortdeploy.deployment.resolved import (
     Binding,
@@ -65,11 +65,11 @@ def _resolve_pipeline(
 ) -> ResolvedPipeline:
     parts = tuple(models[name] for name in pipeline.models)
     if pipeline.preset is not None:
-        return ResolvedPipeline(spec=pipeline, parts=parts, wiring=None, diffusion=facts.diffusion[pipeline.name])
+        return ResolvedPipeline(spec=pipeline, parts=parts, types=None, diffusion=facts.diffusion[pipeline.name])
     known = {part.spec.name: part.facts for part in parts}
     axes = {part.spec.name: derive_axes(part.spec, part.facts) for part in parts}
-    wiring = wire(pipeline, known, axes, facts.adapters, partial(_arriving, job, facts.inputs[job.name]))
-    return ResolvedPipeline(spec=pipeline, parts=parts, wiring=wiring, diffusion=None)
+    types = type_pipeline(pipeline, known, axes, facts.adapters, partial(_arriving, job, facts.inputs[job.name]))
+    return ResolvedPipeline(spec=pipeline, parts=parts, types=types, diffusion=None)
 
 
 def _arriving(job: JobSpec, source: InputFacts, name: str) -> TensorType | None:
@@ -97,9 +97,9 @@ def _as_model(pipeline: ResolvedPipeline, facts: Facts) -> ResolvedModel:
         inputs, outputs = pipeline.diffusion.inputs, pipeline.diffusion.outputs
     else:
         problem = None
-        wired = pipeline.wiring.outputs if pipeline.wiring else {}
-        inputs = tuple(pipeline.wiring.inputs.values()) if pipeline.wiring else ()
-        outputs = tuple(ValueFacts(name=name, kind="tensor", tensor=tensor) for name, tensor in wired.items())
+        outputs_by_name = pipeline.types.outputs if pipeline.types else {}
+        inputs = tuple(pipeline.types.inputs.values()) if pipeline.types else ()
+        outputs = tuple(ValueFacts(name=name, kind="tensor", tensor=tensor) for name, tensor in outputs_by_name.items())
     problem = problem or next((part.facts.problem for part in parts if part.facts.problem), None)
     made_of: list[Any] = [[part.spec.name, part.facts.sha256] for part in parts]
     made_of += sorted([path, file.sha256] for path, file in facts.resources.items() if path in spec.definition)

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ortdeploy.deployment.pipeline_types import Wiring
+from ortdeploy.deployment.pipeline_types import PipelineTypes
 from ortdeploy.deployment.placement_prediction import Prediction
-from ortdeploy.deployment.threads import Layout, layouts, sleeping, usable_cores
+from ortdeploy.deployment.threads import ThreadLayout, sleeping, thread_layouts, usable_cores
 from ortdeploy.facts.data import InputFacts, OutputFacts
 from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import DeviceFacts
@@ -71,7 +71,7 @@ class ResolvedModel:
         needs_all = self.spec.use == "all" and self.spec.on_unavailable == "fail"
         return () if needs_all and len(usable) < len(self.sessions) else usable
 
-    def laid_out(self, layout: Layout) -> "ResolvedModel":
+    def laid_out(self, layout: ThreadLayout) -> "ResolvedModel":
         """Return the model with as many sessions and callers as a layout has; threads that wait do not spin."""
         sessions = tuple(
             replace(one, spec=replace(one.spec, count=layout.sessions, callers=layout.callers)) for one in self.sessions
@@ -87,7 +87,7 @@ class ResolvedPipeline:
 
     spec: PipelineSpec
     parts: tuple[ResolvedModel, ...]
-    wiring: Wiring | None
+    types: PipelineTypes | None
     diffusion: DiffusionFacts | None
 
 
@@ -311,13 +311,13 @@ class Deployment:
     models: tuple[ResolvedModel, ...]
     jobs: tuple[ResolvedJob, ...]
 
-    def layouts_of(self, model: ResolvedModel) -> tuple[Layout, ...]:
+    def thread_layouts_of(self, model: ResolvedModel) -> tuple[ThreadLayout, ...]:
         """Return the ways to use threads of a model that says threads: auto, within the limits of all its jobs."""
         machine = self.facts.machine
         if not model.spec.auto_threads or machine is None:
             return ()
         limits = (job.spec.limits.threads for job in self.jobs if model in job.models)
-        return layouts(min([usable_cores(machine), *(limit for limit in limits if limit is not None)]))
+        return thread_layouts(min([usable_cores(machine), *(limit for limit in limits if limit is not None)]))
 
 
 def _written(entry: ProviderSpec) -> list[Any]:

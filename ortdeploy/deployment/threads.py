@@ -19,7 +19,7 @@ ON_THE_PROCESSOR = {CPU, _OPENVINO, _XNNPACK}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class ThreadLayout:
     """One way to use threads: sessions, the batches that each runs at once, the size of each one's pool."""
 
     sessions: int = 1
@@ -37,7 +37,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def layouts(threads: int) -> tuple[Layout, ...]:
+def thread_layouts(threads: int) -> tuple[ThreadLayout, ...]:
     """Return the ways to use at most so many threads that are worth a try, the most different ones first.
 
     Nothing tells beforehand which is the best: small kernels are not worth a pool, callers share one, and sessions have
@@ -47,10 +47,10 @@ def layouts(threads: int) -> tuple[Layout, ...]:
         return ()
     several = tuple(dict.fromkeys([*(2**power for power in range(1, 7) if 2**power < threads), threads]))
     found = (
-        *(Layout(threads=number) for number in several),
-        *(Layout(callers=number, threads=threads - number + 1) for number in several),
-        *(Layout(sessions=number, threads=threads // number) for number in several),
-        Layout(),
+        *(ThreadLayout(threads=number) for number in several),
+        *(ThreadLayout(callers=number, threads=threads - number + 1) for number in several),
+        *(ThreadLayout(sessions=number, threads=threads // number) for number in several),
+        ThreadLayout(),
     )
     return tuple(sorted(found, key=lambda one: -max(one.sessions, one.callers, one.threads)))
 

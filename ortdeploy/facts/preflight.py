@@ -30,8 +30,8 @@ class MemoryForecast:
     """What a job is predicted to take at most, in bytes, and what of it is not known from the graph.
 
     `fitting` is the largest batch that its limits have room for, where its own does not fit, `count` the largest number
-    of each session. `disk` is what its output takes, where that does not depend on values. `layouts` are the ways to
-    use threads that its limits have room for, where those are to be measured, with what it takes in each.
+    of each session. `disk` is what its output takes, where that does not depend on values. `thread_layouts` are the
+    ways to use threads that its limits have room for, where those are to be measured, with what it takes in each.
     """
 
     parts: tuple[MemoryPart, ...]
@@ -40,7 +40,7 @@ class MemoryForecast:
     fitting: int | None = None
     count: int | None = None
     disk: int | None = None
-    layouts: Mapping[str, int] = field(default_factory=dict)
+    thread_layouts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def total(self) -> int:
@@ -49,7 +49,7 @@ class MemoryForecast:
 
     def total_of(self, layout: str | None) -> int:
         """Return the sum in one way to use threads."""
-        return self.total if layout is None else self.layouts.get(layout, self.total)
+        return self.total if layout is None else self.thread_layouts.get(layout, self.total)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

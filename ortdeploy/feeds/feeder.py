@@ -79,7 +79,7 @@ class Feeder:
         self._size = size
         self._pad_to = size if self._pad_to is not None else None
 
-    def whole(self, block: Block) -> dict[str, Array] | None:
+    def prepare_block(self, block: Block) -> dict[str, Array] | None:
         """Return tensors of all rows of a block, to be cut into batches; None where not all of them can be fed."""
         if self._one_by_one or not len(block.rows):
             return None
@@ -91,7 +91,7 @@ class Feeder:
             return None
         return feeds
 
-    def feeds(self, block: Block, rows: Sequence[int]) -> dict[str, Array]:
+    def prepare_batch(self, block: Block, rows: Sequence[int]) -> dict[str, Array]:
         """Return the tensors of one run, for some rows of a block. Raises StageError."""
         if self._one_by_one and len(rows) > 1:
             raise StageError("run", "one-row-a-run", "rows of this model are run one by one")
@@ -101,7 +101,7 @@ class Feeder:
         self._check_shapes([array.shape for array in feeds.values()])
         return feeds
 
-    def slices(self, feeds: Mapping[str, Array], rows: Sequence[int]) -> dict[str, Array]:
+    def cut_batch(self, feeds: Mapping[str, Array], rows: Sequence[int]) -> dict[str, Array]:
         """Return the tensors of one run, cut from those of a whole block."""
         if isinstance(rows, range):
             taken = {name: array[rows.start : rows.stop] for name, array in feeds.items()}

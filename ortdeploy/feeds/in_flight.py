@@ -11,7 +11,7 @@ MOST = 8
 SMALL_BYTES = 8 * 1024 * 1024
 
 
-class Window:
+class InFlight:
     """Counts the blocks between the reader and the writer, and their bytes."""
 
     def __init__(self, sessions: int) -> None:
@@ -30,13 +30,13 @@ class Window:
     def _has_room(self) -> bool:
         return self._blocks < self._least or (self._blocks < self._most and self._bytes < SMALL_BYTES)
 
-    def enter(self, size_bytes: int) -> None:
+    def acquire(self, size_bytes: int) -> None:
         """Count a block in."""
         with self._changed:
             self._blocks += 1
             self._bytes += size_bytes
 
-    def leave(self, size_bytes: int) -> None:
+    def release(self, size_bytes: int) -> None:
         """Count a block out."""
         with self._changed:
             self._blocks -= 1

@@ -24,7 +24,7 @@ def first_feeds(plan: Plan, step: RunJob, most: int) -> Feeds:
     feeder = Feeder(step)
     taken: list[Feeds] = []
     for block in _blocks(plan, step):
-        feeds = feeder.whole(block)
+        feeds = feeder.prepare_block(block)
         if feeds is None:
             break
         taken.append(feeds)
@@ -39,7 +39,7 @@ def first_runs(plan: Plan, step: RunJob, most: int) -> list[Feeds]:
     taken: list[Feeds] = []
     for block in _blocks(plan, step):
         with suppress(StageError):
-            taken.append(feeder.feeds(block, range(len(block.rows))))
+            taken.append(feeder.prepare_batch(block, range(len(block.rows))))
         if len(taken) >= most or _is_enough(taken):
             break
     return taken

@@ -14,7 +14,7 @@ FILE = "choices.json"
 
 
 @dataclass(slots=True)
-class Choices:
+class TuningCache:
     """What was chosen before, in a state folder; without one, in this process."""
 
     folder: Path | None

@@ -33,8 +33,8 @@ def compose(pipeline: PlannedPipeline, models: Mapping[str, OpenedModel]) -> Ope
     for index in range(count):
         components = {name: some[index % len(some)] for name, some in shared.items()}
         sessions.append(OpenedSession(session=build(pipeline, components), candidate=candidate, instance=index))
-    tried = tuple(one for opened in models.values() for one in opened.tried)
-    return OpenedModel(sessions=tuple(sessions), tried=tried, memory=_memory(list(models.values())))
+    skipped = tuple(one for opened in models.values() for one in opened.skipped)
+    return OpenedModel(sessions=tuple(sessions), skipped=skipped, memory=_memory(list(models.values())))
 
 
 def _memory(models: Sequence[OpenedModel]) -> Mapping[str, Mapping[str, int | None]]:

@@ -26,7 +26,7 @@ _CLASSES = {
 }
 
 
-class HandedSession:
+class BorrowedSession:
     """A component as optimum-onnx takes one: an InferenceSession whose runs go through ortdeploy's."""
 
     def __init__(self, component: Component, adapters: tuple[str, ...], path: Path) -> None:
@@ -145,7 +145,7 @@ def _open_quietly(preset: PlannedPreset, components: Mapping[str, Component]) ->
     from optimum import onnxruntime as optimum  # noqa: PLC0415  as above
 
     sessions = {
-        f"{part}_session": HandedSession(
+        f"{part}_session": BorrowedSession(
             components[model], tuple(preset.adapters.get(part, ())), Path(preset.folder) / part / "model.onnx"
         )
         for part, model in preset.sessions.items()

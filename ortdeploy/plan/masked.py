@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ortdeploy.plan.pipeline import PlannedPipeline
-from ortdeploy.plan.steps import OpenSession, Plan, PlannedLayout, PlannedSession, RunJob, Step
+from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession, PlannedThreadLayout, RunJob, Step
 from ortdeploy.providers.secrets import masked_options, masked_settings
 from ortdeploy.redaction import masked, shown_path
 
@@ -16,7 +16,7 @@ def masked_step(step: Step) -> Step:
             candidates=tuple(map(_session, step.candidates)),
             options=masked_settings("session", step.options),
             run_options=masked_settings("run", step.run_options),
-            layouts=tuple(map(_layout, step.layouts)),
+            thread_layouts=tuple(map(_layout, step.thread_layouts)),
         )
     if isinstance(step, RunJob):
         return replace(
@@ -51,6 +51,6 @@ def _session(session: PlannedSession) -> PlannedSession:
     return replace(session, providers=tuple(providers))
 
 
-def _layout(layout: PlannedLayout) -> PlannedLayout:
+def _layout(layout: PlannedThreadLayout) -> PlannedThreadLayout:
     candidates = tuple(map(_session, layout.candidates))
     return replace(layout, candidates=candidates, options=masked_settings("session", layout.options))

@@ -63,7 +63,7 @@ class PlannedSession:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedLayout:
+class PlannedThreadLayout:
     """One way to use threads for a model: the sessions that it opens, with which session options."""
 
     name: str
@@ -76,7 +76,7 @@ class OpenSession:
     """Open the sessions of a model: the first of `candidates` that can be opened as the plan says, or all of them.
 
     `shared_arena` are the settings of the process's arena where they use it; `trim`: freed memory goes back to the
-    system. `layouts` are those to measure: the best of them takes the place of `candidates` and `options`.
+    system. `thread_layouts` are those to measure: the best of them takes the place of `candidates` and `options`.
     `extensions`: the model has operators of onnxruntime-extensions. `files` are the model's, the first its own.
     """
 
@@ -94,7 +94,7 @@ class OpenSession:
     cache: bool
     shared_arena: Mapping[str, int] | None = None
     trim: bool = False
-    layouts: tuple[PlannedLayout, ...] = ()
+    thread_layouts: tuple[PlannedThreadLayout, ...] = ()
     extensions: bool = False
     files: tuple[HashedFile, ...] = ()
 
@@ -279,7 +279,7 @@ class GoldenValue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MadeUpInput:
+class SyntheticInput:
     """An input that nobody gave values for: its type, and what they may be."""
 
     name: str
@@ -294,7 +294,7 @@ class PlannedCheck:
 
     Tolerances are relative and absolute, by output; those of "" are for all others. `record`: outputs are written
     instead of compared. `leak_runs`: instead of that, so many runs are watched for a leak, on the golden inputs or,
-    without folders, on `made_up` ones.
+    without folders, on `synthetic_inputs` ones.
     """
 
     opening: OpenSession
@@ -306,7 +306,7 @@ class PlannedCheck:
     adapter: LoadAdapter | None = None
     record: bool = False
     leak_runs: int = 0
-    made_up: tuple[MadeUpInput, ...] = ()
+    synthetic_inputs: tuple[SyntheticInput, ...] = ()
 
 
 Step = OpenSession | LoadAdapter | RunJob

@@ -60,10 +60,10 @@ _SEVERAL = frozenset({INPUTS, "providers", "labels"})  # kinds of facts whose na
 
 LEFT_OUT: Mapping[type, frozenset[str]] = {
     RunJob: frozenset({"files", "first_row", "rows", "committed_rows", "replaces", "aside", "retry", "memory"}),
-    OpenSession: frozenset({"layouts"}),
+    OpenSession: frozenset({"thread_layouts"}),
     PlannedSession: frozenset({"predicted"}),
     PlannedDevice: frozenset({"library"}),
-    PlannedCheck: frozenset({"record", "leak_runs", "made_up"}),
+    PlannedCheck: frozenset({"record", "leak_runs", "synthetic_inputs"}),
     FinishedJob: frozenset({"rows", "new_run"}),
 }
 """What of a plan is no part of the file, by class."""

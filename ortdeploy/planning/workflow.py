@@ -27,7 +27,7 @@ from ortdeploy.manifest.document import stage_diagnostic
 from ortdeploy.manifest.loader import Loaded, LoadOptions, find_manifests, load_manifest
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.providers.catalogue import full_name
-from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, OPENING_RULES, SPEC_RULES, TRIAL_RULES, load_rules
+from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, OPENING_RULES, PREFLIGHT_RULES, SPEC_RULES, load_rules
 from ortdeploy.rules.protocol import check_rules
 
 if TYPE_CHECKING:
@@ -343,7 +343,7 @@ def _judge(
         from ortdeploy.planning.preflight.memory_forecast import forecast_memory  # noqa: PLC0415  only what has jobs
 
         deployment = forecast_memory(try_batches(look_at_rows(deployment)))
-        diagnostics += check_rules(load_rules(TRIAL_RULES), deployment, spec)
+        diagnostics += check_rules(load_rules(PREFLIGHT_RULES), deployment, spec)
     return deployment, diagnostics
 
 

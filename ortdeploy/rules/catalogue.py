@@ -110,7 +110,7 @@ OPENING_RULES = ("refused-model", "unsupported-operator")
 """Rules over a deployment whose models were opened without their weights; that happens to those of which no other rule
 has found an error."""
 
-TRIAL_RULES = (
+PREFLIGHT_RULES = (
     "empty-input",
     "failing-rows",
     "not-finite-rows",
@@ -122,7 +122,7 @@ TRIAL_RULES = (
 """Rules over a deployment whose jobs were tried without running: their batches by shape inference, their first rows by
 their own loaders. That happens where no other rule has found an error."""
 
-RULES = (*SPEC_RULES, *DEPLOYMENT_RULES, *OPENING_RULES, *TRIAL_RULES)
+RULES = (*SPEC_RULES, *DEPLOYMENT_RULES, *OPENING_RULES, *PREFLIGHT_RULES)
 
 
 def load_rule(rule: str) -> RuleModule:

@@ -26,10 +26,10 @@ RULE = Rule(id="pipeline-mismatch", summary="A wire of a pipeline does not fit")
 def check(deployment: "Deployment") -> Iterator[Finding]:
     seen = set()
     for job in deployment.jobs:
-        wiring = job.pipeline.wiring if job.pipeline else None
-        if wiring is None or job.model.facts.problem is not None:
+        types = job.pipeline.types if job.pipeline else None
+        if types is None or job.model.facts.problem is not None:
             continue
-        for problem in wiring.problems:
+        for problem in types.problems:
             if problem not in seen:
                 seen.add(problem)
                 yield Finding(at=problem.at, detail=problem.detail, job=job.spec.name)

@@ -16,14 +16,14 @@ from ortdeploy.autotune.batch_size import choose_batch
 from ortdeploy.autotune.thread_layout import choose_layout
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.gate import Use, admit, require_inside
-from ortdeploy.files.remembered import Choices
+from ortdeploy.files.remembered import TuningCache
 from ortdeploy.files.urls import is_url
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.pipelines.component import ComposedSession
 from ortdeploy.pipelines.compose import compose, failed_component
 from ortdeploy.plan.plan_file import encode
 from ortdeploy.plan.selection import keep_jobs
-from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, PlannedLayout, PlannedSession, RunJob
+from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, PlannedSession, PlannedThreadLayout, RunJob
 from ortdeploy.process.memory import memory_of_the_group, trim_memory
 from ortdeploy.process.memory_limit import MemoryBound
 from ortdeploy.results.results import JobResult, Observer, Status
@@ -31,7 +31,7 @@ from ortdeploy.running.held_files import Files, UnheldFiles
 from ortdeploy.running.job import JobRun
 from ortdeploy.running.retry import RetryRun
 from ortdeploy.runtime.protocol import Runtime
-from ortdeploy.sessions.opening import Announce, ModelOpener, OpenedModel, OpenedSession, TriedSession
+from ortdeploy.sessions.opening import ModelOpener, OnNativeCall, OpenedModel, OpenedSession, SkippedSession
 from ortdeploy.sessions.row_proof import ProvenRows, RowProof
 
 log = structlog.get_logger()
@@ -47,9 +47,9 @@ _Opened = OpenedModel | OrtdeployError
 class Execution:
     """One run of one plan: what it needs of the world. `stop` tells when to end early.
 
-    `announce` is told before native code is entered, `printed` gives what native libraries printed since the last
-    call, and `tried` are the sessions of a model that were passed over before, `choices` are batch sizes and ways
-    to use threads that were found before. `files` are what the plan's files are opened as.
+    `on_native_call` is called before native code is entered; `native_text` returns what native libraries printed since
+    the last call. `skipped` are the sessions of a model that were passed over before; `tuning_cache` has the batch
+    sizes and ways to use threads that were found before. `files` are what the plan's files are opened as.
     """
 
     plan: Plan
@@ -58,10 +58,10 @@ class Execution:
     ledger: Ledger
     observer: Observer
     stop: Callable[[], bool]
-    announce: Announce = lambda _doing: None
-    printed: Callable[[], str] = lambda: ""
-    tried: Mapping[str, tuple[TriedSession, ...]] = field(default_factory=dict)
-    choices: Choices = field(default_factory=lambda: Choices(None))
+    on_native_call: OnNativeCall = lambda _doing: None
+    native_text: Callable[[], str] = lambda: ""
+    skipped: Mapping[str, tuple[SkippedSession, ...]] = field(default_factory=dict)
+    tuning_cache: TuningCache = field(default_factory=lambda: TuningCache(None))
     files: Files = field(default_factory=UnheldFiles)
 
     def run(self) -> tuple[JobResult, ...]:
@@ -81,7 +81,7 @@ class Execution:
                     yield self._refused(step, stray)
                 case OpenSession():
                     laid_out = self._laid_out(step)
-                    sessions[step.session] = self._open(laid_out, laid_out.candidates, self.tried.get(step.model, ()))
+                    sessions[step.session] = self._open(laid_out, laid_out.candidates, self.skipped.get(step.model, ()))
                 case LoadAdapter():
                     sessions[step.session] = self._load_adapter(step, sessions[step.session])
                 case RunJob():
@@ -112,16 +112,18 @@ class Execution:
         self,
         step: OpenSession,
         candidates: Sequence[PlannedSession],
-        tried: tuple[TriedSession, ...] = (),
+        skipped: tuple[SkippedSession, ...] = (),
         *,
         trial: bool = False,
     ) -> _Opened:
         """Open a model's sessions, or return why there is none."""
-        opener = ModelOpener(runtime=self.runtime, announce=self.announce, printed=self.printed, trial=trial)
+        opener = ModelOpener(
+            runtime=self.runtime, on_native_call=self.on_native_call, native_text=self.native_text, trial=trial
+        )
         limit = self._memory_limit(step)
         try:
             with MemoryBound(limit, os.cpu_count() or 1):
-                return opener.open_model(self._without_arena(step, limit, trial=trial), candidates, tried)
+                return opener.open_model(self._without_arena(step, limit, trial=trial), candidates, skipped)
         except OrtdeployError as error:
             return error
         finally:
@@ -131,16 +133,16 @@ class Execution:
     def _laid_out(self, step: OpenSession) -> OpenSession:
         """Return the step with the way to use threads that suits its first job best, where that is to be measured."""
         jobs = self._jobs_of(step)
-        if not step.layouts or not jobs:
+        if not step.thread_layouts or not jobs:
             return step
-        self.announce({"model": step.model, "job": jobs[0].job})
+        self.on_native_call({"model": step.model, "job": jobs[0].job})
         found = None
         bound = MemoryBound(self._memory_limit(step), os.cpu_count() or 1)
         with bound, suppress(OrtdeployError):  # the job itself says what is wrong with its input
-            found = choose_layout(self.plan, step, jobs[0], self.choices, partial(self._open_layout, step))
-        return replace(step, layouts=()) if found is None else _with_layout(step, found)
+            found = choose_layout(self.plan, step, jobs[0], self.tuning_cache, partial(self._open_layout, step))
+        return replace(step, thread_layouts=()) if found is None else _with_layout(step, found)
 
-    def _open_layout(self, step: OpenSession, layout: PlannedLayout) -> OpenedModel:
+    def _open_layout(self, step: OpenSession, layout: PlannedThreadLayout) -> OpenedModel:
         """Open a model's sessions in one way to use threads, to measure it. Raises OrtdeployError."""
         laid_out = replace(_with_layout(step, layout), probe=None)
         with structlog.contextvars.bound_contextvars(trial=layout.name):
@@ -170,7 +172,7 @@ class Execution:
         if limit is None or own_words:
             return opening
         needs = (step.memory for step in self._jobs_of(opening))
-        layout = opening.layouts[0].name if opening.layouts else None
+        layout = opening.thread_layouts[0].name if opening.thread_layouts else None
         if all(need and need.unknown is None and need.total_of(layout) < limit * _ROOMY for need in needs):
             return opening
         (log.debug if trial else log.info)(
@@ -201,7 +203,7 @@ class Execution:
             result = self._run_on(step, opened)
             name = failed_component(opened) or step.session
             failed = sessions.get(name)
-            if not (result.provider_failed and isinstance(failed, OpenedModel) and failed.rest):
+            if not (result.provider_failed and isinstance(failed, OpenedModel) and failed.remaining):
                 if step.pipeline is None:
                     sessions[name] = opened.without(result.dropped)
                 return result
@@ -228,7 +230,7 @@ class Execution:
             return error
 
     def _run_on(self, step: RunJob, opened: OpenedModel) -> JobResult:
-        self.announce({"model": step.model, "job": step.job})
+        self.on_native_call({"model": step.model, "job": step.job})
         if step.auto_batch:
             step = self._with_found_batch(step, opened)
         providers = list(dict.fromkeys(p.name for one in opened.sessions for p in one.candidate.providers))
@@ -241,8 +243,8 @@ class Execution:
                 ledger=self.ledger,
                 observer=self.observer,
                 stop=self.stop,
-                printed=self.printed,
-                prove=partial(self._row_proof, step, ProvenRows(self.choices)),
+                native_text=self.native_text,
+                prove=partial(self._row_proof, step, ProvenRows(self.tuning_cache)),
                 files=self.files,
             )
             return run.run()
@@ -270,7 +272,7 @@ class Execution:
         begun_with = None if record is None or record.run == step.replaces else record.batch_size
         with structlog.contextvars.bound_contextvars(job=step.job, model=step.model):
             try:
-                return choose_batch(self.plan, step, opened, begun_with, self.choices)
+                return choose_batch(self.plan, step, opened, begun_with, self.tuning_cache)
             except OrtdeployError:  # the job itself says what is wrong with its input
                 return step
 
@@ -281,15 +283,15 @@ class Execution:
         if opening is None:
             raise AssertionError("a model's sessions are opened by a step")
         log.warning("session.failed", model=opening.model, session=name, instance=0, reason=reason)
-        opened = self._open(opening, failed.rest, (*failed.tried, TriedSession(session=name, reason=reason)))
+        opened = self._open(opening, failed.remaining, (*failed.skipped, SkippedSession(session=name, reason=reason)))
         for step in self.plan.steps:
             if isinstance(step, LoadAdapter) and step.session == session:
                 opened = self._load_adapter(step, opened)
         return opened
 
 
-def _with_layout(step: OpenSession, layout: PlannedLayout) -> OpenSession:
+def _with_layout(step: OpenSession, layout: PlannedThreadLayout) -> OpenSession:
     """Return a step that opens its sessions in one way to use threads, as far as they are still candidates."""
     names = {candidate.name for candidate in step.candidates}
     candidates = tuple(candidate for candidate in layout.candidates if candidate.name in names)
-    return replace(step, candidates=candidates, options=layout.options, layouts=(layout,))
+    return replace(step, candidates=candidates, options=layout.options, thread_layouts=(layout,))

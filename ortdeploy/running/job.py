@@ -83,12 +83,12 @@ class JobRun:
         ledger: Ledger,
         observer: Observer,
         stop: Callable[[], bool],
-        printed: Callable[[], str] = lambda: "",
+        native_text: Callable[[], str] = lambda: "",
         prove: Callable[[OpenedSession], RowProof | None] = lambda _opened: None,
         files: Files | None = None,
     ) -> None:
         """Take what the job needs of the world; nothing is touched yet."""
-        self._printed = printed
+        self._native_text = native_text
         self._prove = prove
         self._files = files or UnheldFiles()
         self._plan = plan
@@ -137,7 +137,7 @@ class JobRun:
             within = f" within {format_size(self._memory.limit)}" if self._memory.limit else ""
             reason = f"memory ran out{within}; a smaller batch or rows_per_part needs less ({error})"
         except ProviderFailedError as error:
-            reason, self._provider_failed = f"{error}{because(self._printed())}", True
+            reason, self._provider_failed = f"{error}{because(self._native_text())}", True
         except OrtdeployError as error:
             reason = str(error)
         finally:
@@ -362,7 +362,7 @@ class JobRun:
         self._statistics.committed(self._done, time.perf_counter() - begin)
         self._pending = []
         self._part += 1
-        text = self._printed()
+        text = self._native_text()
         if text:
             self._log.debug("session.printed", model=self._step.model, text=text)
         if time.monotonic() - self._reported > SECONDS_BETWEEN_REPORTS:
@@ -452,7 +452,7 @@ class JobRun:
                 plan=self._plan,
                 step=self._step,
                 members=self._stream.members,
-                tried={one.session: one.reason for one in self._opened.tried},
+                skipped={one.session: one.reason for one in self._opened.skipped},
                 layout=self._opened.layout,
                 memory={**self._memory_by_stage, "last_rows": memory_now()},
                 seconds=self._statistics.seconds,

@@ -39,7 +39,7 @@ _Blocks = Generator[None, int, None]
 """Is sent the number of rows of each block that is through."""
 
 
-class Turns:
+class Overlap:
     """Tells the threads of one job when to wait for each other."""
 
     def __init__(self, *, undecided: bool) -> None:
@@ -50,8 +50,8 @@ class Turns:
         if self._blocks is not None:
             next(self._blocks)
 
-    def mine(self) -> AbstractContextManager[object]:
-        """Return what a thread holds while it works on a block."""
+    def section(self) -> AbstractContextManager[object]:
+        """Return the lock to hold while processing a block, or a null context."""
         return self._lock if self._in_turn else nullcontext()
 
     def finished(self, rows: int) -> None:

@@ -207,9 +207,9 @@ class RowRunner:
         run = _Run(rows=rows, adapters=adapters)
         try:
             if prepared.feeds is None:
-                run.feeds = self._feeder.feeds(prepared.block, rows)
+                run.feeds = self._feeder.prepare_batch(prepared.block, rows)
             else:
-                run.feeds = self._feeder.slices(prepared.feeds, rows)
+                run.feeds = self._feeder.cut_batch(prepared.feeds, rows)
             run.results = self._runs.run(run.feeds, len(rows), adapters)
         except StageError as error:
             run.error = error

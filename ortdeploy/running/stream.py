@@ -19,11 +19,11 @@ import structlog
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.durations import Histogram, timed
 from ortdeploy.feeds.feeder import Feeder
-from ortdeploy.feeds.in_flight import Window
+from ortdeploy.feeds.in_flight import InFlight
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import Block
 from ortdeploy.running.block_sizes import BlockSizes
-from ortdeploy.running.overlap import Turns
+from ortdeploy.running.overlap import Overlap
 from ortdeploy.running.row_runner import Outcome, Prepared, RowRunner
 from ortdeploy.sessions.opening import OpenedSession
 from ortdeploy.sessions.row_proof import RowProof
@@ -118,8 +118,8 @@ class Stream:
         self._feeder = Feeder(job)
         self._waiting: SimpleQueue[_Ticket | None] = SimpleQueue()
         self._in_order: SimpleQueue[_Ticket | BaseException | None] = SimpleQueue()
-        self._window = Window(len(sessions))
-        self._turns = Turns(undecided=job.pipeline is not None and len(sessions) == 1)
+        self._in_flight = InFlight(len(sessions))
+        self._overlap = Overlap(undecided=job.pipeline is not None and len(sessions) == 1)
         self._ending = threading.Lock()
         self._error: BaseException | None = None
         self._closed = False
@@ -147,9 +147,9 @@ class Stream:
                     return
                 finished = self._result(ticket)
                 yield finished
-                self._turns.finished(finished.block.count)
+                self._overlap.finished(finished.block.count)
                 self._progressed = time.perf_counter()  # a slow disk is no session that hangs
-                self._window.leave(ticket.size_bytes)
+                self._in_flight.release(ticket.size_bytes)
         finally:
             self._close(threads)
 
@@ -168,7 +168,7 @@ class Stream:
     def _close(self, threads: Sequence[threading.Thread]) -> None:
         """Let the threads end; one that hangs in native code or on a file is left behind."""
         self._closed = True
-        self._window.close()
+        self._in_flight.close()
         for _ in self.members:
             self._waiting.put(None)
         patient_until = time.perf_counter() + PATIENCE
@@ -181,12 +181,12 @@ class Stream:
             with open_source() as source:
                 blocks = source.blocks(start, sizes)
                 while self._may_read():
-                    with self._turns.mine():
+                    with self._overlap.section():
                         prepared = self._read_block(blocks)
                     if prepared is None:
                         break
                     ticket = _Ticket(prepared)
-                    self._window.enter(ticket.size_bytes)
+                    self._in_flight.acquire(ticket.size_bytes)
                     self._in_order.put(ticket)
                     self._submit(ticket)
             self._in_order.put(None)
@@ -211,11 +211,11 @@ class Stream:
         if self._stop():
             self.stopped = True
             return False
-        return self._window.wait()
+        return self._in_flight.wait()
 
     def _prepare(self, block: Block) -> Prepared:
         with timed(self.prepare_times):
-            return Prepared(block=block, feeds=self._feeder.whole(block))
+            return Prepared(block=block, feeds=self._feeder.prepare_block(block))
 
     def _serve(self, member: Member, sizes: BlockSizes) -> None:
         """Be a session: run the blocks that wait, until there are no more or the provider fails."""
@@ -224,7 +224,7 @@ class Stream:
                 return
             member.current = ticket
             try:
-                with self._turns.mine():
+                with self._overlap.section():
                     finished = self._run_on(member, ticket, sizes)
             except ProviderFailedError as error:
                 member.failure = str(error)

@@ -20,7 +20,7 @@ from ortdeploy.process.native_output import explain
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.executor import Execution
-from ortdeploy.sessions.opening import TriedSession
+from ortdeploy.sessions.opening import SkippedSession
 
 log = structlog.get_logger()
 
@@ -64,7 +64,7 @@ class Supervisor:
     settings: Mapping[str, Any]
     close_job: Callable[[RunJob, str], JobResult]
     stopped: Callable[[], bool]
-    _tried: dict[str, tuple[TriedSession, ...]] = field(default_factory=dict)
+    _skipped: dict[str, tuple[SkippedSession, ...]] = field(default_factory=dict)
     _child: Child | None = None
 
     def run(self) -> tuple[JobResult, ...]:
@@ -92,8 +92,8 @@ class Supervisor:
     def _attempt(self, plan: Plan) -> _Attempt:
         """Run a plan in a child of its own session: a terminal's signals reach it only through `forward`."""
         attempt = _Attempt()
-        tried = {model: [[one.session, one.reason] for one in tried] for model, tried in self._tried.items()}
-        request = {**self.settings, "plan": encode(plan), "tried": tried}
+        skipped = {model: [[one.session, one.reason] for one in skipped] for model, skipped in self._skipped.items()}
+        request = {**self.settings, "plan": encode(plan), "skipped": skipped}
         self._child = Child(self.module, request, keeps_stderr=True, own_session=True)
         with self._child as child:
             for message in child.messages():
@@ -114,9 +114,9 @@ class Supervisor:
             rest = _candidates_after(opening, session)
             if rest:
                 log.warning("session.failed", model=model, session=session, instance=0, reason=reason)
-                self._tried[opening.model] = (
-                    *self._tried.get(opening.model, ()),
-                    TriedSession(session=session, reason=reason),
+                self._skipped[opening.model] = (
+                    *self._skipped.get(opening.model, ()),
+                    SkippedSession(session=session, reason=reason),
                 )
                 steps = tuple(replace(step, candidates=rest) if step is opening else step for step in plan.steps)
                 return replace(plan, steps=steps), []

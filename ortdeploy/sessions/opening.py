@@ -19,12 +19,12 @@ from ortdeploy.sessions.placement import check_placement
 
 log = structlog.get_logger()
 
-Announce = Callable[[Mapping[str, str]], None]
+OnNativeCall = Callable[[Mapping[str, str]], None]
 """Is told what is about to be done in native code: `model` with the `session` to open, or with the `job` to run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TriedSession:
+class SkippedSession:
     """A session that was passed over, and why."""
 
     session: str
@@ -59,8 +59,8 @@ class OpenedModel:
     """
 
     sessions: tuple[OpenedSession, ...]
-    rest: tuple[PlannedSession, ...] = ()
-    tried: tuple[TriedSession, ...] = ()
+    remaining: tuple[PlannedSession, ...] = ()
+    skipped: tuple[SkippedSession, ...] = ()
     dispensable: bool = False
     step: OpenSession | None = None
     memory: Mapping[str, Mapping[str, int | None]] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class OpenedModel:
     @property
     def layout(self) -> str | None:
         """The way to use threads that was chosen, where one was."""
-        return self.step.layouts[0].name if self.step is not None and self.step.layouts else None
+        return self.step.thread_layouts[0].name if self.step is not None and self.step.thread_layouts else None
 
     def without(self, dropped: Collection[str]) -> "OpenedModel":
         """Return the model without sessions whose provider failed, while one is left."""
@@ -78,40 +78,41 @@ class OpenedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOpener:
-    """Opens sessions in a runtime. `announce` is told before each, `printed` gives what native libraries printed.
+    """Opens sessions in a runtime. `on_native_call` is called before each.
 
-    Sessions of a `trial` are opened to be measured, many times over: they are logged as details.
+    `native_text` returns what native libraries printed since the last call. Sessions of a `trial` are opened to be
+    measured, many times over: they are logged as details.
     """
 
     runtime: Runtime
-    announce: Announce
-    printed: Callable[[], str]
+    on_native_call: OnNativeCall
+    native_text: Callable[[], str]
     trial: bool = False
 
     def open_model(
-        self, step: OpenSession, candidates: Sequence[PlannedSession], tried: tuple[TriedSession, ...] = ()
+        self, step: OpenSession, candidates: Sequence[PlannedSession], skipped: tuple[SkippedSession, ...] = ()
     ) -> OpenedModel:
         """Open what `use` asks for among the candidates. Raises OrtdeployError when none, or not all, can be opened."""
         before = memory_now()
         open_some = self._open_all if step.use == "all" else self._open_first
-        opened = open_some(step, candidates, tried)
+        opened = open_some(step, candidates, skipped)
         return replace(opened, step=step, memory={"before_opening": before, "opened": memory_now()})
 
     def _open_first(
-        self, step: OpenSession, candidates: Sequence[PlannedSession], tried: tuple[TriedSession, ...]
+        self, step: OpenSession, candidates: Sequence[PlannedSession], skipped: tuple[SkippedSession, ...]
     ) -> OpenedModel:
         """Open the first candidate that can be opened."""
         for index, candidate in enumerate(candidates):
             try:
                 sessions = tuple(self._open_candidate(step, candidate))
             except OrtdeployError as error:
-                tried = (*tried, _passed_over(step, candidate, error))
+                skipped = (*skipped, _passed_over(step, candidate, error))
                 continue
-            return OpenedModel(sessions=sessions, rest=tuple(candidates[index + 1 :]), tried=tried)
-        raise OrtdeployError("; ".join(one.reason for one in tried) or f'model "{step.model}" has no session')
+            return OpenedModel(sessions=sessions, remaining=tuple(candidates[index + 1 :]), skipped=skipped)
+        raise OrtdeployError("; ".join(one.reason for one in skipped) or f'model "{step.model}" has no session')
 
     def _open_all(
-        self, step: OpenSession, candidates: Sequence[PlannedSession], tried: tuple[TriedSession, ...]
+        self, step: OpenSession, candidates: Sequence[PlannedSession], skipped: tuple[SkippedSession, ...]
     ) -> OpenedModel:
         """Open every candidate; one that cannot be opened may be missing where the plan says on_unavailable: next."""
         sessions: list[OpenedSession] = []
@@ -119,16 +120,16 @@ class ModelOpener:
             try:
                 sessions += self._open_candidate(step, candidate)
             except OrtdeployError as error:
-                tried = (*tried, _passed_over(step, candidate, error))
+                skipped = (*skipped, _passed_over(step, candidate, error))
         dispensable = step.on_unavailable == "next"
-        if not sessions or (tried and not dispensable):
-            raise OrtdeployError("; ".join(one.reason for one in tried))
-        return OpenedModel(sessions=tuple(sessions), tried=tried, dispensable=dispensable)
+        if not sessions or (skipped and not dispensable):
+            raise OrtdeployError("; ".join(one.reason for one in skipped))
+        return OpenedModel(sessions=tuple(sessions), skipped=skipped, dispensable=dispensable)
 
     def _open_candidate(self, step: OpenSession, candidate: PlannedSession) -> Iterator[OpenedSession]:
         """Open a candidate as many times as the plan says, each for its callers; the first is compared with the CPU."""
         for number in range(candidate.count):
-            self.announce({"model": step.model, "session": candidate.name})
+            self.on_native_call({"model": step.model, "session": candidate.name})
             probe = None
             if number == 0 and _is_probed(step, candidate):
                 with ThreadPoolExecutor(1) as beside:  # while the provider compiles, the CPU session is opened
@@ -144,12 +145,12 @@ class ModelOpener:
 
     def _open(self, step: OpenSession, candidate: PlannedSession) -> Session:
         begin = time.perf_counter()
-        self.printed()  # what went before does not explain this session
+        self.native_text()  # what went before does not explain this session
         try:
             session = self.runtime.open_session(step, candidate)
             remark = check_placement(step, candidate, session)
         except OrtdeployError as error:
-            raise OrtdeployError(f"{error}{because(self.printed())}") from error
+            raise OrtdeployError(f"{error}{because(self.native_text())}") from error
         if remark is not None:
             log.warning("session.fell_back", model=step.model, session=candidate.name, reason=remark)
         (log.debug if self.trial else log.info)(
@@ -161,9 +162,9 @@ class ModelOpener:
             cache=session.cache,
             seconds=round(time.perf_counter() - begin, 3),
         )
-        printed = self.printed()
-        if printed:
-            log.debug("session.printed", model=step.model, session=candidate.name, text=printed)
+        native_text = self.native_text()
+        if native_text:
+            log.debug("session.printed", model=step.model, session=candidate.name, text=native_text)
         return session
 
     def _open_probe(self, step: OpenSession) -> ProbeRun:
@@ -178,6 +179,6 @@ def _is_probed(step: OpenSession, candidate: PlannedSession) -> bool:
     return step.probe is not None and {provider.name for provider in candidate.providers} != {CPU}
 
 
-def _passed_over(step: OpenSession, candidate: PlannedSession, error: OrtdeployError) -> TriedSession:
+def _passed_over(step: OpenSession, candidate: PlannedSession, error: OrtdeployError) -> SkippedSession:
     log.warning("session.refused", model=step.model, session=candidate.name, reason=str(error))
-    return TriedSession(session=candidate.name, reason=str(error))
+    return SkippedSession(session=candidate.name, reason=str(error))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError, ProviderFailedError, TransientError
-from ortdeploy.files.remembered import Choices, choice_key
+from ortdeploy.files.remembered import TuningCache, choice_key
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.sessions.rows_first import not_by_row
 from ortdeploy.tensors.columns import Array
@@ -48,19 +48,19 @@ class MixedRowsError(OrtdeployError):
 class ProvenRows:
     """What is proven of a job's sessions; kept where measurements are. Threads of several sessions share it."""
 
-    choices: Choices
+    tuning_cache: TuningCache
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def knows(self, key: str) -> bool:
         """Return whether a session has given the same rows the same results before."""
         with self._turn:
-            return self.choices.find(key) is True
+            return self.tuning_cache.find(key) is True
 
     def keep(self, key: str) -> None:
         """Remember a proof."""
         with self._turn:
-            self.choices.find(key)  # what other processes have kept meanwhile is not lost
-            self.choices.keep(key, choice=True)
+            self.tuning_cache.find(key)  # what other processes have kept meanwhile is not lost
+            self.tuning_cache.keep(key, choice=True)
 
 
 class RowProof:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from ortdeploy.deployment.threads import Layout, layouts, sleeping
+from ortdeploy.deployment.threads import ThreadLayout, sleeping, thread_layouts
 from ortdeploy.manifest.spec import JobSpec, ModelSpec, Spec
 
 BATCHES = tuple(2**power for power in range(11))
@@ -115,7 +115,7 @@ class Search:
     def _threads(self, best: Setting) -> Iterator[Setting]:
         """Yield layouts of threads, sessions and callers, of no more threads than there are cores."""
         several = len(self._models) == 1 and self.job.pipeline is None and can_change_count(self._models[0])
-        for layout in layouts(self.cores) or (Layout(),):
+        for layout in thread_layouts(self.cores) or (ThreadLayout(),):
             if several or layout.sessions == layout.callers == 1:
                 sessions = layout.sessions if layout.sessions > 1 else None
                 callers = layout.callers if layout.callers > 1 else None

@@ -134,8 +134,8 @@ def _render_session(step: "OpenSession", paint: Paint) -> Iterator[str]:
     size = sum(file.size for file in step.files)
     if size >= _LARGE:
         yield f"    keeps its {format_size(size)} in the state folder: cloned where that can be, else copied, once"
-    if step.layouts:
-        yield f"    the best of these is measured: {'; '.join(layout.name for layout in step.layouts)}"
+    if step.thread_layouts:
+        yield f"    the best of these is measured: {'; '.join(layout.name for layout in step.thread_layouts)}"
     if step.options:
         yield f"    session options{_options(dict(step.options))}"
 

@@ -13,7 +13,7 @@ from support.jobs import plan_for, rows, save
 
 from ortdeploy.autotune.batch_size import SIZES
 from ortdeploy.diagnostics import OutOfMemoryError
-from ortdeploy.files.remembered import FILE, Choices
+from ortdeploy.files.remembered import FILE, TuningCache
 from ortdeploy.ledger.ledger import open_ledger, read_outputs
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.results.results import JobResult, Status
@@ -49,7 +49,7 @@ def execute(folder: Path, plan: Plan, runtime: FakeRuntime, stop_after: int | No
             ledger=ledger,
             observer=observer,
             stop=lambda: stop_after is not None and len(observer.seen) >= stop_after,
-            choices=Choices(folder / ".ortdeploy"),
+            tuning_cache=TuningCache(folder / ".ortdeploy"),
         )
         (result,) = execution.run()
     return result
@@ -111,10 +111,10 @@ def test_few_rows_and_rows_that_cannot_be_fed_leave_a_size(tmp_path: Path) -> No
 def test_choices_that_cannot_be_read_are_no_choices(tmp_path: Path) -> None:
     for content in (b"", b"[]", b'{"choices": []}', b'{"choices": 3}', b"\xff"):
         (tmp_path / FILE).write_bytes(content)
-        assert Choices(tmp_path).find("k") is None
-    Choices(tmp_path).keep("k", 8)
-    assert Choices(tmp_path).find("k") == 8
-    assert Choices(None).find("k") is None
+        assert TuningCache(tmp_path).find("k") is None
+    TuningCache(tmp_path).keep("k", 8)
+    assert TuningCache(tmp_path).find("k") == 8
+    assert TuningCache(None).find("k") is None
 
 
 def test_a_size_that_nobody_tries_is_not_taken_from_the_choices(tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ from support.jobs import plan_for, rows, save
 from support.specs import make_spec
 
 from ortdeploy.deployment.resolve import resolve
-from ortdeploy.deployment.threads import Layout, layouts
+from ortdeploy.deployment.threads import ThreadLayout, thread_layouts
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.preflight import MemoryForecast
-from ortdeploy.files.remembered import Choices
+from ortdeploy.files.remembered import TuningCache
 from ortdeploy.ledger.ledger import open_ledger
 from ortdeploy.plan.plan_file import decode_plan, encode
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession, RunJob
@@ -32,10 +32,10 @@ from ortdeploy.runtime.protocol import Session
 from ortdeploy.tensors.columns import Array
 
 WIDE, CALLERS, SESSIONS, NARROW = (
-    Layout(threads=2).name,
-    Layout(callers=2).name,
-    Layout(sessions=2).name,
-    Layout().name,
+    ThreadLayout(threads=2).name,
+    ThreadLayout(callers=2).name,
+    ThreadLayout(sessions=2).name,
+    ThreadLayout().name,
 )
 SECONDS = 0.004
 """That a run takes with one thread."""
@@ -102,7 +102,7 @@ def auto(folder: Path) -> Plan:
 
 def execute(folder: Path, plan: Plan, runtime: FakeRuntime) -> JobResult:
     with open_ledger(folder / ".ortdeploy") as ledger:
-        choices = Choices(folder / ".ortdeploy")
+        tuning_cache = TuningCache(folder / ".ortdeploy")
         execution = Execution(
             plan=plan,
             run_id="r",
@@ -110,7 +110,7 @@ def execute(folder: Path, plan: Plan, runtime: FakeRuntime) -> JobResult:
             ledger=ledger,
             observer=Counter(),
             stop=lambda: False,
-            choices=choices,
+            tuning_cache=tuning_cache,
         )
         (result,) = execution.run()
     return result
@@ -172,17 +172,17 @@ def test_rows_that_cannot_be_fed_leave_the_sessions_of_the_plan(tmp_path: Path) 
 def test_layouts_that_memory_has_no_room_for_are_not_planned(tmp_path: Path) -> None:
     spec = make_spec(MANIFEST, folder=str(tmp_path))
     deployment = resolve(spec, make_facts(spec, {"machine": {"cores": 8}}))
-    forecast = MemoryForecast(parts=(), layouts={WIDE: 1, NARROW: 1})
+    forecast = MemoryForecast(parts=(), thread_layouts={WIDE: 1, NARROW: 1})
     held = replace(deployment, facts=replace(deployment.facts, memory={"run": forecast}))
     (opening,) = (step for step in make_plan(held).steps if isinstance(step, OpenSession))
-    assert [layout.name for layout in opening.layouts] == [WIDE, NARROW]
+    assert [layout.name for layout in opening.thread_layouts] == [WIDE, NARROW]
     (opening,) = (step for step in make_plan(deployment).steps if isinstance(step, OpenSession))
-    assert [layout.name for layout in opening.layouts] == [WIDE, CALLERS, SESSIONS, NARROW]
+    assert [layout.name for layout in opening.thread_layouts] == [WIDE, CALLERS, SESSIONS, NARROW]
 
 
 @given(st.integers(1, 64))
 def test_no_layout_has_more_threads_than_there_may_be(threads: int) -> None:
-    found = layouts(threads)
+    found = thread_layouts(threads)
     assert len({layout.name for layout in found}) == len(found)
     assert all(one.sessions * (one.threads + one.callers - 1) <= threads for one in found)
     assert (threads == 1) == (not found)

@@ -17,7 +17,7 @@ from ortdeploy.facts.data import FileState
 from ortdeploy.files.digests import boot_id, file_digest
 from ortdeploy.files.gate import SCHEMES, Use, admit, first_outside, leaves_as_text, link_out, objection
 from ortdeploy.files.known_digests import LARGE, DigestCache
-from ortdeploy.files.remembered import Choices
+from ortdeploy.files.remembered import TuningCache
 from ortdeploy.ledger.ledger import open_ledger, output_file
 from ortdeploy.ledger.live_progress import FOLDER as LIVE
 from ortdeploy.ledger.live_progress import read_live
@@ -205,9 +205,9 @@ def test_what_a_live_file_says_is_numbers_or_nothing(tmp_path: Path, known: obje
 @pytest.mark.parametrize("choice", [[64], {"a": 1}, True, None, 1.5])
 def test_a_choice_that_is_no_number_and_no_name_is_made_again(tmp_path: Path, choice: object) -> None:
     (tmp_path / "choices.json").write_text(json.dumps({"format_version": 1, "choices": {"k": choice, "n": 64}}))
-    choices = Choices(tmp_path)
-    assert choices.find("k") is None
-    assert choices.find("n") == 64
+    cache = TuningCache(tmp_path)
+    assert cache.find("k") is None
+    assert cache.find("n") == 64
 
 
 def test_a_kept_digest_that_is_none_is_worked_out_again(tmp_path: Path) -> None:

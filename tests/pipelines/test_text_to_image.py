@@ -66,7 +66,7 @@ def plan_of(folder: Path) -> Plan:
 def session_of(plan: Plan, scheduler: dict[str, Any], latents: Path) -> TextToImageSession:
     """Open the plan's session, with another scheduler and starting noise."""
     (job,) = [step for step in plan.steps if isinstance(step, RunJob)]
-    opener = ModelOpener(runtime=OrtRuntime(), announce=lambda _: None, printed=lambda: "")
+    opener = ModelOpener(runtime=OrtRuntime(), on_native_call=lambda _: None, native_text=lambda: "")
     opened = {s.session: opener.open_model(s, s.candidates) for s in plan.steps if isinstance(s, OpenSession)}
     settings, problem = read_scheduler(scheduler)
     assert problem is None

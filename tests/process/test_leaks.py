@@ -10,8 +10,8 @@ from conftest import Cli
 from onnx import TensorProto, helper
 from support.models import gather_model, save_model, scale_model
 
-from ortdeploy.checks.synthetic_inputs import made_up_feeds
-from ortdeploy.plan.steps import MadeUpInput
+from ortdeploy.checks.synthetic_inputs import synthetic_feeds
+from ortdeploy.plan.steps import SyntheticInput
 from ortdeploy.process import leaks
 from ortdeploy.process.leaks import EVERY, judge
 from ortdeploy.process.memory import private_memory
@@ -84,14 +84,14 @@ def test_samples_are_judged_by_slope_and_certainty() -> None:
     assert falling.confidence < 0.001
 
 
-def test_made_up_inputs_keep_types_sizes_and_limits() -> None:
+def test_synthetic_inputs_keep_types_sizes_and_limits() -> None:
     inputs = [
-        MadeUpInput(name="image", dtype="float32", shape=("batch", 3, "side", "side"), limits=(-1.0, 1.0)),
-        MadeUpInput(name="ids", dtype="int64", shape=("batch", None), limits=(0.0, 9.0)),
-        MadeUpInput(name="text", dtype="string", shape=("batch",), limits=None),
-        MadeUpInput(name="bits", dtype="int4", shape=("batch", 2), limits=(-8.0, 7.0)),
+        SyntheticInput(name="image", dtype="float32", shape=("batch", 3, "side", "side"), limits=(-1.0, 1.0)),
+        SyntheticInput(name="ids", dtype="int64", shape=("batch", None), limits=(0.0, 9.0)),
+        SyntheticInput(name="text", dtype="string", shape=("batch",), limits=None),
+        SyntheticInput(name="bits", dtype="int4", shape=("batch", 2), limits=(-8.0, 7.0)),
     ]
-    feeds = made_up_feeds(inputs)
+    feeds = synthetic_feeds(inputs)
     assert len({feed["image"].shape for feed in feeds}) == len(feeds)
     for feed in feeds:
         rows, channels, height, width = feed["image"].shape
@@ -105,7 +105,7 @@ def test_made_up_inputs_keep_types_sizes_and_limits() -> None:
 
 
 @needs_private_memory
-def test_models_are_looked_at_on_made_up_and_on_golden_inputs(tmp_path: Path, cli: Cli) -> None:
+def test_models_are_looked_at_on_synthetic_and_on_golden_inputs(tmp_path: Path, cli: Cli) -> None:
     scale_model(tmp_path / "double.onnx")
     gather_model(tmp_path / "look.onnx")
     (tmp_path / "m.yaml").write_text("version: 1\nmodels: {a: {path: double.onnx}, b: {path: look.onnx}}\n")

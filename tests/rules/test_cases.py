@@ -14,9 +14,9 @@ from ortdeploy.manifest.document import parse_document
 from ortdeploy.rules.catalogue import (
     DEPLOYMENT_RULES,
     OPENING_RULES,
+    PREFLIGHT_RULES,
     RULES,
     SPEC_RULES,
-    TRIAL_RULES,
     load_rules,
 )
 from ortdeploy.rules.protocol import check_rules
@@ -41,7 +41,7 @@ def check(text: str) -> tuple[Diagnostic, ...]:
     if has_errors(found):
         return found
     deployment = resolve(spec, make_facts(spec, header.data["facts"] if header else None))
-    return found + check_rules(load_rules((*DEPLOYMENT_RULES, *OPENING_RULES, *TRIAL_RULES)), deployment, spec)
+    return found + check_rules(load_rules((*DEPLOYMENT_RULES, *OPENING_RULES, *PREFLIGHT_RULES)), deployment, spec)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")

@@ -7,7 +7,7 @@ import pytest
 from ortdeploy.cli.commands.explain import page_of
 from ortdeploy.manifest.pages import PAGES
 from ortdeploy.rules import catalogue
-from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, RULES, SPEC_RULES, TRIAL_RULES, load_rule
+from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, PREFLIGHT_RULES, RULES, SPEC_RULES, load_rule
 from ortdeploy.rules.protocol import Finding, Rule, RuleCrashError, check_rules
 
 FOLDER = Path(catalogue.__file__).parent
@@ -18,7 +18,7 @@ def test_every_rule_file_is_in_the_catalogue() -> None:
     assert files == {rule.replace("-", "_") for rule in RULES}
 
 
-@pytest.mark.parametrize("rules", [SPEC_RULES, DEPLOYMENT_RULES, TRIAL_RULES])
+@pytest.mark.parametrize("rules", [SPEC_RULES, DEPLOYMENT_RULES, PREFLIGHT_RULES])
 def test_the_catalogue_is_sorted(rules: tuple[str, ...]) -> None:
     assert list(rules) == sorted(rules)
 

@@ -10,11 +10,11 @@ import pytest
 from conftest import REPOSITORY, Cli
 from structlog.testing import capture_logs
 
-from ortdeploy.running import overlap as turns
-from ortdeploy.running.overlap import Turns
+from ortdeploy.running import overlap
+from ortdeploy.running.overlap import Overlap
 
-ROUND = 2 * (turns.SETTLING + turns.MEASURED)
-BLOCKS = turns.FIRST_BLOCKS + turns.ROUNDS * ROUND
+ROUND = 2 * (overlap.SETTLING + overlap.MEASURED)
+BLOCKS = overlap.FIRST_BLOCKS + overlap.ROUNDS * ROUND
 
 
 @pytest.fixture
@@ -24,23 +24,23 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def is_in_turn(turns_: Turns) -> bool:
-    with turns_.mine():
-        return turns_.mine() is turns_.mine()  # a lock, and not something new each time
+def is_in_turn(overlap_: Overlap) -> bool:
+    with overlap_.section():
+        return overlap_.section() is overlap_.section()  # a lock, and not something new each time
 
 
-def go(turns_: Turns, clock: list[float], blocks: int, *, at_once: float, in_turn: float) -> None:
+def go(overlap_: Overlap, clock: list[float], blocks: int, *, at_once: float, in_turn: float) -> None:
     """Let blocks of ten rows pass, which take so many seconds."""
     for _ in range(blocks):
-        clock[0] += in_turn if is_in_turn(turns_) else at_once
-        turns_.finished(10)
+        clock[0] += in_turn if is_in_turn(overlap_) else at_once
+        overlap_.finished(10)
 
 
 @pytest.mark.parametrize(("at_once", "in_turn", "chosen"), [(1.2, 1.0, True), (1.02, 1.0, False), (1.0, 1.2, False)])
 def test_the_way_that_is_clearly_quicker_is_kept(
     clock: list[float], at_once: float, in_turn: float, chosen: bool
 ) -> None:
-    found = Turns(undecided=True)
+    found = Overlap(undecided=True)
     with capture_logs() as events:
         go(found, clock, BLOCKS, at_once=at_once, in_turn=in_turn)
     assert is_in_turn(found) == chosen
@@ -49,28 +49,28 @@ def test_the_way_that_is_clearly_quicker_is_kept(
     assert event["rows_per_second"] == [round(10 / at_once, 1), round(10 / in_turn, 1)]
 
 
-@pytest.mark.parametrize(("at_once", "rounds"), [(1.2, 1), (0.8, 1), (1.1, turns.ROUNDS)])
+@pytest.mark.parametrize(("at_once", "rounds"), [(1.2, 1), (0.8, 1), (1.1, overlap.ROUNDS)])
 def test_a_plain_difference_is_measured_once(clock: list[float], at_once: float, rounds: int) -> None:
-    found = Turns(undecided=True)
+    found = Overlap(undecided=True)
     with capture_logs() as events:
-        go(found, clock, turns.FIRST_BLOCKS + rounds * ROUND - 1, at_once=at_once, in_turn=1.0)
+        go(found, clock, overlap.FIRST_BLOCKS + rounds * ROUND - 1, at_once=at_once, in_turn=1.0)
         assert not events
         go(found, clock, 1, at_once=at_once, in_turn=1.0)
     assert len(events) == 1
 
 
 def test_short_blocks_are_measured_for_a_while(clock: list[float]) -> None:
-    found = Turns(undecided=True)
-    go(found, clock, turns.FIRST_BLOCKS, at_once=0.02, in_turn=0.01)
+    found = Overlap(undecided=True)
+    go(found, clock, overlap.FIRST_BLOCKS, at_once=0.02, in_turn=0.01)
     begin = clock[0]
     with capture_logs() as events:
         while not events:
             go(found, clock, 1, at_once=0.02, in_turn=0.01)
-    assert 2 * turns.MEASURED_SECONDS < clock[0] - begin < 2 * turns.MEASURED_SECONDS + 0.1
+    assert 2 * overlap.MEASURED_SECONDS < clock[0] - begin < 2 * overlap.MEASURED_SECONDS + 0.1
 
 
 def test_most_blocks_go_the_better_way_and_both_are_measured_again(clock: list[float]) -> None:
-    found, ways = Turns(undecided=True), []
+    found, ways = Overlap(undecided=True), []
     for _ in range(3000):
         ways.append(is_in_turn(found))
         go(found, clock, 1, at_once=1.0, in_turn=1.5)
@@ -80,9 +80,9 @@ def test_most_blocks_go_the_better_way_and_both_are_measured_again(clock: list[f
 
 
 def test_without_doubt_all_work_at_the_same_time(clock: list[float]) -> None:
-    found = Turns(undecided=False)
+    found = Overlap(undecided=False)
     go(found, clock, BLOCKS, at_once=2.0, in_turn=1.0)
-    with found.mine(), found.mine():
+    with found.section(), found.section():
         assert not is_in_turn(found)
 
 

@@ -112,7 +112,7 @@ def test_the_next_session_goes_on_after_one_that_took_its_process(
     family = Family(plan, tmp_path, [*before, printed, ending], [done("run"), done("more")])
     assert family.run() == [("run", "done"), ("more", "done")]
     assert family.candidates(1) == ["gpu", "cpu", "other"]
-    ((session, reason),) = family.request(1)["tried"]["m"]
+    ((session, reason),) = family.request(1)["skipped"]["m"]
     assert session == "npu"
     assert reason.startswith("the process that ")
     assert "session npu of model" in reason

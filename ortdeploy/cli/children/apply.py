@@ -15,7 +15,7 @@ from ortdeploy.cli.faults import fault_of_the_machine
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.cli.streams import private_streams
 from ortdeploy.diagnostics import LockedError, OrtdeployError
-from ortdeploy.files.remembered import Choices
+from ortdeploy.files.remembered import TuningCache
 from ortdeploy.ledger.ledger import Ledger, open_ledger, output_key
 from ortdeploy.ledger.output_lock import hold_output, hold_outputs
 from ortdeploy.plan.plan_file import decode_plan
@@ -28,7 +28,7 @@ from ortdeploy.running.executor import Execution
 from ortdeploy.running.held_files import cut_files, hold_files, may_be_cut
 from ortdeploy.running.held_runtime import HeldRuntime
 from ortdeploy.running.supervisor import Supervisor, needs_supervision, result_message
-from ortdeploy.sessions.opening import Announce, TriedSession
+from ortdeploy.sessions.opening import OnNativeCall, SkippedSession
 from ortdeploy.views import progress
 
 log = structlog.get_logger()
@@ -73,8 +73,8 @@ def _execute(
     observer: Observer,
     stopped: Callable[[], bool],
     native: NativeOutput,
-    announce: Announce = lambda _doing: None,
-    tried: Mapping[str, tuple[TriedSession, ...]] | None = None,
+    on_native_call: OnNativeCall = lambda _doing: None,
+    skipped: Mapping[str, tuple[SkippedSession, ...]] | None = None,
 ) -> Iterator[JobResult]:
     from ortdeploy.runtime.session import OrtRuntime  # noqa: PLC0415  not before the plan stands
 
@@ -92,10 +92,10 @@ def _execute(
             ledger=ledger,
             observer=observer,
             stop=stopped,
-            announce=announce,
-            printed=lambda: files.in_own_words(native.take()),
-            tried=tried or {},
-            choices=Choices(state_dir),
+            on_native_call=on_native_call,
+            native_text=lambda: files.in_own_words(native.take()),
+            skipped=skipped or {},
+            tuning_cache=TuningCache(state_dir),
             files=files,
         )
         ended: dict[str, str] = {}
@@ -163,7 +163,9 @@ def _serve(request: Mapping[str, Any], say: Say, native: NativeOutput) -> None:
     from ortdeploy.cli.log import log_warning  # noqa: PLC0415  as in the other commands
 
     stopped = StopFlag()
-    tried = {model: tuple(TriedSession(session=s, reason=r) for s, r in one) for model, one in request["tried"].items()}
+    skipped = {
+        model: tuple(SkippedSession(session=s, reason=r) for s, r in one) for model, one in request["skipped"].items()
+    }
     with ExitStack() as stack:
         stack.enter_context(private_streams())
         stack.enter_context(native.taking())
@@ -178,7 +180,7 @@ def _serve(request: Mapping[str, Any], say: Say, native: NativeOutput) -> None:
             observer=choose_progress(quiet=arguments.quiet),
             stopped=stopped,
             native=native,
-            announce=lambda doing: say(kind="doing", **doing),
-            tried=tried,
+            on_native_call=lambda doing: say(kind="doing", **doing),
+            skipped=skipped,
         ):
             say(**result_message(result))

@@ -38,6 +38,6 @@ def _run(check: PlannedCheck, state_dir: Path, native: NativeOutput) -> Iterator
     with hold_for_check(check, state_dir) as files:
         runtime = HeldRuntime(OrtRuntime(), files)
         opener = ModelOpener(
-            runtime=runtime, announce=lambda _doing: None, printed=lambda: files.in_own_words(native.take())
+            runtime=runtime, on_native_call=lambda _doing: None, native_text=lambda: files.in_own_words(native.take())
         )
         yield from run_check(check, opener)

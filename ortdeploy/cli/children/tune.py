@@ -61,7 +61,7 @@ def _run(request: Mapping[str, Any], native: NativeOutput) -> dict[str, Any]:
                 ledger=ledger,
                 observer=clock,
                 stop=clock.is_up,
-                printed=native.take,
+                native_text=native.take,
             ).run()[0]
             if result.status is Status.FAILED:
                 return {"refused": result.reason}

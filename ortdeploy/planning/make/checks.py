@@ -9,7 +9,7 @@ from ortdeploy.deployment.resolved import (
 )
 from ortdeploy.facts.models import ValueFacts
 from ortdeploy.manifest.spec import CheckSpec
-from ortdeploy.plan.steps import GoldenValue, LoadAdapter, MadeUpInput, PlannedCheck
+from ortdeploy.plan.steps import GoldenValue, LoadAdapter, PlannedCheck, SyntheticInput
 from ortdeploy.planning.make.sessions import planned_adapter, planned_opening
 
 
@@ -56,7 +56,7 @@ def make_leak_checks(deployment: Deployment, models: Collection[str], runs: int)
             inputs=_golden_values(model.facts.inputs),
             outputs=_golden_values(model.facts.outputs),
             leak_runs=runs,
-            made_up=tuple(_made_up(model)),
+            synthetic_inputs=tuple(_synthetic_inputs(model)),
         )
         for model in deployment.models
         if model.spec.name in models
@@ -65,7 +65,7 @@ def make_leak_checks(deployment: Deployment, models: Collection[str], runs: int)
     )
 
 
-def _made_up(model: ResolvedModel) -> Iterator[MadeUpInput]:
+def _synthetic_inputs(model: ResolvedModel) -> Iterator[SyntheticInput]:
     """Yield the inputs that must be fed, as the graph and the manifest have them."""
     declared = {tensor.name: tensor for tensor in model.spec.inputs}
     for value in (value for value in model.facts.inputs if not value.optional and value.kind == "tensor"):
@@ -75,7 +75,7 @@ def _made_up(model: ResolvedModel) -> Iterator[MadeUpInput]:
             shape = tuple(w if isinstance(w, int) else h for h, w in zip(shape, said.tensor.shape, strict=False))
         limits = value.limits or (said.limits if said else None)
         kept = (float(limits[0]), float(limits[1])) if limits else None
-        yield MadeUpInput(name=value.name, dtype=value.tensor.dtype or "float32", shape=shape, limits=kept)
+        yield SyntheticInput(name=value.name, dtype=value.tensor.dtype or "float32", shape=shape, limits=kept)
 
 
 def _golden_values(values: Sequence[ValueFacts]) -> tuple[GoldenValue, ...]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from ortdeploy.deployment.pipeline_types import WiredStep
+from ortdeploy.deployment.pipeline_types import TypedStep
 from ortdeploy.deployment.resolved import ResolvedPipeline
 from ortdeploy.facts.data import FileFacts
 from ortdeploy.facts.models import ValueFacts
@@ -18,14 +18,12 @@ def plan_pipeline(pipeline: ResolvedPipeline, folder: str, resources: Mapping[st
     return PlannedPipeline(
         name=pipeline.spec.name,
         sessions=pipeline.spec.models,
-        steps=tuple(_plan_steps(pipeline.wiring.steps, folder)) if pipeline.wiring else (),
+        steps=tuple(_plan_steps(pipeline.types.steps, folder)) if pipeline.types else (),
         outputs=tuple(pipeline.spec.outputs.items()),
         preset=_plan_preset(pipeline, folder),
         places=tuple(_places(pipeline, folder, resources)),
         state=tuple(pipeline.spec.state.items()),
-        first_state=tuple(
-            _value(name, one) for name, one in (pipeline.wiring.state if pipeline.wiring else {}).items()
-        ),
+        first_state=tuple(_value(name, one) for name, one in (pipeline.types.state if pipeline.types else {}).items()),
         reset=pipeline.spec.reset,
     )
 
@@ -66,7 +64,7 @@ def _plan_preset(pipeline: ResolvedPipeline, folder: str) -> PlannedPreset | Non
     )
 
 
-def _plan_steps(steps: Sequence[WiredStep], folder: str) -> Iterator[PlannedWireStep]:
+def _plan_steps(steps: Sequence[TypedStep], folder: str) -> Iterator[PlannedWireStep]:
     for step in steps:
         spec = step.spec
         paths = FILES.get(spec.name, {}) if spec.kind == "do" else {}

@@ -72,7 +72,7 @@ def _steps(jobs: Sequence[ResolvedJob], deployment: Deployment, *, retry: bool) 
             opening = planned_opening(model, spec.folder, threads_of_session(model.spec, limits), varying=varying)
             shared_arena = (spec.shared_arena or {}) if model.spec.memory.shared_arena else None
             layouts = tuple(planned_layouts(model, deployment, jobs, varying=varying))
-            yield replace(opening, shared_arena=shared_arena, layouts=layouts)
+            yield replace(opening, shared_arena=shared_arena, thread_layouts=layouts)
             opened.add(model.spec.name)
         for adapter in (adapter for adapter in job.adapters if adapter.name not in opened):
             yield planned_adapter(adapter, job.adapter_facts[adapter.name])

@@ -16,20 +16,27 @@ from ortdeploy.deployment.threads import (
 from ortdeploy.facts.models import AdapterFacts
 from ortdeploy.manifest.option_paths import with_full_paths, with_full_provider_paths
 from ortdeploy.manifest.spec import AdapterSpec
-from ortdeploy.plan.steps import LoadAdapter, OpenSession, PlannedDevice, PlannedLayout, PlannedProvider, PlannedSession
+from ortdeploy.plan.steps import (
+    LoadAdapter,
+    OpenSession,
+    PlannedDevice,
+    PlannedProvider,
+    PlannedSession,
+    PlannedThreadLayout,
+)
 from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.providers.options import serialise
 
 
 def planned_layouts(
     model: ResolvedModel, deployment: Deployment, jobs: Sequence[ResolvedJob], *, varying: bool
-) -> Iterator[PlannedLayout]:
+) -> Iterator[PlannedThreadLayout]:
     """Yield the ways to use threads that are to be measured, as far as they fit the memory of every job."""
-    for layout in deployment.layouts_of(model):
+    for layout in deployment.thread_layouts_of(model):
         forecasts = (deployment.facts.memory.get(job.spec.name) for job in jobs if model in job.models)
-        if all(forecast is None or layout.name in forecast.layouts for forecast in forecasts):
+        if all(forecast is None or layout.name in forecast.thread_layouts for forecast in forecasts):
             opening = planned_opening(model.laid_out(layout), deployment.spec.folder, layout.threads, varying=varying)
-            yield PlannedLayout(name=layout.name, candidates=opening.candidates, options=opening.options)
+            yield PlannedThreadLayout(name=layout.name, candidates=opening.candidates, options=opening.options)
 
 
 def planned_adapter(adapter: AdapterSpec, facts: AdapterFacts) -> LoadAdapter:

@@ -87,7 +87,7 @@ class _Looker:
         if not rows:
             return
         try:
-            self._note(block, rows, self._feeder.feeds(block, rows))
+            self._note(block, rows, self._feeder.prepare_batch(block, rows))
         except StageError as error:
             if len(rows) == 1:
                 self.refused.append(_refused(block, rows[0], error))

@@ -10,9 +10,9 @@ from functools import lru_cache
 from math import prod
 from pathlib import Path
 
-from ortdeploy.deployment.pipeline_types import WiredStep
+from ortdeploy.deployment.pipeline_types import TypedStep
 from ortdeploy.deployment.resolved import Deployment, ResolvedJob, ResolvedModel, ResolvedSession
-from ortdeploy.deployment.threads import Layout
+from ortdeploy.deployment.threads import ThreadLayout
 from ortdeploy.facts.preflight import MemoryForecast, MemoryPart
 from ortdeploy.feeds.in_flight import LEAST, SMALL_BYTES
 from ortdeploy.files.room import PROCESS
@@ -78,7 +78,7 @@ def _forecast(deployment: Deployment, job: ResolvedJob) -> MemoryForecast:
             fitting = next((size for size in smaller if _total(job, size) <= bound), None)
         fewer = range(max((one.spec.count for one in job.model.usable), default=1) - 1, 0, -1)
         count = next((most for most in fewer if _total_with(job, most) <= bound), None)
-    layouts = {layout.name: _total_in(job, layout) for layout in deployment.layouts_of(job.model)}
+    layouts = {layout.name: _total_in(job, layout) for layout in deployment.thread_layouts_of(job.model)}
     return MemoryForecast(
         parts=parts,
         unknown=unknown,
@@ -86,7 +86,7 @@ def _forecast(deployment: Deployment, job: ResolvedJob) -> MemoryForecast:
         fitting=fitting,
         count=count,
         disk=disk,
-        layouts={name: size for name, size in layouts.items() if bound is None or size <= bound},
+        thread_layouts={name: size for name, size in layouts.items() if bound is None or size <= bound},
     )
 
 
@@ -98,7 +98,7 @@ def _total_with(job: ResolvedJob, most: int) -> int:
     return _total(replace(job, model=replace(job.model, sessions=sessions)), max(job.batch_size, 1))
 
 
-def _total_in(job: ResolvedJob, layout: Layout) -> int:
+def _total_in(job: ResolvedJob, layout: ThreadLayout) -> int:
     return _total(replace(job, model=job.model.laid_out(layout)), max(job.batch_size, 1))
 
 
@@ -156,15 +156,15 @@ def _runs(job: ResolvedJob, batch: int) -> Iterator[tuple[ResolvedModel, Shapes]
         yield job.model, job.run_shapes(batch)
         return
     parts = {part.spec.name: part for part in job.pipeline.parts}
-    if job.pipeline.wiring is not None:
-        for step, rows in _steps(job.pipeline.wiring.steps, batch):
+    if job.pipeline.types is not None:
+        for step, rows in _steps(job.pipeline.types.steps, batch):
             yield parts[step.spec.name], dict(_fed(step, rows))
     elif job.pipeline.spec.preset is not None and job.pipeline.diffusion is not None:
         for part, fed in painted_shapes(job.pipeline.spec.preset, job.pipeline.diffusion.ports, batch).items():
             yield parts[job.pipeline.spec.preset.parts[part]], dict(fed)
 
 
-def _steps(steps: Sequence[WiredStep], rows: int) -> Iterator[tuple[WiredStep, int]]:
+def _steps(steps: Sequence[TypedStep], rows: int) -> Iterator[tuple[TypedStep, int]]:
     """Yield the steps that run a model, with how many rows they run together."""
     for step in steps:
         if step.spec.kind == "run":
@@ -172,7 +172,7 @@ def _steps(steps: Sequence[WiredStep], rows: int) -> Iterator[tuple[WiredStep, i
         yield from _steps(step.inner, step.spec.batch)
 
 
-def _fed(step: WiredStep, rows: int) -> Iterator[tuple[str, Sizes]]:
+def _fed(step: TypedStep, rows: int) -> Iterator[tuple[str, Sizes]]:
     """Yield the inputs of a step's model with the sizes that it is fed."""
     for name, tensor in step.types.items():
         yield name, to_place(_sizes(tensor, rows), step.axes.of_input(name))
