@@ -1,13 +1,23 @@
-"""The versions that reports and bug messages name."""
+"""The versions that reports and bug messages name, and those of ONNX Runtime that imitations of it were tested with."""
 
 import platform
 from importlib.metadata import PackageNotFoundError, version
+
+from ortdeploy.diagnostics import Certainty
 
 PACKAGES = ("ortdeploy", "onnxruntime", "onnx", "numpy")
 OPTIONAL = ("onnxruntime-extensions",)
 """Packages that compute results where they are installed."""
 
+TESTED_WITH = ("1.31", "1.32")
+"""The versions of ONNX Runtime whose choice of kernels and use of memory are imitated and were compared with."""
+
 _MISSING = "not installed"
+
+
+def certainty_with(runtime: str) -> Certainty:
+    """Return how sure an imitation of ONNX Runtime is for one of its versions: of one that was not tested, assumed."""
+    return Certainty.MACHINE if ".".join(runtime.split(".")[:2]) in TESTED_WITH else Certainty.ASSUMED
 
 
 def package_version(name: str) -> str:

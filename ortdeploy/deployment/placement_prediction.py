@@ -3,18 +3,17 @@
 A provider with a kernel for each node takes what it has a kernel for; one that compiles decides by itself, so nothing
 is predicted of a chain that has one. The prediction is of the graph as the file has it: ONNX Runtime fuses and folds
 nodes before it assigns them.
+
+The choice of kernels is imitated; it was compared with the versions of `versions.TESTED_WITH`. Of another version,
+findings that rest on it are assumed.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from ortdeploy.diagnostics import Certainty
 from ortdeploy.facts.host import EXTENSION_DOMAINS, Kernel
 from ortdeploy.facts.models import ModelFacts, NodeFacts
 from ortdeploy.providers.catalogue import CPU, find_provider
-
-TESTED_WITH = ("1.31", "1.32")
-"""The versions of ONNX Runtime whose choice of kernels this imitates and was compared with."""
 
 Attributes = Mapping[str, Mapping[int, Collection[str]]]
 """The attributes that ONNX Runtime knows, by `domain.operator` and version."""
@@ -39,11 +38,6 @@ _REFUSED_VALUES = {(f"ai.onnx.{operator}", "layout"): "1" for operator in ("GRU"
 """Values of attributes that kernels of the CPU provider refuse (deep_cpu_gru.h, lstm_base.h, rnn.h)."""
 
 _OPEN = 2147483647
-
-
-def certainty_with(version: str) -> Certainty:
-    """Return how sure a prediction is for a version of ONNX Runtime: of one that was not tried it is assumed."""
-    return Certainty.MACHINE if ".".join(version.split(".")[:2]) in TESTED_WITH else Certainty.ASSUMED
 
 
 def predict_placement(

@@ -2,7 +2,8 @@
 
 It imitates ONNX Runtime's plan: nodes in their order, a value freed after its last reader, element by element operators
 written into a dead input of the same size, buffers of a size handed on. On 48 models and shapes such a plan was
-within 5 % of what ONNX Runtime takes at once with one run's shapes (measured on onnxruntime 1.31.1).
+within 5 % of what ONNX Runtime takes at once with one run's shapes (measured on onnxruntime 1.31.1). It was tested with
+the versions of `versions.TESTED_WITH`; of another version, findings that rest on it are assumed.
 """
 
 import math

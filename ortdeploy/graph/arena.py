@@ -3,7 +3,8 @@
 It follows bfc_arena.cc of onnxruntime 1.31: regions of doubling size, the smallest free chunk that fits, chunks split
 where twice the size is there, neighbours that are free joined. The first run allocates buffer by buffer; with memory
 pattern every further run takes one block as large as all that is in use at once, where the arena has room or not. On 13
-models and shapes the bytes that are written to were 0.93 to 1.06 of what runs were measured to take.
+models and shapes the bytes that are written to were 0.93 to 1.06 of what runs were measured to take. A test compares
+it with real runs on the versions of `versions.TESTED_WITH`; of another version, findings that rest on it are assumed.
 """
 
 from collections.abc import Sequence

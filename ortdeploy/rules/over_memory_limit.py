@@ -3,7 +3,8 @@
 Why: ONNX Runtime allocates while it runs. A job that needs more than there is ends in the kernel's out-of-memory
 killer, or slows the whole device down. The prediction counts the process, the weights of every session (those that are
 packed for the kernels twice while a session is opened), the activations at the batch's shapes with ONNX Runtime's
-arena and memory pattern, and the rows on their way.
+arena and memory pattern, and the rows on their way. For a version of ONNX Runtime that the prediction was not tested
+with, the finding says that it is assumed.
 
 Example:
 
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING
 from ortdeploy.diagnostics import Certainty
 from ortdeploy.rules.protocol import Finding, Rule
 from ortdeploy.units import format_size
+from ortdeploy.versions import certainty_with
 
 if TYPE_CHECKING:
     from ortdeploy.deployment.resolved import Deployment, ResolvedJob
@@ -29,7 +31,7 @@ RULE = Rule(id="over-memory-limit", summary="More memory than there may be", cer
 
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
-    machine = deployment.facts.machine
+    machine, certainty = deployment.facts.machine, certainty_with(deployment.facts.runtime.version)
     for job in deployment.jobs:
         forecast = deployment.facts.memory.get(job.spec.name)
         if forecast is None:
@@ -48,7 +50,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             f'Job "{job.spec.name}" is predicted to take {format_size(forecast.total)} ({parts}), and {bound}. '
             f"{_advice(job, forecast)}"
         )
-        yield Finding(at=at, detail=detail, key=True, model=job.model.spec.name, job=job.spec.name)
+        yield Finding(at=at, detail=detail, key=True, model=job.model.spec.name, job=job.spec.name, certainty=certainty)
 
 
 def _advice(job: "ResolvedJob", forecast: "MemoryForecast") -> str:

@@ -1,7 +1,8 @@
 """What it catches: more nodes on the CPU provider, behind a provider with kernels, than cpu_fallback allows.
 
 Why: the session would be refused when it is opened. Kernel definitions tell before; as ONNX Runtime still fuses and
-folds nodes, the count is a prediction, and the recorded assignment decides.
+folds nodes, the count is a prediction, and the recorded assignment decides. For a version of ONNX Runtime that the
+prediction was not tested with, the finding says that it is assumed.
 
 Example: cpu_fallback: forbid with WebGpu, for a graph with a NonMaxSuppression.
 
@@ -15,6 +16,7 @@ from ortdeploy.diagnostics import Certainty, Severity
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.rules.protocol import Finding, Rule
 from ortdeploy.units import allowed_count
+from ortdeploy.versions import certainty_with
 
 if TYPE_CHECKING:
     from ortdeploy.deployment.resolved import Deployment
@@ -41,4 +43,9 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
                     f"({', '.join(prediction.cpu_operators)}), and cpu_fallback allows fewer. Allow them, or export "
                     "the model without them."
                 )
-                yield Finding(at=(*session.spec.at, "providers"), detail=detail, model=model.spec.name)
+                yield Finding(
+                    at=(*session.spec.at, "providers"),
+                    detail=detail,
+                    model=model.spec.name,
+                    certainty=certainty_with(deployment.facts.runtime.version),
+                )

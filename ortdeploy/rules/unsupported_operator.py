@@ -13,10 +13,10 @@ How to fix: export the model with another element type or operator set, or add a
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ortdeploy.deployment.placement_prediction import certainty_with
 from ortdeploy.diagnostics import Certainty
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.rules.protocol import Finding, Rule
+from ortdeploy.versions import certainty_with
 
 if TYPE_CHECKING:
     from ortdeploy.deployment.resolved import Deployment, ResolvedModel, ResolvedSession

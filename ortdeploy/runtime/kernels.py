@@ -1,6 +1,7 @@
 """The kernel definitions of the providers that this process has, and its operators, as facts.
 
-Source: onnxruntime.capi._pybind_state of 1.31.1, which has no public names for them.
+Source: onnxruntime.capi._pybind_state of 1.31 and 1.32, which has no public names for them. What follows from them is
+assumed for versions that are not in `versions.TESTED_WITH`.
 """
 
 from collections.abc import Iterable

@@ -53,7 +53,7 @@ def _render_diagnostic(diagnostic: Diagnostic, paint: Paint) -> str:
     detail = textwrap.indent(
         textwrap.fill(printable(diagnostic.detail), _WIDTH, break_long_words=False, break_on_hyphens=False), "  "
     )
-    assumed = "\n  (assumed for the described device)" if diagnostic.certainty is Certainty.ASSUMED else ""
+    assumed = "\n  (assumed: this machine does not prove it)" if diagnostic.certainty is Certainty.ASSUMED else ""
     return f"{head}\n{detail}{assumed}"
 
 

@@ -53,7 +53,7 @@ def test_a_plan_for_another_device_says_what_it_assumes(cli: Cli, deployment: Pa
     assert "TensorrtExecutionProvider, CUDAExecutionProvider, CPUExecutionProvider" in planned.out
     refused = cli("plan", path, "--device", pi, "--format", "json")
     assert {(d["rule"], d["certainty"]) for d in refused.json["diagnostics"]} == {("unavailable-provider", "assumed")}
-    assert "(assumed for the described device)" in cli("plan", path, "--device", pi).out
+    assert "(assumed: this machine does not prove it)" in cli("plan", path, "--device", pi).out
 
 
 def test_a_device_of_a_plugin_package_is_chosen_for_another_machine(cli: Cli, deployment: Path) -> None:

@@ -1,7 +1,8 @@
 """Predicts how much memory the jobs of a deployment take: arithmetic over graphs, nothing is run.
 
 The factors were measured on onnxruntime 1.31.1 on Linux, for multilayer perceptrons, convolutional networks and
-transformers at many shapes; `benchmarks/memory.py` compares them with what jobs take.
+transformers at many shapes; `benchmarks/memory.py` compares them with what jobs take. They were tested with the
+versions of `versions.TESTED_WITH`; of another version, findings that rest on them are assumed.
 """
 
 from collections.abc import Iterator, Sequence
