@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from ortdeploy.facts.data import FileFacts, InputFacts, OutputFacts
 from ortdeploy.facts.host import MachineFacts, RuntimeFacts
 from ortdeploy.facts.models import AdapterFacts, DiffusionFacts, ModelFacts
-from ortdeploy.facts.preflight import BatchTrial, FirstRows, MemoryForecast
+from ortdeploy.facts.preflight import FirstRows, MemoryForecast, RefusedBatch
 from ortdeploy.facts.problems import Problem
 
 
@@ -28,8 +28,7 @@ class Facts:
     `resources` are files that operations read, `diffusion` the folders of presets by pipeline.
     `path_problems` are those of files that options name, by kind and path as written; `gate_problems` say of folders of
     golden checks that gate jobs why they cannot pass. `openings` are what came of opening models of which no rule
-    speaks. `first_rows`, `batch_trials` and
-    `memory` are of jobs that nothing else speaks against.
+    speaks. `first_rows`, `refused_batches` and `memory` are of jobs that nothing else speaks against.
     """
 
     runtime: RuntimeFacts
@@ -45,5 +44,5 @@ class Facts:
     openings: Mapping[str, Opening] = field(default_factory=dict)
     gate_problems: Mapping[str, Problem] = field(default_factory=dict)
     first_rows: Mapping[str, FirstRows] = field(default_factory=dict)
-    batch_trials: Mapping[str, BatchTrial] = field(default_factory=dict)
+    refused_batches: Mapping[str, RefusedBatch] = field(default_factory=dict)
     memory: Mapping[str, MemoryForecast] = field(default_factory=dict)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchTrial:
+class RefusedBatch:
     """Why a graph cannot take so many rows at a time, and numbers that it can take.
 
     `output` is one that would not have a row for each that is fed.

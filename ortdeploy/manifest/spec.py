@@ -90,8 +90,8 @@ class CheckSpec:
 class ModelSpec:
     """A model. `sessions` are tried in order, or all used; `providers:` alone makes one, named like the model.
 
-    `both` says that the manifest wrote `providers` and `sessions`. `cpu_fallback` is forbid, warn, allow, a number of
-    nodes or a share of them. `probe` is the relative and absolute tolerance of the probe run; None leaves it out.
+    `has_providers_and_sessions`: the manifest wrote both. `cpu_fallback` is forbid, warn, allow, a number of nodes or a
+    share of them. `probe` is the relative and absolute tolerance of the comparison with the CPU; None leaves it out.
     `auto_threads`: how many sessions of how many threads it gets is measured. `unchecked`: the manifest says that there
     are no checks. `row_tolerance` is how much a row's results may depend on the rows beside it, relative and absolute;
     None: by element type, where `checks_rows`.
@@ -101,7 +101,7 @@ class ModelSpec:
     path: str
     sha256: str | None
     sessions: tuple[SessionSpec, ...]
-    both: bool
+    has_providers_and_sessions: bool
     use: str
     on_unavailable: str
     cpu_fallback: str | int
@@ -258,14 +258,14 @@ class LimitsSpec:
 class JobSpec:
     """A batch job. `batch_size` None: decided from the model; 0: the model has no dimension for rows.
 
-    `model` is the name of a model, or of the `pipeline` that stands in its place; `both` are written. `auto_batch`: the
-    size is found when the job runs.
+    `model` is the name of a model, or of the `pipeline` that stands in its place; `has_pipeline_and_model`: both
+    are written. `auto_batch`: the size is found when the job runs.
     """
 
     name: str
     model: str
     pipeline: str | None
-    both: bool
+    has_pipeline_and_model: bool
     adapters: AdapterChoice
     input: InputSpec
     prepare: Mapping[str, tuple[StepSpec, ...]]
@@ -426,7 +426,7 @@ def _model(name: str, data: Mapping[str, Any], at: Path, providers_at: Path) -> 
         path=data["path"],
         sha256=data.get("sha256"),
         sessions=tuple(_sessions(name, data, providers_at)),
-        both="providers" in data and "sessions" in data,
+        has_providers_and_sessions="providers" in data and "sessions" in data,
         use=data.get("use", "first"),
         on_unavailable=data.get("on_unavailable", "fail"),
         cpu_fallback=_cpu_fallback(data.get("cpu_fallback", "warn")),
@@ -537,7 +537,7 @@ def _job(name: str, data: Mapping[str, Any], limits: Mapping[str, Any]) -> JobSp
         name=name,
         model=data.get("pipeline") or data["model"],
         pipeline=data.get("pipeline"),
-        both="pipeline" in data and "model" in data,
+        has_pipeline_and_model="pipeline" in data and "model" in data,
         adapters=_adapter_choice(data.get("adapter")),
         input=_input(data["input"], (*at, "input")),
         prepare={key: _steps(steps, (*at, "prepare", key)) for key, steps in data.get("prepare", {}).items()},

@@ -22,7 +22,7 @@ RULE = Rule(id="providers-and-sessions", summary="Sessions are given twice")
 
 def check(spec: "Spec") -> Iterator[Finding]:
     for model in spec.models:
-        if model.both:
+        if model.has_providers_and_sessions:
             detail = f'Model "{model.name}" has providers: and sessions:. Keep one of them.'
             yield Finding(at=(*model.at, "sessions"), detail=detail, key=True, model=model.name)
         names: set[str] = set()

@@ -30,6 +30,6 @@ def check(spec: "Spec") -> Iterator[Finding]:
         if job.pipeline not in known:
             detail = f'Job "{job.name}" names the pipeline "{job.pipeline}". {did_you_mean(job.pipeline, known)}'
             yield Finding(at=(*job.at, "pipeline"), detail=detail, job=job.name)
-        if job.both:
+        if job.has_pipeline_and_model:
             detail = f'Job "{job.name}" names a model and a pipeline. Keep one of the two.'
             yield Finding(at=(*job.at, "model"), detail=detail, key=True, job=job.name)

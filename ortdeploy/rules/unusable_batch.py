@@ -17,14 +17,14 @@ from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
     from ortdeploy.deployment.resolved import Deployment, ResolvedJob
-    from ortdeploy.facts.preflight import BatchTrial
+    from ortdeploy.facts.preflight import RefusedBatch
 
 RULE = Rule(id="unusable-batch", summary="Graph cannot take so many rows at a time")
 
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
-        found = deployment.facts.batch_trials.get(job.spec.name)
+        found = deployment.facts.refused_batches.get(job.spec.name)
         if found is not None:
             detail = (
                 f'{job.kind.capitalize()} "{job.spec.model}" cannot take {found.rows} rows at a time: {found.problem}. '
@@ -34,7 +34,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             yield Finding(at=at, detail=detail, job=job.spec.name, model=job.spec.model)
 
 
-def _advice(job: "ResolvedJob", found: "BatchTrial") -> str:
+def _advice(job: "ResolvedJob", found: "RefusedBatch") -> str:
     if found.output is not None:
         return (
             f"If another of its axes counts rows, say which: outputs: {{{found.output}: {{row_axis: AXIS}}}} of the "

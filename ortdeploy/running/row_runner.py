@@ -21,7 +21,7 @@ from ortdeploy.plan.steps import PlannedStep, RunJob
 from ortdeploy.results.rows import Block, FailedRow, StageError
 from ortdeploy.retries import try_again
 from ortdeploy.runtime.protocol import Session
-from ortdeploy.sessions.cpu_comparison import ProbeRun
+from ortdeploy.sessions.cpu_comparison import CpuComparison
 from ortdeploy.sessions.row_proof import MixedRowsError, RowProof
 from ortdeploy.sessions.runs import SessionRuns
 from ortdeploy.tensors.columns import Array, Column, join, pick, size_bytes
@@ -84,7 +84,7 @@ class RowRunner:
     """Runs blocks of one job on a session, batch by block."""
 
     def __init__(
-        self, job: RunJob, session: Session, probe: ProbeRun | None = None, proof: RowProof | None = None
+        self, job: RunJob, session: Session, probe: CpuComparison | None = None, proof: RowProof | None = None
     ) -> None:
         """Build every step once."""
         self._job = job

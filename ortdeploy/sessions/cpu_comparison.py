@@ -17,7 +17,7 @@ _EQUAL_SHARE = 0.9  # of whole numbers, which may flip where a float beside them
 
 
 @dataclass(slots=True, kw_only=True)
-class ProbeRun:
+class CpuComparison:
     """A CPU session of the same model to compare with once, and how much floating outputs may differ."""
 
     session: Session | None

@@ -14,7 +14,7 @@ from ortdeploy.process.memory import memory_now
 from ortdeploy.process.native_output import because
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.runtime.protocol import Runtime, Session
-from ortdeploy.sessions.cpu_comparison import ProbeRun
+from ortdeploy.sessions.cpu_comparison import CpuComparison
 from ortdeploy.sessions.placement import check_placement
 
 log = structlog.get_logger()
@@ -41,7 +41,7 @@ class OpenedSession:
     session: Session
     candidate: PlannedSession
     instance: int = 0
-    probe: ProbeRun | None = None
+    probe: CpuComparison | None = None
 
     @property
     def name(self) -> str:
@@ -167,12 +167,12 @@ class ModelOpener:
             log.debug("session.printed", model=step.model, session=candidate.name, text=native_text)
         return session
 
-    def _open_probe(self, step: OpenSession) -> ProbeRun:
+    def _open_probe(self, step: OpenSession) -> CpuComparison:
         """Open the CPU session that the first batch is compared with."""
         rtol, atol = step.probe or (0.0, 0.0)
         reference = on_cpu(step)
         session = self.runtime.open_session(reference, reference.candidates[0])
-        return ProbeRun(session=session, rtol=rtol, atol=atol)
+        return CpuComparison(session=session, rtol=rtol, atol=atol)
 
 
 def _is_probed(step: OpenSession, candidate: PlannedSession) -> bool:

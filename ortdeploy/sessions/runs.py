@@ -19,7 +19,7 @@ from ortdeploy.durations import Histogram
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import StageError
 from ortdeploy.runtime.protocol import Session
-from ortdeploy.sessions.cpu_comparison import ProbeRun
+from ortdeploy.sessions.cpu_comparison import CpuComparison
 from ortdeploy.sessions.row_proof import RowProof
 from ortdeploy.sessions.rows_first import not_by_row, rows_first
 from ortdeploy.tensors.columns import Array, Column, join
@@ -48,7 +48,7 @@ class SessionRuns:
     """Runs one job's batches on a session."""
 
     def __init__(
-        self, job: RunJob, session: Session, probe: ProbeRun | None = None, proof: RowProof | None = None
+        self, job: RunJob, session: Session, probe: CpuComparison | None = None, proof: RowProof | None = None
     ) -> None:
         """Take the session, what its first run is compared with, and what proves that its rows are rows."""
         self._job = job
@@ -162,7 +162,7 @@ class SessionRuns:
     def _run_by_name(self, adapters: tuple[str, ...], feeds: Mapping[str, Array]) -> Mapping[str, Any]:
         return dict(zip(self._fetch, self._run(feeds, adapters), strict=True))
 
-    def _run_both(self, probe: ProbeRun, feeds: Mapping[str, Array], adapters: tuple[str, ...]) -> Sequence[Any]:
+    def _run_both(self, probe: CpuComparison, feeds: Mapping[str, Array], adapters: tuple[str, ...]) -> Sequence[Any]:
         """Run a batch on the CPU session too, at the same time, and compare. Raises ProviderFailedError.
 
         The proof is the first batch that both have run: one that is refused for a bad row proves nothing.

@@ -143,7 +143,9 @@ class Search:
 
 def can_change_chain(model: ModelSpec) -> bool:
     """Tell whether a model names one chain, and no sessions."""
-    return len(model.sessions) == 1 and model.sessions[0].chain_name is not None and not model.both
+    return (
+        len(model.sessions) == 1 and model.sessions[0].chain_name is not None and not model.has_providers_and_sessions
+    )
 
 
 def can_change_count(model: ModelSpec) -> bool:

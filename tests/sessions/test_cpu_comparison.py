@@ -14,11 +14,11 @@ from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.planning.make.plan import make_plan
 from ortdeploy.results.rows import Block
 from ortdeploy.running.row_runner import Prepared, RowRunner
-from ortdeploy.sessions.cpu_comparison import ProbeRun
+from ortdeploy.sessions.cpu_comparison import CpuComparison
 from ortdeploy.sessions.runs import are_equal
 from ortdeploy.tensors.columns import Array
 
-PROBE = ProbeRun(session=FakeSession(double), rtol=0.05, atol=0.001)
+PROBE = CpuComparison(session=FakeSession(double), rtol=0.05, atol=0.001)
 EXPECTED = np.array([[1.0, -20.0, 3.0]], dtype=np.float32)
 
 
@@ -49,7 +49,7 @@ def test_what_is_wrong_does_not(value: np.ndarray) -> None:
 
 
 def test_the_cpu_session_is_used_once_and_let_go() -> None:
-    probe = ProbeRun(session=FakeSession(double), rtol=0, atol=0)
+    probe = CpuComparison(session=FakeSession(double), rtol=0, atol=0)
     assert probe.take() is not None
     assert probe.take() is None
     assert probe.session is None
@@ -61,7 +61,7 @@ def test_a_batch_that_is_refused_does_not_stand_for_the_proof() -> None:
     def zeros(feeds: Mapping[str, Array]) -> Mapping[str, Array]:
         return {"y": refuse_negative(feeds)["y"] * np.float32(0)}
 
-    probe = ProbeRun(session=FakeSession(refuse_negative), rtol=0.05, atol=0.001)
+    probe = CpuComparison(session=FakeSession(refuse_negative), rtol=0.05, atol=0.001)
     job = next(step for step in plan_of_one_job().steps if isinstance(step, RunJob))
     rows = RowRunner(job, FakeSession(zeros), probe)
     values = np.array([[-1, -1], [5, 5]], dtype=np.float32)

@@ -16,7 +16,7 @@ from ortdeploy.facts.models import (
     ParameterFacts,
     ValueFacts,
 )
-from ortdeploy.facts.preflight import BatchTrial, FirstRows, MemoryForecast, MemoryPart, RefusedRow
+from ortdeploy.facts.preflight import FirstRows, MemoryForecast, MemoryPart, RefusedBatch, RefusedRow
 from ortdeploy.facts.problems import Package, Problem
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.tensors.types import Dimension, TensorType
@@ -247,9 +247,9 @@ def make_facts(spec: Spec, data: Mapping[str, Any] | None = None) -> Facts:
             for path in data.get("gate_problems", [])
         },
         first_rows={name: first_rows(found) for name, found in data.get("first_rows", {}).items()},
-        batch_trials={
-            name: BatchTrial(rows=found["rows"], problem="it does not fit", fitting=tuple(found.get("fitting", [])))
-            for name, found in data.get("batch_trials", {}).items()
+        refused_batches={
+            name: RefusedBatch(rows=found["rows"], problem="it does not fit", fitting=tuple(found.get("fitting", [])))
+            for name, found in data.get("refused_batches", {}).items()
         },
         diffusion={
             one.name: diffusion_facts(data.get("diffusion", {}).get(one.name, {}))

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ortdeploy.deployment.resolved import Deployment, ResolvedJob
-from ortdeploy.facts.preflight import BatchTrial
+from ortdeploy.facts.preflight import RefusedBatch
 from ortdeploy.graph.shapes import infer_shapes
 from ortdeploy.tensors.types import format_shape
 
@@ -15,17 +15,17 @@ _OTHERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 def try_batches(deployment: Deployment) -> Deployment:
     """Return the deployment with what its jobs' graphs make of their batch sizes; no rule may object to it before."""
     found = {job.spec.name: trial for job in deployment.jobs for trial in _try(job)}
-    return replace(deployment, facts=replace(deployment.facts, batch_trials=found))
+    return replace(deployment, facts=replace(deployment.facts, refused_batches=found))
 
 
-def _try(job: ResolvedJob) -> Iterator[BatchTrial]:
+def _try(job: ResolvedJob) -> Iterator[RefusedBatch]:
     """Yield the first batch size of the job that does not fit, if there is one."""
     for size in _sizes(job):
         problem = _problem(job, size)
         if problem is not None:
             text, output = problem
             fitting = tuple(other for other in _OTHERS if other != size and _problem(job, other) is None)
-            yield BatchTrial(rows=size, problem=text, fitting=fitting, output=output)
+            yield RefusedBatch(rows=size, problem=text, fitting=fitting, output=output)
             return
 
 
