@@ -25,7 +25,7 @@ Messages = Callable[[], Iterable[Mapping[str, Any]]]
 
 
 def can_fork() -> bool:
-    """Return whether a fork is safe here: on Linux, in the main thread, before jobs have threads in native libraries."""
+    """Return whether a fork is safe: on Linux, in the main thread, before jobs have threads in native libraries."""
     return sys.platform == "linux" and threading.current_thread() is threading.main_thread()
 
 
