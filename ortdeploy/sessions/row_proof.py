@@ -44,6 +44,10 @@ class MixedRowsError(OrtdeployError):
         return OrtdeployError(f"output {self.output}, row {row}: {self}")
 
 
+_PROVEN = "proven"
+"""What stands in the cache for a proof."""
+
+
 @dataclass(slots=True)
 class ProvenRows:
     """What is proven of a job's sessions; kept where measurements are. Threads of several sessions share it."""
@@ -54,13 +58,13 @@ class ProvenRows:
     def knows(self, key: str) -> bool:
         """Return whether a session has given the same rows the same results before."""
         with self._turn:
-            return self.tuning_cache.find(key) is True
+            return bool(self.tuning_cache.find(key) == _PROVEN)
 
     def keep(self, key: str) -> None:
         """Remember a proof."""
         with self._turn:
             self.tuning_cache.find(key)  # what other processes have kept meanwhile is not lost
-            self.tuning_cache.keep(key, choice=True)
+            self.tuning_cache.keep(key, _PROVEN)
 
 
 class RowProof:

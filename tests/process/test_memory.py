@@ -40,13 +40,14 @@ class Process:
 def test_near_the_limit_batches_are_halved_and_every_row_comes_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save(tmp_path, range(200))
+    """There are more blocks than are on their way at once, so the watch finds some that have not begun."""
+    save(tmp_path, range(2000))
     process = Process(monkeypatch, base=910, of_a_row=0)
-    plan = limited(plan_for(tmp_path, 200, rows_per_part=50), memory_limit=LIMIT)
+    plan = limited(plan_for(tmp_path, 2000, rows_per_part=50), memory_limit=LIMIT)
     with capture_logs() as events:
         result = execute(tmp_path, plan, process.runtime)
     assert result.status is Status.DONE, result.reason
-    assert rows(tmp_path) == [(row, row * 2.0) for row in range(200)]
+    assert rows(tmp_path) == [(row, row * 2.0) for row in range(2000)]
     assert [event["rows"] for event in events if event["event"] == "batch.halved"] == [2]
     assert {len(batch["x"]) for batch in process.runtime.sessions[0].batches} >= {4, 2}
     assert {event["event"] for event in events} >= {"job.near_limit"}
