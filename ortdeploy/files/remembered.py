@@ -21,11 +21,11 @@ class TuningCache:
     _known: dict[str, Any] = field(default_factory=dict)
 
     def find(self, key: str) -> Any:
-        """Return what was chosen for a key, a number, name or truth; None where nothing was."""
+        """Return what was chosen for a key, a number or a name; None where nothing was."""
         if self.folder is not None:
             with suppress(OSError, ValueError, TypeError, KeyError):
                 known = json.loads((self.folder / FILE).read_text(encoding="utf-8"))["choices"]
-                self._known = {key: choice for key, choice in dict(known).items() if type(choice) in {bool, int, str}}
+                self._known = {key: choice for key, choice in dict(known).items() if type(choice) in {int, str}}
         return self._known.get(key)
 
     def keep(self, key: str, choice: Any) -> None:

@@ -21,15 +21,22 @@ def merged_name(file: str) -> str:
     return f".{file}.merged"
 
 
+def begun_name(file: str, rows: int) -> str:
+    """Return the name of the file that holds what is through of a part: of other rows, another name."""
+    return f".{file}.{rows}.begun"
+
+
 def check_output(ledger: Ledger, record: OutputRecord, suffix: str) -> None:
     """Raise OrtdeployError where the ledger contradicts itself about an output whose parts have a suffix."""
     merges = ledger.merges(record.output)
     what = find_contradiction(record, merges, suffix)
     what = what or next(_failures(record, merges, ledger.failed_rows(record.output)), None)
+    if what is None and record.begun is not None:
+        what = next(_failed(record.begun.part, ledger.failed_of_begun(record.output, record.begun)), None)
     if what is not None:
         raise OrtdeployError(damaged(what))
     ledger.inputs(record.output)  # read for its own check
-    ledger.provenance({part.provenance for part in record.parts if part.provenance})
+    ledger.provenance(record.origins)
 
 
 def find_contradiction(record: OutputRecord, merges: Sequence[Merge], suffix: str | None = None) -> str | None:
@@ -44,7 +51,11 @@ def find_contradiction(record: OutputRecord, merges: Sequence[Merge], suffix: st
 
 def _suffix(record: OutputRecord) -> str:
     """Return the suffix of the first part that has a file, if it can be one."""
-    name = next((part.file for part in record.parts if part.file is not None), "")
+    names = [part.file for part in record.parts if part.file is not None]
+    if record.begun is not None and record.begun.part.file is not None:
+        begun = record.begun.part
+        names.append(record.begun.part.file.removeprefix(".").removesuffix(begun_name("", begun.rows)[1:]))
+    name = next(iter(names), "")
     suffix = name.removeprefix(name.partition(".")[0])
     return suffix if _SUFFIX.fullmatch(suffix) else ""
 
@@ -61,6 +72,8 @@ def _contradictions(record: OutputRecord, merges: Sequence[Merge], suffix: str) 
         yield f"it says done, with {record.first_row} of {start} rows"
     if record.batch_size is not None and record.batch_size < 1:
         yield f"the batch size is {record.batch_size}"
+    if record.begun is not None:
+        yield from _of_begun(record, record.begun.part, start, suffix)
     parts = {part.number: part for part in record.parts}
     for merge in merges:
         if merge.part not in parts:
@@ -84,6 +97,15 @@ def _of_part(part: Part, number: int, start: int, name: str) -> Iterator[str]:
     if part.file != (name if part.committed else None):
         yield f"the file of part {number} is called {part.file!r}"
     yield from _of_file(part, f"the file of part {number}")
+
+
+def _of_begun(record: OutputRecord, part: Part, start: int, suffix: str) -> Iterator[str]:
+    number = len(record.parts)
+    yield from _of_part(part, number, start, begun_name(part_name(number, record.part_digits, suffix), part.rows))
+    if part.rows < 1 or record.status == "done":
+        yield f"part {number} is said to be begun, with {part.rows} rows"
+    if (part.file is None) != (part.sha256 is None):
+        yield f"the file of part {number}, which was begun, has the SHA-256 {part.sha256!r}"
 
 
 def _of_merge(merge: Merge, part: Part, name: str) -> Iterator[str]:
@@ -111,7 +133,11 @@ def _failures(record: OutputRecord, merges: Sequence[Merge], failed: Mapping[int
     merging = {merge.part: set(merge.rows) for merge in merges}
     for part in record.parts:
         rows = failed.get(part.number, {})
-        if len(rows) != part.failed or not _lie_in(list(rows), part) or not rows.keys().isdisjoint(part.skipped_rows):
-            yield f"part {part.number} has {part.failed} failed rows, and others are named"
+        yield from _failed(part, rows)
         if not merging.get(part.number, set()) <= rows.keys():
             yield f"a file with rows that did not fail is to take the place of part {part.number}"
+
+
+def _failed(part: Part, rows: Mapping[int, int]) -> Iterator[str]:
+    if len(rows) != part.failed or not _lie_in(list(rows), part) or not rows.keys().isdisjoint(part.skipped_rows):
+        yield f"part {part.number} has {part.failed} failed rows, and others are named"

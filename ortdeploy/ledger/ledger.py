@@ -16,6 +16,8 @@ one migrates a copy in memory. What version 3 has more than version 2:
 - outputs: `part_digits`, the width of the number in the names of parts (5 for outputs that version 2 began, else 8);
   `inputs_seal`, see below.
 - parts, merges: `sha256` and `mtime_ns` of the file as it was written, null where version 2 wrote it; `seal`.
+- `begun`: what is through of the part at which a run ended early, of one part an output at most. None of its rows is
+  committed; they become so together with the rest of the part, in the transaction that takes the entry away.
 - Room that nothing fills yet, null: `parts.deployment` (the entry in `deployments` that made the part: an upgrade lets
   an output go on with another one), `parts.worker` (who made it); the table `deployments` with name, version, profile
   and signature, by digest.
@@ -78,6 +80,12 @@ CREATE TABLE failures (
 CREATE TABLE deployments (
     digest TEXT PRIMARY KEY, name TEXT NOT NULL, version TEXT, profile TEXT, signature TEXT
 ) WITHOUT ROWID;
+CREATE TABLE begun (
+    output TEXT PRIMARY KEY REFERENCES outputs ON DELETE CASCADE, number INTEGER NOT NULL, start INTEGER NOT NULL,
+    rows INTEGER NOT NULL, committed INTEGER NOT NULL, failed INTEGER NOT NULL, skipped INTEGER NOT NULL,
+    file TEXT, bytes INTEGER NOT NULL, skipped_rows TEXT NOT NULL, provenance TEXT, sha256 TEXT, mtime_ns INTEGER,
+    state TEXT, seal TEXT
+) WITHOUT ROWID;
 """
 
 _FROM_VERSION_2 = """
@@ -94,7 +102,16 @@ ALTER TABLE merges ADD COLUMN seal TEXT;
 CREATE TABLE deployments (
     digest TEXT PRIMARY KEY, name TEXT NOT NULL, version TEXT, profile TEXT, signature TEXT
 ) WITHOUT ROWID;
+CREATE TABLE begun (
+    output TEXT PRIMARY KEY REFERENCES outputs ON DELETE CASCADE, number INTEGER NOT NULL, start INTEGER NOT NULL,
+    rows INTEGER NOT NULL, committed INTEGER NOT NULL, failed INTEGER NOT NULL, skipped INTEGER NOT NULL,
+    file TEXT, bytes INTEGER NOT NULL, skipped_rows TEXT NOT NULL, provenance TEXT, sha256 TEXT, mtime_ns INTEGER,
+    state TEXT, seal TEXT
+) WITHOUT ROWID;
 """
+
+BEGUN_WITH = "begun_with"
+"""What says of a part's origin which other one its first rows have, where a run went on with what another had begun."""
 
 PART_DIGITS = 8
 """Width of the number in the names of parts, of outputs that are begun from now on."""
@@ -151,11 +168,28 @@ class Merge:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """The rows that are through of a part at which a run ended early; the next run goes on behind them.
+
+    `part` is what was through, in a file with a hidden name, if any row gave a result. `state` is what the last row
+    hands on, of a pipeline that has some.
+    """
+
+    part: Part
+    state: str | None = None
+
+    @property
+    def end(self) -> int:
+        """The row with which the next run goes on."""
+        return self.part.start + self.part.rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class OutputRecord:
     """What the ledger knows of one output folder. `status` is running, done, failed or interrupted.
 
     `first_row` rows came from input files of runs that are finished. `batch_size` is what `auto` has found.
-    `part_digits` is the width of the number in the names of parts.
+    `part_digits` is the width of the number in the names of parts. `begun` is what is through of the next part.
     """
 
     output: str
@@ -172,11 +206,26 @@ class OutputRecord:
     statistics: Mapping[str, Any]
     part_digits: int
     parts: tuple[Part, ...]
+    begun: Begun | None = None
 
     @property
     def rows(self) -> int:
         """Rows of the input that committed parts cover."""
         return sum(part.rows for part in self.parts)
+
+    @property
+    def failed(self) -> int:
+        """Rows that failed, of committed parts and of the one that was begun."""
+        return sum(part.failed for part in self._all_parts)
+
+    @property
+    def origins(self) -> set[str]:
+        """The digests of what committed parts and the one that was begun were made from."""
+        return {part.provenance for part in self._all_parts if part.provenance}
+
+    @property
+    def _all_parts(self) -> tuple[Part, ...]:
+        return self.parts if self.begun is None else (*self.parts, self.begun.part)
 
 
 STATUSES = ("running", "done", "failed", "interrupted")
@@ -190,6 +239,7 @@ _PART_COLUMNS: Mapping[str, Any] = {
     "number": int, "start": int, "rows": int, "committed": int, "failed": int, "skipped": int, "file": str | None,
     "bytes": int, "skipped_rows": str, "provenance": str | None, "sha256": str | None, "mtime_ns": int | None,
 }  # fmt: skip
+_BEGUN_COLUMNS: Mapping[str, Any] = {**_PART_COLUMNS, "state": str | None}
 MERGE_COLUMNS: Mapping[str, Any] = {
     "part": int, "temporary": str, "file": str, "bytes": int, "rows": str, "sha256": str | None, "mtime_ns": int | None,
 }  # fmt: skip
@@ -270,8 +320,10 @@ class Ledger:
             raise ValueError(f"the status of an output is {values['status']!r}")
         _time(values["started"])
         _time(values["ended"])
-        parts = self._parts(values["output"])
-        return OutputRecord(**{**values, "identity": identity, "statistics": statistics, "parts": parts})
+        parts, begun = self._parts(values["output"]), self._begun(values["output"])
+        return OutputRecord(
+            **{**values, "identity": identity, "statistics": statistics, "parts": parts, "begun": begun}
+        )
 
     def _parts(self, output: str) -> tuple[Part, ...]:
         query = f"SELECT {', '.join(_PART_COLUMNS)}, seal FROM parts WHERE output = ? ORDER BY number"  # noqa: S608  ours
@@ -280,6 +332,15 @@ class Ledger:
             values = _typed(_PART_COLUMNS, _unsealed(row, f"what stands there of part {row[0]}"))
             found.append(Part(**{**values, "skipped_rows": _numbers(values["skipped_rows"])}))
         return tuple(found)
+
+    def _begun(self, output: str) -> Begun | None:
+        query = f"SELECT {', '.join(_BEGUN_COLUMNS)}, seal FROM begun WHERE output = ?"  # noqa: S608  ours
+        row = self._connection.execute(query, (output,)).fetchone()
+        if row is None:
+            return None
+        values = _typed(_BEGUN_COLUMNS, _unsealed(row, f"what stands there of part {row[0]}, which was begun,"))
+        state = values.pop("state")
+        return Begun(part=Part(**{**values, "skipped_rows": _numbers(values["skipped_rows"])}), state=state)
 
     def begin(
         self,
@@ -293,7 +354,7 @@ class Ledger:
     ) -> None:
         """Note that a run works on an output and its files.
 
-        Parts that an earlier run committed stay, its open failures go.
+        Parts that an earlier run committed or began stay, its open failures go.
         """
         with self._transaction() as db:
             db.execute(
@@ -304,7 +365,9 @@ class Ledger:
                 (output, deployment, job, json.dumps(identity), run, now(), PART_DIGITS),
             )
             db.execute(
-                "DELETE FROM failures WHERE output = ? AND part NOT IN (SELECT number FROM parts WHERE output = ?)",
+                "DELETE FROM failures WHERE output = ? AND part NOT IN (SELECT number FROM parts WHERE output = ?) "
+                "AND NOT EXISTS (SELECT * FROM begun WHERE begun.output = failures.output AND number = part "
+                "AND row < start + rows)",
                 (output, output),
             )
             db.executemany(
@@ -341,7 +404,7 @@ class Ledger:
         """Note that the user's old output got another name."""
         with self._transaction() as db:
             db.execute("PRAGMA defer_foreign_keys = ON")
-            for table in ("outputs", "parts", "failures", "inputs", "merges"):
+            for table in ("outputs", "parts", "begun", "failures", "inputs", "merges"):
                 db.execute(f"UPDATE {table} SET output = ? WHERE output = ?", (new, output))  # noqa: S608  ours
 
     def remember_batch_size(self, output: str, size: int) -> None:
@@ -365,13 +428,34 @@ class Ledger:
     ) -> None:
         """Commit a part that lies under its final name, with its failed rows, its origin, and the job's statistics."""
         with self._transaction() as db:
-            if provenance is not None:
-                entry = json.dumps(provenance, sort_keys=True)
-                part = replace(part, provenance=hashlib.sha256(entry.encode()).hexdigest())
-                db.execute("INSERT OR IGNORE INTO provenance VALUES (?, ?)", (part.provenance, entry))
+            part = _with_provenance(db, part, provenance)
             insert_sealed(db, "parts", output, _PART_COLUMNS, _part_cells(part))
+            db.execute("DELETE FROM begun WHERE output = ?", (output,))
             self._insert_failures(db, output, part.number, failures)
             self._set_statistics(db, output, statistics)
+
+    def keep_begun(
+        self,
+        output: str,
+        begun: Begun,
+        failures: Sequence[FailedRow],
+        *,
+        provenance: Mapping[str, Any] | None = None,
+    ) -> Begun:
+        """Keep what is through of a part, in place of what an earlier run has kept of it, with its new failed rows.
+
+        Return it with the digest of what it was made from.
+        """
+        with self._transaction() as db:
+            part = _with_provenance(db, begun.part, provenance)
+            insert_sealed(db, "begun", output, _BEGUN_COLUMNS, (*_part_cells(part), begun.state))
+            self._insert_failures(db, output, part.number, failures)
+        return replace(begun, part=part)
+
+    def forget_begun(self, output: str) -> None:
+        """Drop what was kept of a part: its rows run again. Its failed rows go when the job begins."""
+        with self._transaction() as db:
+            db.execute("DELETE FROM begun WHERE output = ?", (output,))
 
     def keep_statistics(self, output: str, statistics: Mapping[str, Any]) -> None:
         """Keep what a run has measured so far."""
@@ -385,14 +469,19 @@ class Ledger:
             db.execute(query, (json.dumps(statistics, separators=(",", ":")), output))
 
     def provenance(self, digests: Iterable[str]) -> dict[str, Any]:
-        """Return what parts were made from, by digest."""
+        """Return what parts were made from, by digest; also what their first rows were, where that is another."""
+        found: dict[str, Any] = {}
         with undamaged():
             query = "SELECT entry FROM provenance WHERE digest = ?"
-            found = {digest: self._connection.execute(query, (digest,)).fetchone() for digest in digests}
-            for digest, row in found.items():
+            wanted = list(digests)
+            for digest in wanted:
+                row = self._connection.execute(query, (digest,)).fetchone()
                 if row is None or hashlib.sha256(row[0].encode()).hexdigest() != digest:
                     raise ValueError("what a part was made from is not what was written")
-            return {digest: json.loads(row[0]) for digest, row in found.items()}
+                found[digest] = json.loads(row[0])
+                before = found[digest].get(BEGUN_WITH)
+                wanted += [before] if before is not None and before not in wanted else []
+            return found
 
     def note_failures(self, output: str, part: int, failures: Sequence[FailedRow]) -> None:
         """Keep the failed rows of a part that was given up, so that the user sees them."""
@@ -437,6 +526,13 @@ class Ledger:
                     found.setdefault(part, {})[row] = attempts
         return found
 
+    def failed_of_begun(self, output: str, begun: Begun) -> dict[int, int]:
+        """Return the failed rows of a part that was begun, and how often each was tried."""
+        query = "SELECT row, entry FROM failures WHERE output = ? AND part = ? AND row < ? ORDER BY row"
+        with undamaged():
+            found = self._connection.execute(query, (output, begun.part.number, begun.end)).fetchall()
+            return {row: _attempts(row, entry) for row, entry in found}
+
     def begin_merge(self, output: str, merge: Merge) -> None:
         """Note that a merged file takes the place of a part from now on."""
         with self._transaction() as db:
@@ -479,6 +575,21 @@ class Ledger:
         with _translated(), self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
             yield self._connection
+
+
+def _with_provenance(db: sqlite3.Connection, part: Part, provenance: Mapping[str, Any] | None) -> Part:
+    """Return a part with the digest of what it was made from, which is kept."""
+    if provenance is None:
+        return part
+    digest, entry = provenance_entry(provenance)
+    db.execute("INSERT OR IGNORE INTO provenance VALUES (?, ?)", (digest, entry))
+    return replace(part, provenance=digest)
+
+
+def provenance_entry(provenance: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the digest of what a part was made from, and how that is written."""
+    entry = json.dumps(provenance, sort_keys=True)
+    return hashlib.sha256(entry.encode()).hexdigest(), entry
 
 
 def _part_cells(part: Part) -> tuple[Any, ...]:
@@ -612,7 +723,7 @@ def _bring_up_to_date(connection: sqlite3.Connection) -> None:
 
 def _seal_all(db: sqlite3.Connection) -> None:
     """Seal the rows that version 2 has left."""
-    for table, columns in (("parts", _PART_COLUMNS), ("merges", MERGE_COLUMNS)):
+    for table, columns in (("parts", _PART_COLUMNS), ("begun", _BEGUN_COLUMNS), ("merges", MERGE_COLUMNS)):
         query = f"SELECT output, {', '.join(columns)} FROM {table} WHERE seal IS NULL"  # noqa: S608  ours
         for output, *cells in db.execute(query).fetchall():
             insert_sealed(db, table, output, columns, tuple(cells))

@@ -18,7 +18,9 @@ class Status(StrEnum):
 class JobResult:
     """How a job ended, with the rows that are committed, failed and skipped over all its runs.
 
-    `dropped` names the sessions, each with its instance, whose provider failed while others went on.
+    `kept` rows are through of the part at which the job ended, and the next run goes on behind them; how many of
+    these have failed is in `failed`. `dropped` names the sessions, each with its instance, whose provider failed while
+    others went on.
     """
 
     job: str
@@ -27,6 +29,7 @@ class JobResult:
     committed: int = 0
     failed: int = 0
     skipped: int = 0
+    kept: int = 0
     seconds: float = 0.0
     reason: str | None = None
     provider_failed: bool = False

@@ -1,7 +1,7 @@
 """One job of one run: blocks from the source through the sessions into parts, each committed, or a reason why not.
 
-Whatever ends a job early leaves it so that the next run goes on after the last committed part. A part that is not whole
-is not committed, so that what ends a job when changes no byte of any part.
+Whatever ends a job early leaves it so that the next run goes on. A part that is not whole is not committed, so that
+what ends a job when changes no byte of any part; what is through of it is kept, see `begun_part`.
 """
 
 import time
@@ -25,6 +25,7 @@ from ortdeploy.files.object_store import Upload
 from ortdeploy.ledger.check import check_output
 from ortdeploy.ledger.ledger import (
     PART_DIGITS,
+    Begun,
     Ledger,
     OutputRecord,
     Part,
@@ -42,10 +43,11 @@ from ortdeploy.process.memory import memory_now
 from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.process.native_output import because
 from ortdeploy.results.results import JobResult, Observer, Status
+from ortdeploy.running.begun_part import BegunPart, UntilError
 from ortdeploy.running.block_sizes import part_border
 from ortdeploy.running.error_budget import ErrorBudget
 from ortdeploy.running.held_files import Files, UnheldFiles
-from ortdeploy.running.part_writer import PartWriter
+from ortdeploy.running.part_writer import PartWriter, Totals
 from ortdeploy.running.provenance import provenance
 from ortdeploy.running.report import write_report
 from ortdeploy.running.statistics import JobStatistics, check_statistics
@@ -113,6 +115,7 @@ class JobRun:
         self._committed_state: str | None = None
         self._done = 0
         self._part, self._digits = 0, PART_DIGITS
+        self._begun_part = BegunPart(ledger, self._output, step, self._folder, self._writer)
         self._pending: list[FailedRow] = []
         self._begun = False
         self._live: Live | None = None
@@ -173,6 +176,7 @@ class JobRun:
             self._upload.check(known=known is not None)
         make_durable_folder(self._folder)
         remove_temporaries(self._folder)
+        self._begun_part.tidy()
         self._ledger.begin(
             self._output,
             deployment=self._plan.deployment,
@@ -228,30 +232,40 @@ class JobRun:
             raise OrtdeployError(
                 f"another run has worked on {self._step.shown_output} since the plan was made; plan again"
             )
-        self._done = known.rows
+        begun = self._begun_part.take_up(known)
+        known = replace(known, begun=begun)
+        self._done = known.rows if begun is None else begun.end
         self._part, self._digits = len(known.parts), known.part_digits
-        self._budget = ErrorBudget(self._step, sum(part.failed for part in known.parts), self._failed_last(known))
+        self._budget = ErrorBudget(self._step, known.failed, self._failed_last(begun))
         with undamaged():
             self._statistics = JobStatistics(known.statistics, self._stream, self._writer)
             self._committed_state = known.statistics.get("state")
-            if self._committed_state is not None:
+            state = self._committed_state if begun is None else begun.state
+            if state is not None:
+                self._state = unpack_state(state)
                 for member in self._stream.members:
-                    member.rows.go_on_from(unpack_state(self._committed_state))
+                    member.rows.go_on_from(self._state)
 
-    def _failed_last(self, known: OutputRecord) -> int:
-        """Return how many rows failed one after the other up to the last committed one."""
+    def _failed_last(self, begun: Begun | None) -> int:
+        """Return how many rows failed one after the other up to the one with which the job goes on."""
         if self._step.max_consecutive is None:
             return 0
         failed = {row for rows in self._ledger.failed_rows(self._output).values() for row in rows}
-        return next(number for number in count() if known.rows - 1 - number not in failed)
+        if begun is not None:
+            failed.update(self._ledger.failed_of_begun(self._output, begun))
+        return next(number for number in count() if self._done - 1 - number not in failed)
 
     def _write_parts(self) -> None:
         """Read blocks and write parts until the input ends. Raises what ends the job early."""
         blocks = self._counted(self._stream.run(partial(open_rows, self._step, self._plan.folder), self._done))
         try:
             with closing(blocks):
+                begun = self._begun_part.now
+                if begun is not None:
+                    self._write_part(self._rest_of_part(begun.part.start, begun.end, blocks))
                 for first in blocks:
-                    self._write_part(chain([first], self._rest_of_part(first, blocks)))
+                    start = first.block.start
+                    self._write_part(chain([first], self._rest_of_part(start, start + first.block.count, blocks)))
         except (OSError, MemoryError, OrtdeployError):
             self._files.check()  # numbers that changed under a session explain what it did
             raise
@@ -299,22 +313,44 @@ class JobRun:
         if verdict is not None:
             self._log.warning("job.leaks", verdict=verdict.text)
 
-    def _rest_of_part(self, first: Finished, blocks: Iterator[Finished]) -> Iterator[Finished]:
-        """Yield the further blocks of the part that begins with `first`."""
-        border = part_border(self._step, first.block.start)
-        end = first.block.start + first.block.count
+    def _rest_of_part(self, start: int, end: int, blocks: Iterator[Finished]) -> Iterator[Finished]:
+        """Yield the further blocks of the part that begins with the row `start`: those from the row `end` on."""
+        border = part_border(self._step, start)
         while end < border and (block := next(blocks, None)) is not None:
             end += block.block.count
             yield block
         self._files.check()  # before the part gets its name
 
     def _write_part(self, blocks: Iterator[Finished]) -> None:
-        """Write one part under a temporary name, rename it, commit it."""
+        """Write one part under a temporary name, rename it, commit it. Raises what ends the job early."""
         name = part_name(self._part, self._digits, SINKS[self._step.output_format].SUFFIX)
-        part = self._writer.write(self._part, name, blocks)
+        until = UntilError(blocks)
+        try:
+            totals = self._writer.write(name, until, self._begun_part.now)
+        except (OSError, MemoryError, OrtdeployError) as error:
+            if until.error is None:
+                raise
+            self._begun_part.note_loss(self._part, str(error))
+            raise until.error from error
+        if until.error is not None:
+            self._keep(name, totals)
+            raise until.error
+        self._writer.give_name(name, totals, name)
+        part = totals.part(self._part, name)
         self._check_disk(part)
-        self._send(part)
+        try:
+            self._send(part)
+        except OrtdeployError:
+            self._writer.take_name(name, totals)
+            self._keep(name, totals)
+            raise
         self._commit(part)
+
+    def _keep(self, name: str, totals: Totals) -> None:
+        """Keep what is through of a part for the next run."""
+        self._files.check()
+        origin = self._begun_part.origin(self._origin)
+        self._pending = self._begun_part.keep(self._part, name, totals, self._pending, origin)
 
     def _send(self, part: Part) -> None:
         """Upload a part before it is committed. Raises OrtdeployError."""
@@ -356,9 +392,10 @@ class JobRun:
             self._output,
             part,
             self._pending,
-            provenance=self._origin,
+            provenance=self._begun_part.origin(self._origin),
             statistics=self._kept(),
         )
+        self._begun_part.committed()
         self._statistics.committed(self._done, time.perf_counter() - begin)
         self._pending = []
         self._part += 1
@@ -434,6 +471,7 @@ class JobRun:
             committed=result.committed,
             failed=result.failed,
             skipped=result.skipped,
+            kept=result.kept,
             seconds=round(result.seconds, 3),
             reason=result.reason,
         )
@@ -448,7 +486,7 @@ class JobRun:
                 folder=self._folder,
                 record=record,
                 failures=self._ledger.failures(self._output),
-                origins=self._ledger.provenance({part.provenance for part in record.parts if part.provenance}),
+                origins=self._ledger.provenance(record.origins),
                 plan=self._plan,
                 step=self._step,
                 members=self._stream.members,
@@ -462,16 +500,18 @@ class JobRun:
 
     def _result(self, status: Status, reason: str | None) -> JobResult:
         try:
-            parts = self._parts()
+            record = self._ledger.output(self._output)
         except OrtdeployError:
-            parts = ()
+            record = None
+        parts, begun = (record.parts, record.begun) if record else ((), None)
         return JobResult(
             job=self._step.job,
             status=status,
             output=self._step.shown_output,
             committed=sum(part.committed for part in parts),
-            failed=sum(part.failed for part in parts) + len(self._pending),
+            failed=(record.failed if record else 0) + len(self._pending),
             skipped=sum(part.skipped for part in parts),
+            kept=begun.part.rows if begun else 0,
             seconds=self._statistics.seconds,
             reason=reason,
             provider_failed=self._provider_failed,

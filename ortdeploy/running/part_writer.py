@@ -1,21 +1,24 @@
-"""Writes one part: blocks of results into a file that appears under its name whole, or not at all."""
+"""Writes one part: blocks of results into a file that waits under a temporary name, and then gets its own."""
 
 import json
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.durations import Histogram, timed
-from ortdeploy.files.atomic import Hashing, Written, open_whole, sync_folder
-from ortdeploy.ledger.ledger import Part
+from ortdeploy.files.atomic import TEMPORARY, Hashing, Written, open_synced, sync_folder
+from ortdeploy.ledger.ledger import Begun, Part
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.running.stream import Finished
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sinks.png import write_pictures
 from ortdeploy.sinks.protocol import Sink
 from ortdeploy.tensors.columns import Column
+
+if TYPE_CHECKING:
+    from ortdeploy.pipelines.steps import State
 
 
 class PartWriter:
@@ -31,37 +34,66 @@ class PartWriter:
         self._module = SINKS[job.output_format]
         self.write_times, self.sync_times = Histogram(), Histogram()
 
-    def write(self, number: int, name: str, blocks: Iterable[Finished]) -> Part:
-        """Write a part of what comes, and return it once it has its name.
+    def write(self, name: str, blocks: Iterable[Finished], begun: Begun | None) -> "Totals":
+        """Write a part of what comes, after what was begun of it; its file waits until it gets its name.
 
-        A part none of whose rows gave a result has no file. Whatever the blocks raise leaves none either. Raises
-        OSError, OrtdeployError.
+        Whatever the blocks raise leaves no file. Raises OSError, OrtdeployError.
         """
-        path = self._folder / name
-        totals = self.write_file(path, blocks)
-        if not totals.committed and path.exists():  # a run that was killed has left one that it did not commit
-            path.unlink()
-            sync_folder(self._folder)
-        return totals.part(number, name)
+        return self.write_file(self._waiting(name), blocks, begun)
 
-    def write_file(self, path: Path, blocks: Iterable[Finished]) -> "Totals":
+    def give_name(self, name: str, totals: "Totals", under: str) -> None:
+        """Give the file of a part that was to be called `name` another name, durably. Raises OSError.
+
+        A part none of whose rows gave a result has no file.
+        """
+        with timed(self.sync_times):
+            if totals.written is not None:
+                self._waiting(name).replace(self._folder / under)
+            else:
+                with suppress(FileNotFoundError):  # a run that was killed may have left one that it did not commit
+                    (self._folder / under).unlink()
+            sync_folder(self._folder)
+
+    def take_name(self, name: str, totals: "Totals") -> None:
+        """Let a file that has its name wait again. Raises OSError."""
+        if totals.written is not None:
+            (self._folder / name).replace(self._waiting(name))
+
+    def remove(self, name: str) -> None:
+        """Delete the file that waits to be called `name`, if there is one."""
+        with suppress(OSError):  # the next run does it, then
+            self._waiting(name).unlink()
+
+    def _waiting(self, name: str) -> Path:
+        return self._folder / f".{name}{TEMPORARY}"
+
+    def write_file(self, path: Path, blocks: Iterable[Finished], begun: Begun | None = None) -> "Totals":
         """Write what comes into a file, if any row of it gave a result; return the sums. Raises OSError."""
-        totals = Totals()
+        totals = Totals(begun)
         with ExitStack() as stack:
             sink: Sink | None = None
             hashing: Hashing | None = None
+
+            def open_file() -> Sink:
+                nonlocal hashing
+                hashing = Hashing(stack.enter_context(open_synced(path)))
+                return self._module.open_sink(cast("BinaryIO", hashing), self._columns, self._origin)
+
+            if begun is not None and begun.part.file is not None:
+                sink = open_file()
+                with timed(self.write_times):
+                    sink.take_up(self._folder / begun.part.file)
             for finished in blocks:
-                totals.add(finished)
                 if finished.outcome.committed:
-                    if sink is None:
-                        hashing = Hashing(stack.enter_context(open_whole(path)))
-                        sink = self._module.open_sink(cast("BinaryIO", hashing), self._columns, self._origin)
+                    sink = sink or open_file()
                     self._write(sink, self._with_pictures(finished), path.name)
+                totals.add(finished)
             with timed(self.sync_times):
                 if sink is not None and hashing is not None:
+                    totals.is_exact = sink.is_exact
                     sink.close()
                     totals.written = hashing.written()
-                stack.close()  # the file is synced, and gets its name
+                stack.close()  # the file is synced
         return totals
 
     def _with_pictures(self, finished: Finished) -> dict[str, Column]:
@@ -87,20 +119,29 @@ class PartWriter:
 
 
 class Totals:
-    """What a part holds, added up block by block."""
+    """What a part holds, added up block by block.
 
-    def __init__(self) -> None:
-        """Begin with nothing."""
-        self._start = 0
-        self.rows = self.committed = self._failed = 0
-        self._skipped: list[int] = []
+    `new_rows` are those that came in this run; `is_exact` says whether the file can be taken up to equal bytes.
+    """
+
+    def __init__(self, begun: Begun | None = None) -> None:
+        """Begin with nothing, or with what was begun."""
+        part = begun.part if begun is not None else None
+        self._start, self.rows = (part.start, part.rows) if part else (0, 0)
+        self.committed, self._failed = (part.committed, part.failed) if part else (0, 0)
+        self._skipped: list[int] = list(part.skipped_rows) if part else []
+        self.new_rows = 0
+        self.state: State | None = None
         self.written: Written | None = None
+        self.is_exact = True
 
     def add(self, finished: Finished) -> None:
         """Add a block."""
         if not self.rows:
             self._start = finished.block.start
         self.rows += finished.block.count
+        self.new_rows += finished.block.count
+        self.state = finished.outcome.state or self.state
         self.committed += finished.outcome.committed
         self._failed += len(finished.outcome.failed)
         self._skipped += finished.outcome.skipped

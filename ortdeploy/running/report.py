@@ -79,6 +79,7 @@ def write_report(
             "by_stage": {name: dict(taken) for name, taken in memory.items()},
         },
         "parts": [_part(part) for part in record.parts],
+        "kept": None if record.begun is None else _part(record.begun.part),
         "provenance": dict(origins),
         "versions": versions(),
     }

@@ -1,6 +1,6 @@
 """Arrow IPC files, which readers map into memory; the origin of a part stands in the schema's metadata."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -18,7 +18,7 @@ PACKAGE = Package(module="pyarrow", name="pyarrow", extra="tables")
 
 def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], origin: str) -> TableSink:
     """Begin a part."""
-    return TableSink(columns, origin, _begin(file))
+    return TableSink(columns, origin, _begin(file), _read)
 
 
 def _begin(file: BinaryIO) -> Writing:
@@ -28,6 +28,14 @@ def _begin(file: BinaryIO) -> Writing:
         return pa.ipc.new_file(file, schema)
 
     return begin
+
+
+def _read(path: Path) -> "Iterator[pa.RecordBatch]":
+    import pyarrow as pa  # noqa: PLC0415
+
+    with pa.OSFile(str(path)) as file:
+        part = pa.ipc.open_file(file)
+        yield from map(part.get_batch, range(part.num_record_batches))
 
 
 def merge(old: Path | None, new: Path, order: Order, file: BinaryIO) -> None:

@@ -5,6 +5,7 @@ A column whose rows are vectors becomes one column per element: scores.0, scores
 
 import csv
 import io
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,10 +21,18 @@ PACKAGE = None
 
 
 class _CsvSink:
+    is_exact = True
+
     def __init__(self, file: BinaryIO, columns: Sequence[str]) -> None:
         self._file = file
         self._columns = columns
         self._header: list[str] | None = None
+
+    def take_up(self, path: Path) -> None:
+        with path.open(encoding="utf-8", newline="") as part:
+            self._header = next(csv.reader(part))
+        with path.open("rb") as part:
+            shutil.copyfileobj(part, self._file)
 
     def write(self, columns: Mapping[str, Column]) -> None:
         flat = [pair for name in self._columns for pair in _flatten(name, columns[name])]

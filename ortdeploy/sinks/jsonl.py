@@ -5,6 +5,7 @@ Numbers keep every bit; NaN and infinities, which JSON does not have, become nul
 
 import json
 import math
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -22,9 +23,15 @@ _encode = json.JSONEncoder(ensure_ascii=False).encode  # json.dumps makes an enc
 
 
 class _JsonlSink:
+    is_exact = True
+
     def __init__(self, file: BinaryIO, columns: Sequence[str]) -> None:
         self._file = file
         self._columns = columns
+
+    def take_up(self, path: Path) -> None:
+        with path.open("rb") as part:
+            shutil.copyfileobj(part, self._file)
 
     def write(self, columns: Mapping[str, Column]) -> None:
         values = [plain(columns[name]) for name in self._columns]

@@ -15,6 +15,8 @@ PACKAGE = None
 
 
 class _NpySink:
+    is_exact = True
+
     def __init__(self, file: BinaryIO, column: str) -> None:
         self._file = file
         self._column = column
@@ -22,10 +24,13 @@ class _NpySink:
         self._rows = 0
         self._held: list[np.ndarray[Any, Any]] = []
 
+    def take_up(self, path: Path) -> None:
+        self.write({self._column: np.load(path, mmap_mode="r", allow_pickle=False)})
+
     def write(self, columns: Mapping[str, Column]) -> None:
         array = as_rows(self._column, columns[self._column])
         if self._first is None:
-            self._first = array[:0]
+            self._first = array[:0].copy()  # keeps neither a block in memory nor a file mapped
             self._write_header(array, rows=0)
         if (array.shape[1:], array.dtype) != (self._first.shape[1:], self._first.dtype):
             raise ValueError(f"rows of {self._column} differ in shape, which an array cannot hold; use jsonl")

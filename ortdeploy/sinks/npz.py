@@ -21,6 +21,15 @@ class _NpzSink:
         self._origin = origin
         self._parts: dict[str, list[Array]] = {name: [] for name in columns}
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether joining now gives no column another element type: numbers that become text differ by when they do."""
+        return all(len({part.dtype for part in parts}) == 1 for parts in self._parts.values())
+
+    def take_up(self, path: Path) -> None:
+        with np.load(path, allow_pickle=False) as arrays:
+            self.write({name: arrays[name] for name in self._parts})
+
     def write(self, columns: Mapping[str, Column]) -> None:
         for name, parts in self._parts.items():
             column = as_rows(name, columns[name])

@@ -1,6 +1,7 @@
 """Parquet, compressed with Snappy; the origin of a part stands in the schema's metadata."""
 
-from collections.abc import Mapping
+import base64
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -19,7 +20,7 @@ PACKAGE = Package(module="pyarrow", name="pyarrow", extra="tables")
 
 def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], origin: str) -> TableSink:
     """Begin a part."""
-    return TableSink(columns, origin, _begin(file))
+    return TableSink(columns, origin, _begin(file), _read)
 
 
 def _begin(file: BinaryIO) -> Writing:
@@ -49,6 +50,18 @@ def _repeating(path: str, kind: "pa.DataType") -> list[str]:
     if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
         return _repeating(f"{path}.list.element", kind.value_type)
     return [] if pa.types.is_floating(kind) else [path]
+
+
+def _read(path: Path) -> "Iterator[pa.RecordBatch]":
+    """Yield the rows of a part with the schema that they were written with, which Parquet alone does not keep."""
+    import pyarrow as pa  # noqa: PLC0415
+    from pyarrow.parquet import ParquetFile  # noqa: PLC0415
+
+    with ParquetFile(path) as part:
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(part.metadata.metadata[b"ARROW:schema"])))
+        for batch in part.iter_batches():
+            arrays = [array.cast(field.type) for array, field in zip(batch.columns, schema, strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def merge(old: Path | None, new: Path, order: Order, file: BinaryIO) -> None:

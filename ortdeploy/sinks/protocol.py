@@ -17,6 +17,17 @@ RowShape = tuple[int | None, ...] | None
 class Sink(Protocol):
     """An open part. Columns have the rows first; keys may be lists."""
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether a file that is closed now holds all that `take_up` needs for equal bytes."""
+
+    def take_up(self, path: Path) -> None:
+        """Take the rows of a file that was closed early, before any batch, as if they were written again.
+
+        What is written after them gives the bytes of a part that was never closed in between. Raises ValueError,
+        OSError.
+        """
+
     def write(self, columns: Mapping[str, Column]) -> None:
         """Take one batch; all columns have equally many rows."""
 

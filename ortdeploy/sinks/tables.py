@@ -3,7 +3,8 @@
 Where a part is cut into record batches depends on its rows alone, so that equal rows give equal bytes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -40,23 +41,52 @@ class Writing(Protocol):
         """Return the writer."""
 
 
+class Reading(Protocol):
+    """Reads a part back."""
+
+    def __call__(self, path: Path) -> "Iterator[pa.RecordBatch]":
+        """Yield its rows with the schema that they were written with."""
+
+
 class TableSink:
     """Gathers blocks into record batches."""
 
-    def __init__(self, columns: Mapping[str, RowShape], origin: str, begin: Writing) -> None:
+    is_exact = True
+
+    def __init__(self, columns: Mapping[str, RowShape], origin: str, begin: Writing, read: Reading) -> None:
         """Take the columns with the shapes of their rows; `begin` is called with the first rows."""
         self._columns = columns
         self._origin = origin
         self._begin = begin
+        self._read = read
         self._writer: TableWriter | None = None
         self._schema: pa.Schema | None = None
         self._held: list[pa.RecordBatch] = []
         self._rows = 0
         self._group = _GROUP_ROWS
 
+    def take_up(self, path: Path) -> None:
+        """Take the rows of a part that was closed early, a batch at a time."""
+        import pyarrow as pa  # noqa: PLC0415
+
+        for batch in self._read(path):
+            if self._schema is None:
+                self._begin_with(batch.schema, batch.columns)
+            self._take(pa.RecordBatch.from_arrays(batch.columns, schema=self._schema))
+
     def write(self, columns: Mapping[str, Column]) -> None:
         """Take a block. Raises ValueError where rows do not fit the part's schema."""
-        batch = self._record_batch(columns)
+        self._take(self._record_batch(columns))
+
+    def _begin_with(self, fields: "Iterable[pa.Field]", arrays: "Sequence[pa.Array]") -> None:
+        """Begin the file, with the columns of its first rows."""
+        import pyarrow as pa  # noqa: PLC0415
+
+        self._schema = pa.schema(list(fields), metadata={ORIGIN: self._origin.encode()})
+        self._writer = self._begin(self._schema)
+        self._group = _rows_of_a_group(arrays)
+
+    def _take(self, batch: "pa.RecordBatch") -> None:
         self._held.append(batch)
         self._rows += batch.num_rows
         while self._rows >= self._group:
@@ -76,14 +106,13 @@ class TableSink:
             arrays = [_array(columns[name], shape) for name, shape in self._columns.items()]
             if self._schema is None:
                 fields = [pa.field(name, array.type) for name, array in zip(self._columns, arrays, strict=True)]
-                self._schema = pa.schema(fields, metadata={ORIGIN: self._origin.encode()})
-                self._writer = self._begin(self._schema)
-                self._group = _rows_of_a_group(arrays)
+                self._begin_with(fields, arrays)
+            schema: pa.Schema = self._schema
             arrays = [
                 array if array.type == field.type else array.cast(field.type)
-                for array, field in zip(arrays, self._schema, strict=True)
+                for array, field in zip(arrays, schema, strict=True)
             ]
-            return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+            return pa.RecordBatch.from_arrays(arrays, schema=schema)
         except (pa.ArrowException, TypeError) as error:
             raise ValueError(f"the rows do not fit the part's columns: {error}") from error
 
@@ -91,21 +120,36 @@ class TableSink:
         import pyarrow as pa  # noqa: PLC0415
 
         table = pa.Table.from_batches(self._held)
-        (batch,) = table.slice(0, rows).combine_chunks().to_batches()
+        first = [table.slice(0, 1), table.slice(1, rows - 1)]  # joined they are copied, without the rest of a block
+        (batch,) = pa.concat_tables(first).combine_chunks().to_batches()
         if self._writer is not None:
             self._writer.write_batch(batch)
         self._held = table.slice(rows).to_batches()
         self._rows -= rows
 
 
-def _rows_of_a_group(arrays: "list[pa.Array]") -> int:
+def _rows_of_a_group(arrays: "Sequence[pa.Array]") -> int:
     """Return how many rows like the first one make a record batch."""
-    first = sum(array.slice(0, 1).get_total_buffer_size() if len(array) == 1 else _row_bytes(array) for array in arrays)
+    first = sum(_value_bytes(array.slice(0, 1)) for array in arrays)
     return max(1, min(_GROUP_ROWS, _GROUP_BYTES // max(first, 1)))
 
 
-def _row_bytes(array: "pa.Array") -> int:
-    return int(array.slice(0, 1).nbytes)
+def _value_bytes(array: "pa.Array") -> int:
+    """Return what values take, whatever else their buffers hold: the rest of a block, or marks of what is null."""
+    import pyarrow as pa  # noqa: PLC0415
+    from pyarrow import compute  # noqa: PLC0415
+
+    kind = array.type
+    if pa.types.is_map(kind):
+        begin, end = array.offsets[0].as_py(), array.offsets[len(array)].as_py()
+        return 4 * len(array) + sum(_value_bytes(each[begin:end]) for each in (array.keys, array.items))
+    if pa.types.is_fixed_size_list(kind):
+        return _value_bytes(array.flatten())
+    if pa.types.is_list(kind):
+        return 4 * len(array) + _value_bytes(array.flatten())
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        return 4 * len(array) + (compute.sum(compute.binary_length(array)).as_py() or 0)
+    return 0 if pa.types.is_null(kind) else -(-kind.bit_width * len(array) // 8)
 
 
 def _array(column: Column, shape: RowShape) -> "pa.Array":

@@ -16,3 +16,9 @@ class JobStatus:
     output: str
     record: "OutputRecord | None"
     live: Mapping[str, Any] | None = None
+
+    @property
+    def kept(self) -> int:
+        """Rows of a part that a run ended within, with which the next run goes on; 0 while one is at it."""
+        begun = self.record.begun if self.record is not None and self.record.status != "running" else None
+        return 0 if begun is None else begun.part.rows

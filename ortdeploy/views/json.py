@@ -32,6 +32,7 @@ def render_apply(diagnostics: Sequence[Diagnostic], plans: "Sequence[Plan]", res
             "committed": result.committed,
             "failed": result.failed,
             "skipped": result.skipped,
+            "kept": result.kept,
             "seconds": round(result.seconds, 6),
             "reason": result.reason,
         }
@@ -61,6 +62,7 @@ def _status(one: "JobStatus") -> dict[str, Any]:
         "parts": len(record.parts),
         "live": dict(one.live) if one.live else None,
         **counts,
+        "kept": one.kept,
     }
 
 

@@ -228,6 +228,7 @@ def render_results(results: "Sequence[JobResult]", *, color: bool) -> str:
 def _render_result(result: "JobResult", paint: Paint) -> str:
     name = paint(f"job {result.job}", _BOLD)
     counts = f"{result.committed:,} rows committed, {result.failed:,} failed, {result.skipped:,} skipped"
+    counts += f"; {_more_rows(result.kept)} kept for the next run" if result.kept else ""
     match result.status:
         case "nothing-to-do":
             return f"{name}: nothing to do, {result.output} is finished."
@@ -235,6 +236,10 @@ def _render_result(result: "JobResult", paint: Paint) -> str:
             rate = f" in {result.seconds:.2f} s" if result.seconds else ""
             return f"{name}: {paint('done', _GREEN)}{rate}: {counts}, in {result.output}."
     return f"{name}: {paint(result.status, _RED)}: {counts}. {result.reason}".rstrip(". ") + "."
+
+
+def _more_rows(number: int) -> str:
+    return f"{number:,} more {'row is' if number == 1 else 'rows are'}"
 
 
 def render_checks(results: "Sequence[CheckResult]", *, color: bool, quiet: bool = False) -> str:
@@ -285,6 +290,7 @@ def render_status(jobs: "Sequence[JobStatus]", *, verbose: bool = False) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     live = [_render_live(one.job, one.live) for one in jobs if one.live]
+    kept = [f"{one.job}: {_more_rows(one.kept)} kept for the next run" for one in jobs if one.kept]
     files = [
         f"{one.output}/{part.file}: {part.rows} rows from {part.start}"
         for one in jobs
@@ -292,7 +298,7 @@ def render_status(jobs: "Sequence[JobStatus]", *, verbose: bool = False) -> str:
         for part in one.record.parts
         if verbose
     ]
-    return _safe("".join(f"{line}\n" for line in (*table, *live, *files)))
+    return _safe("".join(f"{line}\n" for line in (*table, *live, *kept, *files)))
 
 
 def _render_live(job: str, live: Mapping[str, Any]) -> str:

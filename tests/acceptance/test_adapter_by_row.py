@@ -11,6 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.models import lora_model, make_adapter
 
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.runtime.session import OrtSession
 
 MANIFEST = """\
@@ -99,6 +101,20 @@ def test_any_mixture_in_any_batches_gives_every_row_once(
     wanted = prepare(folder, languages, size=size, part=part)
     assert cli("apply", folder / "m.yaml", "-q").code == 0
     assert [row["y"] for row in written(folder)] == wanted
+
+
+def test_rows_that_are_sorted_by_adapter_go_on_behind_what_was_kept(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(_: MemoryWatch) -> bool:
+        raise OrtdeployError("enough")
+
+    wanted = prepare(tmp_path, ["fr", "it", "de", "fr"] * 10)
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryWatch, "is_near", end)
+        assert "; 12 more rows are kept" in cli("apply", tmp_path / "m.yaml").out
+    assert cli("apply", tmp_path / "m.yaml").code == 0
+    assert [row["y"] for row in written(tmp_path)] == wanted
 
 
 def test_a_row_that_no_adapter_is_meant_for_fails_alone_and_is_foreseen(cli: Cli, tmp_path: Path) -> None:

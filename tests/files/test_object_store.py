@@ -140,6 +140,8 @@ def test_an_upload_that_fails_ends_the_job_and_the_next_one_goes_on(
     assert failed.code == 1
     assert "the network is away" in failed.out
     assert "32 rows committed" in failed.out
+    assert "16 more rows are kept" in failed.out
+    assert not [name for name in store.ls("/out/run", detail=False) if "begun" in name]
     monkeypatch.undo()
     assert cli("apply", manifest).code == 0
     assert [row["row"] for row in rows_of(store, "/out/run")] == list(range(64))

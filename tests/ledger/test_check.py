@@ -15,15 +15,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.fakes import FakeRuntime, double, refuse_negative
 from support.jobs import execute, plan_for, retrying, rows, save
-from support.ledgers import BAD, ROWS, finished, merging, plan_of, unfinished
+from support.ledgers import BAD, ROWS, begun, finished, merging, plan_of, unfinished
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.ledger import ledger as ledger_module
 from ortdeploy.ledger.check import find_contradiction
-from ortdeploy.ledger.ledger import FILE, Merge, OutputRecord, Part, read_outputs
+from ortdeploy.ledger.ledger import FILE, Begun, Merge, OutputRecord, Part, read_outputs
 from ortdeploy.results.results import JobResult, Status
 
-SCENES = (unfinished, finished, merging)
+SCENES = (unfinished, begun, finished, merging)
 
 
 @pytest.fixture(name="scenes", scope="module")
@@ -121,6 +121,16 @@ def test_whatever_cell_is_changed_rows_are_complete_or_the_run_refuses(
         ("finished", "DELETE FROM failures WHERE row = 13"),
         ("unfinished", "DELETE FROM parts WHERE number = 0"),
         ("finished", "UPDATE parts SET file = '../../x' WHERE number = 2"),
+        ("begun", "UPDATE begun SET file = '../../x'"),
+        ("begun", "UPDATE begun SET file = NULL, sha256 = NULL"),
+        ("begun", "UPDATE begun SET sha256 = NULL"),
+        ("begun", "UPDATE begun SET rows = 3, committed = 2"),  # its name says 4
+        ("begun", "UPDATE begun SET number = 1"),
+        ("begun", "UPDATE begun SET start = 4"),
+        ("begun", "UPDATE begun SET failed = 0, committed = 4"),
+        ("begun", "DELETE FROM failures"),
+        ("begun", "UPDATE begun SET provenance = 'x'"),
+        ("begun", "UPDATE outputs SET status = 'done'"),
     ],
 )
 @pytest.mark.parametrize("sealed", [False, True])
@@ -132,7 +142,7 @@ def test_what_contradicts_itself_is_refused_though_its_seals_fit(
     with closing(sqlite3.connect(folder / ".ortdeploy" / FILE, isolation_level=None)) as db:
         db.execute(statement)
         if sealed:
-            for table in ("parts", "merges"):
+            for table in ("parts", "begun", "merges"):
                 db.execute(f"UPDATE {table} SET seal = NULL")  # noqa: S608  ours
             if "inputs" not in statement:
                 db.execute("UPDATE outputs SET inputs_seal = NULL")
@@ -200,6 +210,25 @@ def test_a_sound_record_has_no_contradiction() -> None:
 def test_every_contradiction_of_a_record_is_found(contradict: Callable[[OutputRecord], OutputRecord]) -> None:
     record, merge = sound()
     assert find_contradiction(contradict(record), [merge], ".csv")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"number": 1}, {"number": 3}, {"start": 5}, {"rows": 0, "committed": 0, "failed": 0}, {"rows": 5}, {"file": "part-00000002.csv"},
+        {"file": None}, {"file": ".part-00000002.csv.2.begun"}, {"file": "../.part-00000002.csv.3.begun"}, {"sha256": None},
+        {"sha256": "x"}, {"bytes": -1}, {"skipped_rows": (6,)}, {"committed": 0, "failed": 3},
+    ],
+)  # fmt: skip
+def test_every_contradiction_of_a_part_that_was_begun_is_found(changes: dict[str, Any]) -> None:
+    record, _ = sound()
+    part = Part(
+        number=2, start=6, rows=3, committed=2, failed=1, skipped=0, file=".part-00000002.csv.3.begun", bytes=9, sha256="0" * 64,
+    )  # fmt: skip
+    assert find_contradiction(replace(record, begun=Begun(part=part)), [], ".csv") is None
+    alone = replace(part, number=0, start=0, file=".part-00000000.csv.3.begun")
+    assert find_contradiction(replace(record, parts=(), first_row=0, begun=Begun(part=alone)), []) is None
+    assert find_contradiction(replace(record, begun=Begun(part=replace(part, **changes))), [], ".csv")
 
 
 @pytest.mark.parametrize(

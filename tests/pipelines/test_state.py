@@ -14,8 +14,10 @@ from onnx import TensorProto, helper
 from support.models import save_model
 
 from ortdeploy.cli.main import main
+from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.pipelines.component import Component
 from ortdeploy.pipelines.steps import State, pack_state, unpack_state
+from ortdeploy.process.memory_limit import MemoryWatch
 
 FLOAT = TensorProto.FLOAT
 
@@ -108,6 +110,21 @@ def test_a_run_that_goes_on_takes_the_committed_state(stream: Path, cli: Cli) ->
     some = len(sums(stream))
     assert 8 <= some < 40
     assert cli("apply", write(stream)).code == 0
+    np.testing.assert_allclose(sums(stream), ROWS.cumsum(axis=0))
+
+
+def test_a_run_that_ended_within_a_part_takes_the_state_of_what_was_through(
+    stream: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(_: MemoryWatch) -> bool:
+        raise OrtdeployError("enough")
+
+    manifest = write(stream, part=100)
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryWatch, "is_near", end)
+        for kept in (4, 8):
+            assert f"0 skipped; {kept} more rows are kept" in cli("apply", manifest).out
+    assert cli("apply", manifest).code == 0
     np.testing.assert_allclose(sums(stream), ROWS.cumsum(axis=0))
 
 

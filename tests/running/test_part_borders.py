@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.fakes import Counter, FakeRuntime, double, refuse_negative
-from support.jobs import Killed, execute, failed, plan_for, retrying, rows, save
+from support.jobs import READ, Killed, execute, failed, plan_for, retrying, rows, save, written_as
 
 from ortdeploy.diagnostics import ProviderFailedError
 from ortdeploy.ledger.ledger import Ledger, read_outputs
@@ -20,6 +20,7 @@ from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.results.results import Status
 from ortdeploy.running.block_sizes import BlockSizes, part_border
+from ortdeploy.running.error_budget import ErrorBudget
 from ortdeploy.running.row_runner import RowRunner
 from ortdeploy.sources.files import file_states
 
@@ -90,8 +91,35 @@ def by_a_signal(folder: Path, plan: Plan, after: int) -> None:
 
 
 def by_the_budget(folder: Path, plan: Plan, after: int) -> None:
-    few = tuple(replace(one, max_failed=after) if isinstance(one, RunJob) else one for one in plan.steps)
-    execute(folder, replace(plan, steps=few), FakeRuntime(refuse_negative))
+    """Allow few failed rows, by the plan that allows more: parts name their plan."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ErrorBudget, "_limit", lambda *_: after)
+        execute(folder, plan, FakeRuntime(refuse_negative))
+
+
+def by_the_provider(folder: Path, plan: Plan, after: int) -> None:
+    """Have no session left."""
+
+    def fail(feeds: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        if (np.abs(feeds["x"]) > after * 5).any():
+            raise ProviderFailedError("the device is gone")
+        return refuse_negative(feeds)
+
+    execute(folder, plan, FakeRuntime(fail))
+
+
+def by_a_second_signal(folder: Path, plan: Plan, after: int) -> None:
+    seen: list[int] = []
+
+    def interrupt(_: MemoryWatch) -> bool:
+        seen.append(1)
+        if len(seen) > after:
+            raise KeyboardInterrupt
+        return False
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemoryWatch, "is_near", interrupt)
+        execute(folder, plan, FakeRuntime(refuse_negative))
 
 
 def by_memory(folder: Path, plan: Plan, after: int) -> None:
@@ -111,43 +139,72 @@ def by_memory(folder: Path, plan: Plan, after: int) -> None:
 
 def by_a_kill(folder: Path, plan: Plan, after: int) -> None:
     """Die at a commit: before it, or after it."""
-    real, commits = Ledger.commit_part, []
+    die_at("commit_part", folder, plan, after)
+
+
+def by_a_kill_at_the_stop(folder: Path, plan: Plan, after: int) -> None:
+    """Die while what is through is kept: before the ledger knows it, or after that."""
+    die_at("keep_begun", folder, plan, after)
+
+
+def die_at(method: str, folder: Path, plan: Plan, after: int) -> None:
+    real, commits = getattr(Ledger, method), []
+    seen = Counter()
 
     def die(self: Ledger, *arguments: Any, **options: Any) -> None:
         commits.append(1)
-        if len(commits) * 2 > after:
+        if len(commits) * 2 > after or method == "keep_begun":
             if after % 2:
                 real(self, *arguments, **options)
             raise Killed
         real(self, *arguments, **options)
 
     with pytest.MonkeyPatch.context() as patch, suppress(Killed):
-        patch.setattr(Ledger, "commit_part", die)
-        execute(folder, plan, FakeRuntime(refuse_negative))
+        patch.setattr(Ledger, method, die)
+        stops = method == "keep_begun"
+        execute(
+            folder,
+            plan,
+            FakeRuntime(refuse_negative),
+            observer=seen,
+            stop=lambda: stops and len(seen.seen) >= after // 2 + 1,
+        )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=20, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
 @given(
     interruptions=st.lists(
-        st.tuples(st.sampled_from([by_a_signal, by_the_budget, by_memory, by_a_kill]), st.integers(0, 6)), max_size=4
+        st.tuples(
+            st.sampled_from([
+                by_a_signal, by_the_budget, by_memory, by_a_kill, by_the_provider, by_a_second_signal, by_a_kill_at_the_stop,
+            ]),
+            st.integers(0, 6),
+        ),
+        max_size=4,
     ),
-    last=st.sampled_from(["short", "drop"]),
-)
+    last=st.sampled_from(["short", "pad", "drop"]),
+    kind=st.sampled_from(sorted(READ)),
+    rows_per_part=st.sampled_from([9, 18, 99]),
+)  # fmt: skip
 def test_interruptions_change_no_byte_of_any_part(
     tmp_path_factory: pytest.TempPathFactory,
     interruptions: Sequence[tuple[Callable[[Path, Plan, int], None], int]],
     last: str,
+    kind: str,
+    rows_per_part: int,
 ) -> None:
     found = []
     for disturbances in ((), interruptions):
         folder = tmp_path_factory.mktemp("run")
         save(folder, [-1.0 - row if row in BAD else float(row) for row in range(35)])
-        plan = plan_for(folder, 35, size=3, rows_per_part=9, last=last, max_failed=9)
+        plan = written_as(plan_for(folder, 35, size=3, rows_per_part=rows_per_part, last=last, max_failed=9), kind)
         for interrupt, after in disturbances:
             interrupt(folder, plan, after)
         assert execute(folder, plan, FakeRuntime(refuse_negative)).status in {Status.DONE, Status.NOTHING_TO_DO}
         assert [entry["row"] for entry in failed(folder)] == list(BAD)
-        assert borders_of(folder) == [(0, 9), (9, 9), (18, 9), (27, 8)]
+        starts = range(0, 35, rows_per_part)
+        assert borders_of(folder) == [(start, min(rows_per_part, 35 - start)) for start in starts]
+        assert not list((folder / "out").glob(".*"))
         found.append(left(folder))
     assert found[0] == found[1]
 

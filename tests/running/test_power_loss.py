@@ -12,16 +12,18 @@ With FULL the folder is not synced after the journal was deleted, and a commit m
 import itertools
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support.fakes import Counter, FakeRuntime, double, refuse_negative
 from support.jobs import plan_for, retrying, save
 
+from ortdeploy.diagnostics import ProviderFailedError
 from ortdeploy.ledger.ledger import FILE, Ledger, open_ledger
 from ortdeploy.plan.steps import Plan
 from ortdeploy.results.results import Status
@@ -135,7 +137,9 @@ STATE = "state/deep/state"
 """The state directory, on a file system that is not the output's."""
 
 
-def execute(folder: Path, plan: Plan, runtime: FakeRuntime) -> Status:
+def execute(
+    folder: Path, plan: Plan, runtime: FakeRuntime, ends: Collection[Status] = (Status.DONE, Status.NOTHING_TO_DO)
+) -> Status:
     out = folder / "work/out"
     with open_ledger(folder / STATE) as ledger:
         assert ledger.output(ledger.key(out)) or not out.exists() or not any(out.iterdir()), "a plan calls it foreign"
@@ -143,7 +147,7 @@ def execute(folder: Path, plan: Plan, runtime: FakeRuntime) -> Status:
             plan=plan, run_id="r1", runtime=runtime, ledger=ledger, observer=Counter(), stop=lambda: False
         )
         (result,) = execution.run()
-    assert result.status in {Status.DONE, Status.NOTHING_TO_DO}, result.reason
+    assert result.status in ends, result.reason
     return result.status
 
 
@@ -224,7 +228,19 @@ def quickly() -> Iterator[None]:
 def make_plan(folder: Path) -> Plan:
     save(folder, [-1.0 - row if row % 7 == 3 else float(row) for row in range(ROWS)])
     os.utime(folder / "data.npy", (1, 1))
-    return plan_for(folder, ROWS, size=4, rows_per_part=8, max_failed=ROWS)
+    return plan_for(folder, ROWS, size=4, rows_per_part=12, max_failed=ROWS)
+
+
+def stop_twice(folder: Path, plan: Plan) -> None:
+    """Run the job and stop it within its first part, and again: what was kept is kept anew."""
+    for rows in (4, 8):
+
+        def run(feeds: Mapping[str, np.ndarray], last: int = rows) -> Mapping[str, np.ndarray]:
+            if np.abs(feeds["x"]).max() > last:
+                raise ProviderFailedError("the device is gone")
+            return refuse_negative(feeds)
+
+        execute(folder, plan, FakeRuntime(run), ends={Status.FAILED})
 
 
 def run_all(folder: Path, plan: Plan) -> None:
@@ -271,6 +287,7 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Event], dict[
         (folder / place).mkdir()
     plan = make_plan(folder / "work")
     with recording(folder) as events:
+        stop_twice(folder, plan)
         run_all(folder, plan)
     return list(events), left(folder)
 
@@ -283,6 +300,8 @@ def test_every_state_that_power_loss_may_leave_is_recovered_from(
     assert kinds.count("ledger") > 6
     assert kinds.count("sync") > 6
     assert kinds.count("mkdir") == 3
+    kept = [event.target for event in events if event.kind == "name" and event.target.endswith(".begun")]
+    assert kept == [f"work/out/.part-00000000.jsonl.{rows}.begun" for rows in (4, 8)]
     assert failures(events, tmp_path, expected) == []
 
 

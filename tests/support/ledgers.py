@@ -1,11 +1,14 @@
-"""Ledgers in the states in which runs leave them: unfinished, finished, and in the middle of a merge."""
+"""Ledgers in the states in which runs leave them: unfinished, within a part, finished, and in the middle of a merge."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from ortdeploy.diagnostics import ProviderFailedError
 from ortdeploy.ledger.ledger import open_ledger
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.running import retry as retry_run
@@ -40,6 +43,17 @@ def unfinished(folder: Path) -> None:
 
     plan = plan_for(folder, ROWS, max_failed=9)
     execute(folder, plan, FakeRuntime(refuse_negative), observer=seen, stop=stop)
+
+
+def begun(folder: Path) -> None:
+    """One batch of the first part, with a row that failed."""
+
+    def run(feeds: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        if feeds["x"].max() > 3:  # the last row of the first batch
+            raise ProviderFailedError("the device is gone")
+        return refuse_negative(feeds)
+
+    execute(folder, plan_for(folder, ROWS, max_failed=9), FakeRuntime(run))
 
 
 def finished(folder: Path) -> None:

@@ -129,14 +129,15 @@ def _failed_job(ledger: Ledger, folder: Path, step: RunJob, reason: str) -> JobR
     record = ledger.output(key)
     if record is not None and record.status == "running":
         ledger.end(key, Status.FAILED, reason)
-    parts = record.parts if record else ()
+    parts, begun = (record.parts, record.begun) if record else ((), None)
     return JobResult(
         job=step.job,
         status=Status.FAILED,
         output=step.shown_output,
         committed=sum(part.committed for part in parts),
-        failed=sum(part.failed for part in parts),
+        failed=record.failed if record else 0,
         skipped=sum(part.skipped for part in parts),
+        kept=begun.part.rows if begun else 0,
         reason=reason,
     )
 

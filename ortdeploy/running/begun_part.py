@@ -1,0 +1,169 @@
+"""What is through of a part when a run ends early: kept for the next run, which goes on behind it.
+
+Only whole parts are committed. But a part may take hours, and whatever ends a run and leaves the process alive (a
+signal, the error budget, memory, a provider that fails, an upload) need not cost them. So the part's file is closed
+where it is and kept beside the parts under a hidden name. The next run copies its rows into the file of the part, runs
+those that are left, and the part has the bytes that an undisturbed run gives it.
+
+At any moment there is either nothing of a part, or what was begun of it, or the part:
+
+1. the file is closed and synced under a temporary name, renamed to its hidden one, and the folder is synced;
+2. the ledger notes what is in it, with its failed rows, in place of what it noted of the part before;
+3. the commit of the part takes that entry away, in one transaction;
+4. files that no entry names are deleted.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.ledger.check import begun_name
+from ortdeploy.ledger.ledger import BEGUN_WITH, Begun, Ledger, OutputRecord, is_as_written, provenance_entry
+from ortdeploy.pipelines.steps import pack_state
+from ortdeploy.plan.steps import RunJob
+from ortdeploy.results.rows import FailedRow
+from ortdeploy.running.block_sizes import part_border
+from ortdeploy.running.part_writer import PartWriter, Totals
+from ortdeploy.running.stream import Finished
+from ortdeploy.units import format_size
+
+log = structlog.get_logger()
+
+
+class UntilError:
+    """Blocks up to what ends them early, which is kept in `error` instead of raised: those before it are good.
+
+    What ends the process is raised.
+    """
+
+    def __init__(self, blocks: Iterable[Finished]) -> None:
+        """Take the blocks."""
+        self._blocks = blocks
+        self.error: Exception | KeyboardInterrupt | None = None
+
+    def __iter__(self) -> Iterator[Finished]:
+        """Yield the blocks."""
+        try:
+            yield from self._blocks
+        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  the caller raises it
+            self.error = error
+
+
+class BegunPart:
+    """What a job keeps of the part at which its runs end early; `now` is what there is to go on with."""
+
+    def __init__(self, ledger: Ledger, output: str, step: RunJob, folder: Path, writer: PartWriter) -> None:
+        """Take where it is kept, and what writes there; nothing is looked at yet."""
+        self._ledger = ledger
+        self._output = output
+        self._step = step
+        self._folder = folder
+        self._writer = writer
+        self.now: Begun | None = None
+
+    def take_up(self, known: OutputRecord) -> Begun | None:
+        """Return what an earlier run has kept, unless its rows must run again, which is said."""
+        begun = known.begun
+        if begun is None:
+            return None
+        why_not = self._why_not(begun)
+        if why_not is None:
+            self.now = begun
+            return begun
+        log.warning("part.begun_again", part=begun.part.number, rows=begun.part.rows, reason=why_not)
+        self._ledger.forget_begun(self._output)
+        return None
+
+    def _why_not(self, begun: Begun) -> str | None:
+        """Say why what was kept cannot be gone on with; None where it can."""
+        part, step = begun.part, self._step
+        breaks_a_batch = (begun.end - part.start) % step.read_size and begun.end != step.rows
+        if breaks_a_batch or begun.end > part_border(step, part.start):
+            return "its rows are not such as the job reads them now"
+        if part.file is None:
+            return None
+        try:
+            if is_as_written(self._folder / part.file, part, digest=None):
+                return None
+        except FileNotFoundError:
+            return f"{part.file} is gone"
+        except OSError as error:
+            return f"{part.file} cannot be read: {error.strerror}"
+        return f"{part.file} is not what was written"
+
+    def origin(self, own: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what the next part is made from, where this run's origin is `own`: it names that of its first rows.
+
+        That stands in the ledger and the report; the part itself names the origin of the run that made it whole.
+        """
+        before = self.now.part.provenance if self.now is not None else None
+        if before is None:
+            return own
+        entry: Mapping[str, Any] = self._ledger.provenance([before])[before]
+        same = {name: value for name, value in entry.items() if name != BEGUN_WITH}
+        return entry if provenance_entry(same) == provenance_entry(own) else {**own, BEGUN_WITH: before}
+
+    def keep(
+        self, number: int, name: str, totals: Totals, failed: list[FailedRow], origin: Mapping[str, Any]
+    ) -> list[FailedRow]:
+        """Keep what is through of a part whose file waits to be called `name`, and which of the failed rows are in it.
+
+        Return the failed rows that are not. What cannot be kept runs again, but for what was kept before.
+        """
+        try:
+            why_not = self._why_not_kept(totals)
+            if why_not is None:
+                return self._keep(number, name, totals, failed, origin)
+        except (OSError, MemoryError, OrtdeployError) as error:
+            why_not = str(error)
+        self._writer.remove(name)
+        self.note_loss(number, why_not)
+        return failed
+
+    def note_loss(self, number: int, reason: str) -> None:
+        """Say why what is through of a part is not kept."""
+        if reason:
+            log.warning("part.not_kept", part=number, reason=reason)
+
+    def _why_not_kept(self, totals: Totals) -> str | None:
+        """Say why what is through of a part is not kept, in no words where nothing new is; None where it is kept."""
+        if not totals.new_rows:
+            return ""
+        if not totals.is_exact:
+            return "its columns hold numbers of several types, which may become text"
+        taken, limit = totals.written.bytes if totals.written else 0, self._step.disk_limit
+        if limit is not None:
+            record = self._ledger.output(self._output)
+            taken += sum(part.bytes for part in record.parts) if record else 0
+            if taken > limit:
+                return f"the output would take {format_size(taken)} and may take {format_size(limit)}"
+        return None
+
+    def _keep(
+        self, number: int, name: str, totals: Totals, failed: list[FailedRow], origin: Mapping[str, Any]
+    ) -> list[FailedRow]:
+        hidden = begun_name(name, totals.rows)
+        self._writer.give_name(name, totals, hidden)
+        part = totals.part(number, hidden)
+        begun = Begun(part=part, state=None if totals.state is None else pack_state(totals.state))
+        ours = [row for row in failed if row.row < begun.end]
+        self.now = self._ledger.keep_begun(self._output, begun, ours, provenance=origin)
+        self.tidy()
+        log.info("part.kept", part=number, rows=part.rows, failed=part.failed, file=part.file)
+        return [row for row in failed if row.row >= begun.end]
+
+    def committed(self) -> None:
+        """Note that what was begun is in a part now."""
+        if self.now is not None:
+            self.now = None
+            self.tidy()
+
+    def tidy(self) -> None:
+        """Delete the files of parts that were begun, but for the one to go on with."""
+        kept = self.now.part.file if self.now is not None else None
+        for path in self._folder.glob(".part-*.begun"):
+            if path.name != kept and path.is_file():
+                path.unlink()
