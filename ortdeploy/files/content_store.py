@@ -70,7 +70,7 @@ class ContentStore:
                 target.flush()
                 os.fsync(target.fileno())
             temporary.chmod(_READ_ONLY)
-            temporary.replace(files / digest)
+            _link(temporary, files / digest)
         finally:
             _remove(temporary)
         sync_folder(files)
@@ -164,7 +164,13 @@ def _name(kept: Path, named: Path, folder: Path) -> None:
     if not Path(os.path.realpath(named.parent)).is_relative_to(os.path.realpath(folder)):
         raise NotKeptError(f"{named.parent} is a link, which may lead anywhere")
     _remove(named)
-    os.link(kept, named)
+    _link(kept, named)
+
+
+def _link(kept: Path, named: Path) -> None:
+    """Give a file another name. Who was quicker has put the same bytes there, which others may have opened already."""
+    with suppress(FileExistsError):
+        os.link(kept, named)
 
 
 def _is_last_name(path: Path) -> bool:

@@ -6,6 +6,7 @@ before it is opened, after that, and before each part gets its name. Messages na
 """
 
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -70,6 +71,7 @@ class HeldFiles:
         self._held: dict[tuple[tuple[HashedFile, ...], bool], Held] = {}
         self._in_use: dict[str, _InUse] = {}
         self._own_names: dict[str, str] = {}
+        self._holding = threading.Lock()  # a session and the one that it is compared with are opened at the same time
 
     def close(self) -> None:
         """Let go of the files."""
@@ -78,9 +80,10 @@ class HeldFiles:
     def hold(self, files: tuple[HashedFile, ...], *, in_place: bool = False) -> "Held":
         """Return files as they are to be opened. Raises OrtdeployError where one is not what the plan says."""
         key = files, in_place
-        if key not in self._held:
-            self._held[key] = (None if in_place else self._kept(files)) or self._watched(files)
-        return self._held[key]
+        with self._holding:
+            if key not in self._held:
+                self._held[key] = (None if in_place else self._kept(files)) or self._watched(files)
+            return self._held[key]
 
     def check(self) -> None:
         """Raise OrtdeployError where a file that is in use is not what it was when it was opened."""

@@ -44,6 +44,16 @@ def test_what_was_put_stays_whatever_becomes_of_the_original(
     assert entries(tmp_path, "files") == [digest]
 
 
+def test_what_is_put_again_stays_the_file_that_others_have_open(tmp_path: Path, store: ContentStore) -> None:
+    """Two runs that begin at the same time find nothing kept, and both put it there."""
+    (tmp_path / "m.onnx").write_bytes(b"model")
+    digest = store.put(tmp_path / "m.onnx")
+    named = store.tree({"m.onnx": digest}) / "m.onnx"
+    before = named.stat().st_ino
+    assert store.put(tmp_path / "m.onnx") == digest
+    assert (store.tree({"m.onnx": digest}) / "m.onnx").stat().st_ino == before
+
+
 def test_a_file_that_does_not_hold_what_was_expected_leaves_nothing(tmp_path: Path, store: ContentStore) -> None:
     with pytest.raises(AnotherContentError):
         store.put(write(tmp_path / "m.onnx", b"new"), sha256(b"old"))

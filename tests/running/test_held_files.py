@@ -1,11 +1,15 @@
 """What was checked is what runs: files that are replaced, overwritten, cut or taken away while a plan is carried out."""
 
+import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +28,7 @@ from ortdeploy.files.content_store import ContentStore
 from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.graph.model import read_model
 from ortdeploy.ledger.output_lock import shared_use, sole_use
-from ortdeploy.running.held_files import HeldFiles
+from ortdeploy.running.held_files import HeldFiles, held_in
 
 
 @pytest.fixture(scope="module")
@@ -324,3 +328,26 @@ def test_files_that_are_changed_at_any_stage_are_named_or_change_nothing(tmp_pat
 @pytest.mark.slow
 def test_three_hundred_runs_whose_files_are_changed(tmp_path: Path) -> None:
     assert changed_runs(tmp_path, 300) > 200
+
+
+def test_a_session_and_its_reference_open_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are opened at the same time, and the first one puts the file into the store while the second one asks."""
+    (tmp_path / "m.onnx").write_bytes(b"model")
+    file = HashedFile(name="m.onnx", path=str(tmp_path / "m.onnx"), sha256=hashlib.sha256(b"model").hexdigest(), size=5)
+    both = threading.Barrier(2)
+    real = ContentStore.find
+
+    def find(store: ContentStore, digest: str) -> Path | None:
+        found = real(store, digest)
+        with suppress(threading.BrokenBarrierError):
+            both.wait(0.2)
+        return found
+
+    monkeypatch.setattr(ContentStore, "find", find)
+    with held_in(ContentStore(tmp_path / "state"), tmp_path / "state", tmp_path) as held, ThreadPoolExecutor(2) as pool:
+
+        def open_it(_number: int) -> None:
+            with held.opening((file,)):
+                pass
+
+        assert list(pool.map(open_it, range(2))) == [None, None]
