@@ -331,12 +331,12 @@ def test_a_read_only_place_is_refused_by_plan(cli: Cli, deployment: Path, monkey
 def test_a_full_disk_is_an_error_and_loses_nothing(deployment: Path) -> None:
     """A limit on file size stands in for a full disk: the write fails in the middle of a part."""
     np.save(deployment / "data.npy", np.zeros((4000, 4), np.float32))
-    (deployment / "m.yaml").write_text(MANIFEST.replace("format: jsonl", "format: jsonl, rows_per_part: 1000"))
+    (deployment / "m.yaml").write_text(MANIFEST.replace("format: jsonl", "format: jsonl, rows_per_part: 2000"))
     script = (
         "import resource, signal, sys\n"
         "from ortdeploy.cli.main import main\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (80_000, 80_000))\n"
         "sys.exit(main(['apply', 'm.yaml']))\n"
     )
     import subprocess  # noqa: PLC0415  only here
@@ -349,7 +349,7 @@ def test_a_full_disk_is_an_error_and_loses_nothing(deployment: Path) -> None:
     assert "File too large" in done.stdout
     assert "Traceback" not in done.stderr
     assert not list((deployment / "outbox/run").glob(".*partial"))
-    assert len(read_rows(deployment / "outbox/run")) in {0, 1000, 2000, 3000}
+    assert len(read_rows(deployment / "outbox/run")) in {0, 2000}
     assert run_process(["apply", "m.yaml"], cwd=deployment).code == 0
     assert len(read_rows(deployment / "outbox/run")) == 4000
 

@@ -12,6 +12,7 @@ import pytest
 from conftest import Result, run_process
 from onnx import TensorProto, helper
 from support.models import save_model
+from support.past_the_rules import apply_document, plan_document
 from support.plugins import needs_openvino_device, needs_qnn
 
 from ortdeploy.runtime.probe import probe_runtime
@@ -41,7 +42,7 @@ def write(folder: Path, *operators: str) -> None:
 
 def plan(folder: Path, *providers: str) -> Result:
     (folder / "m.yaml").write_text(MANIFEST.replace("CHAIN", f"[{', '.join(providers)}, CPU]"))
-    return run_process(["plan", "m.yaml", "--out", "p.json"], cwd=folder)
+    return run_process(["plan", "m.yaml"], cwd=folder)
 
 
 def apply_past_the_rules(folder: Path, *providers: str) -> Result:
@@ -49,13 +50,11 @@ def apply_past_the_rules(folder: Path, *providers: str) -> Result:
     chain = []
     for provider in providers:
         assert plan(folder, provider).code == 0
-        document = json.loads((folder / "p.json").read_text())
-        (candidate,) = document["plans"][0]["steps"][0]["candidates"]
+        document = plan_document(folder)
+        (candidate,) = document["steps"][0]["candidates"]
         chain.append(candidate["providers"][0])
     candidate["providers"] = [*chain, candidate["providers"][-1]]
-    document["plans"][0]["facts"] = [fact for fact in document["plans"][0]["facts"] if fact["kind"] != "device"]
-    (folder / "p.json").write_text(json.dumps(document))
-    return run_process(["apply", "p.json"], cwd=folder)
+    return apply_document(document, folder)
 
 
 @needs_qnn

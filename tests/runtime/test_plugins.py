@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import json
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from conftest import Cli, Result, read_rows, run_process
 from onnx import TensorProto, helper
 from support.models import save_model, scale_model
+from support.past_the_rules import apply_document, plan_document
 from support.plugins import QNN, needs_openvino, needs_qnn, report
 
 from ortdeploy.facts.host import DeviceFacts
@@ -201,12 +203,11 @@ def apply_past_the_rules(folder: Path, backend: str) -> Result:
     """Plan with QNN's htp backend and apply with one that no manifest may have, as if no rule had objected."""
     path = folder / "m.yaml"
     path.write_text(path.read_text().replace(f"backend_type: {backend}", "backend_type: htp"))
-    planned = run_process(["plan", "m.yaml", "--out", "p.json"], cwd=folder)
+    planned = run_process(["plan", "m.yaml"], cwd=folder)
     assert planned.code == 0, planned.out
     assert ("CUDA" in path.read_text()) == ("warning[skipped-provider]" in planned.out)
-    plan = folder / "p.json"
-    plan.write_text(plan.read_text().replace('"backend_type": "htp"', f'"backend_type": "{backend}"'))
-    return run_process(["apply", "p.json"], cwd=folder)
+    text = json.dumps(plan_document(folder))
+    return apply_document(json.loads(text.replace('"backend_type": "htp"', f'"backend_type": "{backend}"')), folder)
 
 
 SESSIONS = """\
@@ -231,11 +232,9 @@ def abort_in_qnn(folder: Path, sessions: str = ABORTING) -> Result:
     path = write(folder)
     lines = [line for line in path.read_text().splitlines(keepends=True) if "providers:" not in line]
     path.write_text("".join(lines).replace("    cpu_fallback: warn\n", sessions))
-    planned = run_process(["plan", "m.yaml", "--out", "p.json"], cwd=folder)
-    assert planned.code == 0, planned.out
-    plan = folder / "p.json"
-    plan.write_text(plan.read_text().replace('"qnn.rpc_control_latency": 9', '"qnn.rpc_control_latency": "soon"'))
-    return run_process(["apply", "p.json", "--format", "json"], cwd=folder)
+    text = json.dumps(plan_document(folder))
+    changed = text.replace('"qnn.rpc_control_latency": 9', '"qnn.rpc_control_latency": "soon"')
+    return apply_document(json.loads(changed), folder, "--format", "json")
 
 
 @needs_qnn
