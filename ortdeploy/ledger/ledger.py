@@ -49,7 +49,20 @@ FILE = "state.db"
 PATIENCE = 60.0
 """Seconds in which another run that writes into the same ledger is done with its transaction."""
 
-_SCHEMA = """
+_SINCE_VERSION_3 = """
+CREATE TABLE deployments (
+    digest TEXT PRIMARY KEY, name TEXT NOT NULL, version TEXT, profile TEXT, signature TEXT
+) WITHOUT ROWID;
+CREATE TABLE begun (
+    output TEXT PRIMARY KEY REFERENCES outputs ON DELETE CASCADE, number INTEGER NOT NULL, start INTEGER NOT NULL,
+    rows INTEGER NOT NULL, committed INTEGER NOT NULL, failed INTEGER NOT NULL, skipped INTEGER NOT NULL,
+    file TEXT, bytes INTEGER NOT NULL, skipped_rows TEXT NOT NULL, provenance TEXT, sha256 TEXT, mtime_ns INTEGER,
+    state TEXT, seal TEXT
+) WITHOUT ROWID;
+"""
+
+_SCHEMA = (
+    """
 CREATE TABLE outputs (
     output TEXT PRIMARY KEY, deployment TEXT NOT NULL, job TEXT NOT NULL, identity TEXT NOT NULL,
     status TEXT NOT NULL, run TEXT NOT NULL, started TEXT NOT NULL, ended TEXT, reason TEXT,
@@ -77,18 +90,12 @@ CREATE TABLE failures (
     output TEXT NOT NULL REFERENCES outputs ON DELETE CASCADE, row INTEGER NOT NULL, part INTEGER NOT NULL,
     entry TEXT NOT NULL, PRIMARY KEY (output, row)
 ) WITHOUT ROWID;
-CREATE TABLE deployments (
-    digest TEXT PRIMARY KEY, name TEXT NOT NULL, version TEXT, profile TEXT, signature TEXT
-) WITHOUT ROWID;
-CREATE TABLE begun (
-    output TEXT PRIMARY KEY REFERENCES outputs ON DELETE CASCADE, number INTEGER NOT NULL, start INTEGER NOT NULL,
-    rows INTEGER NOT NULL, committed INTEGER NOT NULL, failed INTEGER NOT NULL, skipped INTEGER NOT NULL,
-    file TEXT, bytes INTEGER NOT NULL, skipped_rows TEXT NOT NULL, provenance TEXT, sha256 TEXT, mtime_ns INTEGER,
-    state TEXT, seal TEXT
-) WITHOUT ROWID;
 """
+    + _SINCE_VERSION_3
+)
 
-_FROM_VERSION_2 = """
+_FROM_VERSION_2 = (
+    """
 ALTER TABLE outputs ADD COLUMN part_digits INTEGER NOT NULL DEFAULT 5;
 ALTER TABLE outputs ADD COLUMN inputs_seal TEXT;
 ALTER TABLE parts ADD COLUMN sha256 TEXT;
@@ -99,16 +106,9 @@ ALTER TABLE parts ADD COLUMN seal TEXT;
 ALTER TABLE merges ADD COLUMN sha256 TEXT;
 ALTER TABLE merges ADD COLUMN mtime_ns INTEGER;
 ALTER TABLE merges ADD COLUMN seal TEXT;
-CREATE TABLE deployments (
-    digest TEXT PRIMARY KEY, name TEXT NOT NULL, version TEXT, profile TEXT, signature TEXT
-) WITHOUT ROWID;
-CREATE TABLE begun (
-    output TEXT PRIMARY KEY REFERENCES outputs ON DELETE CASCADE, number INTEGER NOT NULL, start INTEGER NOT NULL,
-    rows INTEGER NOT NULL, committed INTEGER NOT NULL, failed INTEGER NOT NULL, skipped INTEGER NOT NULL,
-    file TEXT, bytes INTEGER NOT NULL, skipped_rows TEXT NOT NULL, provenance TEXT, sha256 TEXT, mtime_ns INTEGER,
-    state TEXT, seal TEXT
-) WITHOUT ROWID;
 """
+    + _SINCE_VERSION_3
+)
 
 BEGUN_WITH = "begun_with"
 """What says of a part's origin which other one its first rows have, where a run went on with what another had begun."""
