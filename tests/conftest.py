@@ -32,6 +32,11 @@ class Result:
     def json(self) -> Any:
         return json.loads(self.out)
 
+    @property
+    def words(self) -> str:
+        """What was printed, without line ends: where these are depends on how long a path is."""
+        return " ".join(f"{self.out} {self.err}".split())
+
 
 Cli = Callable[..., Result]
 

@@ -124,15 +124,15 @@ def test_validate_knows_device_files_and_says_what_it_leaves_out(cli: Cli, deplo
     device = devices / "board.yaml"
     device.write_text("device_version: 1\nruntime: {version: 1.31.1, providers: [CPUExecutionProvider]}\n")
     assert cli("validate", devices).code == 0
-    assert f"Not looked into: {devices}." in cli("validate", deployment).out
-    assert "Not looked into" not in cli("validate", deployment, devices).out
+    assert f"Not looked into: {devices}." in cli("validate", deployment).words
+    assert "Not looked into" not in cli("validate", deployment, devices).words
     device.write_text("device_version: 1\nruntime: {version: 1.31.1, provider: []}\n")
     result = cli("validate", device, "--format", "json")
     assert {one["rule"] for one in result.json["diagnostics"]} == {"missing-key", "unknown-key"}
     for command in ("plan", "apply"):
         refused = cli(command, device)
         assert refused.code == 1
-        assert "describes a device" in refused.out + refused.err
+        assert "describes a device" in refused.words
 
 
 def test_the_projects_own_device_files_are_valid(cli: Cli) -> None:
