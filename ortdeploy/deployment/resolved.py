@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ortdeploy.deployment.pipeline_types import PipelineTypes
@@ -13,7 +13,7 @@ from ortdeploy.facts.data import InputFacts, OutputFacts
 from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import DeviceFacts
 from ortdeploy.facts.models import AdapterFacts, DiffusionFacts, ModelFacts, ValueFacts
-from ortdeploy.facts.preflight import FirstRows
+from ortdeploy.facts.preflight import FirstRows, Preflight
 from ortdeploy.manifest.pipelines import PipelineSpec
 from ortdeploy.manifest.spec import (
     AdapterSpec,
@@ -304,12 +304,16 @@ class ResolvedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """One manifest on this machine. Jobs that name no model are missing; the spec's rules have refused them."""
+    """One manifest on this machine. Jobs that name no model are missing; the spec's rules have refused them.
+
+    `preflight` is empty until nothing else speaks against the deployment.
+    """
 
     spec: Spec
     facts: Facts
     models: tuple[ResolvedModel, ...]
     jobs: tuple[ResolvedJob, ...]
+    preflight: Preflight = field(default_factory=Preflight)
 
     def thread_layouts_of(self, model: ResolvedModel) -> tuple[ThreadLayout, ...]:
         """Return the ways to use threads of a model that says threads: auto, within the limits of all its jobs."""

@@ -6,19 +6,7 @@ from dataclasses import dataclass, field
 from ortdeploy.facts.data import FileFacts, InputFacts, OutputFacts
 from ortdeploy.facts.host import MachineFacts, RuntimeFacts
 from ortdeploy.facts.models import AdapterFacts, DiffusionFacts, ModelFacts
-from ortdeploy.facts.preflight import FirstRows, MemoryForecast, RefusedBatch
 from ortdeploy.facts.problems import Problem
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
-    """What came of opening a model here: why ONNX Runtime refuses it, or None.
-
-    `with_kernels`: a session of the CPU provider was made; otherwise the graph was loaded only, as for every chain.
-    """
-
-    refusal: str | None = None
-    with_kernels: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +15,7 @@ class Facts:
 
     `resources` are files that operations read, `diffusion` the folders of presets by pipeline.
     `path_problems` are those of files that options name, by kind and path as written; `gate_problems` say of folders of
-    golden checks that gate jobs why they cannot pass. `openings` are what came of opening models of which no rule
-    speaks. `first_rows`, `refused_batches` and `memory` are of jobs that nothing else speaks against.
+    golden checks that gate jobs why they cannot pass.
     """
 
     runtime: RuntimeFacts
@@ -41,8 +28,4 @@ class Facts:
     resources: Mapping[str, FileFacts] = field(default_factory=dict)
     diffusion: Mapping[str, DiffusionFacts] = field(default_factory=dict)
     path_problems: Mapping[tuple[str, str], Problem] = field(default_factory=dict)
-    openings: Mapping[str, Opening] = field(default_factory=dict)
     gate_problems: Mapping[str, Problem] = field(default_factory=dict)
-    first_rows: Mapping[str, FirstRows] = field(default_factory=dict)
-    refused_batches: Mapping[str, RefusedBatch] = field(default_factory=dict)
-    memory: Mapping[str, MemoryForecast] = field(default_factory=dict)

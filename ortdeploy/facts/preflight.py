@@ -1,7 +1,18 @@
-"""What preflight finds out about a job without running it: first rows, batch sizes, a memory forecast."""
+"""What preflight finds out about models and jobs without running a job: openings, first rows, batch sizes, memory."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """What came of opening a model here: why ONNX Runtime refuses it, or None.
+
+    `with_kernels`: a session of the CPU provider was made; otherwise the graph was loaded only, as for every chain.
+    """
+
+    refusal: str | None = None
+    with_kernels: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,3 +119,16 @@ class FirstRows:
             f"{len(self.refused)} of the first {self.rows} rows cannot be fed to the model. Row {first.row}{source}, "
             f"{first.stage}: {first.message.rstrip('.')}.{also}"
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preflight:
+    """What was found out beyond the facts: `openings` by model, the others by job.
+
+    A model or job that a rule has objected to before is missing, and so is a job that is finished.
+    """
+
+    openings: Mapping[str, Opening] = field(default_factory=dict)
+    first_rows: Mapping[str, FirstRows] = field(default_factory=dict)
+    refused_batches: Mapping[str, RefusedBatch] = field(default_factory=dict)
+    memory: Mapping[str, MemoryForecast] = field(default_factory=dict)

@@ -21,6 +21,7 @@ from ortdeploy.diagnostics import (
     has_errors,
     sort_diagnostics,
 )
+from ortdeploy.facts.preflight import Preflight
 from ortdeploy.files.gate import link_out, outside
 from ortdeploy.files.object_store import MIRRORS
 from ortdeploy.manifest.document import stage_diagnostic
@@ -335,16 +336,27 @@ def _judge(
     state = state_folder(spec.folder, state_dir, spec.roots)
     diagnostics = check_rules(load_rules(DEPLOYMENT_RULES), deployment, spec)
     rejected = {one.model for one in diagnostics if one.severity is Severity.ERROR and one.model is not None}
-    deployment = open_models(deployment, rejected, state, elsewhere=elsewhere)
+    preflight = Preflight(openings=open_models(deployment, rejected, state, elsewhere=elsewhere))
+    deployment = replace(deployment, preflight=preflight)
     diagnostics += check_rules(load_rules(OPENING_RULES), deployment, spec)
     if deployment.jobs and not has_errors(diagnostics):
-        from ortdeploy.planning.preflight.batch_sizes import try_batches  # noqa: PLC0415  only what has jobs
-        from ortdeploy.planning.preflight.first_rows import look_at_rows  # noqa: PLC0415  only what has jobs
-        from ortdeploy.planning.preflight.memory_forecast import forecast_memory  # noqa: PLC0415  only what has jobs
-
-        deployment = forecast_memory(try_batches(look_at_rows(deployment)))
+        deployment = replace(deployment, preflight=_look_at_jobs(deployment))
         diagnostics += check_rules(load_rules(PREFLIGHT_RULES), deployment, spec)
     return deployment, diagnostics
+
+
+def _look_at_jobs(deployment: "Deployment") -> Preflight:
+    """Return what came of opening the models, and what is found out about the jobs; no rule may object to them."""
+    from ortdeploy.planning.preflight.batch_sizes import try_batches  # noqa: PLC0415  only what has jobs
+    from ortdeploy.planning.preflight.first_rows import look_at_rows  # noqa: PLC0415  only what has jobs
+    from ortdeploy.planning.preflight.memory_forecast import forecast_memory  # noqa: PLC0415  only what has jobs
+
+    return replace(
+        deployment.preflight,
+        first_rows=look_at_rows(deployment),
+        refused_batches=try_batches(deployment),
+        memory=forecast_memory(deployment),
+    )
 
 
 def state_folder(folder: str, state_dir: str | None, roots: Sequence[str]) -> Path:

@@ -22,7 +22,7 @@ RULE = Rule(id="empty-input", summary="Input holds no row", severity=Severity.WA
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
-        found = deployment.facts.first_rows.get(job.spec.name)
+        found = deployment.preflight.first_rows.get(job.spec.name)
         if found is not None and found.rows == 0:
             detail = f'The input of job "{job.spec.name}" holds no row: the job would end well and write nothing.'
             yield Finding(at=(*job.spec.input.at, "path"), detail=detail, job=job.spec.name, model=job.spec.model)

@@ -23,7 +23,7 @@ RULE = Rule(id="failing-rows", summary="First rows would fail", severity=Severit
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
-        found = deployment.facts.first_rows.get(job.spec.name)
+        found = deployment.preflight.first_rows.get(job.spec.name)
         if found is not None and found.refused and not job.is_doomed(found):
             at = (*job.spec.input.at, "path")
             yield Finding(at=at, detail=found.text, job=job.spec.name, model=job.spec.model)

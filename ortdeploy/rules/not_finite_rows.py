@@ -22,7 +22,7 @@ RULE = Rule(id="not-finite-rows", summary="First rows hold NaN or infinities", s
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
-        found = deployment.facts.first_rows.get(job.spec.name)
+        found = deployment.preflight.first_rows.get(job.spec.name)
         if found is not None and found.not_finite and job.spec.on_nan is None:
             detail = (
                 f"{len(found.not_finite)} of the first {found.rows} rows hold NaN or an infinity, row "

@@ -25,7 +25,7 @@ RULE = Rule(id="over-disk-limit", summary="More disk than there may be", certain
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
-        forecast = deployment.facts.memory.get(job.spec.name)
+        forecast = deployment.preflight.memory.get(job.spec.name)
         if forecast is None or forecast.disk is None:
             continue
         limit, free = job.spec.limits.disk, job.output.free_bytes

@@ -33,7 +33,7 @@ RULE = Rule(id="over-memory-limit", summary="More memory than there may be", cer
 def check(deployment: "Deployment") -> Iterator[Finding]:
     machine, certainty = deployment.facts.machine, certainty_with(deployment.facts.runtime.version)
     for job in deployment.jobs:
-        forecast = deployment.facts.memory.get(job.spec.name)
+        forecast = deployment.preflight.memory.get(job.spec.name)
         if forecast is None:
             continue
         limit = forecast.limit

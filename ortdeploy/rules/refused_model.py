@@ -25,7 +25,7 @@ RULE = Rule(id="refused-model", summary="ONNX Runtime refuses the model", certai
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for model in deployment.models:
-        opening = deployment.facts.openings.get(model.spec.name)
+        opening = deployment.preflight.openings.get(model.spec.name)
         if opening is None or opening.refusal is None or _is_predicted(model):
             continue
         detail = (

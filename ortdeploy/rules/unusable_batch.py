@@ -24,7 +24,7 @@ RULE = Rule(id="unusable-batch", summary="Graph cannot take so many rows at a ti
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
-        found = deployment.facts.refused_batches.get(job.spec.name)
+        found = deployment.preflight.refused_batches.get(job.spec.name)
         if found is not None:
             detail = (
                 f'{job.kind.capitalize()} "{job.spec.model}" cannot take {found.rows} rows at a time: {found.problem}. '

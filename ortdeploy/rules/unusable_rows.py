@@ -25,7 +25,7 @@ RULE = Rule(id="unusable-rows", summary="First rows cannot be fed to the model")
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
-        found = deployment.facts.first_rows.get(job.spec.name)
+        found = deployment.preflight.first_rows.get(job.spec.name)
         if found is not None and found.refused and job.is_doomed(found):
             detail = f"{found.text} {_reason(job, found)}"
             yield Finding(at=(*job.spec.input.at, "path"), detail=detail, job=job.spec.name, model=job.spec.model)

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from ortdeploy.facts.facts import Opening
+from ortdeploy.facts.preflight import Opening
 from ortdeploy.process.child import Asked, ask
 from ortdeploy.process.fork import ask_fork, can_fork
 

@@ -16,7 +16,7 @@ from conftest import Cli
 from onnx import TensorProto, helper
 from support.models import scale_model
 
-from ortdeploy.facts.facts import Opening
+from ortdeploy.facts.preflight import Opening
 from ortdeploy.graph.model import read_model
 from ortdeploy.graph.outline import HOLE
 from ortdeploy.process.child import Answer

@@ -19,7 +19,7 @@ from support.specs import make_spec
 from ortdeploy.deployment.resolve import resolve
 from ortdeploy.deployment.threads import ThreadLayout, thread_layouts
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.facts.preflight import MemoryForecast
+from ortdeploy.facts.preflight import MemoryForecast, Preflight
 from ortdeploy.files.remembered import TuningCache
 from ortdeploy.ledger.ledger import open_ledger
 from ortdeploy.plan.plan_file import decode_plan, encode
@@ -173,7 +173,7 @@ def test_layouts_that_memory_has_no_room_for_are_not_planned(tmp_path: Path) -> 
     spec = make_spec(MANIFEST, folder=str(tmp_path))
     deployment = resolve(spec, make_facts(spec, {"machine": {"cores": 8}}))
     forecast = MemoryForecast(parts=(), thread_layouts={WIDE: 1, NARROW: 1})
-    held = replace(deployment, facts=replace(deployment.facts, memory={"run": forecast}))
+    held = replace(deployment, preflight=Preflight(memory={"run": forecast}))
     (opening,) = (step for step in make_plan(held).steps if isinstance(step, OpenSession))
     assert [layout.name for layout in opening.thread_layouts] == [WIDE, NARROW]
     (opening,) = (step for step in make_plan(deployment).steps if isinstance(step, OpenSession))

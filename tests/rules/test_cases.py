@@ -5,10 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
-from support.facts import make_facts
+from support.facts import make_deployment
 from support.specs import make_spec
 
-from ortdeploy.deployment.resolve import resolve
 from ortdeploy.diagnostics import Diagnostic, has_errors
 from ortdeploy.manifest.document import parse_document
 from ortdeploy.rules.catalogue import (
@@ -40,7 +39,7 @@ def check(text: str) -> tuple[Diagnostic, ...]:
     found = check_rules(load_rules(SPEC_RULES), spec, spec)
     if has_errors(found):
         return found
-    deployment = resolve(spec, make_facts(spec, header.data["facts"] if header else None))
+    deployment = make_deployment(spec, header.data["facts"] if header else None)
     return found + check_rules(load_rules((*DEPLOYMENT_RULES, *OPENING_RULES, *PREFLIGHT_RULES)), deployment, spec)
 
 

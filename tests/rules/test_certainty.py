@@ -5,10 +5,9 @@ from pathlib import Path
 
 import onnxruntime
 import pytest
-from support.facts import make_facts
+from support.facts import make_deployment
 from support.specs import make_spec
 
-from ortdeploy.deployment.resolve import resolve
 from ortdeploy.diagnostics import Certainty
 from ortdeploy.manifest.document import parse_document
 from ortdeploy.rules.catalogue import load_rules
@@ -28,8 +27,8 @@ def certainties(rule: str, case: str, version: str) -> set[Certainty]:
     text = (CASES / rule / f"{case}.yaml").read_text(encoding="utf-8")
     header, _ = parse_document(re.sub(r"^# ", "", text.partition("\n")[0]).encode(), "facts")
     spec = make_spec(text)
-    facts = make_facts(spec, {**(header.data["facts"] if header else {}), "version": version})
-    return {one.certainty for one in check_rules(load_rules((rule,)), resolve(spec, facts), spec)}
+    deployment = make_deployment(spec, {**(header.data["facts"] if header else {}), "version": version})
+    return {one.certainty for one in check_rules(load_rules((rule,)), deployment, spec)}
 
 
 @pytest.mark.parametrize(("rule", "case"), [(rule, case) for rule, cases in IMITATING.items() for case in cases])

@@ -7,10 +7,9 @@ line and with a remedy; what only a session can tell is tried for real in tests/
 from typing import Any
 
 import pytest
-from support.facts import make_facts
+from support.facts import make_deployment
 from support.specs import make_spec
 
-from ortdeploy.deployment.resolve import resolve
 from ortdeploy.manifest.document import parse_document
 from ortdeploy.manifest.schema_check import check_document
 from ortdeploy.providers.catalogue import find_provider
@@ -131,7 +130,7 @@ def said(model: str, facts: dict[str, Any]) -> dict[str, str]:
     if not found:
         spec = make_spec(text)
         found = check_rules(load_rules(SPEC_RULES), spec, spec)
-        found += check_rules(load_rules(DEPLOYMENT_RULES), resolve(spec, make_facts(spec, facts)), spec)
+        found += check_rules(load_rules(DEPLOYMENT_RULES), make_deployment(spec, facts), spec)
     assert all(one.span.line >= 1 for one in found)
     return {one.rule: one.detail for one in found}
 

@@ -2,10 +2,13 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from ortdeploy.deployment.resolve import resolve
+from ortdeploy.deployment.resolved import Deployment
 from ortdeploy.facts.data import FileFacts, FileState, InputFacts, OutputFacts
-from ortdeploy.facts.facts import Facts, Opening
+from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import DeviceFacts, MachineFacts, RuntimeFacts
 from ortdeploy.facts.kernel_text import parse_kernels
 from ortdeploy.facts.models import (
@@ -16,7 +19,15 @@ from ortdeploy.facts.models import (
     ParameterFacts,
     ValueFacts,
 )
-from ortdeploy.facts.preflight import FirstRows, MemoryForecast, MemoryPart, RefusedBatch, RefusedRow
+from ortdeploy.facts.preflight import (
+    FirstRows,
+    MemoryForecast,
+    MemoryPart,
+    Opening,
+    Preflight,
+    RefusedBatch,
+    RefusedRow,
+)
 from ortdeploy.facts.problems import Package, Problem
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.tensors.types import Dimension, TensorType
@@ -241,25 +252,35 @@ def make_facts(spec: Spec, data: Mapping[str, Any] | None = None) -> Facts:
             (kind, path): Problem(kind="missing", detail=f"There is no {path}. Paths are relative to the manifest.")
             for kind, path in data.get("path_problems", [])
         },
-        openings={name: Opening(**found) for name, found in data.get("openings", {}).items()},
         gate_problems={
             path: Problem(kind="golden", detail=f"There is no test_data_set_N, input_0.pb or inputs.npz in {path}.")
             for path in data.get("gate_problems", [])
-        },
-        first_rows={name: first_rows(found) for name, found in data.get("first_rows", {}).items()},
-        refused_batches={
-            name: RefusedBatch(rows=found["rows"], problem="it does not fit", fitting=tuple(found.get("fitting", [])))
-            for name, found in data.get("refused_batches", {}).items()
         },
         diffusion={
             one.name: diffusion_facts(data.get("diffusion", {}).get(one.name, {}))
             for one in spec.pipelines
             if one.preset
         },
+        labels={path: file_facts(data.get("labels", {}).get(path, {})) for path in labels},
+    )
+
+
+def make_deployment(spec: Spec, data: Mapping[str, Any] | None = None) -> Deployment:
+    """A spec joined with facts, and with what preflight found out."""
+    return replace(resolve(spec, make_facts(spec, data)), preflight=_preflight(spec, data or {}))
+
+
+def _preflight(spec: Spec, data: Mapping[str, Any]) -> Preflight:
+    return Preflight(
+        openings={name: Opening(**found) for name, found in data.get("openings", {}).items()},
+        first_rows={name: first_rows(found) for name, found in data.get("first_rows", {}).items()},
+        refused_batches={
+            name: RefusedBatch(rows=found["rows"], problem="it does not fit", fitting=tuple(found.get("fitting", [])))
+            for name, found in data.get("refused_batches", {}).items()
+        },
         memory={
             job.name: memory_forecast(data["memory"][job.name], job.limits.memory)
             for job in spec.jobs
             if job.name in data.get("memory", {})
         },
-        labels={path: file_facts(data.get("labels", {}).get(path, {})) for path in labels},
     )

@@ -33,7 +33,7 @@ def planned_layouts(
 ) -> Iterator[PlannedThreadLayout]:
     """Yield the ways to use threads that are to be measured, as far as they fit the memory of every job."""
     for layout in deployment.thread_layouts_of(model):
-        forecasts = (deployment.facts.memory.get(job.spec.name) for job in jobs if model in job.models)
+        forecasts = (deployment.preflight.memory.get(job.spec.name) for job in jobs if model in job.models)
         if all(forecast is None or layout.name in forecast.thread_layouts for forecast in forecasts):
             opening = planned_opening(model.laid_out(layout), deployment.spec.folder, layout.threads, varying=varying)
             yield PlannedThreadLayout(name=layout.name, candidates=opening.candidates, options=opening.options)

@@ -1,7 +1,6 @@
 """Tries the batch sizes of a deployment's jobs on their graphs, by shape inference: nothing is run."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from ortdeploy.deployment.resolved import Deployment, ResolvedJob
 from ortdeploy.facts.preflight import RefusedBatch
@@ -12,10 +11,9 @@ _OTHERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Batch sizes that are tried for advice, when the job's own does not fit."""
 
 
-def try_batches(deployment: Deployment) -> Deployment:
-    """Return the deployment with what its jobs' graphs make of their batch sizes; no rule may object to it before."""
-    found = {job.spec.name: trial for job in deployment.jobs for trial in _try(job)}
-    return replace(deployment, facts=replace(deployment.facts, refused_batches=found))
+def try_batches(deployment: Deployment) -> dict[str, RefusedBatch]:
+    """Return the batch sizes that its jobs' graphs refuse, by job; no rule may object to it before."""
+    return {job.spec.name: trial for job in deployment.jobs for trial in _try(job)}
 
 
 def _try(job: ResolvedJob) -> Iterator[RefusedBatch]:

@@ -4,7 +4,6 @@ Nothing is run: what is wrong with the rows is a fact, and rules decide what it 
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import islice, repeat
 
 from ortdeploy.deployment.resolved import Deployment, ResolvedJob
@@ -19,11 +18,10 @@ from ortdeploy.sources.catalogue import SOURCES, open_input
 from ortdeploy.tensors.columns import Array
 
 
-def look_at_rows(deployment: Deployment) -> Deployment:
-    """Return the deployment with the facts of its unfinished jobs' first rows; no rule may object to it before."""
+def look_at_rows(deployment: Deployment) -> dict[str, FirstRows]:
+    """Return what the first rows of its unfinished jobs are, by job; no rule may object to it before."""
     folder = deployment.spec.folder
-    found = {job.spec.name: _look(job, folder) for job in deployment.jobs if not job.is_finished}
-    return replace(deployment, facts=replace(deployment.facts, first_rows=found))
+    return {job.spec.name: _look(job, folder) for job in deployment.jobs if not job.is_finished}
 
 
 def _look(job: ResolvedJob, folder: str) -> FirstRows:

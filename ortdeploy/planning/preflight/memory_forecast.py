@@ -58,11 +58,9 @@ _CANDIDATES = tuple(2**power for power in range(12, -1, -1))
 """Batch sizes that are tried for advice."""
 
 
-def forecast_memory(deployment: Deployment) -> Deployment:
-    """Return the deployment with what each of its unfinished jobs is predicted to take."""
-    jobs = [job for job in deployment.jobs if not job.is_finished]
-    found = {job.spec.name: _forecast(deployment, job) for job in jobs}
-    return replace(deployment, facts=replace(deployment.facts, memory=found))
+def forecast_memory(deployment: Deployment) -> dict[str, MemoryForecast]:
+    """Return what each of its unfinished jobs is predicted to take, by job."""
+    return {job.spec.name: _forecast(deployment, job) for job in deployment.jobs if not job.is_finished}
 
 
 def _forecast(deployment: Deployment, job: ResolvedJob) -> MemoryForecast:

@@ -9,12 +9,11 @@ import json
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ortdeploy.deployment.resolved import Deployment, ResolvedModel
-from ortdeploy.facts.facts import Opening
+from ortdeploy.facts.preflight import Opening
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.graph.outline import HOLE
 from ortdeploy.manifest.option_paths import with_full_paths
@@ -26,8 +25,10 @@ _FORMAT_VERSION = 1
 _MOST = 500  # models that are remembered
 
 
-def open_models(deployment: Deployment, rejected: Collection[str], state_dir: Path, *, elsewhere: bool) -> Deployment:
-    """Return the deployment with what came of opening its models; those that rules have rejected are left out.
+def open_models(
+    deployment: Deployment, rejected: Collection[str], state_dir: Path, *, elsewhere: bool
+) -> dict[str, Opening]:
+    """Return what came of opening its models, by model; those that rules have rejected are left out.
 
     `elsewhere`: the plan is for another machine, whose kernels this one does not have.
     """
@@ -48,7 +49,7 @@ def open_models(deployment: Deployment, rejected: Collection[str], state_dir: Pa
     tried = _try([model for model, _ in unknown.values()], deployment, elsewhere=elsewhere)
     found.update(tried)
     known.keep([unknown[name][1] for name, opening in tried.items() if opening.refusal is None])
-    return replace(deployment, facts=replace(deployment.facts, openings=found))
+    return found
 
 
 def _try(models: Sequence[ResolvedModel], deployment: Deployment, *, elsewhere: bool) -> dict[str, Opening]:
