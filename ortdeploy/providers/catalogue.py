@@ -1,4 +1,4 @@
-"""The execution providers that ONNX Runtime knows or knew, by the names users write.
+"""The execution providers of ONNX Runtime's Python packages, by the names users write.
 
 Sources: `onnxruntime.get_all_providers()` of 1.31.1 and the release notes and wheels of earlier versions; memory from
 each provider's OrtDevice in the source of 1.31.
@@ -23,7 +23,7 @@ class Plugin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provider:
-    """One execution provider: its full name, what carries it, and since when it is gone (None: it is not).
+    """One execution provider: its full name, and what carries it.
 
     `memory` names the device memory that its tensors live in; None when that is the CPU's. Providers that share a
     memory can hand tensors to each other. `claims_nodes` is False for one that never takes any; `compiles` is True for
@@ -39,8 +39,6 @@ class Provider:
 
     name: str
     package: str
-    removed_in: str | None = None
-    instead: str | None = None
     plugin: Plugin | None = None
     memory: str | None = None
     claims_nodes: bool = True
@@ -62,7 +60,6 @@ class Provider:
 
 PROVIDERS: tuple[Provider, ...] = (
     Provider(name="ACLExecutionProvider", package="a source build with --use_acl"),
-    Provider(name="ArmNNExecutionProvider", package="none", removed_in="1.25", instead="CPU"),
     Provider(name="AzureExecutionProvider", package="onnxruntime", claims_nodes=False),
     Provider(name="CANNExecutionProvider", package="onnxruntime-cann", memory="Ascend NPU"),
     Provider(name="CPUExecutionProvider", package="onnxruntime"),
@@ -71,22 +68,13 @@ PROVIDERS: tuple[Provider, ...] = (
     Provider(name="DmlExecutionProvider", package="onnxruntime-directml", memory="DirectML", concurrent_runs=False),
     Provider(name="DnnlExecutionProvider", package="a source build with --use_dnnl"),
     Provider(
-        name="JsExecutionProvider",
-        package="onnxruntime-web",
-        memory="WebGPU",
-        oldest_opset=7,
-        concurrent_runs=False,
-    ),
-    Provider(
         name="MIGraphXExecutionProvider",
         package="onnxruntime-migraphx",
         memory="AMD GPU",
         compiles=True,
         plugin=Plugin("onnxruntime_ep_migraphx", "onnxruntime-ep-migraphx"),
     ),
-    Provider(name="NGRAPHExecutionProvider", package="none", removed_in="1.6"),
     Provider(name="NnapiExecutionProvider", package="onnxruntime-android", compiles=True, static_shapes=True),
-    Provider(name="NupharExecutionProvider", package="none", removed_in="1.13"),
     Provider(
         name="NvTensorRTRTXExecutionProvider",
         package="a source build with --use_nv_tensorrt_rtx",
@@ -112,7 +100,6 @@ PROVIDERS: tuple[Provider, ...] = (
         plugin=Plugin("onnxruntime_qnn", "onnxruntime-qnn"),
         mistakes_shared_memory=True,
     ),
-    Provider(name="ROCMExecutionProvider", package="none", removed_in="1.23", instead="MIGraphX"),
     Provider(name="RknpuExecutionProvider", package="a source build with --use_rknpu", compiles=True),
     Provider(name="SNPEExecutionProvider", package="a source build with --use_snpe"),
     Provider(
@@ -122,7 +109,6 @@ PROVIDERS: tuple[Provider, ...] = (
         needs_ranks=True,
         memory="NVIDIA GPU",
     ),
-    Provider(name="TvmExecutionProvider", package="none", removed_in="1.21"),
     Provider(
         name="VSINPUExecutionProvider", package="a source build with --use_vsinpu", compiles=True, static_shapes=True
     ),
@@ -143,13 +129,6 @@ PROVIDERS: tuple[Provider, ...] = (
         mistakes_shared_memory=True,
     ),
     Provider(
-        name="WebNNExecutionProvider",
-        package="onnxruntime-web",
-        compiles=True,
-        static_shapes=True,
-        concurrent_runs=False,
-    ),
-    Provider(
         name="XnnpackExecutionProvider",
         package="a source build with --use_xnnpack",
         oldest_opset=7,
@@ -162,7 +141,6 @@ CPU = "CPUExecutionProvider"
 _OTHER_NAMES = {
     "Dml": ("DirectML",),
     "Dnnl": ("MKLDNN", "oneDNN"),
-    "Js": ("JSEP",),
     "NvTensorRTRTX": ("NvTRTRTX", "TensorRTRTX", "TRTRTX"),
     "Tensorrt": ("TRT",),
     "VitisAI": ("Vitis",),
@@ -170,7 +148,7 @@ _OTHER_NAMES = {
 """What providers are called elsewhere, beside their own names."""
 
 
-def _folded(name: str) -> str:
+def folded(name: str) -> str:
     """Return a name without what people write differently: case, dashes, and ExecutionProvider or EP at its end."""
     folded = "".join(sign for sign in name.casefold() if sign not in " -_")
     for suffix in (SUFFIX.casefold(), "ep"):
@@ -180,7 +158,7 @@ def _folded(name: str) -> str:
 
 
 _BY_NAME = {
-    _folded(spelling): provider
+    folded(spelling): provider
     for provider in PROVIDERS
     for spelling in (provider.name, *_OTHER_NAMES.get(provider.short, ()))
 }
@@ -191,7 +169,7 @@ def find_provider(name: str) -> Provider | None:
 
     `schemas/deployment.schema.json` knows the same spellings by a pattern for each.
     """
-    return _BY_NAME.get(_folded(name))
+    return _BY_NAME.get(folded(name))
 
 
 def other_names(provider: Provider) -> tuple[str, ...]:
@@ -213,30 +191,24 @@ def full_name(name: str) -> str:
 
 def provider_spellings() -> tuple[str, ...]:
     """Return the short names, for messages that offer the nearest."""
-    return tuple(sorted({provider.short for provider in PROVIDERS if provider.removed_in is None}))
+    return tuple(sorted(provider.short for provider in PROVIDERS))
 
 
 def render_page(provider: Provider) -> str:
     """Return the page that `ortdeploy explain` prints."""
     names = ", ".join((provider.short, *other_names(provider)))
     lines = [provider.name, f"  Written {names} or {provider.name}, in any case."]
-    if provider.removed_in:
-        lines.append(f"  Removed from ONNX Runtime in {provider.removed_in}.")
-        lines.append(f"  Use {provider.instead} instead." if provider.instead else "  Nothing replaces it.")
-    else:
-        lines.append(f"  Comes with: {provider.package}.")
-        lines.append(f"  Its tensors live in the memory of: {provider.memory or 'the CPU'}.")
-        lines.append(f"  It {'compiles whole subgraphs' if provider.compiles else 'has a kernel for each node'}.")
-        if provider.static_shapes:
-            lines.append("  It takes no node whose shapes are not all fixed.")
-        if provider.sessions_per_device:
-            lines.append(f"  Sessions at a time on its device: {provider.sessions_per_device}.")
-        if not provider.concurrent_runs:
-            lines.append("  A session of it runs one batch at a time.")
-        if not provider.claims_nodes:
-            lines.append("  It takes no node of a graph.")
-        if provider.plugin:
-            lines.append(
-                f"  As a plugin beside onnxruntime: {provider.plugin.package}. Its devices are chosen by device:."
-            )
+    lines.append(f"  Comes with: {provider.package}.")
+    lines.append(f"  Its tensors live in the memory of: {provider.memory or 'the CPU'}.")
+    lines.append(f"  It {'compiles whole subgraphs' if provider.compiles else 'has a kernel for each node'}.")
+    if provider.static_shapes:
+        lines.append("  It takes no node whose shapes are not all fixed.")
+    if provider.sessions_per_device:
+        lines.append(f"  Sessions at a time on its device: {provider.sessions_per_device}.")
+    if not provider.concurrent_runs:
+        lines.append("  A session of it runs one batch at a time.")
+    if not provider.claims_nodes:
+        lines.append("  It takes no node of a graph.")
+    if provider.plugin:
+        lines.append(f"  As a plugin beside onnxruntime: {provider.plugin.package}. Its devices are chosen by device:.")
     return "\n".join(lines)

@@ -1,6 +1,6 @@
 """What it catches: several callers of a session whose provider runs one batch at a time.
 
-Why: DirectML crashes where two threads run the same session. Sessions of XNNPACK, WebGPU, WebNN and JS let the second
+Why: DirectML crashes where two threads run the same session. Sessions of XNNPACK and WebGPU let the second
 caller wait, so that callers bring nothing.
 
 Example:

@@ -1,5 +1,5 @@
 """What it catches: a model input whose shape is not all fixed, for a provider that needs fixed shapes: QNN, NNAPI,
-VSINPU, WebNN, and any NPU of OpenVINO.
+VSINPU, and any NPU of OpenVINO.
 
 Why: such a provider takes no node of the graph. ONNX Runtime runs all of it on the CPU, lists the provider as if it
 were used, and says nothing; on OpenVINO's NPU it fails ("to_shape was called on a dynamic shape").

@@ -1,4 +1,5 @@
-"""What it catches: a provider name that ONNX Runtime does not know, or that it no longer has.
+"""What it catches: a provider name that ONNX Runtime does not know, or that no Python
+package of it can load.
 
 Why: ONNX Runtime's Python wrapper prints "Unknown Provider Type", retries on the CPU and goes on; its names are exact.
 Here a name may be short or full, in any case, or what the provider is commonly called: cuda, DirectML, TRT.
@@ -14,7 +15,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import did_you_mean
-from ortdeploy.providers.catalogue import Provider, find_provider, provider_spellings
+from ortdeploy.providers.catalogue import SUFFIX, find_provider, provider_spellings
+from ortdeploy.providers.gone import find_gone
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
@@ -26,17 +28,13 @@ RULE = Rule(id="unknown-provider", summary="Provider is not known")
 def check(spec: "Spec") -> Iterator[Finding]:
     for chain in spec.written_chains():
         for entry in chain:
-            provider = find_provider(entry.name)
-            if provider is None and entry.library is not None:
-                continue  # a library may carry any provider
-            if provider is None:
-                short = entry.name.removesuffix("ExecutionProvider")
-                detail = f'There is no execution provider "{entry.name}". {did_you_mean(short, provider_spellings())}'
-                yield Finding(at=entry.at, detail=detail)
-            elif provider.removed_in is not None:
-                yield Finding(at=entry.at, detail=_removed(provider))
+            if find_provider(entry.name) is None and entry.library is None:  # a library may carry any provider
+                yield Finding(at=entry.at, detail=_detail(entry.name))
 
 
-def _removed(provider: Provider) -> str:
-    instead = f"Use {provider.instead}." if provider.instead else "Remove it from the chain."
-    return f"{provider.name} was removed from ONNX Runtime in {provider.removed_in}. {instead}"
+def _detail(name: str) -> str:
+    gone = find_gone(name)
+    if gone is not None:
+        return f"{gone.name} {gone.why}. {gone.advice}"
+    short = name.removesuffix(SUFFIX)
+    return f'There is no execution provider "{name}". {did_you_mean(short, provider_spellings())}'

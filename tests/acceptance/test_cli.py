@@ -354,7 +354,7 @@ def test_explain_rules_stage_pages_and_providers(cli: Cli) -> None:
     assert "How to fix" in cli("explain", "unavailable-provider").out
     assert "silently keep the last one" in cli("explain", "duplicate-key").out
     assert "CUDAExecutionProvider" in cli("explain", "CUDA").out
-    assert "Removed from ONNX Runtime in 1.23" in cli("explain", "ROCMExecutionProvider").out
+    assert "was removed from ONNX Runtime in 1.23. Use MIGraphX instead." in cli("explain", "ROCMExecutionProvider").out
     assert 'Did you mean "unknown-key"?' in cli("explain", "unknown-kee").err
 
 

@@ -60,7 +60,7 @@ def test_a_spelling_is_of_a_provider_for_the_schema_where_it_is_for_the_catalogu
     branches = json.loads(schema_text("deployment"))["$defs"]["providerEntry"]["anyOf"][1]["allOf"]
     found = [b for b in branches if re.search(b["if"]["properties"]["provider"]["pattern"], name)]
     known = find_provider(name)
-    assert len(found) == (known is not None and known.removed_in is None)
+    assert len(found) == (known is not None)
 
 
 def test_the_manifests_schema_refers_to_the_options_of_every_living_provider() -> None:
@@ -70,7 +70,7 @@ def test_the_manifests_schema_refers_to_the_options_of_every_living_provider() -
         assert {find_provider(spelling) for spelling in spellings} == {one}
         for spelling in spellings:
             found = [b for b in branches if re.search(b["if"]["properties"]["provider"]["pattern"], spelling)]
-            assert len(found) == (0 if one.removed_in else 1), spelling
+            assert len(found) == 1, spelling
         for branch in found:
             assert branch["then"]["properties"]["options"]["$ref"] == f"providers/{one.short}.schema.json"
 

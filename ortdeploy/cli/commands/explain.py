@@ -6,15 +6,15 @@ import sys
 from ortdeploy.cli.exit_codes import EXIT_OK
 from ortdeploy.diagnostics import UsageError, did_you_mean
 from ortdeploy.manifest.pages import PAGES
-from ortdeploy.providers.catalogue import Provider, find_provider, provider_spellings, render_page
+from ortdeploy.providers.catalogue import find_provider, provider_spellings, render_page
+from ortdeploy.providers.gone import find_gone, render_gone
 from ortdeploy.providers.options import render_options
 from ortdeploy.rules.catalogue import RULES, load_rule
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the page of that name."""
-    provider = find_provider(arguments.name)
-    page = _provider_page(provider) if provider else page_of(arguments.name)
+    page = _provider_page(arguments.name) or page_of(arguments.name)
     if page is None:
         known = (*RULES, *PAGES, *provider_spellings())
         raise UsageError(f'there is no rule or provider "{arguments.name}". {did_you_mean(arguments.name, known)}')
@@ -22,8 +22,11 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _provider_page(provider: Provider) -> str:
-    return f"{render_page(provider)}\n\n{render_options(provider)}"
+def _provider_page(name: str) -> str | None:
+    provider, gone = find_provider(name), find_gone(name)
+    if provider is not None:
+        return f"{render_page(provider)}\n\n{render_options(provider)}"
+    return None if gone is None else render_gone(gone)
 
 
 def page_of(rule: str) -> str | None:

@@ -1,0 +1,45 @@
+"""Names of execution providers that no Python package of ONNX Runtime can load, any more or at all.
+
+Sources: `onnxruntime.get_all_providers()` of old wheels, release notes, and the documentation of onnxruntime-web.
+"""
+
+from dataclasses import dataclass
+
+from ortdeploy.providers.catalogue import folded
+
+
+@dataclass(frozen=True, slots=True)
+class GoneProvider:
+    """A provider's full name, why no session here can have it, and what to use instead; None: nothing replaces it."""
+
+    name: str
+    why: str
+    instead: str | None = None
+
+    @property
+    def advice(self) -> str:
+        """What to write instead."""
+        return f"Use {self.instead} instead." if self.instead else "Nothing replaces it."
+
+
+GONE: tuple[GoneProvider, ...] = (
+    GoneProvider("ArmNNExecutionProvider", "was removed from ONNX Runtime in 1.25", "CPU"),
+    GoneProvider("JsExecutionProvider", "runs in browsers alone, in onnxruntime-web", "WebGPU"),
+    GoneProvider("NGRAPHExecutionProvider", "was removed from ONNX Runtime in 1.6"),
+    GoneProvider("NupharExecutionProvider", "was removed from ONNX Runtime in 1.13"),
+    GoneProvider("ROCMExecutionProvider", "was removed from ONNX Runtime in 1.23", "MIGraphX"),
+    GoneProvider("TvmExecutionProvider", "was removed from ONNX Runtime in 1.21"),
+    GoneProvider("WebNNExecutionProvider", "runs in browsers alone, in onnxruntime-web"),
+)
+
+_BY_NAME = {folded(one.name): one for one in GONE}
+
+
+def find_gone(name: str) -> GoneProvider | None:
+    """Return the provider of a name as people write it, if it is one of these."""
+    return _BY_NAME.get(folded(name))
+
+
+def render_gone(provider: GoneProvider) -> str:
+    """Return the page that `ortdeploy explain` prints."""
+    return f"{provider.name}\n  It {provider.why}. {provider.advice}"
