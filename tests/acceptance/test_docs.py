@@ -17,6 +17,7 @@ from support.render_readme import run
 
 from ortdeploy.cli.arguments import COMMANDS
 from ortdeploy.manifest.document import parse_document
+from ortdeploy.providers.catalogue import PROVIDERS
 from ortdeploy.schemas import schema_text
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
@@ -66,6 +67,10 @@ def test_every_key_step_and_choice_of_a_manifest_is_documented() -> None:
 def test_the_readme_has_its_parts_in_order() -> None:
     headings = re.findall(r"^## (.+)$", README, re.MULTILINE)
     assert headings[:5] == ["Two commands", "A manifest", "A refusal", "What a run leaves", "How it compares"]
+
+
+def test_the_readme_counts_the_providers() -> None:
+    assert f"options of all {len(PROVIDERS)} execution providers" in README
 
 
 def test_the_readme_names_every_extra() -> None:
