@@ -68,17 +68,19 @@ def main() -> None:
             feeder, feeding = Feeder(job), 0.0
             begin = time.perf_counter()
             with npy.open_source([str(folder / "x.npy")], name, wanted_columns(job)) as source:
-                for batch in source.blocks(0, repeat(job.batch_size)):
+                for batch in source.blocks(0, repeat(job.batching.run_size)):
                     before = time.perf_counter()
                     feeds = feeder.prepare_batch(batch, range(len(batch.rows)))
                     feeding += time.perf_counter() - before
                     session.run(None, feeds)
             return time.perf_counter() - begin, feeding
 
-        print(f"{describe_machine()}; medians of {ROUNDS}; {ROWS // job.batch_size} batches")
+        print(f"{describe_machine()}; medians of {ROUNDS}; {ROWS // job.batching.run_size} batches")
         for what in ("type and shape", "and range"):
             found = [run() for _ in range(ROUNDS)]
-            whole, feeding = (statistics.median(times) * job.batch_size / ROWS for times in zip(*found, strict=True))
+            whole, feeding = (
+                statistics.median(times) * job.batching.run_size / ROWS for times in zip(*found, strict=True)
+            )
             share = 100 * feeding / whole
             print(f"{what:14} {feeding * 1e6:4.1f} µs of {whole * 1e6:.0f} µs a batch, {share:.2f} % of the job")
             job = replace(job, inputs=tuple(replace(one, limits=(0.0, 1.0)) for one in job.inputs))

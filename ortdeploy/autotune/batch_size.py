@@ -5,6 +5,7 @@ What is found is kept per device, model and sessions, and a job that goes on kee
 
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import structlog
 
@@ -12,7 +13,6 @@ from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError
 from ortdeploy.feeds.sample import first_feeds
 from ortdeploy.files.remembered import TuningCache, choice_key
 from ortdeploy.plan.plan_file import plan_digest
-from ortdeploy.plan.selection import with_batch_size
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
 from ortdeploy.process.memory import available_memory, resident_memory
 from ortdeploy.runtime.protocol import Session
@@ -40,11 +40,11 @@ def choose_batch(
     size = begun_with or tuning_cache.find(key)
     if size not in SIZES:
         rates = dict(_measure(plan, step, rows_first(opened.sessions[0].session, step)))
-        size = _best(rates) if rates else step.batch_size
+        size = _best(rates) if rates else step.batching.run_size
         log.info("batch.chosen", rows=size, rows_per_second={str(rows): round(rate) for rows, rate in rates.items()})
         if rates:
             tuning_cache.keep(key, size)
-    return with_batch_size(step, size)
+    return replace(step, batching=step.batching.resized(size))
 
 
 def _key(plan: Plan, step: RunJob, opened: OpenedModel) -> str:

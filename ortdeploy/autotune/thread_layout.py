@@ -60,7 +60,7 @@ def choose_layout(
 def _key(opening: OpenSession, job: RunJob) -> str:
     layouts = [[layout.name, dict(layout.options)] for layout in opening.thread_layouts]
     chains = [[[one.name, dict(one.options)] for one in session.providers] for session in opening.candidates]
-    return choice_key("threads", opening.sha256, layouts, chains, job.batch_size)
+    return choice_key("threads", opening.sha256, layouts, chains, job.batching.size)
 
 
 def _measure(opening: OpenSession, job: RunJob, runs: Sequence[Feeds], open_layout: OpenLayout) -> dict[str, float]:
@@ -116,7 +116,7 @@ def _call(
     while not rows or time.perf_counter() - begin < seconds:
         fed = next(feeds)
         session.run(job.fetch, fed, job.adapters.always)
-        rows += len(next(iter(fed.values()))) if job.batch_size else 1
+        rows += len(next(iter(fed.values()))) if job.batching.size else 1
     return rows / (time.perf_counter() - begin)
 
 

@@ -33,12 +33,14 @@ from ortdeploy.manifest.spec import (
     Spec,
     StepSpec,
 )
+from ortdeploy.plan.batching import Batching
 from ortdeploy.providers.catalogue import full_name
 from ortdeploy.tensors.row_axes import RowAxes, rows_first, to_front
 from ortdeploy.tensors.types import ROWS, WIDER, InapplicableError, Shape, TensorType
 from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
 
 DEFAULT_BATCH = 32
+_MOST_SORTED = 8  # batches that are read at once, so that rows of one adapter fill runs
 
 
 def resolve(spec: Spec, facts: Facts) -> Deployment:
@@ -170,15 +172,15 @@ def _resolve_job(
     adapted = {one.name for adapter in adapters for one in facts.adapters[adapter.name].parameters}
     inputs = [value for value in model.facts.inputs if value.name not in adapted]  # those that columns feed
     axes = RowAxes() if pipeline else derive_axes(model.spec, model.facts)
-    axes = axes.of_one_row_runs if job.batch_size == 0 else axes.of_runs_of_one if job.batch_size == 1 else axes
+    axes = axes.of_one_row_runs if job.batch.is_none else axes.of_runs_of_one if job.batch.size == 1 else axes
     targets = {value.name: rows_first(_target(value, model.spec), axes.of_input(value.name)) for value in inputs}
     fed = [value for value in inputs if value.name not in job.input.values]
     by_row = [value for value in fed if not value.optional and axes.of_input(value.name) is not None]
-    batch_size, fixed = _batch(job, [targets[value.name] for value in by_row])
+    batching = _batching(job, [targets[value.name] for value in by_row], pipeline)
     bindings = _bind_all(job, model, source, fed, targets, axes)
     values = tuple(_fed_value(job, value, targets[value.name], axes) for value in inputs if value not in fed)
     outputs = {
-        value.name: _output_type(value, axes.of_output(value.name), batched=batch_size > 0)
+        value.name: _output_type(value, axes.of_output(value.name), batched=batching.size is not None)
         for value in model.facts.outputs
         if axes.of_output(value.name) is not None or value.name not in axes.declared
     }
@@ -195,8 +197,7 @@ def _resolve_job(
         axes=axes,
         bindings=bindings,
         values=values,
-        batch_size=batch_size,
-        fixed_batch=fixed,
+        batching=batching,
         outputs=outputs,
         results=results,
         postprocess=steps,
@@ -214,14 +215,27 @@ def _target(value: ValueFacts, model: ModelSpec) -> TensorType:
     return value.tensor.with_shape(shape)
 
 
-def _batch(job: JobSpec, targets: Sequence[TensorType]) -> tuple[int, int | None]:
-    """Return rows per run (0: one row is one run) and the batch that the graph fixes, if it does."""
-    if job.batch_size == 0:
-        return 0, None
+def _batching(job: JobSpec, targets: Sequence[TensorType], pipeline: ResolvedPipeline | None) -> Batching:
+    """Join the batch that the manifest asks for with the one that the graph fixes."""
+    written, choice = job.batch.size, job.adapters
+    fixed = None if job.batch.is_none else _fixed_batch(targets)
+    size = written if isinstance(written, int) else fixed or DEFAULT_BATCH
+    has_state = pipeline is not None and bool(pipeline.spec.state)
+    return Batching(
+        size=None if job.batch.is_none else size,
+        auto=written == "auto" and fixed is None and not has_state,
+        fixed=fixed,
+        last=job.batch.last,
+        batches_per_read=min(len(choice.names) + 1, _MOST_SORTED) if choice.column else 1,
+        rows_per_part=job.output.rows_per_part,
+    )
+
+
+def _fixed_batch(targets: Sequence[TensorType]) -> int | None:
+    """Return the number of rows that the graph takes, if it takes only one."""
     fixed = {target.shape[0] for target in targets if target.shape and isinstance(target.shape[0], int)}
     only = next(iter(fixed)) if len(fixed) == 1 else None
-    size = only if isinstance(only, int) and only > 0 else None
-    return job.batch_size or size or DEFAULT_BATCH, size
+    return only if isinstance(only, int) and only > 0 else None
 
 
 def _bind_all(
@@ -250,7 +264,7 @@ def _bind_all(
 
 def _fed_value(job: JobSpec, value: ValueFacts, target: TensorType, axes: RowAxes) -> FedValue:
     """Return an input's value; where each row is one run, it belongs to the run."""
-    axis = None if job.batch_size == 0 else axes.of_input(value.name)
+    axis = None if job.batch.is_none else axes.of_input(value.name)
     return FedValue(value=value, axis=axis, target=target, content=job.input.values[value.name])
 
 

@@ -25,6 +25,7 @@ from ortdeploy.manifest.spec import (
     StepSpec,
     TensorSpec,
 )
+from ortdeploy.plan.batching import Batching
 from ortdeploy.providers.catalogue import full_name
 from ortdeploy.providers.secrets import masked_options
 from ortdeploy.tensors.row_axes import RowAxes, to_front, to_place
@@ -150,7 +151,7 @@ class FedValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedJob:
-    """A job with everything it rests on. `batch_size` 0: each row is one run. `axes` say where its model has the rows.
+    """A job with everything it rests on. `axes` say where its model has the rows.
 
     A pipeline stands for a `model` whose inputs and outputs are the pipeline's, and whose sessions are its models'.
     """
@@ -165,8 +166,7 @@ class ResolvedJob:
     axes: RowAxes
     bindings: tuple[Binding, ...]
     values: tuple[FedValue, ...]
-    batch_size: int
-    fixed_batch: int | None
+    batching: Batching
     outputs: Mapping[str, TensorType]
     results: Mapping[str, TensorType]
     postprocess: tuple[StepSpec, ...]
@@ -200,7 +200,7 @@ class ResolvedJob:
                 ]
             ),
             "prepare": json_digest([[b.value.name, [dict(step.options) for step in b.steps]] for b in self.bindings]),
-            "batch": json_digest(["auto" if spec.auto_batch else self.batch_size, spec.last]),
+            "batch": json_digest([self._batch_identity, spec.batch.last]),
             "postprocess": json_digest([dict(step.options) for step in self.postprocess]),
             "output": json_digest(output),
         }
@@ -214,12 +214,12 @@ class ResolvedJob:
     def moved_axes(self) -> dict[str, int]:
         """The row axes, by input and output, that are not the first one in the graph."""
         of_inputs = {binding.value.name: binding.axis for binding in self.bindings}
-        of_outputs = {name: self.axes.of_output(name) for name in self.outputs} if self.batch_size else {}
+        of_outputs = {name: self.axes.of_output(name) for name in self.outputs} if self.batching.size else {}
         return {name: axis for name, axis in (of_inputs | of_outputs).items() if axis}
 
     def run_shapes(self, rows: int) -> dict[str, tuple[int | None, ...]]:
         """Return the shapes that a run is fed as the graph has them, as far as they are known."""
-        if self.batch_size:
+        if self.batching.size:
             fed = {one.value.name: to_place(one.shape(rows), one.axis) for one in self.bindings}
         else:
             fed = {one.value.name: one.shape(rows)[1:] for one in self.bindings}
@@ -251,6 +251,11 @@ class ResolvedJob:
         return same and not self.input.changed and self.output.problem is None
 
     @property
+    def _batch_identity(self) -> int | str:
+        """The batch size of the results' identity: one that is searched for is `auto`, whatever is found; none is 0."""
+        return "auto" if self.spec.batch.size == "auto" else self.batching.size or 0
+
+    @property
     def _adapter_identity(self) -> str:
         """The digest of the one adapter that all rows get, or of the choice with all their digests."""
         choice = self.spec.adapters
@@ -266,9 +271,9 @@ class ResolvedJob:
         A share of a number of rows that is not known leaves that open, unless none of the rows can be fed.
         """
         rows = found.rows if found.complete else self.input.rows
-        if self.spec.last == "drop" and self.batch_size:
+        if self.batching.last == "drop" and self.batching.size:
             known = self.input.first_row + (found.rows if rows is None else rows)
-            found = found.before(known // self.batch_size * self.batch_size)
+            found = found.before(self.batching.rows_run(known))
         if found.stopped or (self.spec.max_consecutive is not None and found.consecutive > self.spec.max_consecutive):
             return True
         limit, refused = self.spec.max_failed, len(found.refused)

@@ -59,9 +59,9 @@ class Feeder:
 
     def __init__(self, job: RunJob) -> None:
         """Build every prepare step once."""
-        self._pad_to = job.pad_to
-        self._size = job.batch_size
-        self._one_by_one = job.batch_size == 0
+        self._pad_to = job.batching.pad_to
+        self._size = job.batching.run_size
+        self._one_by_one = job.batching.size is None
         self._choice = job.adapters
         self._planned = job.inputs
         self._inputs = [_PreparedInput(planned, whole_rows=self._one_by_one) for planned in job.inputs]

@@ -255,11 +255,24 @@ class LimitsSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSpec:
+    """What a job says of its batches. `size` is a number, auto or none, as it is written; None: nothing is."""
+
+    size: int | str | None
+    last: str
+
+    @property
+    def is_none(self) -> bool:
+        """Whether each row is a run of its own: the model has no dimension for rows."""
+        return self.size == "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """A batch job. `batch_size` None: decided from the model; 0: the model has no dimension for rows.
+    """A batch job.
 
     `model` is the name of a model, or of the `pipeline` that stands in its place; `has_pipeline_and_model`: both
-    are written. `auto_batch`: the size is found when the job runs.
+    are written.
     """
 
     name: str
@@ -269,9 +282,7 @@ class JobSpec:
     adapters: AdapterChoice
     input: InputSpec
     prepare: Mapping[str, tuple[StepSpec, ...]]
-    batch_size: int | None
-    auto_batch: bool
-    last: str
+    batch: BatchSpec
     postprocess: tuple[StepSpec, ...]
     output: OutputSpec
     max_failed: int | str
@@ -532,7 +543,7 @@ def _adapter(name: str, data: Mapping[str, Any]) -> AdapterSpec:
 def _job(name: str, data: Mapping[str, Any], limits: Mapping[str, Any]) -> JobSpec:
     at: Path = ("jobs", name)
     batch, errors = data.get("batch", {}), data.get("errors", {})
-    size, report = batch.get("size"), data.get("report", ())
+    report = data.get("report", ())
     return JobSpec(
         name=name,
         model=data.get("pipeline") or data["model"],
@@ -541,9 +552,7 @@ def _job(name: str, data: Mapping[str, Any], limits: Mapping[str, Any]) -> JobSp
         adapters=_adapter_choice(data.get("adapter")),
         input=_input(data["input"], (*at, "input")),
         prepare={key: _steps(steps, (*at, "prepare", key)) for key, steps in data.get("prepare", {}).items()},
-        batch_size=0 if size == "none" else None if size == "auto" else size,
-        auto_batch=size == "auto",
-        last=batch.get("last", "short"),
+        batch=BatchSpec(size=batch.get("size"), last=batch.get("last", "short")),
         postprocess=_steps(data.get("postprocess", []), (*at, "postprocess")),
         output=_output(data["output"], (*at, "output")),
         max_failed=errors.get("max_failed", 0),

@@ -1,4 +1,4 @@
-"""Parts and variants of a plan: some of its jobs, a reference on the CPU provider, another batch size."""
+"""Parts and variants of a plan: some of its jobs, a reference on the CPU provider."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -53,15 +53,3 @@ def keep_jobs(plan: Plan, jobs: Collection[str]) -> Plan:
 def job_names(plan: Plan) -> tuple[str, ...]:
     """Return the jobs of a plan, those that would run and those that are finished."""
     return (*(step.job for step in plan.steps if isinstance(step, RunJob)), *(done.job for done in plan.finished))
-
-
-def with_batch_size(step: RunJob, size: int) -> RunJob:
-    """Return a job with another number of rows in a run, and what follows from it."""
-    read_size = step.read_size // max(step.batch_size, 1) * size
-    return replace(
-        step,
-        batch_size=size,
-        read_size=read_size,
-        rows_per_part=-(-step.rows_per_part // read_size) * read_size,
-        pad_to=None if step.pad_to is None else size,
-    )

@@ -9,11 +9,12 @@ from typing import Any
 
 from ortdeploy.facts.data import FileState, HashedFile
 from ortdeploy.facts.preflight import MemoryForecast
+from ortdeploy.plan.batching import Batching
 from ortdeploy.plan.pipeline import PlannedPipeline
 from ortdeploy.redaction import shown_path
 from ortdeploy.tensors.types import Shape, TensorType
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,15 +194,13 @@ class RowCheck:
 class RunJob:
     """Run one job.
 
-    `batch_size` 0: each row is one run; `auto_batch`: it is where the search for a better one begins; `pad_to` fills
-    short batches; `max_failed` is a number of rows or a share; `missing` says by column what an empty value stands for;
-    `read_size` rows are read at once, several batches where rows are sorted by adapter. `files` are those to read;
-    `first_row` rows came from others, in runs that are finished. `row_shapes` are those of `columns`. `replaces` is the
-    run whose result makes room for this one's and is kept as `aside`. `retry`: its failed rows are run, and nothing
-    else. `progress_timeout` is in seconds, limits are in bytes. `rows_per_part` is what the manifest says, rounded up
-    to a whole `read_size`. `memory` is what the job is predicted to take; `trim` as of its model. `upload` is a folder
-    on an object store that gets what is written. `row_axes` are by input and output the axes that count rows in the
-    graph where that is not the first; `values` are fed to inputs that no column feeds.
+    `max_failed` is a number of rows or a share; `missing` says by column what an empty value stands for. `files` are
+    those to read; `first_row` rows came from others, in runs that are finished. `row_shapes` are those of `columns`.
+    `replaces` is the run whose result makes room for this one's and is kept as `aside`. `retry`: its failed rows are
+    run, and nothing else. `progress_timeout` is in seconds, limits are in bytes. `memory` is what the job is predicted
+    to take; `trim` as of its model. `upload` is a folder on an object store that gets what is written. `row_axes` are
+    by input and output the axes that count rows in the graph where that is not the first; `values` are fed to inputs
+    that no column feeds.
     """
 
     job: str
@@ -218,11 +217,7 @@ class RunJob:
     missing: Mapping[str, Any]
     key: tuple[str, ...]
     rows: int | None
-    batch_size: int
-    auto_batch: bool
-    read_size: int
-    last: str
-    pad_to: int | None
+    batching: Batching
     fetch: tuple[str, ...]
     check_finite: tuple[str, ...]
     on_nan: str
@@ -231,7 +226,6 @@ class RunJob:
     output_format: str
     columns: tuple[str, ...]
     row_shapes: tuple[tuple[int | None, ...] | None, ...]
-    rows_per_part: int
     max_failed: int | str
     max_consecutive: int | None
     retries: int

@@ -21,7 +21,7 @@ RULE = Rule(id="dropped-by-adapter", summary="Rows chosen by adapter cannot be d
 
 def check(spec: "Spec") -> Iterator[Finding]:
     for job in spec.jobs:
-        if job.adapters.column is not None and job.last == "drop":
+        if job.adapters.column is not None and job.batch.last == "drop":
             detail = (
                 f'Job "{job.name}" sorts its rows by adapter, so that each adapter may have a short last batch; '
                 "dropping those would lose rows anywhere in the input. Use last: short, or last: pad."

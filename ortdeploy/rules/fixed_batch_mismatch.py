@@ -23,13 +23,14 @@ RULE = Rule(id="fixed-batch-mismatch", summary="Batch size is not the model's")
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
-        if job.batch_size == 0:
+        size = job.batching.size
+        if size is None:
             continue
         for binding in job.bindings:
             shape = binding.target.shape
-            if shape and isinstance(shape[0], int) and shape[0] != job.batch_size:
+            if shape and isinstance(shape[0], int) and shape[0] != size:
                 detail = (
-                    f'Job "{job.spec.name}" runs {job.batch_size} rows at a time, and input "{binding.value.name}" is '
+                    f'Job "{job.spec.name}" runs {size} rows at a time, and input "{binding.value.name}" is '
                     f"{binding.target}. Set batch: {{size: {shape[0]}}}, or size: none if that is not for rows."
                 )
                 at = (*job.spec.at, "batch", "size")

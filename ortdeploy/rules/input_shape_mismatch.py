@@ -23,10 +23,10 @@ RULE = Rule(id="input-shape-mismatch", summary="Rows do not have the input's sha
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
-        sizes = _Sizes(job.batch_size)
+        sizes = _Sizes(job.batching.size)
         for binding in job.bindings if job.comparable else ():
             name = binding.value.name
-            problem = _compare(binding, batched=job.batch_size > 0) or sizes.solve(binding)
+            problem = _compare(binding, batched=job.batching.size is not None) or sizes.solve(binding)
             if problem:
                 prepared = " after its prepare steps" if binding.steps else ""
                 detail = f'Input "{name}" takes {binding.target} and gets {binding.final}{prepared}. {problem}'
@@ -37,17 +37,17 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
 class _Sizes:
     """The symbolic dimensions of one job: each is one number, whoever says it first."""
 
-    def __init__(self, batch_size: int) -> None:
-        self._batch_size = batch_size
+    def __init__(self, run_size: int | None) -> None:
+        self._run_size = run_size
         self._solved: dict[str, tuple[int, str]] = {}
 
     def solve(self, binding: "Binding") -> str | None:
         """Bind the symbols of an input to what the batch, the declaration and the data make of them."""
         symbols = binding.target.shape or ()
         declared = binding.declared_shape or ()
-        given = (None, *(binding.final.shape or ())[1:]) if self._batch_size else (binding.final.shape or ())[1:]
+        given = (None, *(binding.final.shape or ())[1:]) if self._run_size else (binding.final.shape or ())[1:]
         pairs = [
-            *zip(symbols[:1], [self._batch_size or None], ["the batch size"], strict=False),
+            *zip(symbols[:1], [self._run_size], ["the batch size"], strict=False),
             *(
                 (symbol, size, f'the declaration of "{binding.value.name}"')
                 for symbol, size in zip(symbols, declared, strict=False)

@@ -35,14 +35,14 @@ def _detail(value: "ValueFacts", job: "ResolvedJob") -> str | None:
             f'Output "{value.name}" is declared with row_axis: none: it is not by row, so that it cannot be a column. '
             "Leave it out with columns:, or say which of its axes counts rows."
         )
-    if not job.batch_size or shape is None:
+    if not job.batching.size or shape is None:
         return None
     if axis is not None and axis >= len(shape):  # of a declared axis that is not there another rule speaks
         return None
     size = None if axis is None else shape[axis]
-    if axis is None or (isinstance(size, int) and size != job.batch_size):
+    if axis is None or (isinstance(size, int) and size != job.batching.size):
         return (
-            f'Output "{value.name}" is {value.tensor}, for batches of {job.batch_size} rows. Leave it out with '
+            f'Output "{value.name}" is {value.tensor}, for batches of {job.batching.size} rows. Leave it out with '
             f"columns:, say which axis counts rows, outputs: {{{value.name}: {{row_axis: AXIS}}}}, or give each row a "
             "run of its own: batch: {size: 1}, or {size: none} for a model that has no dimension for rows."
         )

@@ -29,7 +29,7 @@ def check(spec: "Spec") -> Iterator[Finding]:
     for pipeline in spec.pipelines:
         yield from _check_steps(pipeline.steps, set())
     for job in spec.jobs:
-        if job.pipeline is not None and job.batch_size == 0:
+        if job.pipeline is not None and job.batch.is_none:
             detail = f'Job "{job.name}" runs a pipeline, whose values have the rows first. Remove size: none.'
             yield Finding(at=(*job.at, "batch", "size"), detail=detail, job=job.name)
         if job.pipeline is not None and job.adapters.names:

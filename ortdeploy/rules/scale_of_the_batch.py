@@ -43,4 +43,4 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
 
 def _runs_several(deployment: "Deployment", model: "ResolvedModel") -> bool:
     """Return whether some job runs several rows of a model at a time."""
-    return any(model in job.models and job.batch_size > 1 and not job.has_state for job in deployment.jobs)
+    return any(model in job.models and job.batching.run_size > 1 and not job.has_state for job in deployment.jobs)

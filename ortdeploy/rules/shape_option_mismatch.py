@@ -78,15 +78,14 @@ def _against_batches(bounds: "tuple[InputBounds, ...]", job: "ResolvedJob") -> I
     """Compare the rows of every run with the bounds of the first dimension."""
     at: Path = (*job.spec.at, "batch", "size")
     names = {binding.value.name for binding in job.bindings}
-    for one in bounds if job.batch_size else ():
-        if one.input not in names or not one.low:
+    size = job.batching.size
+    for one in bounds:
+        if size is None or one.input not in names or not one.low:
             continue
         low, high = one.low[0], one.high[0]
-        rest = (job.input.rows or 0) % job.batch_size if job.spec.last == "short" else 0
-        if not low <= job.batch_size <= high:
-            detail = (
-                f"{one.option} lets {one.input} have {low} to {high} rows, and the job runs {job.batch_size} at a time."
-            )
+        rest = job.batching.short_batch(job.input.rows or 0)
+        if not low <= size <= high:
+            detail = f"{one.option} lets {one.input} have {low} to {high} rows, and the job runs {size} at a time."
             yield Finding(at=at, detail=detail, job=job.spec.name, model=job.spec.model)
         elif 0 < rest < low:
             detail = (
@@ -99,7 +98,7 @@ def _against_batches(bounds: "tuple[InputBounds, ...]", job: "ResolvedJob") -> I
 def _against_rows(bounds: "tuple[InputBounds, ...]", job: "ResolvedJob") -> Iterator[Finding]:
     """Compare the sizes of prepared rows with the bounds, where the graph leaves them open."""
     bindings = {binding.value.name: binding for binding in job.bindings}
-    first = 1 if job.batch_size else 0
+    first = 1 if job.batching.size else 0
     for one in bounds:
         binding = bindings.get(one.input)
         graph, row = (binding.target.shape or (), binding.final.shape or ()) if binding else ((), ())

@@ -20,8 +20,8 @@ RULE = Rule(id="short-last-batch", summary="Last batch may be shorter than the m
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
-        size, rows = job.fixed_batch, job.input.rows
-        if size is None or size == 1 or job.spec.last != "short" or (rows is not None and rows % size == 0):
+        size, rows = job.batching.fixed, job.input.rows
+        if size is None or size == 1 or job.batching.last != "short" or (rows is not None and rows % size == 0):
             continue
         counted = f"{rows} rows leave {rows % size}" if rows is not None else "The number of rows is not known"
         detail = (

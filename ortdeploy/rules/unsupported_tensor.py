@@ -35,7 +35,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             reason = _reason(binding.value) if told and not binding.unknown else None
             if binding.value.kind != "tensor":
                 reason = f"is a {binding.value.kind}; columns of rows feed tensors only"
-            elif job.batch_size and binding.axis is None:
+            elif job.batching.size and binding.axis is None:
                 reason = _WHOLE
             if reason:
                 detail = f'Input "{binding.value.name}" of {job.kind} "{job.spec.model}" {reason}.'
@@ -57,7 +57,7 @@ def _output_reason(value: "ValueFacts", job: "ResolvedJob") -> str | None:
         return f"is a {value.kind}, which {job.spec.output.format} cannot hold; use format: jsonl"
     if any(step.reads == value.name for step in job.postprocess):
         return f"is a {value.kind}, and postprocess steps read tensors"
-    if job.batch_size and value.element != "map":
+    if job.batching.size and value.element != "map":
         return f"is a {value.kind} of a whole run, not of each row; use batch: {{size: none}}"
     return None
 

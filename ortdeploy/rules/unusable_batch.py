@@ -40,7 +40,7 @@ def _advice(job: "ResolvedJob", found: "RefusedBatch") -> str:
             f"If another of its axes counts rows, say which: outputs: {{{found.output}: {{row_axis: AXIS}}}} of the "
             "model. Else leave it out with columns:, or use batch: {size: none}."
         )
-    if found.rows != job.batch_size:
+    if found.rows != job.batching.size:
         return "These are left for the last batch. Set batch: {last: pad} or {last: drop}."
     if found.fitting:
         return f"It takes {', '.join(map(str, found.fitting))}: set batch: {{size: {found.fitting[-1]}}}."

@@ -80,7 +80,7 @@ class BegunPart:
     def _why_not(self, begun: Begun) -> str | None:
         """Say why what was kept cannot be gone on with; None where it can."""
         part, step = begun.part, self._step
-        breaks_a_batch = (begun.end - part.start) % step.read_size and begun.end != step.rows
+        breaks_a_batch = (begun.end - part.start) % step.batching.read_size and begun.end != step.rows
         if breaks_a_batch or begun.end > part_border(step, part.start):
             return "its rows are not such as the job reads them now"
         if part.file is None:

@@ -19,9 +19,9 @@ def part_border(job: RunJob, row: int) -> int:
     Borders count from the job's first row. Where an older ortdeploy has stopped within a batch, whole batches count
     from there, and the border is that of the batch that it broke.
     """
-    odd = (row - job.first_row) % job.read_size
-    begun = (row - odd - job.first_row) % job.rows_per_part
-    return row - begun + job.rows_per_part
+    odd = (row - job.first_row) % job.batching.read_size
+    begun = (row - odd - job.first_row) % job.batching.rows_per_part
+    return row - begun + job.batching.rows_per_part
 
 
 class BlockSizes:
@@ -29,7 +29,7 @@ class BlockSizes:
 
     def __init__(self, job: RunJob, start: int) -> None:
         """Begin at a row with blocks of one batch."""
-        self._unit = job.read_size
+        self._unit = job.batching.read_size
         self._grows = job.adapters.column is None  # else rows are sorted by adapter within a block
         self._job = job
         self._row = start

@@ -231,7 +231,7 @@ class Execution:
 
     def _run_on(self, step: RunJob, opened: OpenedModel) -> JobResult:
         self.on_native_call({"model": step.model, "job": step.job})
-        if step.auto_batch:
+        if step.batching.auto:
             step = self._with_found_batch(step, opened)
         providers = list(dict.fromkeys(p.name for one in opened.sessions for p in one.candidate.providers))
         with structlog.contextvars.bound_contextvars(job=step.job, model=step.model, providers=providers):

@@ -186,8 +186,8 @@ class JobRun:
             files=step.files,
         )
         self._begun = True
-        if step.auto_batch:
-            self._ledger.remember_batch_size(self._output, step.batch_size)
+        if step.batching.auto:
+            self._ledger.remember_batch_size(self._output, step.batching.run_size)
         self._log.info("job.started", rows=step.rows, done=self._done, output=step.shown_output)
         self._observer.job_started(step.job, self._done, step.rows)
         self._live = Live(self._ledger.state_dir, self._output, step.rows, self._done)

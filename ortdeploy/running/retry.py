@@ -54,8 +54,10 @@ class RetryRun(JobRun):
         if not parts:
             return Status.NOTHING_TO_DO
         inputs = self._ledger.inputs(self._output)
-        last = "short" if self._step.last == "drop" else self._step.last  # rows at the input's end were dropped already
-        self._step = replace(self._step, files=tuple(one.state for one in inputs), first_row=0, last=last)
+        batching = self._step.batching
+        if batching.last == "drop":  # rows at the input's end were dropped already
+            batching = replace(batching, last="short")
+        self._step = replace(self._step, files=tuple(one.state for one in inputs), first_row=0, batching=batching)
         self._check_files()
         self._log.info("job.started", rows=sum(map(len, attempts.values())), done=0, output=self._step.shown_output)
         self._observer.job_started(self._step.job, 0, sum(map(len, attempts.values())))

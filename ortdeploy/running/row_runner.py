@@ -91,7 +91,8 @@ class RowRunner:
         self._feeder = Feeder(job)
         self._runs = SessionRuns(job, session, probe, proof)
         self._postprocess = [(step, _build_postprocess(step)) for step in job.postprocess]
-        self._size = job.batch_size or 1
+        self._batching = job.batching
+        self._size = job.batching.run_size
         self.adapter_rows: Counter[tuple[str, ...]] = Counter()
         self.postprocess_times = Histogram()
         self.retried = 0
@@ -173,7 +174,7 @@ class RowRunner:
     def _run_smoothly(self, prepared: Prepared) -> list[Piece] | None:
         """Run a block of which nothing fails and no adapter is chosen by row; None where it is another one."""
         chosen = self._job.adapters
-        if prepared.feeds is None or chosen.column is not None or self._job.last != "short":
+        if prepared.feeds is None or chosen.column is not None or self._batching.last != "short":
             return None
         batches = cut(prepared.block, self._size)
         results = self._runs.run_each(prepared.feeds, batches, chosen.always)
@@ -189,9 +190,8 @@ class RowRunner:
         """Yield the rows of each run with their adapters; rows that no adapter is meant for fail."""
         chosen, size = self._job.adapters, self._size
         if chosen.column is None:
-            whole = self._job.batch_size
-            last = block.count // whole * whole if self._job.last == "drop" and whole else block.count
-            yield from ((chosen.always, rows) for rows in cut(block, size) if block.rows[rows[0]] - block.start < last)
+            end = block.start + self._batching.rows_run(block.count)
+            yield from ((chosen.always, rows) for rows in cut(block, size) if block.rows[rows[0]] < end)
             return
         groups: dict[tuple[str, ...], list[int]] = {}
         for row in range(len(block.rows)):

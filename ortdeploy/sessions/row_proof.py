@@ -130,7 +130,7 @@ class RowProof:
     def _compare_batches(
         self, run: RunRows, feeds: Mapping[str, Array], results: Mapping[str, Any], chosen: Sequence[int], rows: int
     ) -> None:
-        if self._step.pad_to is None:
+        if self._step.batching.pad_to is None:
             try:
                 for places in self._sizes(chosen):
                     self._compare(places, rows, run(_taken(feeds, places)), results)
@@ -195,7 +195,7 @@ class RowProof:
         step = self._step
         shapes = sorted([name, str(array.dtype), *array.shape[1:]] for name, array in feeds.items())
         values = [[one.name, json.dumps(one.content), one.row_axis] for one in step.values]
-        sizes = [step.batch_size, step.pad_to, self._check.agree]
+        sizes = [step.batching.size, step.batching.pad_to, self._check.agree]
         return choice_key(
             "rows", self._holds_for, list(adapters), shapes, sorted(step.row_axes.items()), values, step.fetch, sizes
         )

@@ -61,8 +61,8 @@ class SessionRuns:
         self.progressed = 0.0
         self._durations: list[float] = []
         self._fetch = job.fetch
-        self._one_by_one = job.batch_size == 0
-        self._pads = job.pad_to is not None
+        self._one_by_one = job.batching.size is None
+        self._pads = job.batching.pad_to is not None
 
     def run(self, feeds: Mapping[str, Array], rows: int, adapters: tuple[str, ...]) -> dict[str, Column]:
         """Run once and return each output's rows. Raises StageError, ProviderFailedError."""
@@ -180,7 +180,7 @@ class SessionRuns:
     def _prove_effect(self, feeds: Mapping[str, Array], adapters: tuple[str, ...]) -> None:
         """Compare what an adapter and the base model say of the first rows that the adapter is for."""
         self._effective.add(adapters)
-        if self._job.batch_size and self._job.pad_to is None:
+        if not self._one_by_one and not self._pads:
             feeds = {name: array[:_FEW] for name, array in feeds.items()}
         prove_effect(self._session, self._fetch, feeds, adapters)
 

@@ -123,7 +123,7 @@ class Search:
 
     def _batches(self, best: Setting) -> Iterator[Setting]:
         """Yield batch sizes upwards, until several in a row are no better than the best of those before them."""
-        if self.job.batch_size == 0:
+        if self.job.batch.is_none:
             return
         worse, fastest = 0, 0.0
         for size in BATCHES:

@@ -168,8 +168,9 @@ def _render_adapter(step: "LoadAdapter", paint: Paint) -> Iterator[str]:
 
 def _render_job(step: "RunJob", paint: Paint) -> Iterator[str]:
     rows = "an unknown number of" if step.rows is None else f"{step.rows:,}"
-    size = "one row a run" if step.batch_size == 0 else f"batches of {step.batch_size}"
-    if step.auto_batch:
+    batching = step.batching
+    size = "one row a run" if batching.size is None else f"batches of {batching.size}"
+    if batching.auto:
         size = "batches of a size that its first rows decide"
     if step.retry:
         yield f"{paint('+', _GREEN)} run the failed rows of job {step.job} once more, in {size}"
@@ -195,8 +196,8 @@ def _render_job(step: "RunJob", paint: Paint) -> Iterator[str]:
     if step.memory is not None:
         yield f"    {_render_memory(step.memory)}"
     columns = ", ".join((*step.key, *step.columns))
-    least = "at least " if step.auto_batch else ""  # whole batches, of a size that is not known yet
-    part = f"{least}{step.rows_per_part:,} rows a part"
+    least = "at least " if batching.auto else ""  # whole batches, of a size that is not known yet
+    part = f"{least}{batching.rows_per_part:,} rows a part"
     yield f"    writes {step.shown_output}/part-*.{step.output_format}, {part}: {columns}"
 
 

@@ -35,7 +35,10 @@ def slow_up_to(most: int) -> FakeRuntime:
 
 
 def auto(plan: Plan) -> Plan:
-    steps = tuple(replace(step, auto_batch=True) if isinstance(step, RunJob) else step for step in plan.steps)
+    steps = tuple(
+        replace(step, batching=replace(step.batching, auto=True)) if isinstance(step, RunJob) else step
+        for step in plan.steps
+    )
     return replace(plan, steps=steps)
 
 

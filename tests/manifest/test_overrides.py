@@ -37,9 +37,9 @@ def only(loaded: Loaded) -> Diagnostic:
 
 def test_a_profile_is_merged_over_the_manifest(tmp_path: Path) -> None:
     text = MANIFEST + PROFILES.partition("  wrong")[0]
-    assert spec(load(tmp_path, text)).jobs[0].batch_size is None
+    assert spec(load(tmp_path, text)).jobs[0].batch.size is None
     loaded = spec(load(tmp_path, text, profile="lab"))
-    assert loaded.jobs[0].batch_size == 4
+    assert loaded.jobs[0].batch.size == 4
     assert loaded.models[0].path == "lab.onnx"
     assert loaded.jobs[0].model == "digits"
 
@@ -59,7 +59,7 @@ def test_a_set_value_is_read_as_yaml(tmp_path: Path) -> None:
     sets = ("jobs.read.batch.size=16", "models.digits.providers=[CPU]", "name=other", "jobs.read.input.key=[row]")
     loaded = spec(load(tmp_path, MANIFEST, sets=sets))
     assert loaded.name == "other"
-    assert loaded.jobs[0].batch_size == 16
+    assert loaded.jobs[0].batch.size == 16
     assert loaded.jobs[0].input.key == ("row",)
     assert [entry.name for entry in loaded.models[0].sessions[0].chain] == ["CPU"]
 
@@ -111,7 +111,7 @@ def test_a_digest_of_digits_can_be_set(tmp_path: Path) -> None:
 
 
 def test_a_set_value_stays_a_number_where_numbers_fit(tmp_path: Path) -> None:
-    assert spec(load(tmp_path, MANIFEST, sets=("jobs.read.batch.size=4",))).jobs[0].batch_size == 4
+    assert spec(load(tmp_path, MANIFEST, sets=("jobs.read.batch.size=4",))).jobs[0].batch.size == 4
     found = load(tmp_path, MANIFEST, sets=("jobs.read.batch.size=010",)).diagnostics
     assert found[0].rule == "ambiguous-scalar"
 

@@ -410,7 +410,7 @@ def test_every_row_is_committed_failed_or_skipped_once_whatever_happens(
         "input": count, "committed": len(kept), "failed": len(bad & set(range(count - dropped))), "skipped": dropped,
     }  # fmt: skip
     job = next(step for step in plan.steps if isinstance(step, RunJob))
-    assert job.rows_per_part % size == 0
+    assert job.batching.rows_per_part % size == 0
 
 
 def test_a_part_that_was_not_committed_goes_when_its_rows_fail_now(tmp_path: Path) -> None:

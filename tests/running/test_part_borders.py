@@ -53,7 +53,7 @@ def test_no_block_crosses_a_border_whatever_is_learned_meanwhile(
     folder = tmp_path_factory.mktemp("blocks")
     save(folder, range(1))
     job = job_of(plan_for(folder, 1, size=batch, rows_per_part=batch * batches), first_row=first_row)
-    size = job.rows_per_part
+    size = job.batching.rows_per_part
     start = first_row + parts * size
     assert part_border(job, start) == start + size
     odd = start + within % size  # an older version may have stopped anywhere

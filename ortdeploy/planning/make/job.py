@@ -13,20 +13,16 @@ from ortdeploy.plan.steps import PlannedAdapters, PlannedConstant, PlannedInput,
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.tensors.types import FLOATING, Shape, TensorType
 
-_MOST_SORTED = 8  # batches that are read at once, so that rows of one adapter fill runs
-
 
 def planned_job(job: ResolvedJob) -> RunJob:
     """Write down one job to which no rule objects."""
     spec = job.spec
-    choice = spec.adapters
-    read_size = max(job.batch_size, 1) * (min(len(choice.names) + 1, _MOST_SORTED) if choice.column else 1)
     fetch = tuple(name for name in job.outputs if name in job.needed)
     return RunJob(
         job=spec.name,
         session=job.model.spec.name,
         model=job.model.spec.name,
-        adapters=_planned_adapters(choice),
+        adapters=_planned_adapters(spec.adapters),
         format=job.input.format or "",
         patterns=spec.input.paths,
         files=job.input.states,
@@ -37,11 +33,7 @@ def planned_job(job: ResolvedJob) -> RunJob:
         missing=spec.input.missing,
         key=spec.input.key,
         rows=None if job.input.rows is None else job.input.first_row + job.input.rows,
-        batch_size=job.batch_size,
-        auto_batch=spec.auto_batch and job.fixed_batch is None and job.batch_size > 0 and not job.has_state,
-        read_size=read_size,
-        last=spec.last,
-        pad_to=job.fixed_batch if job.fixed_batch is not None else (job.batch_size if spec.last == "pad" else None),
+        batching=job.batching,
         fetch=fetch,
         check_finite=tuple(_can_be_nan(job, fetch)) if spec.nan_policy != "keep" else (),
         on_nan=spec.nan_policy,
@@ -50,10 +42,8 @@ def planned_job(job: ResolvedJob) -> RunJob:
         output_format=spec.output.format,
         columns=job.columns,
         row_shapes=tuple(
-            None if name in spec.output.images else _row_shape(job.results.get(name), job.batch_size)
-            for name in job.columns
+            None if name in spec.output.images else _row_shape(job.results.get(name), job) for name in job.columns
         ),
-        rows_per_part=-(-spec.output.rows_per_part // read_size) * read_size,
         max_failed=spec.max_failed,
         max_consecutive=spec.max_consecutive,
         retries=spec.retries,
@@ -88,7 +78,7 @@ def _row_check(job: ResolvedJob) -> RowCheck:
     declared = tuple(model.name for model in models if not model.checks_rows or model.row_tolerance)
     if job.has_state:
         return RowCheck(counts=False, why_not="each row takes the state of the one before", declared=declared)
-    if job.batch_size == 0:
+    if job.batching.size is None:
         return RowCheck(counts=False, why_not="each row is one run", declared=declared)
     if free:
         return RowCheck(counts=True, why_not=f"row_independence: false of {' and '.join(free)}", declared=declared)
@@ -114,9 +104,9 @@ def _row_tolerance(model: ResolvedModel) -> tuple[float, float]:
     return max(found, default=_ROW_TOLERANCES["float32"])
 
 
-def _row_shape(tensor: TensorType | None, batch_size: int) -> tuple[int | None, ...] | None:
+def _row_shape(tensor: TensorType | None, job: ResolvedJob) -> tuple[int | None, ...] | None:
     """Return the sizes of a result's rows as far as the graph fixes them."""
-    if tensor is None or tensor.shape is None or batch_size == 0:
+    if tensor is None or tensor.shape is None or job.batching.size is None:
         return None
     return tuple(size if isinstance(size, int) else None for size in tensor.shape[1:])
 
@@ -185,9 +175,9 @@ def _contract(binding: Binding, job: ResolvedJob) -> Shape | None:
     declared = binding.declared_shape
     if graph is None or declared is None:
         return declared if graph is None else graph
-    first = graph[0] if job.batch_size and graph else None
+    first = graph[0] if job.batching.size and graph else None
     merged = [want if isinstance(want, int) else have for have, want in zip(graph, declared, strict=True)]
-    return (first, *merged[1:]) if job.batch_size else tuple(merged)
+    return (first, *merged[1:]) if job.batching.size else tuple(merged)
 
 
 def _planned_postprocess(job: ResolvedJob) -> Iterator[PlannedStep]:

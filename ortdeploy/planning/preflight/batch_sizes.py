@@ -29,12 +29,12 @@ def _try(job: ResolvedJob) -> Iterator[RefusedBatch]:
 
 def _sizes(job: ResolvedJob) -> Sequence[int]:
     """Return the numbers of rows that runs of the job will have, as far as they are known."""
-    if job.batch_size == 0 or job.is_finished:
+    batching, rows = job.batching, job.input.rows
+    if batching.size is None or job.is_finished:
         return ()
-    rows = job.input.rows
-    rest = rows % job.batch_size if rows is not None and job.fixed_batch is None and job.spec.last == "short" else 0
-    whole = rows is None or rows >= job.batch_size or job.spec.last == "pad" or job.fixed_batch is not None
-    return tuple(size for size in (job.batch_size if whole else 0, rest) if size)
+    whole = rows is None or rows >= batching.size or batching.pad_to is not None
+    rest = 0 if rows is None else batching.short_batch(rows)
+    return tuple(size for size in (batching.size if whole else 0, rest) if size)
 
 
 def _problem(job: ResolvedJob, rows: int) -> tuple[str, str | None] | None:

@@ -29,7 +29,7 @@ def _look(job: ResolvedJob, folder: str) -> FirstRows:
     looker = _Looker(step)
     stopped = False
     module = SOURCES[step.format]
-    size = min(step.batch_size or 1, module.FIRST_ROWS)
+    size = min(step.batching.run_size, module.FIRST_ROWS)
     try:
         with (
             fetched(job.input.files, job.spec.input.paths) as files,

@@ -64,7 +64,7 @@ def forecast_memory(deployment: Deployment) -> dict[str, MemoryForecast]:
 
 
 def _forecast(deployment: Deployment, job: ResolvedJob) -> MemoryForecast:
-    parts, unknown = _parts(job, max(job.batch_size, 1))
+    parts, unknown = _parts(job, job.batching.run_size)
     disk = _disk(job)
     limit = job.spec.limits.memory
     machine = deployment.facts.machine
@@ -72,8 +72,8 @@ def _forecast(deployment: Deployment, job: ResolvedJob) -> MemoryForecast:
     total = sum(part.size for part in parts)
     fitting, count = None, None
     if bound is not None and total > bound:
-        if job.fixed_batch is None and job.batch_size:
-            smaller = (size for size in _CANDIDATES if size < job.batch_size)
+        if job.batching.fixed is None and job.batching.size:
+            smaller = (size for size in _CANDIDATES if size < job.batching.run_size)
             fitting = next((size for size in smaller if _total(job, size) <= bound), None)
         fewer = range(max((one.spec.count for one in job.model.usable), default=1) - 1, 0, -1)
         count = next((most for most in fewer if _total_with(job, most) <= bound), None)
@@ -94,11 +94,11 @@ def _total_with(job: ResolvedJob, most: int) -> int:
     sessions = tuple(
         replace(one, spec=replace(one.spec, count=min(one.spec.count, most))) for one in job.model.sessions
     )
-    return _total(replace(job, model=replace(job.model, sessions=sessions)), max(job.batch_size, 1))
+    return _total(replace(job, model=replace(job.model, sessions=sessions)), job.batching.run_size)
 
 
 def _total_in(job: ResolvedJob, layout: ThreadLayout) -> int:
-    return _total(replace(job, model=job.model.laid_out(layout)), max(job.batch_size, 1))
+    return _total(replace(job, model=job.model.laid_out(layout)), job.batching.run_size)
 
 
 def _total(job: ResolvedJob, batch: int) -> int:

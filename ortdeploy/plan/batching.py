@@ -1,0 +1,56 @@
+"""Batching: how many rows of a job are read, run and written together, and all that follows from the batch size."""
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batching:
+    """How many rows of a job are read, run and written together.
+
+    `size` is the number of rows of one run; None: each row is a run of its own, without an axis for rows. `auto`: the
+    search for a better size begins at this one. `fixed` is the number of rows that the graph takes, if it takes only
+    one. `last` says what happens to a batch that the end of the input leaves short: it is run as it is (short), filled
+    with copies of its last row (pad), or not run (drop). `batches_per_read`: several batches are read together if rows
+    are sorted by adapter. `rows_per_part` is rounded up to whole reads.
+    """
+
+    size: int | None
+    auto: bool
+    fixed: int | None
+    last: str
+    batches_per_read: int
+    rows_per_part: int
+
+    def __post_init__(self) -> None:
+        """Round the rows of a part up, so that no read crosses a part's border."""
+        reads = -(-self.rows_per_part // self.read_size)
+        object.__setattr__(self, "rows_per_part", reads * self.read_size)
+
+    @property
+    def run_size(self) -> int:
+        """The number of rows of one run."""
+        return self.size or 1
+
+    @property
+    def read_size(self) -> int:
+        """The number of rows that are read together at least."""
+        return self.run_size * self.batches_per_read
+
+    @property
+    def pad_to(self) -> int | None:
+        """The number of rows that a short batch is filled up to; None: it is not filled."""
+        if self.fixed is not None:
+            return self.fixed
+        return self.size if self.last == "pad" else None
+
+    def resized(self, size: int) -> "Batching":
+        """Return what follows from another batch size."""
+        return replace(self, size=size)
+
+    def rows_run(self, rows: int) -> int:
+        """Return how many of the first `rows` rows are run if the input ends behind them."""
+        return rows - rows % self.run_size if self.last == "drop" else rows
+
+    def short_batch(self, rows: int) -> int:
+        """Return the number of rows of the short batch that is run at the end of `rows` rows; 0: there is none."""
+        return rows % self.run_size if self.last == "short" else 0
