@@ -76,8 +76,8 @@ def _measure(plan: Plan, step: RunJob, session: Session) -> Iterator[tuple[int, 
         best = max(best, rate)
         grown = (resident_memory() or 0) - before
         too_large = room is not None and grown > room * _SHARE_OF_MEMORY
-        if step.memory_limit is not None:
-            too_large = (resident_memory() or 0) > step.memory_limit * _SHARE_OF_LIMIT
+        if step.limits.memory is not None:
+            too_large = (resident_memory() or 0) > step.limits.memory * _SHARE_OF_LIMIT
         if worse > 1 or too_large or time.perf_counter() - begin > PATIENCE_SECONDS:
             return
 

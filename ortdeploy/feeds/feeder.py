@@ -27,13 +27,13 @@ def wanted_columns(job: RunJob) -> Wanted:
     """Return what a job's source is to read."""
     return Wanted(
         dtypes={name: planned.read_dtype for planned in job.inputs for name in planned.columns},
-        keys=tuple(dict.fromkeys((*job.key, *_choosing(job), "path"))),
-        missing=job.missing,
-        first_row=job.first_row,
-        retries=job.retries,
-        row_type=job.row_type,
-        memory_limit=job.memory_limit,
-        rate=job.rate,
+        keys=tuple(dict.fromkeys((*job.input.key, *_choosing(job), "path"))),
+        missing=job.input.missing,
+        first_row=job.input.first_row,
+        retries=job.errors.retries,
+        row_type=job.input.row_type,
+        memory_limit=job.limits.memory,
+        rate=job.input.rate,
     )
 
 
@@ -46,10 +46,10 @@ def _choosing(job: RunJob) -> tuple[str, ...]:
 @contextmanager
 def open_rows(job: RunJob, folder: str, only: Sequence[int] | None = None) -> Iterator[Source]:
     """Open a job's files, below the manifest's folder or on a store, for all of their rows or only some."""
-    files = [full_path(folder, state.path) for state in job.files]
+    files = [full_path(folder, state.path) for state in job.input.files]
     with (
-        fetched(files, job.patterns) as there,
-        open_input(job.format, there, folder, replace(wanted_columns(job), only=only)) as source,
+        fetched(files, job.input.patterns) as there,
+        open_input(job.input.format, there, folder, replace(wanted_columns(job), only=only)) as source,
     ):
         yield source
 

@@ -47,7 +47,7 @@ def first_runs(plan: Plan, step: RunJob, most: int) -> list[Feeds]:
 
 def _blocks(plan: Plan, step: RunJob) -> Iterator[Block]:
     with open_rows(step, plan.folder) as source:
-        yield from source.blocks(step.first_row, repeat(step.batching.run_size))
+        yield from source.blocks(step.input.first_row, repeat(step.batching.run_size))
 
 
 def _is_enough(taken: list[Feeds]) -> bool:

@@ -21,8 +21,8 @@ def masked_step(step: Step) -> Step:
     if isinstance(step, RunJob):
         return replace(
             step,
-            patterns=tuple(map(shown_path, step.patterns)),
-            upload=None if step.upload is None else shown_path(step.upload),
+            input=replace(step.input, patterns=tuple(map(shown_path, step.input.patterns))),
+            output=replace(step.output, upload=None if step.output.upload is None else shown_path(step.output.upload)),
             pipeline=None if step.pipeline is None else _pipeline(step.pipeline),
         )
     return step

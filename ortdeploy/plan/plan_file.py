@@ -88,22 +88,18 @@ def _expect(kind: type, value: Any) -> Any:
 
 def plan_digest(plan: Plan, job: str) -> str:
     """Return the SHA-256 of what a plan says of one job; how far the job is does not change it, nor do secrets."""
-    steps = [
-        replace(
-            step,
-            files=(),
-            rows=None,
-            first_row=0,
-            committed_rows=0,
-            replaces=None,
-            aside=None,
-            retry=False,
-            memory=None,
-        )
-        if isinstance(step, RunJob)
-        else step
-        for step in keep_jobs(plan, [job]).steps
-    ]
+    steps = [_lasting(step) if isinstance(step, RunJob) else step for step in keep_jobs(plan, [job]).steps]
     return hashlib.sha256(
         json.dumps([encode(masked_step(step)) for step in steps], sort_keys=True).encode()
     ).hexdigest()
+
+
+def _lasting(step: RunJob) -> RunJob:
+    """Return what of a job is the same however far it is."""
+    return replace(
+        step,
+        input=replace(step.input, files=(), rows=None, first_row=0),
+        output=replace(step.output, committed_rows=0, replaces=None, aside=None),
+        limits=replace(step.limits, forecast=None),
+        retry=False,
+    )

@@ -191,66 +191,105 @@ class RowCheck:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobInput:
+    """The rows of a job.
+
+    `patterns` are the paths of the manifest, `files` those to read; `first_row` rows came from others, in runs that are
+    finished, and `rows` counts these too. `row_type` is that of raw tensors, `rate` the sample rate of recordings, in
+    Hz. `missing` says by column what an empty value stands for. The columns of `key` are written beside the results.
+    """
+
+    format: str
+    patterns: tuple[str, ...]
+    files: tuple[FileState, ...]
+    first_row: int
+    rows: int | None
+    row_type: TensorType | None
+    rate: int | None
+    missing: Mapping[str, Any]
+    key: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOutput:
+    """Where the results of a job go, and what they are.
+
+    `row_shapes` are those of `columns`; the columns of `images` are written as files. `upload` is a folder on an object
+    store that gets what is written. `committed_rows` are there already. `replaces` is the run whose result makes room
+    for this one's and is kept as `aside`.
+    """
+
+    path: str
+    format: str
+    columns: tuple[str, ...]
+    row_shapes: tuple[tuple[int | None, ...] | None, ...]
+    images: tuple[str, ...]
+    upload: str | None
+    reports: tuple[str, ...]
+    committed_rows: int
+    replaces: str | None
+    aside: str | None
+
+    @property
+    def shown(self) -> str:
+        """Where results go, as the user knows it."""
+        return shown_path(self.upload or self.path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobErrors:
+    """What a job does about rows that fail.
+
+    `on_nan` says what happens to rows for which an output of `check_finite` is not finite. `max_failed` is a number of
+    rows or a share. `progress_timeout` is in seconds.
+    """
+
+    on_nan: str
+    check_finite: tuple[str, ...]
+    max_failed: int | str
+    max_consecutive: int | None
+    retries: int
+    progress_timeout: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobLimits:
+    """What a job may take, in bytes; `forecast` is the memory that it is predicted to take."""
+
+    memory: int | None
+    disk: int | None
+    forecast: MemoryForecast | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunJob:
     """Run one job.
 
-    `max_failed` is a number of rows or a share; `missing` says by column what an empty value stands for. `files` are
-    those to read; `first_row` rows came from others, in runs that are finished. `row_shapes` are those of `columns`.
-    `replaces` is the run whose result makes room for this one's and is kept as `aside`. `retry`: its failed rows are
-    run, and nothing else. `progress_timeout` is in seconds, limits are in bytes. `memory` is what the job is predicted
-    to take; `trim` as of its model. `upload` is a folder on an object store that gets what is written. `row_axes` are
-    by input and output the axes that count rows in the graph where that is not the first; `values` are fed to inputs
-    that no column feeds.
+    `inputs` are those of the model that columns feed, `values` are fed to the others. `row_axes` are by input and
+    output the axes that count rows in the graph where that is not the first. `fetch` are the outputs that are wanted of
+    a run. Two runs of equal `identity` give equal results. `retry`: the failed rows are run, and nothing else. `trim`:
+    freed memory goes back to the system, as of its model.
     """
 
     job: str
     session: str
     model: str
     adapters: PlannedAdapters
-    format: str
-    patterns: tuple[str, ...]
-    files: tuple[FileState, ...]
-    first_row: int
-    row_type: TensorType | None
-    rate: int | None
+    input: JobInput
     inputs: tuple[PlannedInput, ...]
-    missing: Mapping[str, Any]
-    key: tuple[str, ...]
-    rows: int | None
     batching: Batching
     fetch: tuple[str, ...]
-    check_finite: tuple[str, ...]
-    on_nan: str
     postprocess: tuple[PlannedStep, ...]
-    output: str
-    output_format: str
-    columns: tuple[str, ...]
-    row_shapes: tuple[tuple[int | None, ...] | None, ...]
-    max_failed: int | str
-    max_consecutive: int | None
-    retries: int
-    progress_timeout: float | None
+    output: JobOutput
+    errors: JobErrors
+    limits: JobLimits
     identity: Mapping[str, str]
-    committed_rows: int
-    replaces: str | None
-    reports: tuple[str, ...] = ()
-    aside: str | None = None
     retry: bool = False
-    memory_limit: int | None = None
-    disk_limit: int | None = None
-    memory: MemoryForecast | None = None
     trim: bool = False
     pipeline: PlannedPipeline | None = None
-    upload: str | None = None
-    images: tuple[str, ...] = ()
     row_axes: Mapping[str, int] = field(default_factory=dict)
     values: tuple[PlannedConstant, ...] = ()
     row_check: RowCheck = RowCheck(counts=False)
-
-    @property
-    def shown_output(self) -> str:
-        """Where results go, as the user knows it."""
-        return shown_path(self.upload or self.output)
 
     @property
     def adapter_names(self) -> tuple[str, ...]:

@@ -34,6 +34,9 @@ from ortdeploy.plan.steps import (
     FORMAT_VERSION,
     Fact,
     FinishedJob,
+    JobInput,
+    JobLimits,
+    JobOutput,
     LoadAdapter,
     OpenSession,
     Plan,
@@ -59,7 +62,10 @@ INPUTS = "inputs"
 _SEVERAL = frozenset({INPUTS, "providers", "labels"})  # kinds of facts whose name is a plural
 
 LEFT_OUT: Mapping[type, frozenset[str]] = {
-    RunJob: frozenset({"files", "first_row", "rows", "committed_rows", "replaces", "aside", "retry", "memory"}),
+    RunJob: frozenset({"retry"}),
+    JobInput: frozenset({"files", "first_row", "rows"}),
+    JobOutput: frozenset({"committed_rows", "replaces", "aside"}),
+    JobLimits: frozenset({"forecast"}),
     OpenSession: frozenset({"thread_layouts"}),
     PlannedSession: frozenset({"predicted"}),
     PlannedDevice: frozenset({"library"}),
@@ -148,7 +154,9 @@ def dump_plans(plans: Sequence[Plan], root: Path, ortdeploy_version: str) -> str
 
 
 def _dump_plan(plan: Plan, root: Path) -> dict[str, Any]:
-    replaced = {step.job: step.replaces for step in plan.steps if isinstance(step, RunJob) and step.replaces}
+    replaced = {
+        step.job: step.output.replaces for step in plan.steps if isinstance(step, RunJob) and step.output.replaces
+    }
     return {
         "manifest": _relative(os.path.join(plan.folder, Path(plan.manifest).name), root),  # noqa: PTH118  as text
         "options": {

@@ -80,7 +80,7 @@ class BegunPart:
     def _why_not(self, begun: Begun) -> str | None:
         """Say why what was kept cannot be gone on with; None where it can."""
         part, step = begun.part, self._step
-        breaks_a_batch = (begun.end - part.start) % step.batching.read_size and begun.end != step.rows
+        breaks_a_batch = (begun.end - part.start) % step.batching.read_size and begun.end != step.input.rows
         if breaks_a_batch or begun.end > part_border(step, part.start):
             return "its rows are not such as the job reads them now"
         if part.file is None:
@@ -134,7 +134,7 @@ class BegunPart:
             return ""
         if not totals.is_exact:
             return "its columns hold numbers of several types, which may become text"
-        taken, limit = totals.written.bytes if totals.written else 0, self._step.disk_limit
+        taken, limit = totals.written.bytes if totals.written else 0, self._step.limits.disk
         if limit is not None:
             record = self._ledger.output(self._output)
             taken += sum(part.bytes for part in record.parts) if record else 0

@@ -19,8 +19,8 @@ def part_border(job: RunJob, row: int) -> int:
     Borders count from the job's first row. Where an older ortdeploy has stopped within a batch, whole batches count
     from there, and the border is that of the batch that it broke.
     """
-    odd = (row - job.first_row) % job.batching.read_size
-    begun = (row - odd - job.first_row) % job.batching.rows_per_part
+    odd = (row - job.input.first_row) % job.batching.read_size
+    begun = (row - odd - job.input.first_row) % job.batching.rows_per_part
     return row - begun + job.batching.rows_per_part
 
 

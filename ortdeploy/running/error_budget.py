@@ -28,13 +28,13 @@ class ErrorBudget:
         if not failed:
             return
         last = failed[-1]
-        limit = self._limit(self._job.rows)
+        limit = self._limit(self._job.input.rows)
         if limit is not None and self.failed > limit:
             raise BudgetError(
-                f"{self.failed} rows failed and errors: {{max_failed: {self._job.max_failed}}} allows {limit}. "
+                f"{self.failed} rows failed and errors: {{max_failed: {self._job.errors.max_failed}}} allows {limit}. "
                 f"The last: {last.source}: {last.message}"
             )
-        most = self._job.max_consecutive
+        most = self._job.errors.max_consecutive
         if most is not None and longest > most:
             raise BudgetError(
                 f"{longest} rows failed one after the other and errors: {{max_consecutive: {most}}} allows {most}. "
@@ -55,11 +55,13 @@ class ErrorBudget:
         """Judge the whole job, whose number of rows is now known. Raises BudgetError."""
         limit = self._limit(done)
         if limit is not None and self.failed > limit:
-            raise BudgetError(f"{self.failed} of {done} rows failed; max_failed {self._job.max_failed} allows {limit}")
+            raise BudgetError(
+                f"{self.failed} of {done} rows failed; max_failed {self._job.errors.max_failed} allows {limit}"
+            )
 
     def _limit(self, rows: int | None) -> int | None:
         """Return how many rows may fail; a share of an unknown number of rows is judged at the end."""
-        allowed = self._job.max_failed
+        allowed = self._job.errors.max_failed
         if rows is None:
             return allowed if isinstance(allowed, int) else None
         return allowed_count(allowed, rows)

@@ -90,12 +90,12 @@ class Execution:
     def _leads_out(self, step: OpenSession | LoadAdapter | RunJob) -> OrtdeployError | None:
         """Say which path of a step leads out of the tree: a saved plan may have been changed since it was checked."""
         folder = Path(self.plan.folder)
-        paths = [step.output, *(one.path for one in step.files)] if isinstance(step, RunJob) else [step.path]
+        paths = [step.output.path, *(one.path for one in step.input.files)] if isinstance(step, RunJob) else [step.path]
         full = (path if is_url(path) else str(folder / path) for path in paths)
         try:
             require_inside(full, (self.plan.folder, *self.plan.roots))
-            if isinstance(step, RunJob) and step.upload is not None:
-                admit(step.upload, Use.WRITE)
+            if isinstance(step, RunJob) and step.output.upload is not None:
+                admit(step.output.upload, Use.WRITE)
         except OrtdeployError as error:
             return error
         return None
@@ -159,7 +159,7 @@ class Execution:
 
     def _memory_limit(self, opening: OpenSession) -> int | None:
         """Return the least that a job of these sessions may take, or the control group of this process."""
-        limits = [*(step.memory_limit for step in self._jobs_of(opening)), memory_of_the_group()]
+        limits = [*(step.limits.memory for step in self._jobs_of(opening)), memory_of_the_group()]
         return min((limit for limit in limits if limit is not None), default=None)
 
     def _without_arena(self, opening: OpenSession, limit: int | None, *, trial: bool) -> OpenSession:
@@ -171,7 +171,7 @@ class Execution:
         own_words = "enable_cpu_mem_arena" in opening.options or opening.shared_arena is not None
         if limit is None or own_words:
             return opening
-        needs = (step.memory for step in self._jobs_of(opening))
+        needs = (step.limits.forecast for step in self._jobs_of(opening))
         layout = opening.thread_layouts[0].name if opening.thread_layouts else None
         if all(need and need.unknown is None and need.total_of(layout) < limit * _ROOMY for need in needs):
             return opening
@@ -213,7 +213,7 @@ class Execution:
     def _refused(step: RunJob, why: OrtdeployError) -> JobResult:
         """Return the result of a job that cannot begin."""
         log.error("job.failed", job=step.job, model=step.model, reason=str(why))
-        return JobResult(job=step.job, status=Status.FAILED, output=step.shown_output, reason=str(why))
+        return JobResult(job=step.job, status=Status.FAILED, output=step.output.shown, reason=str(why))
 
     def _compose(self, step: RunJob, sessions: Mapping[str, _Opened]) -> _Opened:
         """Return the sessions of a job: its model's, or those that a pipeline makes of its models'."""
@@ -268,8 +268,8 @@ class Execution:
 
     def _with_found_batch(self, step: RunJob, opened: OpenedModel) -> RunJob:
         """Return a job with the batch size that it began with, or that is found on its first rows."""
-        record = self.ledger.output(self.ledger.key(Path(self.plan.folder) / step.output))
-        begun_with = None if record is None or record.run == step.replaces else record.batch_size
+        record = self.ledger.output(self.ledger.key(Path(self.plan.folder) / step.output.path))
+        begun_with = None if record is None or record.run == step.output.replaces else record.batch_size
         with structlog.contextvars.bound_contextvars(job=step.job, model=step.model):
             try:
                 return choose_batch(self.plan, step, opened, begun_with, self.tuning_cache)

@@ -100,15 +100,15 @@ class JobRun:
         self._ledger = ledger
         self._observer = observer
         self._stop = stop
-        self._folder = Path(plan.folder) / step.output
-        self._upload = Upload(step.upload, self._folder) if step.upload else None
+        self._folder = Path(plan.folder) / step.output.path
+        self._upload = Upload(step.output.upload, self._folder) if step.output.upload else None
         self._output = ledger.key(self._folder)
         self._stream = Stream(step, opened.sessions, dispensable=opened.dispensable, stop=stop, prove=prove)
         self._origin = provenance(plan, step, opened)
         self._writer = PartWriter(step, self._folder, self._origin)
         self._statistics = JobStatistics({}, self._stream, self._writer)
         self._budget = ErrorBudget(step, 0)
-        self._memory = MemoryWatch(step.memory_limit, len(opened.sessions) + 1, trim=step.trim)
+        self._memory = MemoryWatch(step.limits.memory, len(opened.sessions) + 1, trim=step.trim)
         self._leak = LeakWatch()
         self._memory_by_stage = dict(opened.memory)
         self._state: State | None = None
@@ -165,7 +165,7 @@ class JobRun:
         known = self._known_output()
         if known is not None:
             if dict(known.identity) != dict(step.identity):
-                raise OrtdeployError(f"{step.shown_output} holds parts of another plan")
+                raise OrtdeployError(f"{step.output.shown} holds parts of another plan")
             if self._is_finished(known):
                 return True
             self._check_parts()
@@ -183,14 +183,14 @@ class JobRun:
             job=step.job,
             identity=step.identity,
             run=self._run_id,
-            files=step.files,
+            files=step.input.files,
         )
         self._begun = True
         if step.batching.auto:
             self._ledger.remember_batch_size(self._output, step.batching.run_size)
-        self._log.info("job.started", rows=step.rows, done=self._done, output=step.shown_output)
-        self._observer.job_started(step.job, self._done, step.rows)
-        self._live = Live(self._ledger.state_dir, self._output, step.rows, self._done)
+        self._log.info("job.started", rows=step.input.rows, done=self._done, output=step.output.shown)
+        self._observer.job_started(step.job, self._done, step.input.rows)
+        self._live = Live(self._ledger.state_dir, self._output, step.input.rows, self._done)
         return False
 
     def _known_output(self) -> OutputRecord | None:
@@ -199,7 +199,7 @@ class JobRun:
         if known is not None and not self._folder.exists():
             self._ledger.forget(self._output)
             return None
-        if known is not None and known.run == self._step.replaces:
+        if known is not None and known.run == self._step.output.replaces:
             self._put_aside(known)
             return None
         if known is not None:
@@ -208,7 +208,7 @@ class JobRun:
 
     def _check_record(self, known: OutputRecord) -> None:
         """Raise OrtdeployError where the ledger contradicts itself about the output; nothing was touched yet."""
-        check_output(self._ledger, known, SINKS[self._step.output_format].SUFFIX)
+        check_output(self._ledger, known, SINKS[self._step.output.format].SUFFIX)
         with undamaged():
             check_statistics(known.statistics)
 
@@ -220,17 +220,17 @@ class JobRun:
         if self._upload is not None:
             self._upload.put_aside(unquote(aside.name).rpartition("/")[2])
         self._ledger.rename(self._output, self._ledger.key(aside))
-        self._log.info("output.put_aside", output=self._step.shown_output, kept=aside.name)
+        self._log.info("output.put_aside", output=self._step.output.shown, kept=aside.name)
 
     def _is_finished(self, known: OutputRecord) -> bool:
         """Tell whether every file of the plan is accounted for, here or by a run that was quicker."""
         done = {one.state for one in self._ledger.inputs(self._output) if one.done}
-        return known.status == Status.DONE and done.issuperset(self._step.files)
+        return known.status == Status.DONE and done.issuperset(self._step.input.files)
 
     def _take_up(self, known: OutputRecord) -> None:
-        if known.first_row != self._step.first_row:
+        if known.first_row != self._step.input.first_row:
             raise OrtdeployError(
-                f"another run has worked on {self._step.shown_output} since the plan was made; plan again"
+                f"another run has worked on {self._step.output.shown} since the plan was made; plan again"
             )
         begun = self._begun_part.take_up(known)
         known = replace(known, begun=begun)
@@ -248,7 +248,7 @@ class JobRun:
 
     def _failed_last(self, begun: Begun | None) -> int:
         """Return how many rows failed one after the other up to the one with which the job goes on."""
-        if self._step.max_consecutive is None:
+        if self._step.errors.max_consecutive is None:
             return 0
         failed = {row for rows in self._ledger.failed_rows(self._output).values() for row in rows}
         if begun is not None:
@@ -323,7 +323,7 @@ class JobRun:
 
     def _write_part(self, blocks: Iterator[Finished]) -> None:
         """Write one part under a temporary name, rename it, commit it. Raises what ends the job early."""
-        name = part_name(self._part, self._digits, SINKS[self._step.output_format].SUFFIX)
+        name = part_name(self._part, self._digits, SINKS[self._step.output.format].SUFFIX)
         until = UntilError(blocks)
         try:
             totals = self._writer.write(name, until, self._begun_part.now)
@@ -359,7 +359,7 @@ class JobRun:
 
     def _check_disk(self, part: Part) -> None:
         """Raise OrtdeployError when a part is one too many for the disk that the job may use; it is not committed."""
-        limit = self._step.disk_limit
+        limit = self._step.limits.disk
         if limit is None or part.file is None:
             return
         taken = part.bytes + sum(one.bytes for one in self._parts())
@@ -409,7 +409,7 @@ class JobRun:
 
     def _check_files(self) -> None:
         """Raise OrtdeployError when an input file is gone, or not what it was when the plan was made."""
-        changed = find_changed(self._step.files, self._plan.folder, self._step.patterns)
+        changed = find_changed(self._step.input.files, self._plan.folder, self._step.input.patterns)
         if changed is not None:
             raise OrtdeployError(
                 f"{changed} is not what it was when the plan was made: it changed while it was read. Apply with "
@@ -420,9 +420,9 @@ class JobRun:
         """Rows in = committed + failed + skipped, all parts are there, and the error budget over all rows."""
         parts = self._parts()
         accounted = sum(part.committed + part.failed + part.skipped for part in parts)
-        if self._done != accounted or self._step.rows not in {None, self._done}:
+        if self._done != accounted or self._step.input.rows not in {None, self._done}:
             raise OrtdeployError(
-                f"the input has {self._step.rows or self._done} rows and {accounted} are accounted for; "
+                f"the input has {self._step.input.rows or self._done} rows and {accounted} are accounted for; "
                 "did the input change while it was read?"
             )
         self._check_parts(" while the job ran")
@@ -433,7 +433,7 @@ class JobRun:
         digests = DigestCache(self._ledger.state_dir)
         damage = find_damage(self._folder, self._parts(), self._ledger.merges(self._output), digests.digest)
         if damage is not None:
-            raise OrtdeployError(f"{self._step.shown_output}/{damage}{when}. Bring it back from a copy")
+            raise OrtdeployError(f"{self._step.output.shown}/{damage}{when}. Bring it back from a copy")
 
     def _parts(self) -> tuple[Part, ...]:
         record = self._ledger.output(self._output)
@@ -507,7 +507,7 @@ class JobRun:
         return JobResult(
             job=self._step.job,
             status=status,
-            output=self._step.shown_output,
+            output=self._step.output.shown,
             committed=sum(part.committed for part in parts),
             failed=(record.failed if record else 0) + len(self._pending),
             skipped=sum(part.skipped for part in parts),

@@ -28,10 +28,10 @@ class PartWriter:
         """Take the folder; `origin` goes into every part whose format has a place for it."""
         self._job = job
         self._folder = folder
-        shapes = dict(zip(job.columns, job.row_shapes, strict=True))
-        self._columns = {**dict.fromkeys(job.key), **shapes}
+        shapes = dict(zip(job.output.columns, job.output.row_shapes, strict=True))
+        self._columns = {**dict.fromkeys(job.input.key), **shapes}
         self._origin = json.dumps(origin, sort_keys=True)
-        self._module = SINKS[job.output_format]
+        self._module = SINKS[job.output.format]
         self.write_times, self.sync_times = Histogram(), Histogram()
 
     def write(self, name: str, blocks: Iterable[Finished], begun: Begun | None) -> "Totals":
@@ -98,14 +98,16 @@ class PartWriter:
 
     def _with_pictures(self, finished: Finished) -> dict[str, Column]:
         """Return a block's columns, images written as files and named. Raises OSError, OrtdeployError."""
-        columns = finished.outcome.columns
-        if not self._job.images:
+        columns, images = finished.outcome.columns, self._job.output.images
+        if not images:
             return columns
         gone = {row.row for row in finished.outcome.failed}.union(finished.outcome.skipped)
         rows = [row for row in finished.block.rows if row not in gone]
         try:
             with timed(self.write_times):
-                pictures = {name: write_pictures(self._folder, name, rows, columns[name]) for name in self._job.images}
+                pictures = {
+                    name: write_pictures(self._folder, name, rows, columns[name]) for name in self._job.output.images
+                }
         except ValueError as error:
             raise OrtdeployError(str(error)) from error
         return {**columns, **pictures}

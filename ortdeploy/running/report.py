@@ -72,8 +72,8 @@ def write_report(
         "row_independence": _row_independence(step.row_check, record.statistics),
         **_measured(record.statistics),
         "memory": {
-            "limit_bytes": step.memory_limit,
-            "predicted_bytes": step.memory.total_of(layout) if step.memory else None,
+            "limit_bytes": step.limits.memory,
+            "predicted_bytes": step.limits.forecast.total_of(layout) if step.limits.forecast else None,
             "resident_bytes": memory["last_rows"]["resident_bytes"],
             "proportional_bytes": memory["last_rows"]["proportional_bytes"],
             "by_stage": {name: dict(taken) for name, taken in memory.items()},
@@ -85,7 +85,7 @@ def write_report(
     }
     with open_whole(folder / REPORT) as file:
         file.write((json.dumps(report, indent=2) + "\n").encode())
-    for name in step.reports:
+    for name in step.output.reports:
         file_name, render = REPORTS[name]
         with open_whole(folder / file_name) as file:
             file.write(render(report).encode())

@@ -42,7 +42,7 @@ class RetryRun(JobRun):
             raise OrtdeployError("rows that hand state on cannot be run by themselves; apply with --new-run")
         known = self._ledger.output(self._output)
         if known is None or not self._folder.exists() or dict(known.identity) != dict(self._step.identity):
-            raise OrtdeployError(f"{self._step.shown_output} holds no result of this job as it is now; apply it first")
+            raise OrtdeployError(f"{self._step.output.shown} holds no result of this job as it is now; apply it first")
         self._check_record(known)
         self._check_parts()
         complete_merges(self._ledger, self._output, self._folder, known.parts)
@@ -57,9 +57,10 @@ class RetryRun(JobRun):
         batching = self._step.batching
         if batching.last == "drop":  # rows at the input's end were dropped already
             batching = replace(batching, last="short")
-        self._step = replace(self._step, files=tuple(one.state for one in inputs), first_row=0, batching=batching)
+        source = replace(self._step.input, files=tuple(one.state for one in inputs), first_row=0)
+        self._step = replace(self._step, input=source, batching=batching)
         self._check_files()
-        self._log.info("job.started", rows=sum(map(len, attempts.values())), done=0, output=self._step.shown_output)
+        self._log.info("job.started", rows=sum(map(len, attempts.values())), done=0, output=self._step.output.shown)
         self._observer.job_started(self._step.job, 0, sum(map(len, attempts.values())))
         if self._step.row_check.declared:
             models, numbers = (
@@ -90,7 +91,7 @@ class RetryRun(JobRun):
             return finished
 
         blocks = self._stream.run(partial(open_rows, self._step, self._plan.folder, sorted(attempts)), min(attempts))
-        new = self._folder / f".retry-{part.number:05d}{SINKS[self._step.output_format].SUFFIX}{TEMPORARY}"
+        new = self._folder / f".retry-{part.number:05d}{SINKS[self._step.output.format].SUFFIX}{TEMPORARY}"
         writer.write_file(new, map(noted, blocks))
         if self._stream.stopped:
             raise StoppedError
@@ -105,7 +106,7 @@ class RetryRun(JobRun):
 
     def _merge(self, part: Part, failed: set[int], again: _Again, new: Path) -> None:
         """Put new rows into a part."""
-        module = SINKS[self._step.output_format]
+        module = SINKS[self._step.output.format]
         file = part.file or part_name(part.number, self._digits, module.SUFFIX)
         missing = failed.union(part.skipped_rows)
         rows = [row for row in range(part.start, part.start + part.rows) if row not in missing]
@@ -137,7 +138,7 @@ class RetryRun(JobRun):
         """Raise OrtdeployError where a part that rows are to be put into does not hold the bytes that were written."""
         if part.file is not None and not is_as_written(self._folder / part.file, part, digest=None):
             raise OrtdeployError(
-                f"{self._step.shown_output}/{part.file} was committed and holds other bytes than were written. Bring "
+                f"{self._step.output.shown}/{part.file} was committed and holds other bytes than were written. Bring "
                 "it back from a copy; nothing was put into it"
             )
 

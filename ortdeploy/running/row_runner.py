@@ -282,7 +282,7 @@ class RowRunner:
                 self._halve(len(rows), error)
             return self._run_halves(block, run, failed, str(error))
         attempts = 1
-        if error.transient and self._job.retries:
+        if error.transient and self._job.errors.retries:
             run, attempts = self._retry(block, run)
             if run.error is None:
                 return self._finish(block, run, failed)
@@ -311,7 +311,7 @@ class RowRunner:
     def _retry(self, block: Block, run: _Run) -> tuple[_Run, int]:
         """Run a single row until it does not fail for a passing reason; return that run, and how many it took."""
         again = partial(self._run_batch, Prepared(block=block, feeds=None), run.rows, run.adapters)
-        run, attempts = try_again(run, again, _may_pass, self._job.retries)
+        run, attempts = try_again(run, again, _may_pass, self._job.errors.retries)
         self.retried += attempts - 1
         return run, attempts
 
@@ -347,21 +347,21 @@ class RowRunner:
 
     def _finite(self, results: dict[str, Column], rows: int) -> Array | None:
         """Tell of each row whether the outputs that on_nan looks at are all finite; None where it looks at none."""
-        if not self._job.check_finite:
+        if not self._job.errors.check_finite:
             return None
         finite = np.ones(rows, dtype=bool)
-        for name in self._job.check_finite:
+        for name in self._job.errors.check_finite:
             finite &= _finite_rows(results[name])
         return finite
 
     def _refuse_not_finite(self, block: Block, rows: Sequence[int], fine: Array, failed: list[FailedRow]) -> None:
         """Make failed rows of those that are not fine, where on_nan says so; else they count as skipped."""
-        if self._job.on_nan == "fail":
+        if self._job.errors.on_nan == "fail":
             error = StageError("run", "not-finite", _NOT_FINITE)
             failed += [self._failure(block, row, error) for row, good in zip(rows, fine, strict=True) if not good]
 
     def _failure(self, block: Block, row: int, error: StageError, attempts: int = 1) -> FailedRow:
-        key = {name: _json_value(block.columns[name][row]) for name in self._job.key}
+        key = {name: _json_value(block.columns[name][row]) for name in self._job.input.key}
         return FailedRow(
             row=block.rows[row],
             source=block.source(row),
@@ -377,13 +377,13 @@ class RowRunner:
         if not pieces:
             return {}
         if len(pieces) == 1 and pieces[0][0] == range(len(block.rows)):
-            keys = {name: block.columns[name] for name in self._job.key}
-            return {**keys, **{name: pieces[0][1][name] for name in self._job.columns}}
+            keys = {name: block.columns[name] for name in self._job.input.key}
+            return {**keys, **{name: pieces[0][1][name] for name in self._job.output.columns}}
         chosen = [row for rows, _ in pieces for row in rows]
         order = None if chosen == sorted(chosen) else sorted(range(len(chosen)), key=chosen.__getitem__)
         chosen.sort()
-        columns = {name: pick(block.columns[name], chosen) for name in self._job.key}
-        for name in self._job.columns:
+        columns = {name: pick(block.columns[name], chosen) for name in self._job.input.key}
+        for name in self._job.output.columns:
             column = join([results[name] for _, results in pieces])
             columns[name] = column if order is None else pick(column, order)
         return columns

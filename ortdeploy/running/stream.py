@@ -316,7 +316,7 @@ class Stream:
 
     def _patience(self) -> float | None:
         """Return for how many seconds to wait until it is worth looking whether anything hangs."""
-        limit = self._job.progress_timeout
+        limit = self._job.errors.progress_timeout
         return None if limit is None else max(self._last_sign() + limit - time.perf_counter(), 0.01)
 
     def _last_sign(self) -> float:
@@ -338,12 +338,14 @@ class Stream:
         self._give_back(hung, ticket, StalledError(hung.failure))
 
     def _is_stalled(self) -> bool:
-        limit = self._job.progress_timeout
+        limit = self._job.errors.progress_timeout
         return limit is not None and time.perf_counter() - self._last_sign() >= limit
 
     def _raise_if_stalled(self) -> None:
         if self._is_stalled():
-            raise StalledError(f"no batch was completed for {self._job.progress_timeout:g} s: {self._describe()}")
+            raise StalledError(
+                f"no batch was completed for {self._job.errors.progress_timeout:g} s: {self._describe()}"
+            )
 
     def _describe(self) -> str:
         """Say what every thread that is at work does."""

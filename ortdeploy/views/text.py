@@ -167,24 +167,25 @@ def _render_adapter(step: "LoadAdapter", paint: Paint) -> Iterator[str]:
 
 
 def _render_job(step: "RunJob", paint: Paint) -> Iterator[str]:
-    rows = "an unknown number of" if step.rows is None else f"{step.rows:,}"
+    rows = "an unknown number of" if step.input.rows is None else f"{step.input.rows:,}"
     batching = step.batching
     size = "one row a run" if batching.size is None else f"batches of {batching.size}"
     if batching.auto:
         size = "batches of a size that its first rows decide"
     if step.retry:
         yield f"{paint('+', _GREEN)} run the failed rows of job {step.job} once more, in {size}"
-        yield f"    writes {step.shown_output}/part-*.{step.output_format}, where they were missing"
+        yield f"    writes {step.output.shown}/part-*.{step.output.format}, where they were missing"
         return
     verb = (
-        f"go on with job {step.job} after {step.committed_rows:,} rows"
-        if step.committed_rows
+        f"go on with job {step.job} after {step.output.committed_rows:,} rows"
+        if step.output.committed_rows
         else f"run job {step.job}"
     )
     adapter = f", {_adapters(step)}" if step.adapters.always or step.adapters.column else ""
-    yield f"{paint('+', _GREEN)} {verb}: {rows} rows of {', '.join(step.patterns)} ({step.format}), {size}{adapter}"
-    if step.aside is not None:
-        yield f"    starts over: what {step.shown_output} holds is kept beside it as {step.aside}"
+    source = f"{', '.join(step.input.patterns)} ({step.input.format})"
+    yield f"{paint('+', _GREEN)} {verb}: {rows} rows of {source}, {size}{adapter}"
+    if step.output.aside is not None:
+        yield f"    starts over: what {step.output.shown} holds is kept beside it as {step.output.aside}"
     for planned in step.inputs:
         yield f"    {_render_input(planned)}"
     for value in step.values:
@@ -193,12 +194,12 @@ def _render_job(step: "RunJob", paint: Paint) -> Iterator[str]:
         models, agree = " and ".join(step.row_check.declared), step.row_check.agree
         within = "" if agree is None else f", within rtol {agree[0]:g} and atol {agree[1]:g}"
         yield f"    a row's results may depend on the rows beside it: row_independence of {models}{within}"
-    if step.memory is not None:
-        yield f"    {_render_memory(step.memory)}"
-    columns = ", ".join((*step.key, *step.columns))
+    if step.limits.forecast is not None:
+        yield f"    {_render_memory(step.limits.forecast)}"
+    columns = ", ".join((*step.input.key, *step.output.columns))
     least = "at least " if batching.auto else ""  # whole batches, of a size that is not known yet
     part = f"{least}{batching.rows_per_part:,} rows a part"
-    yield f"    writes {step.shown_output}/part-*.{step.output_format}, {part}: {columns}"
+    yield f"    writes {step.output.shown}/part-*.{step.output.format}, {part}: {columns}"
 
 
 def _render_memory(forecast: "MemoryForecast") -> str:

@@ -96,7 +96,7 @@ def auto(folder: Path) -> Plan:
     )
     planned = make_plan(resolve(spec, facts))
     job = next(step for step in plan_for(folder, 40).steps if isinstance(step, RunJob))
-    steps = tuple(replace(s, files=job.files) if isinstance(s, RunJob) else s for s in planned.steps)
+    steps = tuple(replace(s, input=job.input) if isinstance(s, RunJob) else s for s in planned.steps)
     return decode_plan(encode(replace(planned, steps=steps)))
 
 

@@ -10,6 +10,7 @@ import pytest
 from conftest import Cli
 from hypothesis import given
 from hypothesis import strategies as st
+from support.jobs import changed_job
 from support.models import scale_model
 
 from ortdeploy.diagnostics import OrtdeployError
@@ -149,13 +150,13 @@ class TestState:
 
 
 STEPS: list[tuple[type, dict[str, Any]]] = [
-    (RunJob, {"output": "../elsewhere"}),
-    (RunJob, {"output": "/srv/elsewhere"}),
-    (RunJob, {"files": (FileState(path="../data.npy", size=1, mtime_ns=1),)}),
-    (RunJob, {"files": (FileState(path="file:///etc/passwd", size=1, mtime_ns=1),)}),
-    (RunJob, {"files": (FileState(path="s3://bucket/a::file:///etc/passwd", size=1, mtime_ns=1),)}),
-    (RunJob, {"upload": "file:///srv/elsewhere"}),
-    (RunJob, {"upload": "simplecache::file:///srv/elsewhere"}),
+    (RunJob, {"output": {"path": "../elsewhere"}}),
+    (RunJob, {"output": {"path": "/srv/elsewhere"}}),
+    (RunJob, {"input": {"files": (FileState(path="../data.npy", size=1, mtime_ns=1),)}}),
+    (RunJob, {"input": {"files": (FileState(path="file:///etc/passwd", size=1, mtime_ns=1),)}}),
+    (RunJob, {"input": {"files": (FileState(path="s3://bucket/a::file:///etc/passwd", size=1, mtime_ns=1),)}}),
+    (RunJob, {"output": {"upload": "file:///srv/elsewhere"}}),
+    (RunJob, {"output": {"upload": "simplecache::file:///srv/elsewhere"}}),
     (OpenSession, {"path": "/srv/model.onnx"}),
     (OpenSession, {"path": "file:///srv/model.onnx"}),
 ]
@@ -164,7 +165,14 @@ STEPS: list[tuple[type, dict[str, Any]]] = [
 @pytest.mark.parametrize(("kind", "changes"), STEPS)
 def test_a_plan_that_was_changed_leads_nowhere_else(deployment: Path, kind: type, changes: dict[str, Any]) -> None:
     (plan,) = plan_manifests([str(deployment / "m.yaml")], LoadOptions(), state_dir=None).plans
-    steps = tuple(replace(step, **changes) if isinstance(step, kind) else step for step in plan.steps)
+    steps = tuple(
+        step
+        if not isinstance(step, kind)
+        else changed_job(step, **changes)
+        if isinstance(step, RunJob)
+        else replace(step, **changes)
+        for step in plan.steps
+    )
     before = {path for path in deployment.parent.rglob("*") if path.is_relative_to(deployment)}
     with open_ledger(deployment / "state") as ledger:
         (result,) = Execution(

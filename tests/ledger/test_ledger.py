@@ -3,14 +3,18 @@
 import json
 import sqlite3
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.fakes import FakeRuntime, refuse_negative
-from support.jobs import execute, plan_for, save
+from support.jobs import (
+    changed,
+    execute,
+    plan_for,
+    save,
+)
 
 from ortdeploy.diagnostics import LockedError, OrtdeployError
 from ortdeploy.durations import Histogram
@@ -25,7 +29,6 @@ from ortdeploy.ledger.ledger import (
     read_outputs,
 )
 from ortdeploy.ledger.output_lock import hold_output, is_live
-from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import FailedRow
 
 PART = Part(number=0, start=0, rows=3, committed=2, failed=1, skipped=0, file="part-00000000.csv", bytes=9)
@@ -196,9 +199,8 @@ def test_a_holder_file_that_nobody_wrote_is_no_reason(tmp_path: Path) -> None:
 def test_rows_that_failed_one_after_the_other_count_over_an_interruption(tmp_path: Path) -> None:
     values = [*range(6), -1, -1, -1, -1, *range(10, 16)]
     save(tmp_path, values)
-    plan = plan_for(tmp_path, 16, max_failed=9)
-    steps = tuple(replace(one, max_consecutive=3) if isinstance(one, RunJob) else one for one in plan.steps)
+    plan = changed(plan_for(tmp_path, 16, max_failed=9), errors={"max_consecutive": 3})
     for _ in range(2):
-        result = execute(tmp_path, replace(plan, steps=steps), FakeRuntime(refuse_negative))
+        result = execute(tmp_path, plan, FakeRuntime(refuse_negative))
         assert result.committed == 6
         assert "rows failed one after the other" in (result.reason or "")

@@ -46,7 +46,7 @@ def test_a_plan_carries_labels_contract_and_identity() -> None:
     assert job.postprocess[1].options["lines"] == ["a", "b"]
     assert job.inputs[0].limits == (0.0, 1.0)
     assert job.fetch == ("scores",)
-    assert job.columns == ("scores", "digit", "best", "name")
+    assert job.output.columns == ("scores", "digit", "best", "name")
     assert set(job.identity) == {
         "model", "adapter", "providers", "columns", "prepare", "batch", "postprocess", "output",
     }  # fmt: skip

@@ -100,14 +100,14 @@ def save(cli: Cli, folder: Path, *arguments: str | Path) -> Path:
 @pytest.mark.parametrize(
     ("way", "value", "place"),
     [
-        (("steps", 1, "output"), "../elsewhere", "steps[1].output"),
-        (("steps", 1, "output"), "/elsewhere", "steps[1].output"),
+        (("steps", 1, "output", "path"), "../elsewhere", "steps[1].output.path"),
+        (("steps", 1, "output", "path"), "/elsewhere", "steps[1].output.path"),
         (("steps", 0, "path"), "other.onnx", "steps[0].path"),
         (("steps", 0, "options"), {"optimized_model_filepath": "/x"}, "steps[0].options.optimized_model_filepath"),
         (("steps", 0, "candidates", 0, "providers", 0, "options"), {"use_arena": "0"}, "steps[0].candidates[0].providers[0].options.use_arena"),
-        (("steps", 1, "max_failed"), "100%", "steps[1].max_failed"),
+        (("steps", 1, "errors", "max_failed"), "100%", "steps[1].errors.max_failed"),
         (("steps", 1, "postprocess"), [], None),
-        (("steps", 1, "upload"), "s3://bucket/x", "steps[1].upload"),
+        (("steps", 1, "output", "upload"), "s3://bucket/x", "steps[1].output.upload"),
         (("steps", 1, "batching", "size"), 4, "steps[1].batching.size"),
         (("deployment",), "another", "deployment"),
         (("finished",), [{"job": "run", "output": "outbox/run"}], "finished[0]"),
@@ -135,7 +135,7 @@ def test_what_is_carried_out_is_what_was_planned_here(
     cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = save(cli, deployment)
-    edit(plan, "plans", 0, "steps", 1, "output", to="outbox/edited")
+    edit(plan, "plans", 0, "steps", 1, "output", "path", to="outbox/edited")
     monkeypatch.setattr(saved_plan, "difference", lambda *_: None)
     assert cli("apply", plan).code == 0, "even where the comparison were blind"
     assert len(read_rows(deployment / "outbox/run")) == 20
@@ -145,8 +145,8 @@ def test_what_is_carried_out_is_what_was_planned_here(
 @pytest.mark.parametrize(
     ("way", "value", "said"),
     [
-        (("steps", 1, "format"), "", "steps[1].format is"),
-        (("steps", 1, "format"), "exe", "allowed are arrow, csv"),
+        (("steps", 1, "input", "format"), "", "steps[1].input.format is"),
+        (("steps", 1, "input", "format"), "exe", "allowed are arrow, csv"),
         (("steps", 1, "identity"), {}, 'steps[1].identity needs the key "model"'),
         (("steps", 0, "candidates", 0, "count"), -(2**63), "candidates[0].count is -9223372036854775808; at least 1"),
         (("steps", 0, "candidates", 0, "count"), 10**30, "at most 64 is allowed"),
@@ -155,7 +155,7 @@ def test_what_is_carried_out_is_what_was_planned_here(
         (("steps", 0, "use"), "everything", "allowed are first, all"),
         (("steps", 1, "batching", "last"), None, "steps[1].batching.last"),
         (("steps", 1, "batching", "rows_per_part"), 0, "at least 1 is allowed"),
-        (("steps", 1, "progress_timeout"), -1, "more than 0 is allowed"),
+        (("steps", 1, "errors", "progress_timeout"), -1, "more than 0 is allowed"),
         (("steps", 1), {}, "plans[0].steps[1]"),
         (("steps", 1, "step"), "run-model", "plans[0].steps[1]"),
         (("steps",), {}, "plans[0].steps must be a list"),

@@ -1,24 +1,23 @@
 """Memory that is held: near its limit a job runs smaller batches, beyond it it ends with everything committed."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
 from support.fakes import FakeRuntime, double
-from support.jobs import execute, plan_for, rows, save
+from support.jobs import (
+    changed,
+    execute,
+    plan_for,
+    rows,
+    save,
+)
 
-from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.process import memory
 from ortdeploy.process import memory_limit as memory_watch
 from ortdeploy.results.results import Status
 
 LIMIT = 1000
-
-
-def limited(plan: Plan, **limits: int | bool) -> Plan:
-    steps = tuple(replace(step, **limits) if isinstance(step, RunJob) else step for step in plan.steps)  # type: ignore[arg-type]
-    return replace(plan, steps=steps)
 
 
 class Process:
@@ -43,7 +42,7 @@ def test_near_the_limit_batches_are_halved_and_every_row_comes_out(
     """There are more blocks than are on their way at once, so the watch finds some that have not begun."""
     save(tmp_path, range(2000))
     process = Process(monkeypatch, base=910, of_a_row=0)
-    plan = limited(plan_for(tmp_path, 2000, rows_per_part=50), memory_limit=LIMIT)
+    plan = changed(plan_for(tmp_path, 2000, rows_per_part=50), limits={"memory": LIMIT})
     with capture_logs() as events:
         result = execute(tmp_path, plan, process.runtime)
     assert result.status is Status.DONE, result.reason
@@ -58,7 +57,7 @@ def test_beyond_the_limit_the_job_ends_and_the_next_one_goes_on(
 ) -> None:
     save(tmp_path, range(200))
     process = Process(monkeypatch, base=500, of_a_row=20)
-    plan = limited(plan_for(tmp_path, 200, rows_per_part=20), memory_limit=LIMIT)
+    plan = changed(plan_for(tmp_path, 200, rows_per_part=20), limits={"memory": LIMIT})
     result = execute(tmp_path, plan, process.runtime)
     assert result.status is Status.FAILED
     assert result.reason is not None
@@ -99,14 +98,14 @@ def test_a_trimmed_job_gives_memory_back_as_it_runs(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(memory_watch, "trim_memory", lambda: trims.append(1))
     monkeypatch.setattr(memory_watch, "_SECONDS_BETWEEN_LOOKS", 0.0)
     monkeypatch.setattr(memory_watch, "_SECONDS_BETWEEN_TRIMS", 0.0)
-    assert execute(tmp_path, limited(plan_for(tmp_path, 40), trim=True), FakeRuntime(double)).status is Status.DONE
+    assert execute(tmp_path, changed(plan_for(tmp_path, 40), trim=True), FakeRuntime(double)).status is Status.DONE
     assert trims
 
 
 def test_a_part_beyond_the_disk_limit_is_not_committed(tmp_path: Path) -> None:
     save(tmp_path, range(40))
     whole = plan_for(tmp_path, 40)
-    result = execute(tmp_path, limited(whole, disk_limit=900), FakeRuntime(double))
+    result = execute(tmp_path, changed(whole, limits={"disk": 900}), FakeRuntime(double))
     assert result.status is Status.FAILED
     assert result.reason is not None
     assert "Raise limits: {disk: …}" in result.reason

@@ -12,7 +12,18 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 from support.fakes import Counter, FakeRuntime, double, refuse_negative
-from support.jobs import Killed, execute, failed, plan_for, plan_with_sessions, report, retrying, rows, save
+from support.jobs import (
+    Killed,
+    changed,
+    execute,
+    failed,
+    plan_for,
+    plan_with_sessions,
+    report,
+    retrying,
+    rows,
+    save,
+)
 
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.files.atomic import Hashing
@@ -53,10 +64,6 @@ def job(folder: Path, bad: tuple[int, ...] = (), **settings: Any) -> Plan:
 def interrupted(folder: Path, plan: Plan, blocks: int = 1) -> JobResult:
     with ending_after(blocks):
         return execute(folder, plan, FakeRuntime(refuse_negative))
-
-
-def changed(plan: Plan, **changes: Any) -> Plan:
-    return replace(plan, steps=tuple(replace(s, **changes) if isinstance(s, RunJob) else s for s in plan.steps))
 
 
 def begun_file(folder: Path) -> Path:
@@ -128,7 +135,7 @@ def test_a_damaged_one_is_told_once_and_its_rows_run_again(tmp_path: Path, how: 
 
 
 def test_failed_rows_count_once_over_interruptions(tmp_path: Path) -> None:
-    plan = job(tmp_path, bad=(2, 3, 4), max_failed=3, max_consecutive=9)
+    plan = job(tmp_path, bad=(2, 3, 4), max_failed=3, errors={"max_consecutive": 9})
     for _ in range(3):
         interrupted(tmp_path, plan)
     assert (read_outputs(tmp_path / ".ortdeploy")[0].failed, len(failed(tmp_path))) == (3, 3)
@@ -136,7 +143,7 @@ def test_failed_rows_count_once_over_interruptions(tmp_path: Path) -> None:
 
 
 def test_rows_that_fail_one_after_the_other_count_over_what_was_kept(tmp_path: Path) -> None:
-    plan = changed(job(tmp_path, bad=(2, 3, 4)), max_consecutive=2)
+    plan = changed(job(tmp_path, bad=(2, 3, 4)), errors={"max_consecutive": 2})
     assert interrupted(tmp_path, plan).kept == 4
     result = execute(tmp_path, plan, FakeRuntime(refuse_negative))
     assert "3 rows failed one after the other" in (result.reason or "")
@@ -192,7 +199,7 @@ def test_a_block_that_cannot_be_written_leaves_what_was_kept_before(
 
 
 def test_more_than_the_output_may_take_on_disk_is_not_kept(tmp_path: Path) -> None:
-    plan = changed(job(tmp_path), disk_limit=10)
+    plan = changed(job(tmp_path), limits={"disk": 10})
     with capture_logs() as events:
         assert interrupted(tmp_path, plan).kept == 0
     (event,) = (event for event in events if event["event"] == "part.not_kept")
@@ -221,7 +228,7 @@ def test_it_is_put_aside_with_its_output(tmp_path: Path) -> None:
     plan = job(tmp_path)
     interrupted(tmp_path, plan)
     kept = begun_file(tmp_path).read_bytes()
-    new = changed(plan, replaces="r1", identity={"model": "another"})
+    new = changed(plan, output={"replaces": "r1"}, identity={"model": "another"})
     runtime = FakeRuntime(double)
     assert execute(tmp_path, new, runtime).status is Status.DONE
     assert min(ran(runtime)) == 0
@@ -275,11 +282,11 @@ def test_a_file_that_a_kill_has_left_goes(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_what_ends_within_a_batch_is_not_gone_on_with_where_more_rows_came(tmp_path: Path) -> None:
     """A run that ends after its input did: with other files, the last rows belong to other batches."""
-    short = changed(job(tmp_path, rows_per_part=80), rows=38)
+    short = changed(job(tmp_path, rows_per_part=80), input={"rows": 38})
     save(tmp_path, range(38))
     states = plan_for(tmp_path, 38).steps[-1]
     assert isinstance(states, RunJob)
-    short = changed(short, files=states.files)
+    short = changed(short, input={"files": states.input.files})
     assert [interrupted(tmp_path, short).kept for _ in range(10)][-1] == 38
     plan = job(tmp_path, rows_per_part=80)
     with capture_logs() as events:

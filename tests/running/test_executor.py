@@ -420,7 +420,7 @@ def test_a_part_that_was_not_committed_goes_when_its_rows_fail_now(tmp_path: Pat
     step = plan.steps[-1]
     assert isinstance(step, RunJob)
     with open_ledger(tmp_path / ".ortdeploy") as ledger:
-        ledger.begin("../out", deployment="d", job="run", identity=step.identity, run="r0", files=step.files)
+        ledger.begin("../out", deployment="d", job="run", identity=step.identity, run="r0", files=step.input.files)
     (tmp_path / "out").mkdir()
     (tmp_path / "out/part-00000000.jsonl").write_text('{"row": 0, "y": [1, 1]}\n')
     result = execute(tmp_path, plan, FakeRuntime(refuse_negative))

@@ -12,7 +12,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.fakes import Counter, FakeRuntime, double, refuse_negative
-from support.jobs import READ, Killed, execute, failed, plan_for, retrying, rows, save, written_as
+from support.jobs import (
+    READ,
+    Killed,
+    changed_job,
+    execute,
+    failed,
+    plan_for,
+    retrying,
+    rows,
+    save,
+    written_as,
+)
 
 from ortdeploy.diagnostics import ProviderFailedError
 from ortdeploy.ledger.ledger import Ledger, read_outputs
@@ -29,7 +40,7 @@ BAD = (3, 4, 11, 27)
 
 def job_of(plan: Plan, **changes: Any) -> RunJob:
     (step,) = (one for one in plan.steps if isinstance(one, RunJob))
-    return replace(step, **changes)
+    return changed_job(step, **changes)
 
 
 def borders_of(folder: Path) -> list[tuple[int, int]]:
@@ -52,7 +63,7 @@ def test_no_block_crosses_a_border_whatever_is_learned_meanwhile(
 ) -> None:  # fmt: skip
     folder = tmp_path_factory.mktemp("blocks")
     save(folder, range(1))
-    job = job_of(plan_for(folder, 1, size=batch, rows_per_part=batch * batches), first_row=first_row)
+    job = job_of(plan_for(folder, 1, size=batch, rows_per_part=batch * batches), input={"first_row": first_row})
     size = job.batching.rows_per_part
     start = first_row + parts * size
     assert part_border(job, start) == start + size
@@ -77,7 +88,7 @@ def test_borders_count_from_the_first_row_of_new_files(tmp_path: Path, last: str
     more = np.array([[row, row] for row in range(30, 51)], dtype=np.float32)
     np.save(tmp_path / "more.npy", more)
     files = file_states([str(tmp_path / "more.npy")], str(tmp_path))
-    step = job_of(plan, files=files, first_row=30, rows=51)
+    step = job_of(plan, input={"files": files, "first_row": 30, "rows": 51})
     result = execute(tmp_path, replace(plan, steps=(*plan.steps[:-1], step)), FakeRuntime(double))
     assert result.status is Status.DONE, result.reason
     assert borders_of(tmp_path) == [(0, 8), (8, 8), (16, 8), (24, 6), (30, 8), (38, 8), (46, 5)]

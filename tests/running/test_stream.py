@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +15,23 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 from support.fakes import FakeRuntime, double
-from support.jobs import execute, failed, plan_for, plan_with_all, report, rows, save
+from support.jobs import (
+    changed,
+    execute,
+    failed,
+    plan_for,
+    plan_with_all,
+    report,
+    rows,
+    save,
+)
 
 from ortdeploy.diagnostics import OutOfMemoryError, TransientError
 from ortdeploy.ledger.ledger import Ledger
-from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.results.results import Status
 from ortdeploy.sources.arrays import ArraySource
 
 Feeds = Mapping[str, np.ndarray]
-
-
-def changed(plan: Plan, **changes: object) -> Plan:
-    steps = tuple(replace(step, **changes) if isinstance(step, RunJob) else step for step in plan.steps)  # type: ignore[arg-type]  # fields
-    return replace(plan, steps=steps)
 
 
 def test_a_batch_that_memory_is_too_small_for_is_halved_for_the_rest_of_the_job(tmp_path: Path) -> None:
@@ -91,7 +93,7 @@ def test_what_may_pass_is_tried_again_and_what_may_not_is_not(tmp_path: Path) ->
                     raise TransientError("the device is busy")
         return double(feeds)
 
-    result = execute(tmp_path, changed(plan_for(tmp_path, 8, max_failed=1), retries=2), FakeRuntime(busy))
+    result = execute(tmp_path, changed(plan_for(tmp_path, 8, max_failed=1), errors={"retries": 2}), FakeRuntime(busy))
     assert (result.status, result.committed) == (Status.DONE, 7)
     assert [(row["row"], row["attempts"]) for row in failed(tmp_path)] == [(5, 3)]
     assert report(tmp_path)["retries"] == 4
@@ -106,11 +108,11 @@ def test_so_many_failures_one_after_the_other_end_the_job(tmp_path: Path) -> Non
     scattered = [-1.0 if row % 2 else float(row) for row in range(20)]
     (tmp_path / "a").mkdir()
     save(tmp_path / "a", scattered)
-    plan = changed(plan_for(tmp_path / "a", 20, max_failed=20), max_consecutive=3)
+    plan = changed(plan_for(tmp_path / "a", 20, max_failed=20), errors={"max_consecutive": 3})
     assert execute(tmp_path / "a", plan, FakeRuntime(refuse)).status is Status.DONE
     (tmp_path / "b").mkdir()
     save(tmp_path / "b", [*range(6), *[-1.0] * 4, *range(10)])
-    plan = changed(plan_for(tmp_path / "b", 20, max_failed=20), max_consecutive=3)
+    plan = changed(plan_for(tmp_path / "b", 20, max_failed=20), errors={"max_consecutive": 3})
     result = execute(tmp_path / "b", plan, FakeRuntime(refuse))
     assert result.status is Status.FAILED
     assert "4 rows failed one after the other and errors: {max_consecutive: 3}" in (result.reason or "")
@@ -130,7 +132,9 @@ def test_a_session_that_hangs_is_named_and_what_is_through_is_committed(tmp_path
             hang.wait(20)
         return double(feeds)
 
-    result = execute(tmp_path, changed(plan_for(tmp_path, 40), progress_timeout=0.3), FakeRuntime(hang_on_20))
+    result = execute(
+        tmp_path, changed(plan_for(tmp_path, 40), errors={"progress_timeout": 0.3}), FakeRuntime(hang_on_20)
+    )
     hang.set()
     assert result.status is Status.FAILED
     assert "no batch was completed for 0.3 s: session m runs rows 16 to 23" in (result.reason or "").replace(
@@ -150,7 +154,7 @@ def test_the_rows_of_a_session_that_hangs_go_to_another(tmp_path: Path, hang: th
             hang.wait(20)
         return double(feeds)
 
-    plan = changed(plan_with_all(tmp_path, 40, on_unavailable="next"), progress_timeout=0.3)
+    plan = changed(plan_with_all(tmp_path, 40, on_unavailable="next"), errors={"progress_timeout": 0.3})
     result = execute(tmp_path, plan, FakeRuntime(hang_once))
     hang.set()
     assert (result.status, result.committed) == (Status.DONE, 40)
@@ -163,7 +167,7 @@ def test_the_rows_of_a_session_that_hangs_go_to_another(tmp_path: Path, hang: th
 def test_an_input_that_hangs_is_named(tmp_path: Path, hang: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path, range(40))
     monkeypatch.setattr(ArraySource, "blocks", lambda *_: iter(lambda: hang.wait(20), None))
-    result = execute(tmp_path, changed(plan_for(tmp_path, 40), progress_timeout=0.2), FakeRuntime(double))
+    result = execute(tmp_path, changed(plan_for(tmp_path, 40), errors={"progress_timeout": 0.2}), FakeRuntime(double))
     hang.set()
     assert result.status is Status.FAILED
     assert "the input is read for" in (result.reason or "")
@@ -193,7 +197,9 @@ def test_a_process_that_was_stopped_meanwhile_does_not_hang(tmp_path: Path, monk
             waited_again.wait(20)
         return double(feeds)
 
-    ended = execute(tmp_path, changed(plan_for(tmp_path, 40), progress_timeout=0.3), FakeRuntime(wait_on_20))
+    ended = execute(
+        tmp_path, changed(plan_for(tmp_path, 40), errors={"progress_timeout": 0.3}), FakeRuntime(wait_on_20)
+    )
     waited_again.set()
     assert ended.status is Status.DONE, ended.reason
 
@@ -207,7 +213,7 @@ def test_slow_is_not_hanging(tmp_path: Path) -> None:
             pass
         return double(feeds)
 
-    plan = changed(plan_for(tmp_path, 12, rows_per_part=12), progress_timeout=0.25)
+    plan = changed(plan_for(tmp_path, 12, rows_per_part=12), errors={"progress_timeout": 0.25})
     assert execute(tmp_path, plan, FakeRuntime(slow)).status is Status.DONE
 
 
@@ -299,5 +305,5 @@ def test_a_slow_disk_is_no_session_that_hangs(tmp_path: Path, monkeypatch: pytes
         return double(feeds)
 
     monkeypatch.setattr(Ledger, "commit_part", slowly)
-    plan = changed(plan_for(tmp_path, 400, rows_per_part=200), progress_timeout=0.4)
+    plan = changed(plan_for(tmp_path, 400, rows_per_part=200), errors={"progress_timeout": 0.4})
     assert execute(tmp_path, plan, FakeRuntime(run)).status is Status.DONE

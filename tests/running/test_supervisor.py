@@ -67,7 +67,7 @@ class Family:
 
     def close(self, step: RunJob, reason: str) -> JobResult:
         self.closed.append((step.job, reason))
-        return JobResult(job=step.job, status=Status.FAILED, output=step.output, reason=reason)
+        return JobResult(job=step.job, status=Status.FAILED, output=step.output.shown, reason=reason)
 
     def run(self) -> list[tuple[str, str]]:
         return [(result.job, str(result.status)) for result in self.supervisor.run()]

@@ -121,14 +121,27 @@ def plan_with_all(folder: Path, rows: int, **changes: Any) -> Plan:
     return replace(plan, steps=(replace(opening, use="all", **changes), run))
 
 
-def retrying(plan: Plan, **changes: Any) -> Plan:
-    steps = tuple(replace(step, retry=True, **changes) if isinstance(step, RunJob) else step for step in plan.steps)
+GROUPS = ("input", "batching", "output", "errors", "limits")
+
+
+def changed_job(step: RunJob, **changes: Any) -> RunJob:
+    """Return a job with other settings; those of a group by their names there: `errors={"retries": 2}`."""
+    groups = {name: replace(getattr(step, name), **changes[name]) for name in changes.keys() & {*GROUPS}}
+    return replace(step, **{**changes, **groups})
+
+
+def changed(plan: Plan, **changes: Any) -> Plan:
+    """Return a plan whose jobs have other settings."""
+    steps = tuple(changed_job(step, **changes) if isinstance(step, RunJob) else step for step in plan.steps)
     return replace(plan, steps=steps)
+
+
+def retrying(plan: Plan, **changes: Any) -> Plan:
+    return changed(plan, retry=True, **changes)
 
 
 def written_as(plan: Plan, kind: str) -> Plan:
-    steps = tuple(replace(step, output_format=kind) if isinstance(step, RunJob) else step for step in plan.steps)
-    return replace(plan, steps=steps)
+    return changed(plan, output={"format": kind})
 
 
 READ: Mapping[str, Callable[[Path], list[Any]]] = {

@@ -13,7 +13,13 @@ from ortdeploy.ledger.ledger import open_ledger
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.running import retry as retry_run
 from support.fakes import Counter, FakeRuntime, double, refuse_negative
-from support.jobs import Killed, execute, plan_for, retrying
+from support.jobs import (
+    Killed,
+    changed_job,
+    execute,
+    plan_for,
+    retrying,
+)
 
 ROWS = 30
 BAD = (1, 13, 20)
@@ -27,9 +33,9 @@ def plan_of(folder: Path, *, retry: bool = False) -> Plan:
         record, inputs = ledger.output("../out"), ledger.inputs("../out")
     done = {one.state for one in inputs if one.done}
     first_row = record.first_row if record else 0
-    files = tuple(one for one in step.files if one not in done)
+    files = tuple(one for one in step.input.files if one not in done)
     of_files = ROWS if files else 0
-    step = replace(step, first_row=first_row, files=files, rows=first_row + of_files)
+    step = changed_job(step, input={"first_row": first_row, "files": files, "rows": first_row + of_files})
     changed = replace(plan, steps=(*plan.steps[:-1], step))
     return retrying(changed) if retry else changed
 

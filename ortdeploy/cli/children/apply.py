@@ -107,7 +107,9 @@ def _execute(
 
 def _outputs(plan: Plan, state_dir: Path) -> list[str]:
     """Return the outputs that a plan's jobs write, as the ledger names them."""
-    return [output_key(Path(plan.folder) / step.output, state_dir) for step in plan.steps if isinstance(step, RunJob)]
+    return [
+        output_key(Path(plan.folder) / step.output.path, state_dir) for step in plan.steps if isinstance(step, RunJob)
+    ]
 
 
 def _with_cut_files(plan: Plan, reason: str) -> str:
@@ -119,13 +121,13 @@ def _with_cut_files(plan: Plan, reason: str) -> str:
 def _close_job(plan: Plan, state_dir: Path, step: RunJob, reason: str) -> JobResult:
     """Write down that a crash ended a job; what is committed stays, and the next apply goes on from there."""
     log.error("job.failed", job=step.job, model=step.model, reason=reason)
-    output = output_key(Path(plan.folder) / step.output, state_dir)
+    output = output_key(Path(plan.folder) / step.output.path, state_dir)
     with hold_output(state_dir, output), open_ledger(state_dir) as ledger:
         return _failed_job(ledger, Path(plan.folder), step, reason)
 
 
 def _failed_job(ledger: Ledger, folder: Path, step: RunJob, reason: str) -> JobResult:
-    key = ledger.key(folder / step.output)
+    key = ledger.key(folder / step.output.path)
     record = ledger.output(key)
     if record is not None and record.status == "running":
         ledger.end(key, Status.FAILED, reason)
@@ -133,7 +135,7 @@ def _failed_job(ledger: Ledger, folder: Path, step: RunJob, reason: str) -> JobR
     return JobResult(
         job=step.job,
         status=Status.FAILED,
-        output=step.shown_output,
+        output=step.output.shown,
         committed=sum(part.committed for part in parts),
         failed=record.failed if record else 0,
         skipped=sum(part.skipped for part in parts),

@@ -90,5 +90,8 @@ class _Clock(Silent):
 
 
 def _with_output(plan: Plan, output: str) -> Plan:
-    steps = tuple(replace(step, output=output) if isinstance(step, RunJob) else step for step in plan.steps)
-    return replace(plan, steps=steps)
+    steps = (
+        replace(step, output=replace(step.output, path=output)) if isinstance(step, RunJob) else step
+        for step in plan.steps
+    )
+    return replace(plan, steps=tuple(steps))

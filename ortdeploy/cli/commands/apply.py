@@ -134,7 +134,7 @@ def _refused_by_gates(plan: Plan, state_dir: str | None) -> tuple[JobResult, ...
         return None
     reason = f"golden check {bad.check} of model {bad.model} on session {bad.session} {bad.status}: {bad.message}"
     return tuple(
-        JobResult(job=step.job, status=Status.FAILED, output=step.shown_output, reason=reason)
+        JobResult(job=step.job, status=Status.FAILED, output=step.output.shown, reason=reason)
         for step in plan.steps
         if isinstance(step, RunJob)
     )

@@ -9,7 +9,18 @@ from ortdeploy.deployment.resolved import (
     ResolvedModel,
 )
 from ortdeploy.manifest.spec import PROBE_ATOL, PROBE_RTOL, AdapterChoice, StepSpec
-from ortdeploy.plan.steps import PlannedAdapters, PlannedConstant, PlannedInput, PlannedStep, RowCheck, RunJob
+from ortdeploy.plan.steps import (
+    JobErrors,
+    JobInput,
+    JobLimits,
+    JobOutput,
+    PlannedAdapters,
+    PlannedConstant,
+    PlannedInput,
+    PlannedStep,
+    RowCheck,
+    RunJob,
+)
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.tensors.types import FLOATING, Shape, TensorType
 
@@ -23,44 +34,62 @@ def planned_job(job: ResolvedJob) -> RunJob:
         session=job.model.spec.name,
         model=job.model.spec.name,
         adapters=_planned_adapters(spec.adapters),
-        format=job.input.format or "",
-        patterns=spec.input.paths,
-        files=job.input.states,
-        first_row=job.input.first_row,
-        row_type=job.input.row_type,
-        rate=spec.input.rate,
+        input=_job_input(job),
         inputs=tuple(_planned_input(binding, job) for binding in job.bindings),
-        missing=spec.input.missing,
-        key=spec.input.key,
-        rows=None if job.input.rows is None else job.input.first_row + job.input.rows,
         batching=job.batching,
         fetch=fetch,
-        check_finite=tuple(_can_be_nan(job, fetch)) if spec.nan_policy != "keep" else (),
-        on_nan=spec.nan_policy,
         postprocess=tuple(_planned_postprocess(job)),
-        output=spec.output.path,
-        output_format=spec.output.format,
-        columns=job.columns,
-        row_shapes=tuple(
-            None if name in spec.output.images else _row_shape(job.results.get(name), job) for name in job.columns
-        ),
-        max_failed=spec.max_failed,
-        max_consecutive=spec.max_consecutive,
-        retries=spec.retries,
-        progress_timeout=spec.progress_timeout,
+        output=_job_output(job),
+        errors=_job_errors(job, fetch),
+        limits=JobLimits(memory=spec.limits.memory, disk=spec.limits.disk),
         identity=job.identity,
-        committed_rows=job.output.rows,
-        reports=spec.reports,
-        memory_limit=spec.limits.memory,
-        disk_limit=spec.limits.disk,
-        upload=spec.output.url,
-        images=spec.output.images,
         row_axes=job.moved_axes,
         values=tuple(map(_planned_constant, job.values)),
         row_check=_row_check(job),
         trim=any(model.spec.memory.trim for model in job.models),
-        replaces=job.output.run if job.output.state == "stale" else None,
-        aside=job.output.aside,
+    )
+
+
+def _job_input(job: ResolvedJob) -> JobInput:
+    spec, facts = job.spec.input, job.input
+    return JobInput(
+        format=facts.format or "",
+        patterns=spec.paths,
+        files=facts.states,
+        first_row=facts.first_row,
+        rows=None if facts.rows is None else facts.first_row + facts.rows,
+        row_type=facts.row_type,
+        rate=spec.rate,
+        missing=spec.missing,
+        key=spec.key,
+    )
+
+
+def _job_output(job: ResolvedJob) -> JobOutput:
+    spec, facts = job.spec.output, job.output
+    return JobOutput(
+        path=spec.path,
+        format=spec.format,
+        columns=job.columns,
+        row_shapes=tuple(_row_shape(job, name) for name in job.columns),
+        images=spec.images,
+        upload=spec.url,
+        reports=job.spec.reports,
+        committed_rows=facts.rows,
+        replaces=facts.run if facts.state == "stale" else None,
+        aside=facts.aside,
+    )
+
+
+def _job_errors(job: ResolvedJob, fetch: Sequence[str]) -> JobErrors:
+    spec = job.spec
+    return JobErrors(
+        on_nan=spec.nan_policy,
+        check_finite=tuple(_can_be_nan(job, fetch)) if spec.nan_policy != "keep" else (),
+        max_failed=spec.max_failed,
+        max_consecutive=spec.max_consecutive,
+        retries=spec.retries,
+        progress_timeout=spec.progress_timeout,
     )
 
 
@@ -104,9 +133,11 @@ def _row_tolerance(model: ResolvedModel) -> tuple[float, float]:
     return max(found, default=_ROW_TOLERANCES["float32"])
 
 
-def _row_shape(tensor: TensorType | None, job: ResolvedJob) -> tuple[int | None, ...] | None:
-    """Return the sizes of a result's rows as far as the graph fixes them."""
-    if tensor is None or tensor.shape is None or job.batching.size is None:
+def _row_shape(job: ResolvedJob, column: str) -> tuple[int | None, ...] | None:
+    """Return the sizes of a column's rows as far as the graph fixes them."""
+    tensor = job.results.get(column)
+    unknown = column in job.spec.output.images or job.batching.size is None
+    if unknown or tensor is None or tensor.shape is None:
         return None
     return tuple(size if isinstance(size, int) else None for size in tensor.shape[1:])
 

@@ -78,5 +78,6 @@ def _steps(jobs: Sequence[ResolvedJob], deployment: Deployment, *, retry: bool) 
             yield planned_adapter(adapter, job.adapter_facts[adapter.name])
             opened.add(adapter.name)
         pipeline = plan_pipeline(job.pipeline, spec.folder, deployment.facts.resources) if job.pipeline else None
-        memory = deployment.preflight.memory.get(job.spec.name)
-        yield replace(planned_job(job), retry=retry, memory=memory, pipeline=pipeline)
+        step = planned_job(job)
+        within = replace(step.limits, forecast=deployment.preflight.memory.get(job.spec.name))
+        yield replace(step, retry=retry, limits=within, pipeline=pipeline)

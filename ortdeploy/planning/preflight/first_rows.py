@@ -28,16 +28,16 @@ def _look(job: ResolvedJob, folder: str) -> FirstRows:
     step = planned_job(job)
     looker = _Looker(step)
     stopped = False
-    module = SOURCES[step.format]
+    module = SOURCES[step.input.format]
     size = min(step.batching.run_size, module.FIRST_ROWS)
     try:
         with (
             fetched(job.input.files, job.spec.input.paths) as files,
-            open_input(step.format, files, folder, wanted_columns(step)) as source,
+            open_input(step.input.format, files, folder, wanted_columns(step)) as source,
         ):
             most = -(-module.FIRST_ROWS // size)
             taken = 0
-            for block in islice(source.blocks(step.first_row, repeat(size)), most):
+            for block in islice(source.blocks(step.input.first_row, repeat(size)), most):
                 looker.take(block)
                 taken += 1
             complete = taken < most or looker.rows == job.input.rows

@@ -167,7 +167,7 @@ from ortdeploy.cli.commands import apply
 def with_a_limit(*arguments, real=apply.plan_manifests, **settings):
     planned = real(*arguments, **settings)
     (plan,) = planned.plans
-    steps = [replace(one, memory_limit=int(sys.argv[1])) if hasattr(one, "job") else one for one in plan.steps]
+    steps = [replace(one, limits=replace(one.limits, memory=int(sys.argv[1]))) if hasattr(one, "job") else one for one in plan.steps]
     return replace(planned, plans=(replace(plan, steps=tuple(steps)),))
 
 apply.plan_manifests = with_a_limit
