@@ -26,8 +26,8 @@ from ortdeploy.pipelines.steps import pack_state
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import FailedRow
 from ortdeploy.running.block_sizes import part_border
+from ortdeploy.running.member import Finished
 from ortdeploy.running.part_writer import PartWriter, Totals
-from ortdeploy.running.stream import Finished
 from ortdeploy.units import format_size
 
 log = structlog.get_logger()

@@ -47,11 +47,12 @@ from ortdeploy.running.begun_part import BegunPart, UntilError
 from ortdeploy.running.block_sizes import part_border
 from ortdeploy.running.error_budget import ErrorBudget
 from ortdeploy.running.held_files import Files, UnheldFiles
+from ortdeploy.running.member import Finished
 from ortdeploy.running.part_writer import PartWriter, Totals
 from ortdeploy.running.provenance import provenance
 from ortdeploy.running.report import write_report
 from ortdeploy.running.statistics import JobStatistics, check_statistics
-from ortdeploy.running.stream import Finished, Stream
+from ortdeploy.running.stream import Stream
 from ortdeploy.sessions.opening import OpenedModel, OpenedSession
 from ortdeploy.sessions.row_proof import RowProof
 from ortdeploy.sinks.catalogue import SINKS

@@ -11,7 +11,7 @@ from ortdeploy.durations import Histogram, timed
 from ortdeploy.files.atomic import TEMPORARY, Hashing, Written, open_synced, sync_folder
 from ortdeploy.ledger.ledger import Begun, Part
 from ortdeploy.plan.steps import RunJob
-from ortdeploy.running.stream import Finished
+from ortdeploy.running.member import Finished
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sinks.png import write_pictures
 from ortdeploy.sinks.protocol import Sink

@@ -14,9 +14,9 @@ from ortdeploy.pipelines.component import ComposedSession
 from ortdeploy.plan.plan_file import plan_digest
 from ortdeploy.plan.steps import OpenSession, Plan, RowCheck, RunJob
 from ortdeploy.providers.secrets import masked_options
+from ortdeploy.running.member import Member
 from ortdeploy.running.reports.catalogue import REPORTS
 from ortdeploy.running.statistics import STAGES, run_share
-from ortdeploy.running.stream import Member
 from ortdeploy.versions import versions
 
 FORMAT_VERSION = 1

@@ -20,8 +20,9 @@ from ortdeploy.ledger.merges import complete, complete_merges
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.results.rows import FailedRow
 from ortdeploy.running.job import JobRun, StoppedError
+from ortdeploy.running.member import Finished
 from ortdeploy.running.part_writer import PartWriter
-from ortdeploy.running.stream import Finished, Stream
+from ortdeploy.running.stream import Stream
 from ortdeploy.sinks.catalogue import SINKS
 
 

@@ -8,11 +8,8 @@ import contextvars
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import TypeVar
 
 import structlog
 
@@ -23,8 +20,10 @@ from ortdeploy.feeds.in_flight import InFlight
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import Block
 from ortdeploy.running.block_sizes import BlockSizes
+from ortdeploy.running.member import Finished, Member, Ticket
 from ortdeploy.running.overlap import Overlap
-from ortdeploy.running.row_runner import Outcome, Prepared, RowRunner
+from ortdeploy.running.row_runner import Prepared, RowRunner
+from ortdeploy.running.stall_watch import StalledError, StallWatch
 from ortdeploy.sessions.opening import OpenedSession
 from ortdeploy.sessions.row_proof import RowProof
 from ortdeploy.sources.protocol import Source
@@ -34,62 +33,7 @@ log = structlog.get_logger()
 PATIENCE = 1.0
 """Seconds in which threads that are no longer needed may end before they are left behind."""
 
-LATE = 1.0
-"""Seconds after its time at which a thread has not merely waited for a processor."""
-
-_T = TypeVar("_T")
-
 OpenSource = Callable[[], AbstractContextManager[Source]]
-
-
-class StalledError(OrtdeployError):
-    """No batch was completed for longer than the job allows."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Member:
-    """A session of the job with what it has done; `failure` says why it takes no more blocks.
-
-    `cpu_seconds` are those of the thread that calls it, without the session's own threads.
-    """
-
-    opened: OpenedSession
-    rows: RowRunner
-    blocks: int = 0
-    done: int = 0
-    failure: str | None = None
-    current: "_Ticket | None" = None
-    cpu_seconds: float = 0.0
-
-    @property
-    def name(self) -> str:
-        """The session's name in the plan, with its number where there are several instances."""
-        return self.opened.name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished:
-    """A block that went through all stages, and how long its runs took."""
-
-    block: Block
-    outcome: Outcome
-    seconds: float
-
-
-class _Ticket:
-    """A block on its way through a session."""
-
-    def __init__(self, prepared: Prepared) -> None:
-        self.prepared = prepared
-        self.size_bytes = prepared.size_bytes
-        self.finished: Future[Finished] = Future()
-        self._begun = False
-
-    def begin(self) -> bool:
-        """Take note that a session, perhaps not the first, runs the block; return False where it is not wanted."""
-        if not self._begun:
-            self._begun = self.finished.set_running_or_notify_cancel()
-        return self._begun
 
 
 class Stream:
@@ -116,15 +60,14 @@ class Stream:
         self._dispensable = dispensable
         self._stop = stop
         self._feeder = Feeder(job)
-        self._waiting: SimpleQueue[_Ticket | None] = SimpleQueue()
-        self._in_order: SimpleQueue[_Ticket | BaseException | None] = SimpleQueue()
+        self._waiting: SimpleQueue[Ticket | None] = SimpleQueue()
+        self._in_order: SimpleQueue[Ticket | BaseException | None] = SimpleQueue()
         self._in_flight = InFlight(len(sessions))
         self._overlap = Overlap(undecided=job.pipeline is not None and len(sessions) == 1)
         self._ending = threading.Lock()
         self._error: BaseException | None = None
         self._closed = False
-        self._progressed = time.perf_counter()
-        self._reading: float | None = None
+        self._stall = StallWatch(job.errors.progress_timeout, self.members)
         self._reader_cpu = 0.0
         self.read_times, self.prepare_times = Histogram(), Histogram()
         self.stopped = False
@@ -148,7 +91,7 @@ class Stream:
                 finished = self._result(ticket)
                 yield finished
                 self._overlap.finished(finished.block.count)
-                self._progressed = time.perf_counter()  # a slow disk is no session that hangs
+                self._stall.progress()  # a slow disk is no session that hangs
                 self._in_flight.release(ticket.size_bytes)
         finally:
             self._close(threads)
@@ -185,7 +128,7 @@ class Stream:
                         prepared = self._read_block(blocks)
                     if prepared is None:
                         break
-                    ticket = _Ticket(prepared)
+                    ticket = Ticket(prepared)
                     self._in_flight.acquire(ticket.size_bytes)
                     self._in_order.put(ticket)
                     self._submit(ticket)
@@ -195,7 +138,7 @@ class Stream:
 
     def _read_block(self, blocks: Iterator[Block]) -> Prepared | None:
         """Read a block and make tensors of it; None at the end."""
-        begin = self._reading = time.perf_counter()
+        begin = self._stall.reading = time.perf_counter()
         try:
             block = next(blocks, None)
             if block is None:
@@ -203,7 +146,7 @@ class Stream:
             self.read_times.add(time.perf_counter() - begin, time.thread_time() - self._reader_cpu)
             return self._prepare(block)
         finally:
-            self._reading = None
+            self._stall.reading = None
             self._reader_cpu = time.thread_time()
 
     def _may_read(self) -> bool:
@@ -238,7 +181,7 @@ class Stream:
             member.current = None
             ticket.finished.set_result(finished)
 
-    def _run_on(self, member: Member, ticket: _Ticket, sizes: BlockSizes) -> Finished:
+    def _run_on(self, member: Member, ticket: Ticket, sizes: BlockSizes) -> Finished:
         block = ticket.prepared.block
         begin = time.perf_counter()
         outcome = member.rows.run(ticket.prepared)
@@ -247,10 +190,10 @@ class Stream:
         member.done += block.count
         member.cpu_seconds = time.thread_time()
         sizes.learn(block.count, seconds, ticket.size_bytes + outcome.size_bytes)
-        self._progressed = time.perf_counter()
+        self._stall.progress()
         return Finished(block=block, outcome=outcome, seconds=seconds)
 
-    def _give_back(self, member: Member, ticket: _Ticket, error: OrtdeployError) -> None:
+    def _give_back(self, member: Member, ticket: Ticket, error: OrtdeployError) -> None:
         """Let another session run the block of one that failed; the job fails where none is left or may fail."""
         left = any(other.failure is None for other in self.members)
         if not (self._dispensable and left):
@@ -260,7 +203,7 @@ class Stream:
         log.warning("session.failed", session=opened.candidate.name, instance=opened.instance, reason=str(error))
         self._submit(ticket)
 
-    def _submit(self, ticket: _Ticket) -> None:
+    def _submit(self, ticket: Ticket) -> None:
         """Let a session take a block; where none will any more, the block ends as the one that ended the job."""
         with self._ending:
             if self._error is None:
@@ -268,7 +211,7 @@ class Stream:
             elif ticket.begin():
                 ticket.finished.set_exception(self._error)
 
-    def _give_up(self, ticket: _Ticket, error: BaseException) -> None:
+    def _give_up(self, ticket: Ticket, error: BaseException) -> None:
         """End a block and all that wait for a session with an error."""
         with self._ending:
             self._error = error
@@ -278,84 +221,39 @@ class Stream:
                 if waiting is not None and waiting.begin():
                     waiting.finished.set_exception(error)
 
-    def _next_ticket(self) -> _Ticket | None:
+    def _next_ticket(self) -> Ticket | None:
         """Return the next block on its way, None at the end. Raises what ended the reading, StalledError."""
         while True:
             try:
-                ticket = self._patiently(lambda seconds: self._in_order.get(timeout=seconds))
+                ticket = self._stall.patiently(lambda seconds: self._in_order.get(timeout=seconds))
             except Empty:
-                self._raise_if_stalled()
+                self._stall.check()
                 continue
             if isinstance(ticket, BaseException):
                 raise ticket
             return ticket
 
-    def _result(self, ticket: _Ticket) -> Finished:
+    def _result(self, ticket: Ticket) -> Finished:
         """Wait for a block. Raises what running it raised, StalledError."""
         while True:
             try:
-                return self._patiently(ticket.finished.result)
+                return self._stall.patiently(ticket.finished.result)
             except TimeoutError:
                 if ticket.finished.done():
                     raise
                 self._replace_hung(ticket)
 
-    def _patiently(self, wait: "Callable[[float | None], _T]") -> _T:
-        """Wait until it is worth looking whether anything hangs. Raises what `wait` raises when the time is over.
-
-        Who wakes up much later was stopped meanwhile with all threads (SIGSTOP, a frozen container): nothing hangs yet.
-        """
-        seconds, begin = self._patience(), time.perf_counter()
-        try:
-            return wait(seconds)
-        except (Empty, TimeoutError):
-            now = time.perf_counter()
-            if seconds is not None and now - begin > seconds + LATE:
-                self._progressed = now
-            raise
-
-    def _patience(self) -> float | None:
-        """Return for how many seconds to wait until it is worth looking whether anything hangs."""
-        limit = self._job.errors.progress_timeout
-        return None if limit is None else max(self._last_sign() + limit - time.perf_counter(), 0.01)
-
-    def _last_sign(self) -> float:
-        return max(self._progressed, *(member.rows.progressed for member in self.members))
-
-    def _replace_hung(self, ticket: _Ticket) -> None:
+    def _replace_hung(self, ticket: Ticket) -> None:
         """Give the block of a session that hangs to another one. Raises StalledError where there is none."""
-        if not self._is_stalled():
+        if not self._stall.is_stalled:
             return
         hung = next((member for member in self.members if member.current is ticket and member.failure is None), None)
         if hung is None:
-            self._raise_if_stalled()
+            self._stall.check()
             return
         others = [other for other in self.members if other is not hung and other.failure is None]
         if not (self._dispensable and others):
-            self._raise_if_stalled()
-        hung.failure = self._describe()
-        self._progressed = time.perf_counter()
+            self._stall.check()
+        hung.failure = self._stall.describe()
+        self._stall.progress()
         self._give_back(hung, ticket, StalledError(hung.failure))
-
-    def _is_stalled(self) -> bool:
-        limit = self._job.errors.progress_timeout
-        return limit is not None and time.perf_counter() - self._last_sign() >= limit
-
-    def _raise_if_stalled(self) -> None:
-        if self._is_stalled():
-            raise StalledError(
-                f"no batch was completed for {self._job.errors.progress_timeout:g} s: {self._describe()}"
-            )
-
-    def _describe(self) -> str:
-        """Say what every thread that is at work does."""
-        now = time.perf_counter()
-        doing = [
-            f"session {member.name} runs rows {block.start} to {block.start + block.count - 1}"
-            for member in self.members
-            if member.failure is None and member.current is not None
-            for block in [member.current.prepared.block]
-        ]
-        if self._reading is not None:
-            doing.append(f"the input is read for {now - self._reading:.0f} s")
-        return "; ".join(doing) or "nothing is on its way"
