@@ -4,7 +4,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from ortdeploy.results.rows import Block
-from ortdeploy.running.row_runner import Outcome, Prepared, RowRunner
+from ortdeploy.running.batch_runner import Prepared
+from ortdeploy.running.row_runner import Outcome, RowRunner
 from ortdeploy.sessions.opening import OpenedSession
 
 

@@ -53,20 +53,21 @@ class JobStatistics:
     def plain(self) -> dict[str, Any]:
         """Return all numbers as JSON has them."""
         members = self._stream.members
+        counts = [member.rows.counts for member in members]
         adapters = Counter(self._earlier.get("adapter_rows", {}))
-        for member in members:
-            adapters.update(
-                {" + ".join(names) or "none": rows for names, rows in dict(member.rows.adapter_rows).items()}
-            )
+        for one in counts:
+            adapters.update({" + ".join(names) or "none": rows for names, rows in dict(one.adapter_rows).items()})
         peaks = [peak for peak in (self._earlier.get("peak_memory_bytes"), peak_memory()) if peak is not None]
         return {
             "seconds": round(self._seconds_before + self.seconds, 6),
             "session_seconds": round(float(self._earlier.get("session_seconds", 0.0)) + self.seconds * len(members), 6),
             "stages": {name: histogram.plain() for name, histogram in self._stages().items()},
             "adapter_rows": dict(sorted(adapters.items())),
-            "retries": self._counted("retries", sum(member.rows.retried for member in members)),
-            "batches_cut_anew": self._counted("batches_cut_anew", sum(member.rows.cut_anew for member in members)),
-            "batches_halved": self._counted("batches_halved", sum(member.rows.halved for member in members)),
+            "retries": self._counted("retries", sum(member.rows.counts.retried for member in members)),
+            "batches_cut_anew": self._counted(
+                "batches_cut_anew", sum(member.rows.counts.cut_anew for member in members)
+            ),
+            "batches_halved": self._counted("batches_halved", sum(member.rows.counts.halved for member in members)),
             "peak_memory_bytes": max(peaks) if peaks else None,
             "process": self._process(),
             "timeline": self._timeline,

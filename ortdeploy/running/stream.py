@@ -19,10 +19,11 @@ from ortdeploy.feeds.feeder import Feeder
 from ortdeploy.feeds.in_flight import InFlight
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import Block
+from ortdeploy.running.batch_runner import Prepared
 from ortdeploy.running.block_sizes import BlockSizes
 from ortdeploy.running.member import Finished, Member, Ticket
 from ortdeploy.running.overlap import Overlap
-from ortdeploy.running.row_runner import Prepared, RowRunner
+from ortdeploy.running.row_runner import RowRunner
 from ortdeploy.running.stall_watch import StalledError, StallWatch
 from ortdeploy.sessions.opening import OpenedSession
 from ortdeploy.sessions.row_proof import RowProof

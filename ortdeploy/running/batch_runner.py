@@ -1,0 +1,139 @@
+"""One batch: some rows of a block, fed and run together on one session, postprocessed, and looked at for NaN."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import structlog
+
+from ortdeploy.feeds.feeder import Feeder
+from ortdeploy.plan.steps import PlannedStep, RunJob
+from ortdeploy.results.rows import Block, StageError
+from ortdeploy.runtime.protocol import Session
+from ortdeploy.sessions.cpu_comparison import CpuComparison
+from ortdeploy.sessions.row_proof import MixedRowsError, RowProof
+from ortdeploy.sessions.runs import SessionRuns
+from ortdeploy.tensors.columns import Array, Column, size_bytes
+from ortdeploy.tensors.types import TensorType
+from ortdeploy.transforms.catalogue import POSTPROCESS
+from ortdeploy.transforms.protocol import Apply
+
+log = structlog.get_logger()
+
+Piece = tuple[Sequence[int], dict[str, Column]]
+"""Rows of a block, by their places in it, and their results."""
+
+
+@dataclass(slots=True)
+class RunCounts:
+    """What has happened to the rows and batches of one session, for the statistics of its job."""
+
+    adapter_rows: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    retried: int = 0
+    cut_anew: int = 0
+    halved: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A block with the tensors of all its rows; None where its batches must be fed one by one."""
+
+    block: Block
+    feeds: dict[str, Array] | None
+
+    @property
+    def size_bytes(self) -> int:
+        """The room that the rows take, as far as they are arrays."""
+        return size_bytes(self.block.columns) + size_bytes(self.feeds or {})
+
+
+@dataclass(slots=True, kw_only=True)
+class BatchRun:
+    """Some rows of a block that were run together: what they were fed, and their results or why there are none."""
+
+    rows: Sequence[int]
+    adapters: tuple[str, ...]
+    feeds: dict[str, Array] | None = None
+    results: dict[str, Column] = field(default_factory=dict)
+    error: StageError | None = None
+
+
+class BatchRunner:
+    """Runs batches of one job on a session. `size` is the most rows of a run: fewer than planned if memory ran out."""
+
+    def __init__(
+        self, job: RunJob, session: Session, probe: CpuComparison | None, proof: RowProof | None, counts: RunCounts
+    ) -> None:
+        """Build every step once."""
+        self._job = job
+        self._counts = counts
+        self._postprocess = [(step, _build_postprocess(step)) for step in job.postprocess]
+        self.feeder = Feeder(job)
+        self.runs = SessionRuns(job, session, probe, proof)
+        self.size = job.batching.run_size
+
+    def run(self, prepared: Prepared, rows: Sequence[int], adapters: tuple[str, ...]) -> BatchRun:
+        """Run some rows together, with tensors cut from the block's where there are some."""
+        run = BatchRun(rows=rows, adapters=adapters)
+        try:
+            if prepared.feeds is None:
+                run.feeds = self.feeder.prepare_batch(prepared.block, rows)
+            else:
+                run.feeds = self.feeder.cut_batch(prepared.feeds, rows)
+            run.results = self.runs.run(run.feeds, len(rows), adapters)
+        except StageError as error:
+            run.error = error
+        except MixedRowsError as error:
+            if error.place is None:
+                raise
+            raise error.with_row(prepared.block.rows[rows[error.place]]) from error
+        return run
+
+    def run_at_most(self, rows: int) -> None:
+        """Run no more rows at once from now on."""
+        if rows < self.size:
+            log.warning("batch.halved", rows=rows, before=self.size, models=list(self._job.row_check.declared))
+            self._counts.halved += 1
+            self.size = rows
+            self.feeder.run_less(rows)
+
+    def postprocess(self, results: dict[str, Column]) -> dict[str, Column]:
+        """Add the columns of every postprocess step to the results. Raises StageError."""
+        for step, apply in self._postprocess:
+            try:
+                made = apply(np.asarray(results[step.options[step.name]]))
+            except (ValueError, IndexError, ArithmeticError, TypeError) as error:
+                raise StageError("postprocess", step.name, str(error)) from error
+            results.update(zip(step.results, made, strict=True))
+        return results
+
+    def finite(self, results: dict[str, Column], rows: int) -> Array | None:
+        """Return for each row whether the outputs that on_nan looks at are all finite; None if it looks at none."""
+        names = self._job.errors.check_finite
+        if not names:
+            return None
+        finite = np.ones(rows, dtype=bool)
+        for name in names:
+            finite &= _finite_rows(results[name])
+        return finite
+
+
+def _build_postprocess(step: PlannedStep) -> Apply:
+    return POSTPROCESS[step.name].build(step.options, TensorType(step.dtype, step.shape, step.layout))
+
+
+def _finite_rows(column: Column) -> Array:
+    """Return for each row whether all its numbers are finite: bool [rows]."""
+    if isinstance(column, list):
+        return np.array([_is_finite(value) for value in column], dtype=bool)
+    return np.asarray(np.isfinite(column).reshape(len(column), -1).all(axis=1))
+
+
+def _is_finite(value: Any) -> bool:
+    """Return whether all numbers of a sequence or a map are finite."""
+    if isinstance(value, dict | list):
+        return all(_is_finite(item) for item in (value.values() if isinstance(value, dict) else value))
+    numbers = np.asarray(value)
+    return not np.issubdtype(numbers.dtype, np.floating) or bool(np.isfinite(numbers).all())
