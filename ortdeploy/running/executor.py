@@ -29,6 +29,7 @@ from ortdeploy.process.memory_limit import MemoryBound
 from ortdeploy.results.results import JobResult, Observer, Status
 from ortdeploy.running.held_files import Files, UnheldFiles
 from ortdeploy.running.job import JobRun
+from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.retry import RetryRun
 from ortdeploy.runtime.protocol import Runtime
 from ortdeploy.sessions.opening import ModelOpener, OnNativeCall, OpenedModel, OpenedSession, SkippedSession
@@ -235,7 +236,7 @@ class Execution:
             step = self._with_found_batch(step, opened)
         providers = list(dict.fromkeys(p.name for one in opened.sessions for p in one.candidate.providers))
         with structlog.contextvars.bound_contextvars(job=step.job, model=step.model, providers=providers):
-            run = (RetryRun if step.retry else JobRun)(
+            context = JobContext(
                 plan=self.plan,
                 step=step,
                 opened=opened,
@@ -247,7 +248,7 @@ class Execution:
                 prove=partial(self._row_proof, step, ProvenRows(self.tuning_cache)),
                 files=self.files,
             )
-            return run.run()
+            return RetryRun(context).run() if step.retry else JobRun(context).run()
 
     def _row_proof(self, step: RunJob, proven: ProvenRows, opened: OpenedSession) -> RowProof | None:
         """Return what proves of a session that the rows of the job's batches do not depend on each other."""

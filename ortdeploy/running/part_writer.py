@@ -30,7 +30,8 @@ class PartWriter:
         self._folder = folder
         shapes = dict(zip(job.output.columns, job.output.row_shapes, strict=True))
         self._columns = {**dict.fromkeys(job.input.key), **shapes}
-        self._origin = json.dumps(origin, sort_keys=True)
+        self.origin = origin
+        self._origin_text = json.dumps(origin, sort_keys=True)
         self._module = SINKS[job.output.format]
         self.write_times, self.sync_times = Histogram(), Histogram()
 
@@ -77,7 +78,7 @@ class PartWriter:
             def open_file() -> Sink:
                 nonlocal hashing
                 hashing = Hashing(stack.enter_context(open_synced(path)))
-                return self._module.open_sink(cast("BinaryIO", hashing), self._columns, self._origin)
+                return self._module.open_sink(cast("BinaryIO", hashing), self._columns, self._origin_text)
 
             if begun is not None and begun.part.file is not None:
                 sink = open_file()

@@ -5,25 +5,36 @@ the ledger says that it takes the part's place, and what is in it; it is renamed
 begun, so that a row is in its part exactly when the ledger says so.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, cast
 
+import structlog
+
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.feeds.feeder import open_rows
 from ortdeploy.files.atomic import TEMPORARY, Hashing, open_synced, remove_temporaries, sync_folder
 from ortdeploy.ledger.check import merged_name
-from ortdeploy.ledger.ledger import Merge, Part, is_as_written, part_name
+from ortdeploy.ledger.ledger import PART_DIGITS, Merge, OutputRecord, Part, is_as_written, part_name
 from ortdeploy.ledger.merges import complete, complete_merges
+from ortdeploy.plan.steps import RunJob
+from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.results.rows import FailedRow
-from ortdeploy.running.job import JobRun, StoppedError
+from ortdeploy.running.committed import check_inputs, check_parts, check_record, committed_parts
+from ortdeploy.running.ending import StoppedError, carry_out
+from ortdeploy.running.job_context import JobContext
+from ortdeploy.running.job_report import JobReport, log_end
 from ortdeploy.running.member import Finished
 from ortdeploy.running.part_writer import PartWriter
+from ortdeploy.running.provenance import provenance
+from ortdeploy.running.statistics import JobStatistics
 from ortdeploy.running.stream import Stream
 from ortdeploy.sinks.catalogue import SINKS
+
+log = structlog.get_logger()
 
 
 @dataclass(slots=True)
@@ -34,53 +45,95 @@ class _Again:
     failed: list[FailedRow] = field(default_factory=list)
 
 
-class RetryRun(JobRun):
+class RetryRun:
     """The failed rows of one job."""
+
+    def __init__(self, context: JobContext) -> None:
+        """Take what the job needs of the world; nothing is touched yet."""
+        step, opened = context.step, context.opened
+        self._context = context
+        self._step = step
+        self._origin = provenance(context.plan, step, opened)
+        self._memory = MemoryWatch(step.limits.memory, len(opened.sessions) + 1, trim=step.trim)
+        stream = self._stream()
+        statistics = JobStatistics({}, stream, PartWriter(step, context.folder, self._origin))
+        self._report = JobReport(context, stream.members, statistics)
+        self._log = log.bind()  # once: the module's logger is a proxy that binds at every call
+        self._is_ours = False
+        self._digits = PART_DIGITS
+        self._done = 0
+
+    def run(self) -> JobResult:
+        """Run the failed rows of every part. How the job itself stands is not changed by a retry."""
+        ending = carry_out(self._context, self._memory, self._work)
+        try:
+            if self._is_ours:
+                self._report.write()
+        except (OSError, OrtdeployError) as error:
+            ending = replace(ending, status=Status.FAILED, reason=ending.reason or str(error))
+        result = self._report.result(ending)
+        log_end(result)
+        return result
 
     def _work(self) -> Status:
         """Run the failed rows of every part."""
-        if self._step.pipeline is not None and self._step.pipeline.state:
-            raise OrtdeployError("rows that hand state on cannot be run by themselves; apply with --new-run")
-        known = self._ledger.output(self._output)
-        if known is None or not self._folder.exists() or dict(known.identity) != dict(self._step.identity):
-            raise OrtdeployError(f"{self._step.output.shown} holds no result of this job as it is now; apply it first")
-        self._check_record(known)
-        self._check_parts()
-        complete_merges(self._ledger, self._output, self._folder, known.parts)
-        remove_temporaries(self._folder)
+        context = self._context
+        known = self._own_record()
+        check_record(context, known)
+        check_parts(context)
+        complete_merges(context.ledger, context.output, context.folder, known.parts)
+        remove_temporaries(context.folder)
         self._digits = known.part_digits
-        attempts = self._ledger.failed_rows(self._output)
-        parts = [part for part in self._parts() if part.number in attempts]
-        self._begun = True  # a retry that was killed may have left a report from before
+        attempts = context.ledger.failed_rows(context.output)
+        parts = [part for part in committed_parts(context) if part.number in attempts]
+        self._is_ours = True  # a retry that was killed may have left a report from before
         if not parts:
             return Status.NOTHING_TO_DO
-        inputs = self._ledger.inputs(self._output)
-        batching = self._step.batching
-        if batching.last == "drop":  # rows at the input's end were dropped already
-            batching = replace(batching, last="short")
-        source = replace(self._step.input, files=tuple(one.state for one in inputs), first_row=0)
-        self._step = replace(self._step, input=source, batching=batching)
-        self._check_files()
-        self._log.info("job.started", rows=sum(map(len, attempts.values())), done=0, output=self._step.output.shown)
-        self._observer.job_started(self._step.job, 0, sum(map(len, attempts.values())))
-        if self._step.row_check.declared:
-            models, numbers = (
-                list(self._step.row_check.declared),
-                sorted(row for part in parts for row in attempts[part.number]),
-            )
-            reason = "failed rows are run once more, without those that stood beside them"
-            self._log.warning("batch.cut_anew", first=numbers[0], last=numbers[-1], models=models, reason=reason)
+        self._step = self._step_of_all_files()
+        check_inputs(self._step, context.plan.folder)
+        self._announce([row for part in parts for row in attempts[part.number]], sum(map(len, attempts.values())))
         for part in parts:
-            if self._stop():
+            if context.stop():
                 raise StoppedError
             self._retry_part(part, attempts[part.number])
         return Status.DONE
 
+    def _own_record(self) -> OutputRecord:
+        """Return what the ledger knows of the output. Raises OrtdeployError where its rows cannot be run again."""
+        context, step = self._context, self._step
+        if step.pipeline is not None and step.pipeline.state:
+            raise OrtdeployError("rows that hand state on cannot be run by themselves; apply with --new-run")
+        known = context.ledger.output(context.output)
+        if known is None or not context.folder.exists() or dict(known.identity) != dict(step.identity):
+            raise OrtdeployError(f"{step.output.shown} holds no result of this job as it is now; apply it first")
+        return known
+
+    def _step_of_all_files(self) -> RunJob:
+        """Return the job as it reads the files of all its runs; rows at the input's end were dropped already."""
+        step, inputs = self._step, self._context.ledger.inputs(self._context.output)
+        source = replace(step.input, files=tuple(one.state for one in inputs), first_row=0)
+        last = "short" if step.batching.last == "drop" else step.batching.last
+        return replace(step, input=source, batching=replace(step.batching, last=last))
+
+    def _announce(self, rows: Sequence[int], count: int) -> None:
+        """Say that failed rows run from now on, and what they run without if that matters."""
+        step, models = self._step, list(self._step.row_check.declared)
+        self._log.info("job.started", rows=count, done=0, output=step.output.shown)
+        self._context.observer.job_started(step.job, 0, count)
+        if models:
+            reason = "failed rows are run once more, without those that stood beside them"
+            self._log.warning("batch.cut_anew", first=min(rows), last=max(rows), models=models, reason=reason)
+
+    def _stream(self) -> Stream:
+        """Return what runs rows; no session may fail, for nothing of a part is kept."""
+        context = self._context
+        return Stream(self._step, context.opened.sessions, dispensable=False, stop=context.stop, prove=context.prove)
+
     def _retry_part(self, part: Part, attempts: Mapping[int, int]) -> None:
         """Run a part's failed rows, and put those that give a result now into the part."""
         self._check_digest(part)
-        self._stream = Stream(self._step, self._opened.sessions, dispensable=False, stop=self._stop, prove=self._prove)
-        writer = PartWriter(self._step, self._folder, self._origin)
+        context, stream = self._context, self._stream()
+        self._report.members = stream.members
         again = _Again()
 
         def noted(finished: Finished) -> Finished:
@@ -88,19 +141,19 @@ class RetryRun(JobRun):
             again.recovered += [row for row in finished.block.rows if row not in missing]
             again.failed += finished.outcome.failed
             self._done += finished.block.count
-            self._observer.rows_done(self._done, len(again.failed))
+            context.observer.rows_done(self._done, len(again.failed))
             return finished
 
-        blocks = self._stream.run(partial(open_rows, self._step, self._plan.folder, sorted(attempts)), min(attempts))
-        new = self._folder / f".retry-{part.number:05d}{SINKS[self._step.output.format].SUFFIX}{TEMPORARY}"
-        writer.write_file(new, map(noted, blocks))
-        if self._stream.stopped:
+        blocks = stream.run(partial(open_rows, self._step, context.plan.folder, sorted(attempts)), min(attempts))
+        new = context.folder / f".retry-{part.number:05d}{SINKS[self._step.output.format].SUFFIX}{TEMPORARY}"
+        PartWriter(self._step, context.folder, self._origin).write_file(new, map(noted, blocks))
+        if stream.stopped:
             raise StoppedError
-        self._files.check()  # before what was found goes into the part
+        context.files.check()  # before what was found goes into the part
         if again.recovered:
             self._merge(part, set(attempts), again, new)
-        self._ledger.note_failures(
-            self._output,
+        context.ledger.note_failures(
+            context.output,
             part.number,
             [replace(row, attempts=row.attempts + attempts[row.row]) for row in again.failed],
         )
@@ -112,13 +165,13 @@ class RetryRun(JobRun):
         missing = failed.union(part.skipped_rows)
         rows = [row for row in range(part.start, part.start + part.rows) if row not in missing]
         numbers = [*rows, *again.recovered]
-        merged = self._folder / merged_name(file)
+        merged = self._context.folder / merged_name(file)
         with open_synced(merged) as target:
             hashing = Hashing(target)
-            old = self._folder / file if part.file else None
+            old = self._context.folder / file if part.file else None
             module.merge(old, new, sorted(range(len(numbers)), key=numbers.__getitem__), cast("BinaryIO", hashing))
             written = hashing.written()
-        sync_folder(self._folder)
+        sync_folder(self._context.folder)
         merge = Merge(
             part=part.number,
             temporary=merged.name,
@@ -128,28 +181,17 @@ class RetryRun(JobRun):
             sha256=written.sha256,
             mtime_ns=written.mtime_ns,
         )
-        self._ledger.begin_merge(self._output, merge)
-        complete(self._ledger, self._output, self._folder, part, merge)
-        if self._upload is not None:
-            self._upload.send(lambda name: name == file, anew=True)
+        self._context.ledger.begin_merge(self._context.output, merge)
+        complete(self._context.ledger, self._context.output, self._context.folder, part, merge)
+        if self._context.upload is not None:
+            self._context.upload.send(lambda name: name == file, anew=True)
         new.unlink(missing_ok=True)
         self._log.info("part.merged", part=part.number, rows=len(again.recovered), file=file)
 
     def _check_digest(self, part: Part) -> None:
         """Raise OrtdeployError where a part that rows are to be put into does not hold the bytes that were written."""
-        if part.file is not None and not is_as_written(self._folder / part.file, part, digest=None):
+        if part.file is not None and not is_as_written(self._context.folder / part.file, part, digest=None):
             raise OrtdeployError(
                 f"{self._step.output.shown}/{part.file} was committed and holds other bytes than were written. Bring "
                 "it back from a copy; nothing was put into it"
             )
-
-    def _close(self, status: Status, reason: str | None) -> JobResult:
-        """Write the report; how the job itself stands is not changed by a retry."""
-        try:
-            if self._begun:
-                self._report()
-        except (OSError, OrtdeployError) as error:
-            status, reason = Status.FAILED, reason or str(error)
-        result = self._result(status, reason)
-        self._log_end(result)
-        return result

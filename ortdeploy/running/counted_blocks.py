@@ -1,0 +1,100 @@
+"""The blocks of a job as they come out of its stream: counted, logged, and watched for what must end the job early."""
+
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING
+
+import structlog
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.process.leaks import LeakWatch
+from ortdeploy.process.memory_limit import MemoryWatch
+from ortdeploy.running.ending import StoppedError
+from ortdeploy.running.error_budget import ErrorBudget
+from ortdeploy.running.job_context import JobContext
+from ortdeploy.running.job_report import JobReport
+from ortdeploy.running.member import Finished
+from ortdeploy.running.resume import Position
+from ortdeploy.running.stream import Stream
+from ortdeploy.units import format_size
+
+if TYPE_CHECKING:
+    from ortdeploy.ledger.live_progress import Live
+    from ortdeploy.results.rows import FailedRow
+
+log = structlog.get_logger()
+
+
+class CountedBlocks:
+    """Counts the blocks of one job. `done` rows are through, `state` is what the last of them hands on.
+
+    `pending` are the rows that failed and are not in the ledger yet.
+    """
+
+    def __init__(
+        self, context: JobContext, position: Position, stream: Stream, memory: MemoryWatch, report: JobReport
+    ) -> None:
+        """Begin where the job goes on; `live` says elsewhere how far it is."""
+        self._observer = context.observer
+        self._stream = stream
+        self._memory = memory
+        self._report = report
+        self._leak = LeakWatch()
+        self._log = log.bind()  # once: the module's logger is a proxy that binds at every call
+        self.done = position.done
+        self.state = position.state
+        self.pending: list[FailedRow] = []
+        self.budget = ErrorBudget(context.step, position.failed, position.failed_last)
+        self.live: Live | None = None
+
+    def count(self, finished: Iterator[Finished]) -> Generator[Finished]:
+        """Pass blocks on, counted. Raises what ends them before the input does.
+
+        A block whose failed rows are too many for the budget is not passed on: the next run tries it again.
+        """
+        try:
+            for one in finished:
+                self._note(one)
+                yield one
+                if self._memory.is_near():
+                    self._keep_to_memory()
+                self._watch_for_leak()
+        finally:
+            finished.close()  # type: ignore[attr-defined]  # it is a generator
+        if self._stream.stopped:
+            raise StoppedError
+
+    def _note(self, finished: Finished) -> None:
+        """Count a block. Raises BudgetError where its failed rows are too many."""
+        self._log_block(finished)
+        self._report.note_first_rows()
+        self.state = finished.outcome.state or self.state
+        self.pending += finished.outcome.failed
+        self.budget.note(finished.block, finished.outcome.failed)
+        self.done += finished.block.count
+        self._observer.rows_done(self.done, self.budget.failed)
+        if self.live is not None:
+            self.live.rows_done(self.done, self.budget.failed)
+
+    def _log_block(self, finished: Finished) -> None:
+        block = finished.block
+        for row in finished.outcome.failed:
+            self._log.warning(
+                "row.failed", row=row.row, source=row.source, stage=row.stage, code=row.code, reason=row.message
+            )
+        self._log.debug("block.finished", start=block.start, rows=block.count, seconds=finished.seconds)
+
+    def _keep_to_memory(self) -> None:
+        """Run smaller batches, near the limit. Raises OrtdeployError beyond it, where nothing else helps."""
+        smaller = [member.rows.run_smaller() for member in self._stream.members]
+        taken, limit = format_size(self._memory.resident), format_size(self._memory.limit or 0)
+        self._log.warning("job.near_limit", resident=taken, limit=limit)
+        if self._memory.is_over and not any(smaller):
+            raise OrtdeployError(
+                f"the process takes {taken} of memory and may take {limit}, with batches that cannot be smaller. Raise "
+                "limits: {memory: …}, or write memory: lean for the model"
+            )
+
+    def _watch_for_leak(self) -> None:
+        verdict = self._leak.look(sum(member.rows.run_times.count for member in self._stream.members))
+        if verdict is not None:
+            self._log.warning("job.leaks", verdict=verdict.text)

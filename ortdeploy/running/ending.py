@@ -1,0 +1,48 @@
+"""How a job ends: whatever ends its work early becomes a status and a reason, and the next run goes on from there."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
+from ortdeploy.process.memory_limit import MemoryWatch
+from ortdeploy.process.native_output import because
+from ortdeploy.results.results import Status
+from ortdeploy.running.job_context import JobContext
+from ortdeploy.units import format_size
+
+
+class StoppedError(Exception):
+    """Somebody asked the run to stop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How a job ended, and why; `provider_failed`: another session of its model may go on."""
+
+    status: Status
+    reason: str | None = None
+    provider_failed: bool = False
+
+
+def carry_out(context: JobContext, memory: MemoryWatch, work: Callable[[], Status]) -> Ending:
+    """Do a job's work within its memory and return how it ended. Raises what is a bug."""
+    try:
+        with memory.bound:
+            return Ending(status=work())
+    except (StoppedError, KeyboardInterrupt) as error:
+        how = "asked to stop" if isinstance(error, StoppedError) else "stopped at once"
+        return Ending(status=Status.INTERRUPTED, reason=f"the run was {how}")
+    except OSError as error:
+        return Ending(status=Status.FAILED, reason=f"{error.filename or context.folder}: {error.strerror}")
+    except MemoryError as error:
+        within = f" within {format_size(memory.limit)}" if memory.limit else ""
+        reason = f"memory ran out{within}; a smaller batch or rows_per_part needs less ({error})"
+        return Ending(status=Status.FAILED, reason=reason)
+    except ProviderFailedError as error:
+        reason = f"{error}{because(context.native_text())}"
+        return Ending(status=Status.FAILED, reason=reason, provider_failed=True)
+    except OrtdeployError as error:
+        return Ending(status=Status.FAILED, reason=str(error))
+    finally:
+        memory.end()
+        context.observer.job_ended()

@@ -1,0 +1,43 @@
+"""One job of one run and what it needs of the world, for all that do a part of its work."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ortdeploy.files.object_store import Upload
+from ortdeploy.ledger.ledger import Ledger
+from ortdeploy.plan.steps import Plan, RunJob
+from ortdeploy.results.results import Observer
+from ortdeploy.running.held_files import Files
+from ortdeploy.sessions.opening import OpenedModel, OpenedSession
+from ortdeploy.sessions.row_proof import RowProof
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobContext:
+    """One job of one run. `output` is what the ledger calls the `folder` that it writes into.
+
+    `stop` tells whether the run is to end early. `native_text` returns what native libraries printed since the last
+    call. `prove` gives what proves of a session that the rows of a batch do not depend on each other.
+    """
+
+    plan: Plan
+    step: RunJob
+    opened: OpenedModel
+    run_id: str
+    ledger: Ledger
+    observer: Observer
+    stop: Callable[[], bool]
+    native_text: Callable[[], str]
+    prove: Callable[[OpenedSession], RowProof | None]
+    files: Files
+    folder: Path = field(init=False)
+    output: str = field(init=False)
+    upload: Upload | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Find out where the job writes; nothing is touched yet."""
+        folder, upload = Path(self.plan.folder) / self.step.output.path, self.step.output.upload
+        object.__setattr__(self, "folder", folder)
+        object.__setattr__(self, "output", self.ledger.key(folder))
+        object.__setattr__(self, "upload", Upload(upload, folder) if upload else None)

@@ -1,0 +1,92 @@
+"""What is said of a job while it runs and when it ends: its report, its result, and the last line of its log."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import structlog
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.process.memory import memory_now
+from ortdeploy.results.results import JobResult, Status
+from ortdeploy.running.ending import Ending
+from ortdeploy.running.job_context import JobContext
+from ortdeploy.running.member import Member
+from ortdeploy.running.report import write_report
+from ortdeploy.running.statistics import JobStatistics
+
+log = structlog.get_logger()
+
+
+class JobReport:
+    """Reports on one job: on its sessions, the `members`, and what was measured, the `statistics`."""
+
+    def __init__(self, context: JobContext, members: Sequence[Member], statistics: JobStatistics) -> None:
+        """Take what the job has when it begins; both may be replaced later."""
+        self._context = context
+        self._memory_by_stage = dict(context.opened.memory)
+        self.members = members
+        self.statistics = statistics
+
+    def note_first_rows(self) -> None:
+        """Note what the process takes once the first rows are through."""
+        if "first_rows" not in self._memory_by_stage:
+            self._memory_by_stage["first_rows"] = memory_now()
+
+    def write(self, ending: Ending | None = None, ended: str | None = None) -> None:
+        """Write the report, of a job that goes on or that ends so. Raises OSError, OrtdeployError."""
+        context = self._context
+        record = context.ledger.output(context.output)
+        if record is not None and ending is not None:
+            record = replace(record, status=ending.status, reason=ending.reason, ended=ended)
+        if record is not None and context.folder.is_dir():
+            write_report(
+                folder=context.folder,
+                record=record,
+                failures=context.ledger.failures(context.output),
+                origins=context.ledger.provenance(record.origins),
+                plan=context.plan,
+                step=context.step,
+                members=self.members,
+                skipped={one.session: one.reason for one in context.opened.skipped},
+                layout=context.opened.layout,
+                memory={**self._memory_by_stage, "last_rows": memory_now()},
+                seconds=self.statistics.seconds,
+            )
+            if context.upload is not None:
+                context.upload.send()
+
+    def result(self, ending: Ending, pending: int = 0) -> JobResult:
+        """Return how the job ended; `pending` rows failed that the ledger does not know. Counts are the ledger's."""
+        try:
+            record = self._context.ledger.output(self._context.output)
+        except OrtdeployError:
+            record = None
+        parts, begun = (record.parts, record.begun) if record else ((), None)
+        return JobResult(
+            job=self._context.step.job,
+            status=ending.status,
+            output=self._context.step.output.shown,
+            committed=sum(part.committed for part in parts),
+            failed=(record.failed if record else 0) + pending,
+            skipped=sum(part.skipped for part in parts),
+            kept=begun.part.rows if begun else 0,
+            seconds=self.statistics.seconds,
+            reason=ending.reason,
+            provider_failed=ending.provider_failed,
+            dropped=tuple(member.name for member in self.members if member.failure is not None),
+        )
+
+
+def log_end(result: JobResult) -> None:
+    """Say in the log how a job ended."""
+    event = {Status.FAILED: "job.failed", Status.INTERRUPTED: "job.interrupted"}.get(result.status, "job.finished")
+    level = log.info if event == "job.finished" else log.error
+    level(
+        event,
+        committed=result.committed,
+        failed=result.failed,
+        skipped=result.skipped,
+        kept=result.kept,
+        seconds=round(result.seconds, 3),
+        reason=result.reason,
+    )

@@ -1,0 +1,188 @@
+"""Blocks into parts: each part is written, renamed, uploaded and committed, or kept for the next run as far as it is.
+
+A part that is not whole is not committed, so that what ends a job when changes no byte of any part; what is through of
+it is kept, see `begun_part`.
+"""
+
+import time
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from itertools import chain
+from typing import Any
+
+import structlog
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files.atomic import sync_folder
+from ortdeploy.ledger.ledger import Part, part_name
+from ortdeploy.pipelines.steps import pack_state
+from ortdeploy.running.begun_part import BegunPart, UntilError
+from ortdeploy.running.block_sizes import part_border
+from ortdeploy.running.committed import check_inputs, check_parts, committed_parts
+from ortdeploy.running.counted_blocks import CountedBlocks
+from ortdeploy.running.job_context import JobContext
+from ortdeploy.running.job_report import JobReport
+from ortdeploy.running.member import Finished
+from ortdeploy.running.part_writer import PartWriter, Totals
+from ortdeploy.running.resume import Position
+from ortdeploy.running.statistics import JobStatistics
+from ortdeploy.sinks.catalogue import SINKS
+from ortdeploy.units import format_size
+
+log = structlog.get_logger()
+
+SECONDS_BETWEEN_REPORTS = 5.0
+"""While a job runs its report is written this often at most, after a commit."""
+
+
+class PartLoop:
+    """Writes the parts of one job, one after the other."""
+
+    def __init__(
+        self,
+        context: JobContext,
+        position: Position,
+        *,
+        blocks: CountedBlocks,
+        writer: PartWriter,
+        begun_part: BegunPart,
+        statistics: JobStatistics,
+        report: JobReport,
+    ) -> None:
+        """Begin with the part that the job is at."""
+        self._context = context
+        self._step = context.step
+        self._blocks = blocks
+        self._writer = writer
+        self._begun_part = begun_part
+        self._statistics = statistics
+        self._report = report
+        self._reported = time.monotonic()
+        self._part, self._digits = position.part, position.part_digits
+        self._committed_state: str | None = position.statistics.get("state")
+        self._log = log.bind()  # once: the module's logger is a proxy that binds at every call
+
+    def run(self, finished: Iterator[Finished]) -> None:
+        """Write blocks until the input ends. Raises what ends the job early."""
+        blocks = self._blocks.count(finished)
+        try:
+            with closing(blocks):
+                self._write_parts(blocks)
+        except (OSError, MemoryError, OrtdeployError):
+            self._context.files.check()  # numbers that changed under a session explain what it did
+            raise
+        check_inputs(self._step, self._context.plan.folder)
+        self._check_sum()
+
+    def leave(self) -> None:
+        """Write down what is not in a part: rows that failed, and what was measured."""
+        ledger, output = self._context.ledger, self._context.output
+        if self._blocks.pending:
+            ledger.note_failures(output, self._part, self._blocks.pending)
+        ledger.keep_statistics(output, self._kept())
+
+    def _write_parts(self, blocks: Generator[Finished]) -> None:
+        begun = self._begun_part.now
+        if begun is not None:
+            self._write_part(self._rest_of_part(begun.part.start, begun.end, blocks))
+        for first in blocks:
+            start = first.block.start
+            self._write_part(chain([first], self._rest_of_part(start, start + first.block.count, blocks)))
+
+    def _rest_of_part(self, start: int, end: int, blocks: Iterator[Finished]) -> Iterator[Finished]:
+        """Yield the further blocks of the part that begins with the row `start`: those from the row `end` on."""
+        border = part_border(self._step, start)
+        while end < border and (block := next(blocks, None)) is not None:
+            end += block.block.count
+            yield block
+        self._context.files.check()  # before the part gets its name
+
+    def _write_part(self, blocks: Iterator[Finished]) -> None:
+        """Write one part under a temporary name, rename it, commit it. Raises what ends the job early."""
+        name = part_name(self._part, self._digits, SINKS[self._step.output.format].SUFFIX)
+        until = UntilError(blocks)
+        try:
+            totals = self._writer.write(name, until, self._begun_part.now)
+        except (OSError, MemoryError, OrtdeployError) as error:
+            if until.error is None:
+                raise
+            self._begun_part.note_loss(self._part, str(error))
+            raise until.error from error
+        if until.error is not None:
+            self._keep(name, totals)
+            raise until.error
+        self._writer.give_name(name, totals, name)
+        part = totals.part(self._part, name)
+        self._check_disk(part)
+        try:
+            self._send(part)
+        except OrtdeployError:
+            self._writer.take_name(name, totals)
+            self._keep(name, totals)
+            raise
+        self._commit(part)
+
+    def _keep(self, name: str, totals: Totals) -> None:
+        """Keep what is through of a part for the next run."""
+        self._context.files.check()
+        origin = self._begun_part.origin(self._writer.origin)
+        self._blocks.pending = self._begun_part.keep(self._part, name, totals, self._blocks.pending, origin)
+
+    def _send(self, part: Part) -> None:
+        """Upload a part before it is committed. Raises OrtdeployError."""
+        if self._context.upload is not None and part.file is not None:
+            self._context.upload.send(lambda name: name == part.file or "/" in name)
+
+    def _check_disk(self, part: Part) -> None:
+        """Raise OrtdeployError when a part is one too many for the disk that the job may use; it is not committed."""
+        limit = self._step.limits.disk
+        if limit is None or part.file is None:
+            return
+        taken = part.bytes + sum(one.bytes for one in committed_parts(self._context))
+        if taken > limit:
+            (self._context.folder / part.file).unlink()
+            sync_folder(self._context.folder)
+            raise OrtdeployError(
+                f"the output would take {format_size(taken)} and may take {format_size(limit)}; its last part is not "
+                "committed. Raise limits: {disk: …}, or write fewer columns"
+            )
+
+    def _commit(self, part: Part) -> None:
+        begin = time.perf_counter()
+        if self._blocks.state is not None:
+            self._committed_state = pack_state(self._blocks.state)
+        self._context.ledger.commit_part(
+            self._context.output,
+            part,
+            self._blocks.pending,
+            provenance=self._begun_part.origin(self._writer.origin),
+            statistics=self._kept(),
+        )
+        self._begun_part.committed()
+        self._statistics.committed(self._blocks.done, time.perf_counter() - begin)
+        self._blocks.pending = []
+        self._part += 1
+        text = self._context.native_text()
+        if text:
+            self._log.debug("session.printed", model=self._step.model, text=text)
+        if time.monotonic() - self._reported > SECONDS_BETWEEN_REPORTS:
+            self._report.write()
+            self._reported = time.monotonic()
+        self._log.info("part.committed", part=part.number, rows=part.rows, failed=part.failed, file=part.file)
+
+    def _kept(self) -> dict[str, Any]:
+        """Return what the ledger keeps of the job: its numbers, and the state behind what is committed."""
+        state = {} if self._committed_state is None else {"state": self._committed_state}
+        return {**self._statistics.plain(), **state}
+
+    def _check_sum(self) -> None:
+        """Rows in = committed + failed + skipped, all parts are there, and the error budget over all rows."""
+        done, rows = self._blocks.done, self._step.input.rows
+        accounted = sum(part.committed + part.failed + part.skipped for part in committed_parts(self._context))
+        if done != accounted or rows not in {None, done}:
+            raise OrtdeployError(
+                f"the input has {rows or done} rows and {accounted} are accounted for; "
+                "did the input change while it was read?"
+            )
+        check_parts(self._context, " while the job ran")
+        self._blocks.budget.judge(done)

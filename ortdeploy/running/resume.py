@@ -1,0 +1,131 @@
+"""Takes a job up where the ledger says that an earlier run stopped, or begins it: the output is this run's then."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
+from urllib.parse import unquote
+
+import structlog
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files.atomic import make_durable_folder, remove_temporaries, sync_folder
+from ortdeploy.files.names import name_aside
+from ortdeploy.ledger.ledger import PART_DIGITS, Begun, OutputRecord, undamaged
+from ortdeploy.ledger.merges import complete_merges
+from ortdeploy.pipelines.steps import State, unpack_state
+from ortdeploy.results.results import Status
+from ortdeploy.running.begun_part import BegunPart
+from ortdeploy.running.committed import check_inputs, check_parts, check_record
+from ortdeploy.running.job_context import JobContext
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """Where a job goes on: behind `done` rows, with the part of number `part`.
+
+    `failed` of these rows failed, the last `failed_last` of them one after the other. `statistics` are what earlier
+    runs have left, `state` is what the next row takes.
+    """
+
+    done: int = 0
+    part: int = 0
+    part_digits: int = PART_DIGITS
+    failed: int = 0
+    failed_last: int = 0
+    statistics: Mapping[str, Any] = field(default_factory=dict)
+    state: State | None = None
+
+
+def resume(context: JobContext, begun_part: BegunPart) -> Position | None:
+    """Make the output this run's and return where it goes on; None if nothing is left to do. Raises OrtdeployError."""
+    step, position = context.step, Position()
+    known = _known_output(context)
+    if known is not None:
+        if dict(known.identity) != dict(step.identity):
+            raise OrtdeployError(f"{step.output.shown} holds parts of another plan")
+        if _is_finished(context, known):
+            return None
+        check_parts(context)
+        complete_merges(context.ledger, context.output, context.folder, known.parts)
+        position = _take_up(context, known, begun_part)
+    check_inputs(step, context.plan.folder)
+    if context.upload is not None:
+        context.upload.check(known=known is not None)
+    make_durable_folder(context.folder)
+    remove_temporaries(context.folder)
+    begun_part.tidy()
+    context.ledger.begin(
+        context.output,
+        deployment=context.plan.deployment,
+        job=step.job,
+        identity=step.identity,
+        run=context.run_id,
+        files=step.input.files,
+    )
+    return position
+
+
+def _known_output(context: JobContext) -> OutputRecord | None:
+    """Return what the ledger knows of the output, once an old one has made room and a lost one is forgotten."""
+    known = context.ledger.output(context.output)
+    if known is not None and not context.folder.exists():
+        context.ledger.forget(context.output)
+        return None
+    if known is not None and known.run == context.step.output.replaces:
+        _put_aside(context, known)
+        return None
+    if known is not None:
+        check_record(context, known)
+    return known
+
+
+def _put_aside(context: JobContext, known: OutputRecord) -> None:
+    """Give an old output another name, which says when it was begun; nothing of it is overwritten."""
+    aside = name_aside(context.folder, known.started)
+    context.folder.rename(aside)
+    sync_folder(context.folder.parent)
+    if context.upload is not None:
+        context.upload.put_aside(unquote(aside.name).rpartition("/")[2])
+    context.ledger.rename(context.output, context.ledger.key(aside))
+    log.info("output.put_aside", output=context.step.output.shown, kept=aside.name)
+
+
+def _is_finished(context: JobContext, known: OutputRecord) -> bool:
+    """Return whether every file of the plan is accounted for, here or by a run that was quicker."""
+    done = {one.state for one in context.ledger.inputs(context.output) if one.done}
+    return known.status == Status.DONE and done.issuperset(context.step.input.files)
+
+
+def _take_up(context: JobContext, known: OutputRecord, begun_part: BegunPart) -> Position:
+    if known.first_row != context.step.input.first_row:
+        raise OrtdeployError(
+            f"another run has worked on {context.step.output.shown} since the plan was made; plan again"
+        )
+    begun = begun_part.take_up(known)
+    known = replace(known, begun=begun)
+    done = known.rows if begun is None else begun.end
+    with undamaged():
+        state = known.statistics.get("state") if begun is None else begun.state
+        unpacked = None if state is None else unpack_state(state)
+    return Position(
+        done=done,
+        part=len(known.parts),
+        part_digits=known.part_digits,
+        failed=known.failed,
+        failed_last=_failed_last(context, done, begun),
+        statistics=known.statistics,
+        state=unpacked,
+    )
+
+
+def _failed_last(context: JobContext, done: int, begun: Begun | None) -> int:
+    """Return how many rows failed one after the other up to the one with which the job goes on."""
+    if context.step.errors.max_consecutive is None:
+        return 0
+    failed = {row for rows in context.ledger.failed_rows(context.output).values() for row in rows}
+    if begun is not None:
+        failed.update(context.ledger.failed_of_begun(context.output, begun))
+    return next(number for number in count() if done - 1 - number not in failed)
