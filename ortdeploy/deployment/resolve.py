@@ -24,6 +24,7 @@ from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import DeviceFacts, RuntimeFacts
 from ortdeploy.facts.models import ModelFacts, ValueFacts
 from ortdeploy.graph.row_axes import derive_axes
+from ortdeploy.manifest.option_paths import with_full_paths, with_full_provider_paths
 from ortdeploy.manifest.pipelines import PipelineSpec
 from ortdeploy.manifest.spec import (
     JobSpec,
@@ -34,7 +35,7 @@ from ortdeploy.manifest.spec import (
     StepSpec,
 )
 from ortdeploy.plan.batching import Batching
-from ortdeploy.providers.catalogue import full_name
+from ortdeploy.providers.catalogue import find_provider, full_name
 from ortdeploy.tensors.row_axes import RowAxes, rows_first, to_front
 from ortdeploy.tensors.types import ROWS, WIDER, InapplicableError, Shape, TensorType
 from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
@@ -111,19 +112,27 @@ def _as_model(pipeline: ResolvedPipeline, facts: Facts) -> ResolvedModel:
         spec=replace(first.spec, name=spec.name, sha256=None, inputs=(), outputs=(), checks=(), gate=False, at=spec.at),
         facts=ModelFacts(path="", sha256=json_digest(made_of), inputs=inputs, outputs=outputs, problem=problem),
         sessions=tuple(session for part in parts for session in part.sessions),
+        session=first.session,
+        run=first.run,
     )
 
 
 def _resolve_model(spec: Spec, model: ModelSpec, facts: Facts) -> ResolvedModel:
     sessions = tuple(_resolve_session(spec, model, session, facts) for session in model.sessions)
-    return ResolvedModel(spec=model, facts=facts.models[model.name], sessions=sessions)
+    return ResolvedModel(
+        spec=model,
+        facts=facts.models[model.name],
+        sessions=sessions,
+        session=with_full_paths("session", model.session, spec.folder),
+        run=with_full_paths("run", model.run, spec.folder),
+    )
 
 
 def _resolve_session(spec: Spec, model: ModelSpec, session: SessionSpec, facts: Facts) -> ResolvedSession:
     written = spec.chain_of(session)
     chain, unavailable = [], []
     for entry in written:
-        resolved = _resolve_provider(entry, facts.runtime)
+        resolved = _resolve_provider(entry, facts.runtime, spec.folder)
         if resolved is None:
             unavailable.append(entry)
         else:
@@ -140,13 +149,14 @@ def _resolve_session(spec: Spec, model: ModelSpec, session: SessionSpec, facts: 
     )
 
 
-def _resolve_provider(entry: ProviderSpec, runtime: RuntimeFacts) -> ResolvedProvider | None:
+def _resolve_provider(entry: ProviderSpec, runtime: RuntimeFacts, folder: str) -> ResolvedProvider | None:
     """Take a built-in provider as it is, and one from a plugin package with the device that the entry chooses."""
     name = full_name(entry.name)
+    options = with_full_provider_paths(find_provider(name), entry.options, folder)
     if name in runtime.available_providers and entry.library is None:
-        return ResolvedProvider(name=name, options=entry.options, device=None)
+        return ResolvedProvider(name=name, options=options, device=None)
     device = choose_device(entry, [device for device in runtime.devices if device.provider == name])
-    return ResolvedProvider(name=name, options=entry.options, device=device) if device else None
+    return ResolvedProvider(name=name, options=options, device=device) if device else None
 
 
 def choose_device(entry: ProviderSpec, devices: Sequence[DeviceFacts]) -> DeviceFacts | None:

@@ -35,7 +35,10 @@ from ortdeploy.units import allowed_count, allows_none
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedProvider:
-    """A provider that the session will ask for, by its full name; `device` when it comes from a plugin package."""
+    """A provider that the session will ask for, by its full name; `device` when it comes from a plugin package.
+
+    Paths among its `options` are full.
+    """
 
     name: str
     options: Mapping[str, Any]
@@ -59,11 +62,16 @@ class ResolvedSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedModel:
-    """A model with its facts and the sessions that it may get, in order."""
+    """A model with its facts and the sessions that it may get, in order.
+
+    `session` and `run` are the session and run options, with full paths.
+    """
 
     spec: ModelSpec
     facts: ModelFacts
     sessions: tuple[ResolvedSession, ...]
+    session: Mapping[str, Any]
+    run: Mapping[str, Any]
 
     @property
     def usable(self) -> tuple[ResolvedSession, ...]:
@@ -79,7 +87,7 @@ class ResolvedModel:
         )
         if layout.sessions == 1 or layout.threads == 1:
             return replace(self, sessions=sessions)
-        return replace(self, sessions=sessions, spec=replace(self.spec, session=sleeping(self.spec.session)))
+        return replace(self, sessions=sessions, session=sleeping(self.session))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

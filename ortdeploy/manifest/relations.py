@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortdeploy.manifest.schema_check import make_condition
 from ortdeploy.providers.catalogue import Provider, find_provider, full_name
-from ortdeploy.providers.options import options_schema, serialise
+from ortdeploy.providers.options import options_schema, with_texts
 from ortdeploy.schemas import load_schema
 
 if TYPE_CHECKING:
@@ -99,4 +99,4 @@ def _meets(relation: Relation, view: Mapping[str, Any]) -> bool:
 
 def _with_text(options: Mapping[str, Any]) -> dict[str, Any]:
     """Write config entries as ONNX Runtime gets them: a manifest may say true, 1 or "1"."""
-    return {**options, "config": serialise(None, options.get("config", {}))}
+    return with_texts({"config": {}, **options})

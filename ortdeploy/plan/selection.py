@@ -30,7 +30,7 @@ def on_cpu(step: OpenSession) -> OpenSession:
     """
     cpu = PlannedSession(name="cpu", providers=(PlannedProvider(name=CPU, options={}),))
     kept = {key: value for key, value in step.options.items() if key in _CPU_OPTIONS}
-    options = {**kept, "config": {"session.disable_prepacking": True}}
+    options = {**kept, "config": {"session.disable_prepacking": "1"}}
     return replace(step, candidates=(cpu,), options=options, run_options={}, cache=False)
 
 

@@ -1,4 +1,4 @@
-"""Provider options as their schemas describe them: how values become the text that each provider parses."""
+"""Options of providers, sessions and runs as their schemas describe them: how values become the text that is parsed."""
 
 import json
 from collections.abc import Mapping
@@ -29,6 +29,11 @@ def serialise(provider: Provider | None, options: Mapping[str, Any]) -> dict[str
     """
     yes, no = _BOOLEANS[options_schema(provider)["x-booleans"] if provider else "1/0"]
     return {key: _text(value, option_facts(provider, key), yes, no) for key, value in options.items()}
+
+
+def with_texts(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return session or run options whose config entries are the text that ONNX Runtime parses."""
+    return {**options, "config": serialise(None, options["config"])} if "config" in options else dict(options)
 
 
 def _text(value: Any, facts: Mapping[str, Any], yes: str, no: str) -> str:

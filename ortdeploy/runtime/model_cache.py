@@ -136,8 +136,8 @@ def cache_options(candidate: PlannedSession, target: Path) -> dict[str, Any] | N
     if maps_weights(candidate):
         packed = {
             "session.optimized_model_external_initializers_file_name": WEIGHTS,
-            "session.optimized_model_external_initializers_min_size_in_bytes": _SMALL,
-            "session.save_external_prepacked_constant_initializers": True,
+            "session.optimized_model_external_initializers_min_size_in_bytes": str(_SMALL),
+            "session.save_external_prepacked_constant_initializers": "1",
         }
         return {"optimized_model_filepath": str(target), "config": packed}
     return None

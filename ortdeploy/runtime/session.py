@@ -17,7 +17,6 @@ from onnxruntime.capi.onnxruntime_pybind11_state import EPFail, Fail, RuntimeExc
 from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError, ProviderFailedError, TransientError
 from ortdeploy.plan.steps import LoadAdapter, OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.providers.catalogue import CPU
-from ortdeploy.providers.options import serialise
 from ortdeploy.runtime.model_cache import CacheEntry, cache_options, maps_weights, reuse_options, took_nodes
 from ortdeploy.runtime.native_library import preload
 from ortdeploy.runtime.ort_values import needs_ort_values, run_with_ort_values
@@ -223,7 +222,7 @@ def _open_and_keep(step: OpenSession, candidate: PlannedSession, entry: CacheEnt
 
 
 def session_options(options: Mapping[str, Any]) -> ort.SessionOptions:
-    """Turn the manifest's session: into SessionOptions, by the same names."""
+    """Turn the plan's session options into SessionOptions, by the same names."""
     result = ort.SessionOptions()
     result.log_severity_level = _ERRORS_ONLY
     result.add_session_config_entry(_RECORD_ASSIGNMENT, "1")
@@ -239,7 +238,7 @@ def session_options(options: Mapping[str, Any]) -> ort.SessionOptions:
                 for symbol, size in value.items():
                     result.add_free_dimension_override_by_name(symbol, size)
             case "config":
-                for key, text in serialise(None, value).items():
+                for key, text in value.items():
                     result.add_session_config_entry(key, text)
             case _:
                 setattr(result, name, value)
@@ -257,11 +256,11 @@ def register_extensions(options: ort.SessionOptions) -> None:
 
 
 def _run_options(options: Mapping[str, Any]) -> ort.RunOptions:
-    """Turn the manifest's run: into RunOptions, by the same names."""
+    """Turn the plan's run options into RunOptions, by the same names."""
     result = ort.RunOptions()
     for name, value in options.items():
         if name == "config":
-            for key, text in serialise(None, value).items():
+            for key, text in value.items():
                 result.add_run_config_entry(key, text)
         else:
             setattr(result, name, value)

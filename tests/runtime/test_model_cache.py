@@ -139,7 +139,7 @@ def test_threads_and_memory_do_not_change_what_is_kept(opener: Opener) -> None:
     running = {
         "intra_op_num_threads": 1,
         "enable_cpu_mem_arena": False,
-        "config": {"session.intra_op.allow_spinning": False},
+        "config": {"session.intra_op.allow_spinning": "0"},
     }
     assert str(opener.open(options=running).cache).startswith("reused")
 

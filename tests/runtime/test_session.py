@@ -11,6 +11,7 @@ from support.models import gather_model, lora_model, make_adapter, scale_model
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.plan.steps import LoadAdapter, OpenSession, PlannedProvider, PlannedSession
+from ortdeploy.providers.options import serialise
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.runtime.session import OrtRuntime
 from ortdeploy.schemas import schema_text
@@ -55,7 +56,7 @@ def test_every_session_option_is_taken(tmp_path: Path) -> None:
         "enable_cpu_mem_arena": False, "enable_mem_pattern": False, "enable_mem_reuse": True, "use_deterministic_compute": True,
         "log_verbosity_level": 1, "logid": "m", "execution_order": "priority_based", "use_per_session_threads": True,
         "optimized_model_filepath": str(tmp_path / "o.onnx"), "enable_profiling": True, "profile_file_prefix": str(tmp_path / "p"),
-        "log_severity_level": 4, "free_dimension_overrides": {"batch": 2}, "config": {"session.intra_op.allow_spinning": False},
+        "log_severity_level": 4, "free_dimension_overrides": {"batch": 2}, "config": {"session.intra_op.allow_spinning": "0"},
     }  # fmt: skip
     session = open_session(scale_model(tmp_path / "m.onnx"), **options)
     with pytest.raises(OrtdeployError, match="Got invalid dimensions"):
@@ -75,7 +76,7 @@ def test_the_session_options_of_the_test_are_all_that_there_are() -> None:
 def test_every_run_option_is_taken(tmp_path: Path) -> None:
     options = {
         "log_severity_level": 4, "log_verbosity_level": 1, "logid": "m", "only_execute_path_to_fetches": True,
-        "config": {"memory.enable_memory_arena_shrinkage": "cpu:0", "disable_synchronize_execution_providers": False},
+        "config": {"memory.enable_memory_arena_shrinkage": "cpu:0", "disable_synchronize_execution_providers": "0"},
     }  # fmt: skip
     session = open_session(scale_model(tmp_path / "m.onnx"), run_options=options)
     assert session.run(["y"], {"x": np.ones((1, 4), np.float32)}, ())[0].tolist() == [[2.0] * 4]
@@ -96,7 +97,7 @@ def test_a_run_option_that_onnxruntime_refuses_is_said(tmp_path: Path) -> None:
 def test_booleans_reach_onnxruntime_as_it_compares_them(tmp_path: Path) -> None:
     path = scale_model(tmp_path / "m.onnx")
     with pytest.raises(OrtdeployError, match="explicitly added the CPU EP"):
-        open_session(path, config={"session.disable_cpu_ep_fallback": True})
+        open_session(path, config=serialise(None, {"session.disable_cpu_ep_fallback": True}))
 
 
 def test_no_session_is_opened_on_the_cpu_instead_of_what_was_asked(tmp_path: Path) -> None:

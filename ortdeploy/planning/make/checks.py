@@ -32,7 +32,7 @@ def _checks(model: ResolvedModel, deployment: Deployment) -> Iterator[PlannedChe
 def _checks_of(
     model: ResolvedModel, adapter: LoadAdapter | None, golden: Sequence[CheckSpec], folder: str
 ) -> Iterator[PlannedCheck]:
-    opening = planned_opening(model, folder)
+    opening = planned_opening(model)
     for candidate in opening.candidates if golden else ():
         yield PlannedCheck(
             opening=replace(opening, candidates=(replace(candidate, count=1, callers=1),), use="first", probe=None),
@@ -60,7 +60,7 @@ def make_leak_checks(deployment: Deployment, models: Collection[str], runs: int)
         )
         for model in deployment.models
         if model.spec.name in models
-        for opening in [planned_opening(model, deployment.spec.folder)]
+        for opening in [planned_opening(model)]
         for candidate in opening.candidates
     )
 

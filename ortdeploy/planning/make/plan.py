@@ -69,7 +69,7 @@ def _steps(jobs: Sequence[ResolvedJob], deployment: Deployment, *, retry: bool) 
         for model in (model for model in job.models if model.spec.name not in opened):
             limits = [one.spec.limits.threads for one in jobs if model in one.models]
             varying = any(one.has_varying_shapes for one in jobs if model in one.models)
-            opening = planned_opening(model, spec.folder, threads_of_session(model.spec, limits), varying=varying)
+            opening = planned_opening(model, threads_of_session(model.spec, limits), varying=varying)
             shared_arena = (spec.shared_arena or {}) if model.spec.memory.shared_arena else None
             layouts = tuple(planned_layouts(model, deployment, jobs, varying=varying))
             yield replace(opening, shared_arena=shared_arena, thread_layouts=layouts)

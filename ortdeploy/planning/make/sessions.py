@@ -14,7 +14,6 @@ from ortdeploy.deployment.threads import (
     without_spinning,
 )
 from ortdeploy.facts.models import AdapterFacts
-from ortdeploy.manifest.option_paths import with_full_paths, with_full_provider_paths
 from ortdeploy.manifest.spec import AdapterSpec
 from ortdeploy.plan.steps import (
     LoadAdapter,
@@ -25,7 +24,7 @@ from ortdeploy.plan.steps import (
     PlannedThreadLayout,
 )
 from ortdeploy.providers.catalogue import find_provider
-from ortdeploy.providers.options import serialise
+from ortdeploy.providers.options import serialise, with_texts
 
 
 def planned_layouts(
@@ -35,7 +34,7 @@ def planned_layouts(
     for layout in deployment.thread_layouts_of(model):
         forecasts = (deployment.preflight.memory.get(job.spec.name) for job in jobs if model in job.models)
         if all(forecast is None or layout.name in forecast.thread_layouts for forecast in forecasts):
-            opening = planned_opening(model.laid_out(layout), deployment.spec.folder, layout.threads, varying=varying)
+            opening = planned_opening(model.laid_out(layout), layout.threads, varying=varying)
             yield PlannedThreadLayout(name=layout.name, candidates=opening.candidates, options=opening.options)
 
 
@@ -51,11 +50,9 @@ def planned_adapter(adapter: AdapterSpec, facts: AdapterFacts) -> LoadAdapter:
     )
 
 
-def planned_opening(
-    model: ResolvedModel, folder: str, threads: int | None = None, *, varying: bool = False
-) -> OpenSession:
+def planned_opening(model: ResolvedModel, threads: int | None = None, *, varying: bool = False) -> OpenSession:
     """Write down a model's sessions, each with so many threads; `varying`: its runs may differ in shape."""
-    session = with_threads(model.spec.session, threads)
+    session = with_threads(model.session, threads)
     session = without_spinning(session, (one.chain[0].name for one in model.usable if one.chain))
     if varying and model.spec.memory.pattern_by_shape:
         session = {"enable_mem_pattern": False, **session}
@@ -67,7 +64,7 @@ def planned_opening(
         candidates=tuple(
             PlannedSession(
                 name=session.spec.name,
-                providers=tuple(_planned_provider(provider, folder, threads) for provider in session.chain),
+                providers=tuple(_planned_provider(provider, threads) for provider in session.chain),
                 count=session.spec.count,
                 callers=session.spec.callers,
                 predicted=session.prediction.nodes if session.prediction else None,
@@ -78,8 +75,8 @@ def planned_opening(
         on_unavailable=model.spec.on_unavailable,
         cpu_fallback=model.spec.cpu_fallback,
         probe=model.spec.probe,
-        options=with_full_paths("session", session, folder),
-        run_options=with_full_paths("run", model.spec.run, folder),
+        options=with_texts(session),
+        run_options=with_texts(model.run),
         cache=model.spec.cache,
         trim=model.spec.memory.trim,
         extensions=model.facts.uses_extensions,
@@ -87,10 +84,10 @@ def planned_opening(
     )
 
 
-def _planned_provider(provider: ResolvedProvider, folder: str, threads: int | None) -> PlannedProvider:
-    device, known = provider.device, find_provider(provider.name)
+def _planned_provider(provider: ResolvedProvider, threads: int | None) -> PlannedProvider:
+    device = provider.device
     written = provider_with_threads(provider.name, provider.options, device.kind if device else "", threads)
-    options = serialise(known, with_full_provider_paths(known, written, folder))
+    options = serialise(find_provider(provider.name), written)
     if device is None:
         return PlannedProvider(name=provider.name, options=options)
     planned = PlannedDevice(

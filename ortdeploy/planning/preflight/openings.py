@@ -7,17 +7,16 @@ not, for what is refused is not run.
 import hashlib
 import json
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
 
 from ortdeploy.deployment.resolved import Deployment, ResolvedModel
 from ortdeploy.facts.preflight import Opening
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.graph.outline import HOLE
-from ortdeploy.manifest.option_paths import with_full_paths
 from ortdeploy.providers.catalogue import CPU
+from ortdeploy.providers.options import with_texts
 from ortdeploy.runtime.trial_opening import TrialRequest, try_to_open
 
 _NAME = "opened-models.json"
@@ -78,16 +77,12 @@ def _request(model: ResolvedModel, outline: Path, deployment: Deployment, *, els
         outline=str(outline) if model.facts.outline is not None else None,
         file=model.facts.path,
         on_cpu=_is_on_cpu(model, elsewhere=elsewhere),
-        options=_options(model, deployment),
+        options=with_texts(model.session),
         extensions=model.facts.uses_extensions,
         domains=sorted({node.domain for node in model.facts.nodes if not node.local}),
         opsets=model.facts.opsets,
         elsewhere=runtime.version if elsewhere else None,
     )
-
-
-def _options(model: ResolvedModel, deployment: Deployment) -> Mapping[str, Any]:
-    return with_full_paths("session", model.spec.session, deployment.spec.folder)
 
 
 def _is_on_cpu(model: ResolvedModel, *, elsewhere: bool) -> bool:
@@ -100,7 +95,7 @@ def _key(model: ResolvedModel, deployment: Deployment, *, elsewhere: bool) -> st
     depends = [
         model.facts.sha256,
         deployment.facts.runtime.version,
-        _options(model, deployment),
+        with_texts(model.session),
         _is_on_cpu(model, elsewhere=elsewhere),
         elsewhere,
     ]
