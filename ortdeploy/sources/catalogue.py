@@ -22,6 +22,7 @@ from ortdeploy.sources.files import (
     shown,
     states_digest,
 )
+from ortdeploy.sources.mistaken import find_mistaken
 from ortdeploy.sources.opened import format_suffix, is_compressed
 from ortdeploy.sources.protocol import Source, SourceModule, Wanted
 from ortdeploy.tensors.types import TensorType
@@ -42,6 +43,9 @@ SOURCES: dict[str, SourceModule] = {
 
 STREAMED = ("csv", "jsonl", "text")
 """Formats that are read from the beginning to the end, and so may be compressed."""
+
+FILE_IS_ROW = ("image", "wav")
+"""Formats of which each file is a row: one that holds something else fails alone, within the job's error budget."""
 
 _BY_SUFFIX = {suffix: name for name, module in SOURCES.items() for suffix in module.SUFFIXES}
 
@@ -99,7 +103,8 @@ def probe_input(
         if problem:
             return replace(facts, problem=problem)
         with fetched(facts.files, patterns) as there:
-            return look_at(name, there, facts)
+            problem = _mistaken(name, there, folder, declared=declared is not None)
+            return replace(facts, problem=problem) if problem else look_at(name, there, facts)
     except OrtdeployError as error:
         return InputFacts(format=name, files=files, problem=Problem(kind="unreadable", detail=f"{error}."))
 
@@ -178,6 +183,18 @@ def _unfit(
         detail = f"{shown(packed, folder)} is compressed, which only {', '.join(STREAMED)} files may be. Unpack it."
         return Problem(kind="compressed", detail=detail)
     return None
+
+
+def _mistaken(name: str, files: Sequence[str], folder: str, *, declared: bool) -> Problem | None:
+    """Say which file holds something else than its suffix, or the manifest, says. Raises OrtdeployError."""
+    if name in FILE_IS_ROW:
+        return None
+    opened = _Opened(files)
+    with decoding(lambda: shown(opened.last, folder), name):
+        found = find_mistaken(name, opened, declared=declared, may_be_packed=name in STREAMED)
+    if found is None:
+        return None
+    return Problem(kind="mistaken", detail=f"{shown(opened.last, folder)} {found}")
 
 
 def _format(files: Sequence[str], folder: str) -> tuple[str | None, Problem | None]:

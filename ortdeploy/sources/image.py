@@ -16,6 +16,7 @@ from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Package
 from ortdeploy.files.decoding import is_a_bug, reason_of
 from ortdeploy.files.room import check_room
+from ortdeploy.sources.mistaken import what_it_is
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.rows import FilePerRow, RawRow, RowError
 from ortdeploy.tensors.columns import Array
@@ -51,12 +52,17 @@ def _decode(raw: RawRow, limit: int | None) -> dict[str, Any]:
         raise RowError("the file is gone", "vanished-file") from error
     except OSError as error:
         if error.errno is None:  # Pillow's own complaint about the content
-            raise RowError(f"not an image that can be decoded: {reason_of(error)}", "not-an-image") from error
+            raise _undecodable(raw, error) from error
         raise RowError(f"the file cannot be read: {error.strerror}", "unreadable-file", transient=True) from error
     except Exception as error:  # Pillow's decoders raise whatever the broken file makes them trip over
         if is_a_bug(error):
             raise
-        raise RowError(f"not an image that can be decoded: {reason_of(error)}", "not-an-image") from error
+        raise _undecodable(raw, error) from error
+
+
+def _undecodable(raw: RawRow, error: Exception) -> RowError:
+    reason = f"{reason_of(error)}{what_it_is('image', raw.value)}"
+    return RowError(f"not an image that can be decoded: {reason}", "not-an-image")
 
 
 def _upright(image: Any) -> Any:

@@ -19,6 +19,7 @@ from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Problem
 from ortdeploy.files.decoding import is_a_bug, reason_of
 from ortdeploy.files.room import check_room
+from ortdeploy.sources.mistaken import what_it_is
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.rows import FilePerRow, RawRow, RowError
 from ortdeploy.tensors.columns import Array
@@ -55,7 +56,7 @@ def _rates(files: Sequence[str]) -> dict[int, tuple[int, ...]]:
 
 
 @contextmanager
-def _in_words() -> Iterator[None]:
+def _in_words(path: str) -> Iterator[None]:
     """Turn what reading a file raises into a RowError."""
     try:
         yield
@@ -70,12 +71,13 @@ def _in_words() -> Iterator[None]:
     except Exception as error:
         if is_a_bug(error):
             raise
-        raise RowError(f"not a WAV file of whole numbers: {reason_of(error)}", "not-a-wav") from error
+        reason = f"{reason_of(error)}{what_it_is('wav', path)}"
+        raise RowError(f"not a WAV file of whole numbers: {reason}", "not-a-wav") from error
 
 
 def _header(path: str) -> Any:
     """Return what a file's header says. Raises RowError."""
-    with _in_words(), wave.open(path, "rb") as file:
+    with _in_words(path), wave.open(path, "rb") as file:
         return _checked(file)
 
 
@@ -88,7 +90,7 @@ def _checked(file: wave.Wave_read) -> Any:
 
 def _read(path: str, wanted: Wanted) -> dict[str, Any]:
     """Read a file. Raises RowError."""
-    with _in_words(), wave.open(path, "rb") as file:
+    with _in_words(path), wave.open(path, "rb") as file:
         channels, width, rate, frames = _checked(file)[:4]
         if wanted.rate not in {None, rate}:
             raise RowError(f"it has {rate:,} samples a second, and the input declares {wanted.rate:,}", "other-rate")

@@ -224,7 +224,7 @@ def test_bad_csv_lines_fail_alone(tmp_path: Path) -> None:
 def test_csv_headers_are_checked(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("")
     (tmp_path / "b.csv").write_text("x,x\n1,2\n")
-    (tmp_path / "c.csv").write_bytes(b"\xff\xfe\n")
+    (tmp_path / "c.csv").write_bytes(b"x\xff\xfe\n")
     (tmp_path / "d.csv").write_text("x\n1\n")
     (tmp_path / "e.csv").write_text("y\n1\n")
     assert "is empty" in problem(probe(tmp_path, "a.csv"))

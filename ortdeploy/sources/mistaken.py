@@ -1,0 +1,74 @@
+"""Input files that hold something else than their format says: what they hold, and what to write."""
+
+import lzma
+import zlib
+from collections.abc import Sequence
+from pathlib import Path, PurePath
+from typing import BinaryIO, cast
+
+from ortdeploy.files.content import HEAD, Content, mistaken, recognise
+from ortdeploy.sources.opened import COMPRESSED, is_compressed
+
+_BROKEN = (OSError, EOFError, lzma.LZMAError, zlib.error)
+"""What is raised over a file that cannot be decompressed; who reads it says so."""
+
+
+def find_mistaken(name: str, files: Sequence[str], *, declared: bool, may_be_packed: bool) -> str | None:
+    """Say what the first file is that its format does not read, and what to do; None where there is none.
+
+    `declared`: the manifest says the format, not the suffix. Bytes that are declared to be raw may be anything.
+    """
+    if declared and name == "raw":
+        return None
+    for path in files:
+        wrong = _wrong_suffix(path) or _wrong_content(name, path, declared=declared, may_be_packed=may_be_packed)
+        if wrong is not None:
+            return wrong
+    return None
+
+
+def what_it_is(name: str, path: str) -> str:
+    """Return what a file is that a format could not decode, as a sentence to add; nothing where that is not known."""
+    content = mistaken(name, _begin(path))
+    return "" if content is None else f"; it is {content.what}. {_remedy(content)}".removesuffix(".")
+
+
+def _wrong_suffix(path: str) -> str | None:
+    """Say that a file is not compressed as its suffix says."""
+    if not is_compressed(path):
+        return None
+    suffix, head = PurePath(path).suffix, _begin(path)
+    content = recognise(head)
+    if not head or (content is not None and content.packed == suffix.lower()):
+        return None
+    what = f"is {content.what}" if content is not None else "is not compressed"
+    return f"{what}, and its suffix {suffix} says otherwise. Name it by what it holds."
+
+
+def _wrong_content(name: str, path: str, *, declared: bool, may_be_packed: bool) -> str | None:
+    content = mistaken(name, _begin_decompressed(path))
+    if content is None:
+        return None
+    said = f"format: {name} is written" if declared else f"by its suffix its format is {name}"
+    remedy = f"Give it the suffix {content.packed}." if content.packed and may_be_packed else _remedy(content)
+    return f"is {content.what}, and {said}. {remedy}"
+
+
+def _remedy(content: Content) -> str:
+    return content.as_input or (f"Write format: {content.formats[0]}." if content.formats else content.advice)
+
+
+def _begin(path: str) -> bytes:
+    with Path(path).open("rb") as file:
+        return file.read(HEAD)
+
+
+def _begin_decompressed(path: str) -> bytes:
+    opener = COMPRESSED.get(PurePath(path).suffix.lower())
+    if opener is None:
+        return _begin(path)
+    try:
+        with cast("BinaryIO", opener(path)) as file:
+            return file.read(HEAD)
+    except _BROKEN:
+        return b""
