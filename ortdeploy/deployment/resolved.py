@@ -14,6 +14,7 @@ from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import DeviceFacts
 from ortdeploy.facts.models import AdapterFacts, DiffusionFacts, ModelFacts, ValueFacts
 from ortdeploy.facts.preflight import FirstRows, Preflight
+from ortdeploy.facts.problems import WAITING
 from ortdeploy.manifest.pipelines import PipelineSpec
 from ortdeploy.manifest.spec import (
     AdapterSpec,
@@ -250,6 +251,16 @@ class ResolvedJob:
     def is_finished(self) -> bool:
         """Whether a run has accounted for every row that there is."""
         return self.output.state == "finished" and not self.input.states
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether its input has nothing to read yet, as the manifest allows."""
+        return self.input.problem is not None and self.input.problem.kind == WAITING
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there are rows that no run has accounted for."""
+        return not (self.is_finished or self.is_waiting)
 
     @property
     def is_current(self) -> bool:

@@ -48,10 +48,31 @@ class FileState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownFile:
-    """An input file that a run has taken up; `done`: all of its rows are accounted for, in a run that is finished."""
+    """An input file that a run has taken up; `done`: all of its rows are accounted for, in a run that is finished.
+
+    `gone`: a run has seen since then that it is no longer there.
+    """
 
     state: FileState
     done: bool
+    gone: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrivalPolicy:
+    """What a job makes of an input that is empty, and of files that change or go after their rows were run.
+
+    `stable_for` is in seconds: files that changed more recently are left for the next run.
+    """
+
+    on_empty: str = "fail"
+    on_change: str = "refuse"
+    on_remove: str = "keep"
+    stable_for: float = 0.0
+
+
+STRICT_ARRIVALS = ArrivalPolicy()
+"""What holds where a manifest says nothing: an empty input and a changed file are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +81,8 @@ class InputFacts:
 
     `row_type` is what the manifest says of files that do not. `files` are those to read, and `states` how they are;
     `present` are all that the manifest names now. `first_row` rows came from others before. `changed` names files that
-    an earlier run has taken up and that are not what they were. `memory_limit` is the job's, in bytes; `held_bytes` is
+    an earlier run has taken up and that are not what they were, `gone` those whose rows are run and that are no longer
+    there. `unsettled` files are left for the next run. `memory_limit` is the job's, in bytes; `held_bytes` is
     what the largest file takes that cannot be read in pieces. `rates` are the sample rates of recordings in Hz, each
     with the rows that have it.
     """
@@ -72,6 +94,8 @@ class InputFacts:
     row_type: TensorType | None = None
     first_row: int = 0
     changed: tuple[str, ...] = ()
+    gone: tuple[str, ...] = ()
+    unsettled: int = 0
     digest: str = ""
     columns: Mapping[str, TensorType] = field(default_factory=dict)
     rows: int | None = None

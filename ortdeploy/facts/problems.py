@@ -12,6 +12,13 @@ class Package:
     extra: str
 
 
+WAITING = "waiting"
+"""The kind of a problem that is none: an input that has nothing to read yet, as its manifest allows."""
+
+CHANGED = "changed"
+"""The kind of an input whose files are not what an earlier run has taken up."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """Why a file cannot be used: a kind that rules know, and a sentence for people."""

@@ -113,6 +113,9 @@ ALTER TABLE merges ADD COLUMN seal TEXT;
 BEGUN_WITH = "begun_with"
 """What says of a part's origin which other one its first rows have, where a run went on with what another had begun."""
 
+_GONE = 2
+"""What `inputs.done` is of a file that was run and is no longer there; 1 while it is."""
+
 PART_DIGITS = 8
 """Width of the number in the names of parts, of outputs that are begun from now on."""
 
@@ -351,8 +354,9 @@ class Ledger:
         identity: Mapping[str, str],
         run: str,
         files: Sequence[FileState] = (),
+        gone: Sequence[str] = (),
     ) -> None:
-        """Note that a run works on an output and its files.
+        """Note that a run works on an output and its files, and which earlier ones have gone.
 
         Parts that an earlier run committed or began stay, its open failures go.
         """
@@ -372,12 +376,14 @@ class Ledger:
             )
             db.executemany(
                 "INSERT INTO inputs VALUES (?, ?, ?, ?, ?, 0) ON CONFLICT (output, path) DO UPDATE SET "
+                "number = CASE WHEN done THEN excluded.number ELSE number END, "
                 "size = excluded.size, mtime_ns = excluded.mtime_ns, done = 0",
                 [
                     (output, os.fsencode(one.path), number, one.size, one.mtime_ns)
                     for number, one in enumerate(files, self._next_number(db, output))
                 ],
             )
+            self._mark_gone(db, output, gone)
             _seal_inputs(db, output)
 
     @staticmethod
@@ -396,9 +402,24 @@ class Ledger:
             query = "SELECT path, size, mtime_ns, done FROM inputs WHERE output = ? ORDER BY number"
             rows = self._connection.execute(query, (output,)).fetchall()
             return tuple(
-                KnownFile(state=FileState(path=os.fsdecode(path), size=size, mtime_ns=time), done=bool(done))
+                KnownFile(
+                    state=FileState(path=os.fsdecode(path), size=size, mtime_ns=time),
+                    done=bool(done),
+                    gone=done == _GONE,
+                )
                 for path, size, time, done in rows
             )
+
+    def note_gone(self, output: str, paths: Sequence[str]) -> None:
+        """Note that input files whose rows are accounted for are no longer there."""
+        with self._transaction() as db:
+            self._mark_gone(db, output, paths)
+            _seal_inputs(db, output)
+
+    @staticmethod
+    def _mark_gone(db: sqlite3.Connection, output: str, paths: Sequence[str]) -> None:
+        rows = [(_GONE, output, os.fsencode(path)) for path in paths]
+        db.executemany("UPDATE inputs SET done = ? WHERE output = ? AND path = ? AND done", rows)
 
     def rename(self, output: str, new: str) -> None:
         """Note that the user's old output got another name."""
@@ -498,7 +519,7 @@ class Ledger:
             query = "UPDATE outputs SET status = ?, ended = ?, reason = ? WHERE output = ?"
             db.execute(query, (status, ended or now(), reason, output))
             if status == "done":
-                db.execute("UPDATE inputs SET done = 1 WHERE output = ?", (output,))
+                db.execute("UPDATE inputs SET done = 1 WHERE output = ? AND done = 0", (output,))
                 db.execute(
                     "UPDATE outputs SET first_row = (SELECT COALESCE(SUM(rows), 0) FROM parts WHERE output = ?) "
                     "WHERE output = ?",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ortdeploy.diagnostics import Span
+from ortdeploy.facts.data import STRICT_ARRIVALS, ArrivalPolicy
 from ortdeploy.files.object_store import mirror_of
 from ortdeploy.files.urls import is_url
 from ortdeploy.manifest.document import Document, Path
@@ -202,6 +203,7 @@ class InputSpec:
     key: tuple[str, ...]
     at: Path
     values: Mapping[str, Any] = field(default_factory=dict)
+    arrivals: ArrivalPolicy = STRICT_ARRIVALS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -590,6 +592,16 @@ def _input(data: Mapping[str, Any], at: Path) -> InputSpec:
         key=tuple(data.get("key", ())),
         at=at,
         values=data.get("values", {}),
+        arrivals=_arrivals(data),
+    )
+
+
+def _arrivals(data: Mapping[str, Any]) -> ArrivalPolicy:
+    return ArrivalPolicy(
+        on_empty=data.get("on_empty", "fail"),
+        on_change=data.get("on_change", "refuse"),
+        on_remove=data.get("on_remove", "keep"),
+        stable_for=_seconds(data.get("stable_for", 0)),
     )
 
 

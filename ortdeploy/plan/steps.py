@@ -194,7 +194,8 @@ class RowCheck:
 class JobInput:
     """The rows of a job.
 
-    `patterns` are the paths of the manifest, `files` those to read; `first_row` rows came from others, in runs that are
+    `patterns` are the paths of the manifest, `files` those to read; `gone` were read before and are no longer there,
+    which no run has noted yet. `first_row` rows came from others, in runs that are
     finished, and `rows` counts these too. `row_type` is that of raw tensors, `rate` the sample rate of recordings, in
     Hz. `missing` says by column what an empty value stands for. The columns of `key` are written beside the results.
     """
@@ -202,6 +203,7 @@ class JobInput:
     format: str
     patterns: tuple[str, ...]
     files: tuple[FileState, ...]
+    gone: tuple[str, ...]
     first_row: int
     rows: int | None
     row_type: TensorType | None
@@ -347,12 +349,19 @@ Step = OpenSession | LoadAdapter | RunJob
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedJob:
-    """A job whose result is there already, made from the same things; `new_run`: though a new run was asked for."""
+    """A job that has nothing to run: its result is there already, made from the same things, or its input waits.
+
+    `waiting` is why there is nothing to read yet; `gone` are input files as `JobInput` has them. `new_run`: a new run
+    was asked for.
+    """
 
     job: str
     output: str
+    path: str
     rows: int
     new_run: bool = False
+    waiting: str | None = None
+    gone: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

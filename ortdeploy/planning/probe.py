@@ -91,7 +91,9 @@ def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] =
         models=models,
         adapters=adapters,
         inputs={
-            job.name: _probe_input(spec, job, host.runtime, _Before() if job.name in stale else before[job.name])
+            job.name: _probe_input(
+                spec, job, state_dir, host.runtime, _Before() if job.name in stale else before[job.name]
+            )
             for job in spec.jobs
         },
         outputs={
@@ -210,7 +212,7 @@ def _content_problem(path: Path, option: OptionPath) -> Problem | None:
     return None
 
 
-def _probe_input(spec: Spec, job: JobSpec, runtime: RuntimeFacts, before: _Before) -> InputFacts:
+def _probe_input(spec: Spec, job: JobSpec, state_dir: Path, runtime: RuntimeFacts, before: _Before) -> InputFacts:
     facts = probe_input(
         spec.folder,
         job.input.paths,
@@ -221,6 +223,8 @@ def _probe_input(spec: Spec, job: JobSpec, runtime: RuntimeFacts, before: _Befor
         row_type=job.input.row_type,
         memory_limit=job.limits.memory,
         rate=job.input.rate,
+        policy=job.input.arrivals,
+        state_dir=state_dir,
     )
     return replace(facts, first_row=before.record.first_row if before.record else 0)
 

@@ -4,7 +4,8 @@ Why: a job over nothing would succeed and write nothing, and nobody would notice
 
 Example: input: {path: inbox/*.pgn}
 
-How to fix: correct the path. It is relative to the manifest.
+How to fix: correct the path. It is relative to the manifest. For an input that may be empty when the job recurs, write
+on_empty: done.
 """
 
 from collections.abc import Iterator

@@ -12,6 +12,7 @@ How to fix: the message says what is wrong with which file.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ortdeploy.facts.problems import CHANGED, WAITING
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
@@ -23,5 +24,5 @@ RULE = Rule(id="unreadable-input", summary="Input cannot be read")
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
         problem = job.input.problem
-        if problem is not None and problem.kind != "unmatched":
+        if problem is not None and problem.kind not in {"unmatched", CHANGED, WAITING}:
             yield Finding(at=(*job.spec.input.at, "path"), detail=problem.detail, job=job.spec.name)

@@ -105,7 +105,9 @@ class Execution:
     def finished(plan: Plan) -> tuple[JobResult, ...]:
         """Return the results of jobs that the plan found finished."""
         return tuple(
-            JobResult(job=job.job, status=Status.NOTHING_TO_DO, output=job.output, committed=job.rows)
+            JobResult(
+                job=job.job, status=Status.NOTHING_TO_DO, output=job.output, committed=job.rows, reason=job.waiting
+            )
             for job in plan.finished
         )
 

@@ -64,6 +64,7 @@ def resume(context: JobContext, begun_part: BegunPart) -> Position | None:
         identity=step.identity,
         run=context.run_id,
         files=step.input.files,
+        gone=step.input.gone,
     )
     return position
 

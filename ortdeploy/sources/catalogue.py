@@ -3,22 +3,23 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import overload
 
 from ortdeploy.diagnostics import OrtdeployError, did_you_mean
-from ortdeploy.facts.data import InputFacts, KnownFile
-from ortdeploy.facts.problems import Problem
+from ortdeploy.facts.data import STRICT_ARRIVALS, ArrivalPolicy, InputFacts, KnownFile
+from ortdeploy.facts.problems import CHANGED, WAITING, Problem
 from ortdeploy.files.decoding import decoding
 from ortdeploy.files.gate import first_outside
 from ortdeploy.files.object_store import fetched
 from ortdeploy.redaction import shown_path
 from ortdeploy.results.rows import Block
 from ortdeploy.sources import arrow, csv, image, jsonl, npy, npz, parquet, pb, raw, text, wav
+from ortdeploy.sources.arrivals import Settling, sort_arrivals
 from ortdeploy.sources.files import (
     file_states,
     full_path,
     list_files,
-    not_accounted_for,
     shown,
     states_digest,
 )
@@ -61,20 +62,22 @@ def probe_input(
     row_type: TensorType | None = None,
     memory_limit: int | None = None,
     rate: int | None = None,
+    policy: ArrivalPolicy = STRICT_ARRIVALS,
+    state_dir: Path | None = None,
 ) -> InputFacts:
     """Find a job's files, settle their format and look at the beginning of the data.
 
     Of files that are known, those whose rows are accounted for are left out, unless there are no others.
     """
     try:
-        files = list_files(folder, patterns)
+        files, unsettled = Settling(policy.stable_for, state_dir).settled(list_files(folder, patterns))
+    except OSError as error:
+        detail = f"input file {error.filename} cannot be read: {error.strerror}."
+        return InputFacts(problem=Problem(kind="unreadable", detail=detail))
     except OrtdeployError as error:
         return InputFacts(problem=Problem(kind="unreadable", detail=f"{error}."))
     if not files:
-        detail = (
-            f"No file matches {', '.join(map(shown_path, patterns))} in {folder}. Paths are relative to the manifest."
-        )
-        return InputFacts(problem=Problem(kind="unmatched", detail=detail))
+        return _without_files(folder, patterns, known, policy, len(unsettled))
     stray = first_outside(files, (folder, *roots))
     if stray is not None:
         detail = f"{shown(stray, folder)} leads out of the manifest's folder tree. Allow its root with --allow-root."
@@ -85,7 +88,8 @@ def probe_input(
     module = SOURCES[name]
     try:
         states = file_states(files, folder, patterns)
-        left, changed = not_accounted_for(states, known)
+        arrivals = sort_arrivals(states, known, policy)
+        left = arrivals.read
         read = tuple(full_path(folder, state.path) for state in left) if known and left else files
         facts = InputFacts(
             format=name,
@@ -93,7 +97,9 @@ def probe_input(
             states=left,
             present=states,
             row_type=row_type,
-            changed=changed,
+            changed=arrivals.changed,
+            gone=arrivals.gone,
+            unsettled=len(unsettled),
             digest=states_digest(states),
             memory_limit=memory_limit,
         )
@@ -107,6 +113,25 @@ def probe_input(
             return replace(facts, problem=problem) if problem else look_at(name, there, facts)
     except OrtdeployError as error:
         return InputFacts(format=name, files=files, problem=Problem(kind="unreadable", detail=f"{error}."))
+
+
+def _without_files(
+    folder: str, patterns: Sequence[str], known: Sequence[KnownFile], policy: ArrivalPolicy, unsettled: int
+) -> InputFacts:
+    """Return the facts of an input that has nothing to read: a problem, or an input that waits for files."""
+    arrivals = sort_arrivals((), known, policy)
+    shown_patterns = ", ".join(map(shown_path, patterns))
+    if arrivals.changed:
+        return InputFacts(changed=arrivals.changed, problem=Problem(kind=CHANGED, detail=""))
+    if unsettled:
+        many = f"{unsettled} files have" if unsettled > 1 else "1 file has"
+        detail = f"{many} changed less than {policy.stable_for:g} s ago"
+        return InputFacts(gone=arrivals.gone, unsettled=unsettled, problem=Problem(kind=WAITING, detail=detail))
+    if policy.on_empty == "done":
+        detail = f"no file matches {shown_patterns}"
+        return InputFacts(gone=arrivals.gone, problem=Problem(kind=WAITING, detail=detail))
+    detail = f"No file matches {shown_patterns} in {folder}. Paths are relative to the manifest."
+    return InputFacts(problem=Problem(kind="unmatched", detail=detail))
 
 
 class _Opened(Sequence[str]):

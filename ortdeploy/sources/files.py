@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.facts.data import FileState, KnownFile
+from ortdeploy.facts.data import FileState
 from ortdeploy.files.names import is_file, is_folder
 from ortdeploy.files.object_store import list_urls, shown_url, state_of
 from ortdeploy.files.urls import Addresses, is_url, parse_url
@@ -93,23 +93,6 @@ def states_digest(states: Sequence[FileState]) -> str:
     for state in states:
         digest.update(os.fsencode(f"{state.path}\0{state.size}\0{state.mtime_ns}\n"))  # a name may be any bytes
     return digest.hexdigest()
-
-
-def not_accounted_for(
-    states: Sequence[FileState], known: Sequence[KnownFile]
-) -> tuple[tuple[FileState, ...], tuple[str, ...]]:
-    """Return the files whose rows a job still has to run, those that an unfinished run took up first.
-
-    The second value names known files that are not what they were. One that is gone matters only while its rows count
-    on: who has finished with a file may take it away.
-    """
-    present = {state.path: state for state in states}
-    names = {one.state.path for one in known}
-    changed = tuple(
-        one.state.path for one in known if present.get(one.state.path, one.state if one.done else None) != one.state
-    )
-    begun = tuple(one.state for one in known if not one.done)
-    return (*begun, *(state for state in states if state.path not in names)), changed
 
 
 def shown(path: str, folder: str) -> str:

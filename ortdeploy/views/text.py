@@ -216,6 +216,9 @@ def _render_input(planned: "PlannedInput") -> str:
 
 
 def _render_finished(job: "FinishedJob") -> Iterator[str]:
+    if job.waiting is not None:
+        yield f"= job {job.job} has nothing to do: {job.waiting}"
+        return
     yield f"= job {job.job} is finished: {job.rows:,} rows in {job.output}"
     if job.new_run:
         yield "    nothing that it was made from has changed, so --new-run does not start it over"
@@ -233,7 +236,7 @@ def _render_result(result: "JobResult", paint: Paint) -> str:
     counts += f"; {_more_rows(result.kept)} kept for the next run" if result.kept else ""
     match result.status:
         case "nothing-to-do":
-            return f"{name}: nothing to do, {result.output} is finished."
+            return f"{name}: nothing to do, {result.reason or f'{result.output} is finished'}."
         case "done":
             rate = f" in {result.seconds:.2f} s" if result.seconds else ""
             return f"{name}: {paint('done', _GREEN)}{rate}: {counts}, in {result.output}."

@@ -55,7 +55,7 @@ def test_a_plan_carries_labels_contract_and_identity() -> None:
 def test_a_finished_job_is_no_step() -> None:
     made = plan(MANIFEST, {"outputs": {"read": {"state": "finished"}}})
     assert made.steps == ()
-    assert made.finished == (FinishedJob(job="read", output="outbox/read", rows=0),)
+    assert made.finished == (FinishedJob(job="read", output="outbox/read", path="outbox/read", rows=0),)
 
 
 def test_what_the_digest_of_a_job_depends_on() -> None:

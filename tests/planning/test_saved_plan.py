@@ -110,7 +110,7 @@ def save(cli: Cli, folder: Path, *arguments: str | Path) -> Path:
         (("steps", 1, "output", "upload"), "s3://bucket/x", "steps[1].output.upload"),
         (("steps", 1, "batching", "size"), 4, "steps[1].batching.size"),
         (("deployment",), "another", "deployment"),
-        (("finished",), [{"job": "run", "output": "outbox/run"}], "finished[0]"),
+        (("finished",), [{"job": "run", "output": "outbox/run", "path": "outbox/run", "waiting": None, "gone": []}], "finished[0]"),
         (("steps",), [], "steps"),
         (("gates",), [], None),
     ],

@@ -25,6 +25,7 @@ from ortdeploy.planning.saved_plan import MAX_BYTES, is_plan_file, load_plans
 from ortdeploy.planning.workflow import Planned, plan_again, plan_manifests, select_jobs, state_folder
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.executor import Execution
+from ortdeploy.running.gone_files import note_gone_files
 from ortdeploy.views import json, text
 
 log = structlog.get_logger()
@@ -109,6 +110,8 @@ def _execute(plans: Sequence[Plan], arguments: argparse.Namespace, stopped: Stop
     run_id = uuid.uuid4().hex[:12]
     results: tuple[JobResult, ...] = ()
     for plan in plans:
+        state_dir = state_folder(plan.folder, arguments.state_dir, plan.roots)
+        note_gone_files(plan, state_dir)
         if not plan.steps:
             results += Execution.finished(plan)
             continue
@@ -116,9 +119,7 @@ def _execute(plans: Sequence[Plan], arguments: argparse.Namespace, stopped: Stop
         if refused is not None:
             results += refused
             continue
-        results += run_plan(
-            plan, state_folder(plan.folder, arguments.state_dir, plan.roots), run_id, arguments, stopped
-        )
+        results += run_plan(plan, state_dir, run_id, arguments, stopped)
         if stopped():
             break
     return results

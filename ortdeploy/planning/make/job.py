@@ -56,6 +56,7 @@ def _job_input(job: ResolvedJob) -> JobInput:
         format=facts.format or "",
         patterns=spec.paths,
         files=facts.states,
+        gone=facts.gone,
         first_row=facts.first_row,
         rows=None if facts.rows is None else facts.first_row + facts.rows,
         row_type=facts.row_type,

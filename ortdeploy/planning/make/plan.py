@@ -33,7 +33,7 @@ def make_plan(
     """
     spec = deployment.spec
     jobs = chosen_jobs(deployment, only_jobs)
-    to_run = [job for job in jobs if retry or job.spec.name in due or not job.is_finished]
+    to_run = [job for job in jobs if not job.is_waiting and (retry or job.spec.name in due or job.has_work)]
     named = {job.spec.name for job in to_run}
     return Plan(
         deployment=spec.name,
@@ -59,7 +59,16 @@ def plan_inputs(deployment: Deployment, only_jobs: Collection[str] | None) -> tu
 
 
 def _finished(job: ResolvedJob, *, new_run: bool) -> FinishedJob:
-    return FinishedJob(job=job.spec.name, output=job.spec.output.shown, rows=job.output.rows, new_run=new_run)
+    output = job.spec.output
+    return FinishedJob(
+        job=job.spec.name,
+        output=output.shown,
+        path=output.path,
+        rows=job.output.rows,
+        new_run=new_run,
+        waiting=job.input.problem.detail if job.is_waiting and job.input.problem else None,
+        gone=job.input.gone if job.output.run is not None else (),
+    )
 
 
 def _steps(jobs: Sequence[ResolvedJob], deployment: Deployment, *, retry: bool) -> Iterator[Step]:

@@ -30,7 +30,7 @@ def _try(job: ResolvedJob) -> Iterator[RefusedBatch]:
 def _sizes(job: ResolvedJob) -> Sequence[int]:
     """Return the numbers of rows that runs of the job will have, as far as they are known."""
     batching, rows = job.batching, job.input.rows
-    if batching.size is None or job.is_finished:
+    if batching.size is None or not job.has_work:
         return ()
     whole = rows is None or rows >= batching.size or batching.pad_to is not None
     rest = 0 if rows is None else batching.short_batch(rows)

@@ -21,7 +21,7 @@ from ortdeploy.tensors.columns import Array
 def look_at_rows(deployment: Deployment) -> dict[str, FirstRows]:
     """Return what the first rows of its unfinished jobs are, by job; no rule may object to it before."""
     folder = deployment.spec.folder
-    return {job.spec.name: _look(job, folder) for job in deployment.jobs if not job.is_finished}
+    return {job.spec.name: _look(job, folder) for job in deployment.jobs if job.has_work}
 
 
 def _look(job: ResolvedJob, folder: str) -> FirstRows:

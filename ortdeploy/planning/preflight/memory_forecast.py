@@ -60,7 +60,7 @@ _CANDIDATES = tuple(2**power for power in range(12, -1, -1))
 
 def forecast_memory(deployment: Deployment) -> dict[str, MemoryForecast]:
     """Return what each of its unfinished jobs is predicted to take, by job."""
-    return {job.spec.name: _forecast(deployment, job) for job in deployment.jobs if not job.is_finished}
+    return {job.spec.name: _forecast(deployment, job) for job in deployment.jobs if job.has_work}
 
 
 def _forecast(deployment: Deployment, job: ResolvedJob) -> MemoryForecast:

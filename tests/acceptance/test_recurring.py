@@ -1,0 +1,197 @@
+"""A job whose inputs arrive, change and go: what each apply runs."""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Cli, read_rows
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.effort import effort
+
+MANIFEST = """
+version: 1
+name: recurring
+models: {double: {path: double.onnx, providers: [CPU]}}
+jobs:
+  run:
+    model: double
+    input: {path: inbox/*.npy, key: [path], ARRIVALS}
+    output: {path: out, format: jsonl}
+"""
+
+Write = Callable[[str], None]
+
+
+@pytest.fixture
+def arrivals(deployment: Path) -> Write:
+    """Write the manifest with what its input says of arrivals."""
+    (deployment / "inbox").mkdir()
+
+    def write(text: str) -> None:
+        (deployment / "m.yaml").write_text(MANIFEST.replace("ARRIVALS", text), encoding="utf-8")
+
+    return write
+
+
+def put(folder: Path, name: str, value: float, rows: int = 2) -> None:
+    """Write a file of equal rows, of a time that no other file has."""
+    put.clock += 1_000_000_000  # type: ignore[attr-defined]
+    path = folder / "inbox" / f"{name}.npy"
+    np.save(path, np.full((rows, 4), value, dtype=np.float32))
+    os.utime(path, ns=(put.clock, put.clock))  # type: ignore[attr-defined]
+
+
+put.clock = 1_700_000_000_000_000_000  # type: ignore[attr-defined]
+
+
+def values(folder: Path) -> list[tuple[str, float]]:
+    """The path and value of each committed row, in order."""
+    found: list[dict[str, Any]] = read_rows(folder / "out")
+    return [(Path(one["path"]).stem, one["y"][0] / 2) for one in found]
+
+
+def test_an_empty_inbox_is_nothing_to_do_where_the_manifest_says_so(
+    cli: Cli, deployment: Path, arrivals: Write
+) -> None:
+    arrivals("on_empty: fail")
+    assert "unmatched-input" in cli("plan", deployment / "m.yaml").words
+    arrivals("on_empty: done")
+    for command in ("plan", "apply", "retry"):
+        job = ("--job", "run") if command == "retry" else ()
+        result = cli(command, deployment / "m.yaml", *job)
+        assert result.code == 0, result
+        assert "no file matches inbox/*.npy" in result.words
+    assert not (deployment / "out").exists()
+    put(deployment, "a", 1)
+    assert cli("apply", deployment / "m.yaml").code == 0
+    (deployment / "inbox/a.npy").unlink()
+    assert "nothing to do, no file matches" in cli("apply", deployment / "m.yaml").words
+    assert values(deployment) == [("a", 1), ("a", 1)]
+
+
+def test_a_changed_file_is_refused_or_comes_after_all_others(cli: Cli, deployment: Path, arrivals: Write) -> None:
+    arrivals("on_change: refuse")
+    put(deployment, "a", 1)
+    put(deployment, "b", 2)
+    assert cli("apply", deployment / "m.yaml").code == 0
+    put(deployment, "a", 3)
+    put(deployment, "c", 4)
+    refused = cli("apply", deployment / "m.yaml")
+    assert refused.code == 1
+    assert "input file inbox/a.npy" in refused.words
+    arrivals("on_change: append")
+    assert cli("apply", deployment / "m.yaml").code == 0
+    assert values(deployment) == [
+        (name, value) for name, value in [("a", 1), ("b", 2), ("a", 3), ("c", 4)] for _ in "xx"
+    ]
+    assert "nothing to do" in cli("apply", deployment / "m.yaml").words
+
+
+def test_a_file_that_was_seen_gone_comes_back_as_a_new_one(cli: Cli, deployment: Path, arrivals: Write) -> None:
+    arrivals("on_empty: done")
+    put(deployment, "IMG_0001", 1)
+    assert cli("apply", deployment / "m.yaml").code == 0
+    (deployment / "inbox/IMG_0001.npy").unlink()
+    assert cli("apply", deployment / "m.yaml").code == 0
+    put(deployment, "IMG_0001", 2)
+    assert cli("apply", deployment / "m.yaml").code == 0
+    assert values(deployment) == [("IMG_0001", 1)] * 2 + [("IMG_0001", 2)] * 2
+    put(deployment, "IMG_0001", 3)
+    assert cli("apply", deployment / "m.yaml").code == 1  # it did not go meanwhile
+
+
+def test_a_file_that_comes_back_as_it_was_is_not_run_again(cli: Cli, deployment: Path, arrivals: Write) -> None:
+    arrivals("on_empty: done")
+    put(deployment, "a", 1)
+    assert cli("apply", deployment / "m.yaml").code == 0
+    (deployment / "inbox/a.npy").rename(deployment / "away.npy")
+    assert cli("apply", deployment / "m.yaml").code == 0
+    (deployment / "away.npy").rename(deployment / "inbox/a.npy")
+    assert "out is finished" in cli("apply", deployment / "m.yaml").words
+    assert values(deployment) == [("a", 1)] * 2
+
+
+def test_a_removed_file_is_refused_where_the_manifest_says_so(cli: Cli, deployment: Path, arrivals: Write) -> None:
+    arrivals("on_remove: refuse")
+    put(deployment, "a", 1)
+    put(deployment, "b", 2)
+    assert cli("apply", deployment / "m.yaml").code == 0
+    (deployment / "inbox/a.npy").unlink()
+    refused = cli("plan", deployment / "m.yaml")
+    assert refused.code == 1
+    assert "input file inbox/a.npy" in refused.words
+
+
+def test_files_that_are_still_written_wait(cli: Cli, deployment: Path, arrivals: Write) -> None:
+    arrivals("stable_for: 1h")
+    put(deployment, "a", 1)  # its modification time is old, the time of its inode is now
+    waiting = cli("apply", deployment / "m.yaml")
+    assert waiting.code == 0
+    assert "nothing to do, 1 file has changed less than 3600 s ago" in waiting.words
+    arrivals("stable_for: 0.001s")
+    assert cli("apply", deployment / "m.yaml").code == 0
+    assert values(deployment) == [("a", 1)] * 2
+
+
+def test_a_file_of_the_future_is_taken_when_two_looks_find_it_the_same(
+    cli: Cli, deployment: Path, arrivals: Write
+) -> None:
+    arrivals("stable_for: 1ms")
+    put(deployment, "a", 1)
+    assert cli("apply", deployment / "m.yaml").code == 0
+    future = time.time_ns() + 10**15
+    put(deployment, "b", 2)
+    os.utime(deployment / "inbox/b.npy", ns=(future, future))
+    assert "out is finished" in cli("apply", deployment / "m.yaml").words
+    assert cli("apply", deployment / "m.yaml").code == 0
+    assert values(deployment) == [("a", 1)] * 2 + [("b", 2)] * 2
+
+
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.sampled_from("abc"), st.integers(1, 9)),
+        st.tuples(st.just("take"), st.sampled_from("abc"), st.just(0)),
+        st.tuples(st.just("apply"), st.just(""), st.just(0)),
+    ),
+    max_size=14,
+)
+
+
+@settings(max_examples=effort(4, 100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(EVENTS)
+def test_every_content_that_an_apply_finds_is_committed_once(
+    cli: Cli, deployment: Path, events: list[tuple[str, str, int]]
+) -> None:
+    folder = deployment / "world"
+    shutil.rmtree(folder, ignore_errors=True)
+    (folder / "inbox").mkdir(parents=True)
+    shutil.copy(deployment / "double.onnx", folder)
+    (folder / "m.yaml").write_text(MANIFEST.replace("ARRIVALS", "on_empty: done, on_change: append"))
+    here: dict[str, tuple[str, float]] = {}
+    expected: list[tuple[str, float]] = []
+    taken: set[tuple[str, int]] = set()
+    for what, name, value in [*events, ("apply", "", 0)]:
+        path = folder / "inbox" / f"{name}.npy"
+        if what == "put":
+            put(folder, name, value)
+            here[name] = (name, value)
+        elif what == "take":
+            path.unlink(missing_ok=True)
+            here.pop(name, None)
+        else:
+            result = cli("apply", folder / "m.yaml")
+            assert result.code == 0, result
+            stamps = {one: (one, (folder / "inbox" / f"{one}.npy").stat().st_mtime_ns) for one in sorted(here)}
+            expected += [here[one] for one in sorted(here) if stamps[one] not in taken for _ in "xx"]
+            taken.update(stamps.values())
+            found = values(folder) if (folder / "out").exists() else []
+            assert found == expected
+    report = folder / "out/_run.json"
+    assert not expected or json.loads(report.read_text())["rows"]["committed"] == len(expected)

@@ -1,0 +1,99 @@
+"""Which files of a recurring input a run reads."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ortdeploy.facts.data import STRICT_ARRIVALS, ArrivalPolicy, FileState, KnownFile
+from ortdeploy.facts.problems import CHANGED, WAITING
+from ortdeploy.sources.arrivals import FILE, Settling, sort_arrivals
+from ortdeploy.sources.catalogue import probe_input
+
+DONE = ArrivalPolicy(on_empty="done")
+APPEND = ArrivalPolicy(on_change="append")
+
+
+def state(path: str, version: int = 1) -> FileState:
+    return FileState(path=path, size=version, mtime_ns=version)
+
+
+def test_files_of_an_unfinished_run_come_first_in_their_order_and_must_be_what_they_were() -> None:
+    known = [KnownFile(state=state("b"), done=False), KnownFile(state=state("a"), done=False)]
+    assert sort_arrivals([state("a"), state("b"), state("c")], known, APPEND).read == (
+        state("b"),
+        state("a"),
+        state("c"),
+    )
+    assert sort_arrivals([state("a", 2), state("b")], known, APPEND).changed == ("a",)
+    assert sort_arrivals([state("a")], known, APPEND).changed == ("b",)
+
+
+def test_an_input_that_may_be_empty_is_refused_while_a_run_that_took_up_files_is_unfinished(tmp_path: Path) -> None:
+    def facts(known: Sequence[KnownFile]) -> tuple[str, tuple[str, ...]]:
+        found = probe_input(str(tmp_path), ["*.npy"], None, (), frozenset(), known=known, policy=DONE)
+        assert found.problem is not None
+        return found.problem.kind, found.changed
+
+    assert facts([]) == (WAITING, ())
+    assert facts([KnownFile(state=state("a.npy"), done=True)]) == (WAITING, ())
+    assert facts([KnownFile(state=state("a.npy"), done=False)]) == (CHANGED, ("a.npy",))
+
+
+def test_a_file_that_went_is_told_once() -> None:
+    known = KnownFile(state=state("a"), done=True)
+    assert sort_arrivals([], [known], STRICT_ARRIVALS).gone == ("a",)
+    assert sort_arrivals([], [replace(known, gone=True)], STRICT_ARRIVALS).gone == ()
+    refusing = ArrivalPolicy(on_remove="refuse")
+    for one in (known, replace(known, gone=True)):
+        assert sort_arrivals([], [one], refusing).changed == ("a",)
+        assert sort_arrivals([state("a")], [one], refusing).changed == ()
+
+
+VERSIONS = st.dictionaries(st.sampled_from("abcde"), st.integers(1, 3), max_size=5)
+
+
+@given(VERSIONS, VERSIONS, st.sets(st.sampled_from("abcde")), st.sampled_from([STRICT_ARRIVALS, APPEND]))
+def test_a_content_is_read_once_or_refused(
+    here: Mapping[str, int], before: Mapping[str, int], gone: set[str], policy: ArrivalPolicy
+) -> None:
+    states = [state(path, version) for path, version in sorted(here.items())]
+    known = [KnownFile(state=state(path, version), done=True, gone=path in gone) for path, version in before.items()]
+    found = sort_arrivals(states, known, policy)
+    assert len(set(found.read)) == len(found.read)
+    assert not {one.path for one in found.read} & set(found.changed)
+    for one in states:
+        is_same = before.get(one.path) == here[one.path]
+        assert is_same == (one not in found.read and one.path not in found.changed)
+    assert set(found.gone) == {path for path in before if path not in here and path not in gone}
+    assert [one for one in states if one in found.read] == list(found.read)
+
+
+def write(path: Path, age: float) -> None:
+    np.save(path, np.zeros(1))
+    now = path.stat().st_ctime - age
+    os.utime(path, (now, now))
+
+
+def test_the_later_of_both_times_decides_whether_a_file_is_settled(tmp_path: Path) -> None:
+    write(tmp_path / "a.npy", 10_000)
+    path = str(tmp_path / "a.npy")
+    assert Settling(3600).settled([path]) == ((), (path,))
+    assert Settling(0).settled([path]) == ((path,), ())
+
+
+def test_a_file_that_goes_meanwhile_and_one_on_an_object_store(tmp_path: Path) -> None:
+    assert Settling(1).settled([str(tmp_path / "gone"), "s3://bucket/a"]) == (("s3://bucket/a",), ())
+
+
+def test_a_damaged_memory_of_future_files_lets_them_wait_once_more(tmp_path: Path) -> None:
+    write(tmp_path / "a.npy", -100_000)
+    path = str(tmp_path / "a.npy")
+    for damage in ("", "[]", '{"format_version": 1}', '{"format_version": 1, "files": 3}', '{"files": {}}'):
+        (tmp_path / FILE).write_text(damage)
+        assert Settling(1, tmp_path).settled([path]) == ((), (path,))
+        assert Settling(1, tmp_path).settled([path]) == ((path,), ())
