@@ -13,6 +13,7 @@ exit codes:
   2            changes present, only with plan --detailed-exitcode
   3            a bug of ortdeploy
   4            the state is locked by a live run
+  5            paused by hours:, until: or pause:; there is more to do
   64           wrong usage
   129/130/143  interrupted (SIGHUP, SIGINT, SIGTERM), state saved
 """

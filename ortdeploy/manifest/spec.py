@@ -15,6 +15,7 @@ from ortdeploy.files.urls import is_url
 from ortdeploy.manifest.document import Document, Path
 from ortdeploy.manifest.memory import MemorySpec, arena_config, read_memory
 from ortdeploy.manifest.pipelines import PipelineSpec, component_models, read_pipeline
+from ortdeploy.plan.timing import ALWAYS, Hours, JobTiming, PauseLimits
 from ortdeploy.redaction import shown_path
 from ortdeploy.tensors.types import TensorType
 from ortdeploy.units import parse_size
@@ -295,6 +296,7 @@ class JobSpec:
     limits: LimitsSpec
     reports: tuple[str, ...]
     at: Path
+    timing: JobTiming = ALWAYS
 
     @property
     def nan_policy(self) -> str:
@@ -565,6 +567,33 @@ def _job(name: str, data: Mapping[str, Any], limits: Mapping[str, Any]) -> JobSp
         limits=_limits(limits, data.get("limits", {}), at),
         reports=(report,) if isinstance(report, str) else tuple(report),
         at=at,
+        timing=_timing(data),
+    )
+
+
+def _timing(data: Mapping[str, Any]) -> JobTiming:
+    hours, pause = data.get("hours"), data.get("pause")
+    return JobTiming(
+        hours=_hours(hours) if hours else None,
+        until=_seconds(data["until"]) if "until" in data else None,
+        pause=_pause(pause.get("above", {}), pause.get("below", {})) if pause else None,
+    )
+
+
+def _hours(data: Mapping[str, str]) -> Hours:
+    return Hours(begin=_minutes(data["from"]), end=_minutes(data["to"]), zone=data.get("zone"))
+
+
+def _minutes(text: str) -> int:
+    hour, _, minute = text.partition(":")
+    return int(hour) * 60 + int(minute)
+
+
+def _pause(above: Mapping[str, str], below: Mapping[str, Any]) -> PauseLimits:
+    return PauseLimits(
+        temperature=float(above["temperature"].rstrip("C ")) if "temperature" in above else None,
+        battery=float(below["battery"].rstrip("% ")) if "battery" in below else None,
+        free_disk=parse_size(below["free_disk"]) if "free_disk" in below else None,
     )
 
 

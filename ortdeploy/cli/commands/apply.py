@@ -15,7 +15,7 @@ from ortdeploy.checks.run import PASSED
 from ortdeploy.cli.children.apply import run_plan
 from ortdeploy.cli.commands.check import run_checks
 from ortdeploy.cli.commands.shared import load_options, plan_root, start_logging, use_color, write_diagnostics
-from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
+from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_PAUSED, EXIT_REJECTED
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.diagnostics import UsageError, has_errors
 from ortdeploy.files.names import is_file
@@ -56,7 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(text.render_results(results, color=use_color(arguments)))
     if any(result.status is Status.INTERRUPTED for result in results):
         return stopped.exit_code
-    return EXIT_REJECTED if rejected or any(result.status is Status.FAILED for result in results) else EXIT_OK
+    if rejected or any(result.status is Status.FAILED for result in results):
+        return EXIT_REJECTED
+    return EXIT_PAUSED if any(result.status is Status.PAUSED for result in results) else EXIT_OK
 
 
 def _load_or_plan(arguments: argparse.Namespace) -> Planned:

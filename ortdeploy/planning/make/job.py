@@ -47,6 +47,7 @@ def planned_job(job: ResolvedJob) -> RunJob:
         values=tuple(map(_planned_constant, job.values)),
         row_check=_row_check(job),
         trim=any(model.spec.memory.trim for model in job.models),
+        timing=spec.timing,
     )
 
 
