@@ -10,16 +10,16 @@ import struct
 import subprocess
 import sys
 import termios
-import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from conftest import MANIFEST, REPOSITORY, Cli, read_rows, run_process
+from conftest import MANIFEST, REPOSITORY, Cli, read_rows, run_fork
 from jsonschema import Draft202012Validator
 from pyarrow import parquet
+from support.forks import start
 from support.models import lora_model, make_adapter, save_model, scale_model
 
 from ortdeploy.cli.arguments import COMMANDS
@@ -381,7 +381,7 @@ def test_logs_are_json_lines_and_mask_secrets(deployment: Path) -> None:
         "{path: double.onnx}", "{path: double.onnx, session: {config: {ep.fooexecutionprovider.api_token: hunter2}}}"
     )
     (deployment / "m.yaml").write_text(text)
-    result = run_process(["apply", "m.yaml", "-v"], cwd=deployment)
+    result = run_fork(["apply", "m.yaml", "-v"], cwd=deployment)
     assert result.code == 0, result.err
     events = [json.loads(line) for line in result.err.splitlines()]
     assert [event["event"] for event in events][:2] == ["run.started", "session.opened"]
@@ -390,14 +390,14 @@ def test_logs_are_json_lines_and_mask_secrets(deployment: Path) -> None:
 
 
 def test_a_log_file_gets_the_logs(deployment: Path) -> None:
-    result = run_process(["apply", "m.yaml", "--log-file", "log.jsonl", "--log-format", "json"], cwd=deployment)
+    result = run_fork(["apply", "m.yaml", "--log-file", "log.jsonl", "--log-format", "json"], cwd=deployment)
     assert result.err == ""
     lines = (deployment / "log.jsonl").read_text().splitlines()
     assert json.loads(lines[-1])["event"] == "run.finished"
 
 
 def test_a_log_file_that_cannot_be_written_is_an_error(deployment: Path) -> None:
-    result = run_process(["apply", "m.yaml", "--log-file", "nowhere/log"], cwd=deployment)
+    result = run_fork(["apply", "m.yaml", "--log-file", "nowhere/log"], cwd=deployment)
     assert (result.code, "nowhere/log cannot be written" in result.err) == (1, True)
 
 
@@ -438,18 +438,15 @@ def test_apply_gives_annotations_and_sarif_too(cli: Cli, deployment: Path) -> No
 
 
 def test_quiet_prints_only_what_is_wrong(deployment: Path) -> None:
-    assert run_process(["validate", "m.yaml", "-q"], cwd=deployment).out == ""
-    assert run_process(["apply", "m.yaml", "-q"], cwd=deployment).err == ""
+    assert run_fork(["validate", "m.yaml", "-q"], cwd=deployment).out == ""
+    assert run_fork(["apply", "m.yaml", "-q"], cwd=deployment).err == ""
 
 
 def on_terminal(arguments: list[str], cwd: Path, **env: str) -> str:
     """Everything that a terminal would show."""
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ortdeploy", *arguments], cwd=cwd, stdout=follower, stderr=follower, stdin=follower,
-        env={**os.environ, "TERM": "xterm", **env},
-    )  # fmt: skip
+    process = start(arguments, cwd=cwd, stdout=follower, stderr=follower, stdin=follower, env={"TERM": "xterm", **env})
     os.close(follower)
     shown = bytearray()
     while True:
@@ -498,9 +495,9 @@ def test_a_signal_stops_the_run_and_the_next_goes_on(deployment: Path, number: i
     np.save(deployment / "data.npy", np.zeros((200_000, 4), np.float32))
     text = MANIFEST.replace("size: 8", "size: 1").replace("format: jsonl", "format: jsonl, rows_per_part: 1000")
     (deployment / "m.yaml").write_text(text)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ortdeploy", "apply", "m.yaml"], cwd=deployment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
-    )  # fmt: skip
+    process = start(
+        ["apply", "m.yaml"], cwd=deployment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
+    )
     assert process.stderr is not None
     for line in process.stderr:
         if "part.committed" in line:
@@ -510,7 +507,7 @@ def test_a_signal_stops_the_run_and_the_next_goes_on(deployment: Path, number: i
     assert process.returncode == code, err
     assert "interrupted" in out
     assert {path.suffix for path in (deployment / "outbox/run").glob(".*")} <= {".begun"}
-    shown = run_process(["status", "m.yaml"], cwd=deployment).out
+    shown = run_fork(["status", "m.yaml"], cwd=deployment).out
     assert "interrupted" in shown
 
 
@@ -588,16 +585,11 @@ def test_a_run_that_begins_while_another_plans_is_not_taken_for_a_stranger(
 def test_two_applies_at_once_do_not_mix(deployment: Path) -> None:
     np.save(deployment / "data.npy", np.zeros((30_000, 4), np.float32))
     (deployment / "m.yaml").write_text(MANIFEST.replace("size: 8", "size: 1"))
-    results = []
-    threads = [
-        threading.Thread(target=lambda: results.append(run_process(["apply", "m.yaml"], cwd=deployment)))
+    runs = [
+        start(["apply", "m.yaml"], cwd=deployment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for _ in range(3)
     ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    codes = sorted(result.code for result in results)
+    codes = sorted(run.wait() for run in runs)
     assert codes[0] == 0
     assert set(codes) <= {0, 4}
     assert len(read_rows(deployment / "outbox/run")) == 30_000
