@@ -92,6 +92,7 @@ def test_a_part_that_is_taken_away_while_a_job_runs_is_named(tmp_path: Path, cha
     assert "while the job ran" in (result.reason or "")
 
 
+@pytest.mark.process
 def test_a_clock_that_jumps_back_disturbs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path, range(40))
     clock = [datetime(2031, 1, 1, tzinfo=UTC)]

@@ -1,15 +1,11 @@
 """The program as a user calls it: commands, outputs, exit codes."""
 
-import fcntl
 import json
 import os
-import pty
 import re
-import signal
 import struct
 import subprocess
 import sys
-import termios
 import time
 from pathlib import Path
 
@@ -19,7 +15,7 @@ import pytest
 from conftest import MANIFEST, REPOSITORY, Cli, read_rows, run_fork
 from jsonschema import Draft202012Validator
 from pyarrow import parquet
-from support.forks import start
+from support.forks import start_program
 from support.models import lora_model, make_adapter, save_model, scale_model
 
 from ortdeploy.cli.arguments import COMMANDS
@@ -444,9 +440,15 @@ def test_quiet_prints_only_what_is_wrong(deployment: Path) -> None:
 
 def on_terminal(arguments: list[str], cwd: Path, **env: str) -> str:
     """Everything that a terminal would show."""
+    import fcntl  # noqa: PLC0415  not on Windows
+    import pty  # noqa: PLC0415
+    import termios  # noqa: PLC0415
+
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
-    process = start(arguments, cwd=cwd, stdout=follower, stderr=follower, stdin=follower, env={"TERM": "xterm", **env})
+    process = start_program(
+        arguments, cwd=cwd, stdout=follower, stderr=follower, stdin=follower, env={"TERM": "xterm", **env}
+    )
     os.close(follower)
     shown = bytearray()
     while True:
@@ -490,12 +492,12 @@ def test_control_characters_of_names_do_not_reach_the_terminal(cli: Cli, deploym
         assert "[2Jun" in result.out
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(("number", "code"), [(2, 130), (15, 143), (1, 129)], ids=["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_signal_stops_the_run_and_the_next_goes_on(deployment: Path, number: int, code: int) -> None:
     np.save(deployment / "data.npy", np.zeros((200_000, 4), np.float32))
     text = MANIFEST.replace("size: 8", "size: 1").replace("format: jsonl", "format: jsonl, rows_per_part: 1000")
     (deployment / "m.yaml").write_text(text)
-    process = start(
+    process = start_program(
         ["apply", "m.yaml"], cwd=deployment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
     )
     assert process.stderr is not None
@@ -586,7 +588,7 @@ def test_two_applies_at_once_do_not_mix(deployment: Path) -> None:
     np.save(deployment / "data.npy", np.zeros((30_000, 4), np.float32))
     (deployment / "m.yaml").write_text(MANIFEST.replace("size: 8", "size: 1"))
     runs = [
-        start(["apply", "m.yaml"], cwd=deployment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        start_program(["apply", "m.yaml"], cwd=deployment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for _ in range(3)
     ]
     codes = sorted(run.wait() for run in runs)

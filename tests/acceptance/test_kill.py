@@ -25,7 +25,7 @@ def prepare(folder: Path) -> Path:
 
 
 def start(folder: Path) -> Any:
-    return forks.start(
+    return forks.start_program(
         ["apply", "m.yaml"], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8"
     )
 

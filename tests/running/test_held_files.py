@@ -20,7 +20,7 @@ from conftest import MANIFEST as SMALL
 from conftest import Cli, read_rows, run_fork
 from onnx import TensorProto, helper
 from support.changed_files import FILES, Change, applied, changing, judge, prepare, rows_of
-from support.forks import start
+from support.forks import start_program
 from support.models import Shape, save_model, scale_model
 
 from ortdeploy.diagnostics import OrtdeployError
@@ -125,7 +125,7 @@ def test_without_room_for_a_copy_a_name_that_moves_on_is_the_next_runs_business(
 def disturbed(folder: Path, then: Callable[[], None], *arguments: str) -> tuple[int, str]:
     """Apply in a process of its own, for a map that is cut ends one by SIGBUS; do something after the first part."""
     command = ["apply", "m.yaml", "--log-format", "json", *arguments]
-    with start(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+    with start_program(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         if child.stderr is None:
             raise AssertionError("a pipe was asked for")
         for line in child.stderr:

@@ -90,7 +90,6 @@ def _begin(known: Mapping[str, Any]) -> None:
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115  a number
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
-    sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr
     warnings.simplefilter("ignore")
     structlog.reset_defaults()
     structlog.contextvars.clear_contextvars()
@@ -103,7 +102,7 @@ def _close_all_but(kept: set[int]) -> None:
                 os.close(int(name))
 
 
-def start(arguments: Sequence[str | Path], *, env: Mapping[str, str] | None = None, **settings: Any) -> Any:
+def start_program(arguments: Sequence[str | Path], *, env: Mapping[str, str] | None = None, **settings: Any) -> Any:
     """Start the program with these arguments; as a fork where there are any."""
     shown = [str(argument) for argument in arguments]
     if not CAN_FORK:
