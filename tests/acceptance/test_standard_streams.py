@@ -177,6 +177,7 @@ def test_nohup_is_honoured(deployment: Path) -> None:
     assert is_done(deployment)
 
 
+@pytest.mark.skipif(not hasattr(os, "set_blocking"), reason="Windows has it from Python 3.12 on")
 def test_a_pipe_that_does_not_wait_is_waited_for() -> None:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)

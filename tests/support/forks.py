@@ -57,7 +57,7 @@ def _be_the_fork(do: Callable[[], object], known: Mapping[str, Any]) -> None:
         do()
         code = 0
     except SystemExit as ended:
-        code = ended.code or 0
+        code = (ended.code or 0) if isinstance(ended.code, int | None) else 1
     except BaseException as error:  # noqa: BLE001  as Python does at the end of a program
         sys.excepthook(type(error), error, error.__traceback__)
     finally:
