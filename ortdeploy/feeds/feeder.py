@@ -14,6 +14,7 @@ import numpy as np
 from ortdeploy.files.object_store import fetched
 from ortdeploy.plan.steps import PlannedInput, PlannedStep, RunJob
 from ortdeploy.results.rows import Block, StageError
+from ortdeploy.sources.bytes import DATA
 from ortdeploy.sources.catalogue import open_input
 from ortdeploy.sources.files import full_path
 from ortdeploy.sources.protocol import Source, Wanted
@@ -34,7 +35,19 @@ def wanted_columns(job: RunJob) -> Wanted:
         row_type=job.input.row_type,
         memory_limit=job.limits.memory,
         rate=job.input.rate,
+        ends=_ends(job),
     )
+
+
+def _ends(job: RunJob) -> tuple[int, int] | None:
+    """Return how many of a file's first and last bytes are enough, for all inputs take no others before all else."""
+    if job.input.format != "bytes" or DATA in job.input.key:
+        return None
+    first = [planned.steps[0].options if planned.steps else {} for planned in job.inputs if DATA in planned.columns]
+    if not all("head" in options or "tail" in options for options in first):
+        return None
+    heads, tails = ([options.get(end, 0) for options in first] for end in ("head", "tail"))
+    return max(heads, default=0), max(tails, default=0)
 
 
 def _choosing(job: RunJob) -> tuple[str, ...]:
@@ -176,6 +189,7 @@ class _PreparedInput:
         self.name = planned.name
         self._planned = planned
         self._steps = [(step.name, _build_prepare(step)) for step in planned.steps]
+        self._is_even = all(PREPARE[step.name].contract.even for step in planned.steps)
         self._dtype = numpy_dtype(planned.dtype)
         self._whole_rows = whole_rows
 
@@ -183,7 +197,7 @@ class _PreparedInput:
         """Return the named rows, stacked and taken through the steps. Raises StageError."""
         parts = [_pick(columns[name], rows, available) for name in self._planned.columns]
         column = self._stack(parts) if self._planned.stacked else parts[0]
-        if isinstance(column, list):
+        if isinstance(column, list) or not self._is_even:
             prepared = [self._apply(np.asarray(value)[np.newaxis])[0] for value in column]
             if len({(value.shape, value.dtype) for value in prepared}) > 1:
                 raise StageError("contract", "ragged-rows", f"rows of input {self.name} differ in shape")

@@ -666,7 +666,7 @@ def _output(data: Mapping[str, Any], at: Path) -> OutputSpec:
     )
 
 
-_STEP_OPTIONS = frozenset({"as", "at", "from", "k", "method", "value", "value_as", "values_as"})
+_STEP_OPTIONS = frozenset({"as", "at", "from", "k", "method", "of", "side", "value", "value_as", "values_as"})
 
 
 def _steps(data: list[Any], at: Path) -> tuple[StepSpec, ...]:

@@ -49,7 +49,7 @@ class TransformOperation:
 
         def call(values: Mapping[str, Column]) -> tuple[Column, ...]:
             column = values["x"]
-            if not isinstance(column, list):
+            if isinstance(column, np.ndarray) and self.CONTRACT.even:
                 return apply(column)
             rows = [apply(np.asarray(row)[None]) for row in column]
             return tuple(as_column([row[index][0] for row in rows]) for index in range(len(rows[0])))
@@ -58,7 +58,20 @@ class TransformOperation:
 
 
 PILLOW = Package(module="PIL", name="Pillow", extra="images")
-_STEPS = ("cast", "expand", "flatten", "grayscale", "layout", "normalize", "resize", "scale", "squeeze")
+_STEPS = (
+    "cast",
+    "expand",
+    "flatten",
+    "grayscale",
+    "head",
+    "layout",
+    "normalize",
+    "resize",
+    "scale",
+    "squeeze",
+    "strip",
+    "tail",
+)
 _RESULTS = ("argmax", "sigmoid", "softmax")
 
 _MODULES: dict[str, Operation] = {

@@ -153,7 +153,7 @@ class Attribute:
     """A setting: its type, by ONNX's names, and what it may be.
 
     A path is a STRING that names a file or a folder. `binds` are the axes, or the type variable, that the setting's
-    values fix. FLOATS may be a single number. A dot leads into a mapping.
+    values fix. FLOATS may be a single number, and INTS that are `scalar`. A dot leads into a mapping.
     """
 
     name: str
@@ -166,6 +166,7 @@ class Attribute:
     most: float | None = None
     choices: tuple[str, ...] = ()
     length: int | None = None
+    scalar: bool = False
     path: str | None = None
     binds: tuple[str, ...] = ()
 
@@ -220,7 +221,10 @@ Arithmetic = Callable[[Solved, Types], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contract:
-    """What a step takes, gives and is set with. `row_wise`: a row's result does not depend on other rows."""
+    """What a step takes, gives and is set with. `row_wise`: a row's result does not depend on other rows.
+
+    Where it is not `even`, rows of one shape may give rows of several, so that each is taken alone.
+    """
 
     name: str
     meaning: str
@@ -230,6 +234,7 @@ class Contract:
     types: tuple[TypeConstraint, ...] = ()
     sizes: tuple[SizeConstraint, ...] = ()
     row_wise: bool = True
+    even: bool = True
     arithmetic: Arithmetic | None = None
 
     def filled(self, options: Options) -> dict[str, Any]:

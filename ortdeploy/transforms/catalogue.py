@@ -8,6 +8,7 @@ from ortdeploy.transforms import (
     expand,
     flatten,
     grayscale,
+    head,
     labels,
     layout,
     normalize,
@@ -18,6 +19,8 @@ from ortdeploy.transforms import (
     sigmoid,
     softmax,
     squeeze,
+    strip,
+    tail,
     threshold,
     top_k,
 )
@@ -30,6 +33,7 @@ _PREPARE: dict[str, Transform] = {
     "expand": expand,
     "flatten": flatten,
     "grayscale": grayscale,
+    "head": head,
     "layout": layout,
     "normalize": normalize,
     "pad": pad,
@@ -37,6 +41,8 @@ _PREPARE: dict[str, Transform] = {
     "rgb": rgb,
     "scale": scale,
     "squeeze": squeeze,
+    "strip": strip,
+    "tail": tail,
 }
 
 _POSTPROCESS: dict[str, Transform] = {

@@ -1,4 +1,7 @@
-"""`pad: [HEIGHT, WIDTH]` — at least that size, the image in the middle; a larger one stays as it is."""
+"""`pad: [HEIGHT, WIDTH]` — at least that size, the image in the middle; `pad: LENGTH` — rows of values, at one end.
+
+What is larger stays as it is.
+"""
 
 import numpy as np
 
@@ -8,39 +11,67 @@ from ortdeploy.tensors.contracts import (
     NUMBERS,
     Attribute,
     Contract,
+    ContractError,
     FormalParameter,
     Solved,
     Types,
     forms,
-    image_size,
 )
-from ortdeploy.tensors.types import TensorType
+from ortdeploy.tensors.types import INTEGERS, TensorType
 from ortdeploy.transforms.protocol import Apply, Options, image_axes
 
 
-def _grow(solved: Solved, types: Types) -> None:  # noqa: ARG001  the sizes are solved
-    """Take the larger of the image's size and the wanted one."""
-    for name, wanted in zip(("height", "width"), solved.options["pad"], strict=True):
+def _grow(solved: Solved, types: Types) -> None:
+    """Take the larger of the sizes that there are and those that are wanted."""
+    wanted = solved.options["pad"]
+    is_length = not isinstance(wanted, list | tuple)
+    if not is_length and "side" in solved.options:
+        raise ContractError("side is for rows of values; an image is filled up on all sides. Take it away")
+    if is_length and types["x"].shape is None:  # it is no image
+        solved.layout = None
+    if types["x"].shape is not None and is_length != (len(types["x"].shape) == 2):  # noqa: PLR2004  rows and values
+        said = "a length, such as pad: 1024, for rows of values" if not is_length else "a height and a width for images"
+        raise ContractError(f"it takes {said}, and gets {types['x']}")
+    for name, size in zip(["length"] if is_length else ["height", "width"], np.atleast_1d(wanted), strict=True):
         have = solved.size(name)
-        solved.sizes[f"padded_{name}"] = None if have is None else max(have, wanted)
+        solved.sizes[f"padded_{name}"] = None if have is None else max(have, int(size))
+    _hold_value(solved)
+
+
+def _hold_value(solved: Solved) -> None:
+    """Refuse to fill up with a number that the element type does not have."""
+    value, dtype = solved.options.get("value", 0), solved.types.get("T")
+    if dtype not in INTEGERS:
+        return
+    limits = np.iinfo(dtype)
+    if not float(value).is_integer() or not limits.min <= value <= limits.max:
+        held = f"{dtype} holds whole numbers from {limits.min} to {limits.max}"
+        raise ContractError(f"{held}, and value is {value}; cast before")
 
 
 CONTRACT = Contract(
     name="pad",
-    meaning="At least that size, the image in the middle; a larger one stays as it is",
-    inputs=(FormalParameter("x", "T", IMAGE, "images"),),
+    meaning="At least that size, an image in the middle, other values at one end; what is larger stays as it is",
+    inputs=(FormalParameter("x", "T", (*IMAGE, *forms("rows length")), "images, or rows of values"),),
     outputs=(
         FormalParameter(
-            "image",
+            "padded",
             "T",
-            forms("NHWC rows padded_height padded_width channels", "NCHW rows channels padded_height padded_width"),
-            "images of at least one size",
+            forms(
+                "NHWC rows padded_height padded_width channels",
+                "NCHW rows channels padded_height padded_width",
+                "rows padded_length",
+            ),
+            "what has at least that size",
             keeps=("layout", "unit"),
         ),
     ),
     attributes=(
-        image_size("pad"),
-        Attribute("value", "FLOAT", "what the sides are filled with", default=0),
+        Attribute(
+            "pad", "INTS", "height, width; or a length", required=True, least=1, most=65536, length=2, scalar=True
+        ),
+        Attribute("value", "FLOAT", "what is filled in", default=0),
+        Attribute("side", "STRING", "where a row of values is filled up", default="end", choices=("start", "end")),
     ),
     types=(NUMBERS,),
     arithmetic=_grow,
@@ -48,13 +79,23 @@ CONTRACT = Contract(
 
 
 def build(options: Options, tensor: TensorType) -> Apply:
+    wanted = options["pad"]
+    if not isinstance(wanted, list | tuple):
+        return lambda array: (_fill_up(array, wanted, options),)
     axes = image_axes(tensor)[:2]
 
     def apply(array: Array) -> tuple[Array, ...]:
         widths = [(0, 0)] * array.ndim
-        for axis, size in zip(axes, options["pad"], strict=True):
+        for axis, size in zip(axes, wanted, strict=True):
             missing = max(size - array.shape[axis], 0)
             widths[axis] = (missing // 2, missing - missing // 2)
         return (np.pad(array, widths, constant_values=options["value"]),)
 
     return apply
+
+
+def _fill_up(array: Array, length: int, options: Options) -> Array:
+    """Return rows of at least a length."""
+    missing = max(length - array.shape[1], 0)
+    widths = (missing, 0) if options["side"] == "start" else (0, missing)
+    return np.pad(array, [(0, 0), widths], constant_values=options["value"])

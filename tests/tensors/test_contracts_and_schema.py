@@ -58,7 +58,9 @@ def of_attribute(attribute: Attribute) -> dict[str, Any]:
             return {"anyOf": [number, {"type": "array", "minItems": 1, "items": number}], **default}
         case "INTS":
             count = {"minItems": attribute.length, "maxItems": attribute.length}
-            return {"type": "array", "items": {"type": "integer", **numbers}, **count, **default}
+            number, given = {"type": "integer", **numbers}, {key: one for key, one in count.items() if one is not None}
+            array = {"type": "array", "items": number, **given}
+            return {**({"anyOf": [number, array]} if attribute.scalar else array), **default}
     raise AssertionError(attribute.type)
 
 
@@ -92,7 +94,8 @@ def test_an_operation_is_written_as_its_contract_says(name: str) -> None:
     properties, required = of_attributes(contract)
     inputs = {one.name for one in contract.inputs}
     wires = dict.fromkeys(inputs, meant(WIRE))
-    assert meant(branches[name]["properties"]["in"]) == of_step({**wires, **properties}, required | inputs)
+    required |= {one.name for one in contract.inputs if one.option != OPTIONAL}
+    assert meant(branches[name]["properties"]["in"]) == of_step({**wires, **properties}, required)
 
 
 @pytest.mark.parametrize("name", PREPARE)
