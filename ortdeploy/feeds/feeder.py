@@ -177,7 +177,10 @@ def padded(feeds: Mapping[str, Array], rows: int) -> dict[str, Array]:
     }
 
 
-def _build_prepare(step: PlannedStep) -> Callable[[Array], Array]:
+Step = Callable[[Array], Array]
+
+
+def _build_prepare(step: PlannedStep) -> Step:
     apply = PREPARE[step.name].build(step.options, TensorType(step.dtype, step.shape, step.layout))
     return lambda array: apply(array)[0]
 
@@ -188,7 +191,9 @@ class _PreparedInput:
     def __init__(self, planned: PlannedInput, *, whole_rows: bool) -> None:
         self.name = planned.name
         self._planned = planned
-        self._steps = [(step.name, _build_prepare(step)) for step in planned.steps]
+        built = [(step.name, _build_prepare(step)) for step in planned.steps]
+        casts_first = planned.stacked and bool(built) and built[0][0] == "cast"
+        self._of_columns, self._steps = (built[:1], built[1:]) if casts_first else ([], built)
         self._is_even = all(PREPARE[step.name].contract.even for step in planned.steps)
         self._dtype = numpy_dtype(planned.dtype)
         self._whole_rows = whole_rows
@@ -207,12 +212,23 @@ class _PreparedInput:
     def _stack(self, parts: list[Column]) -> Array:
         """Make one vector a row of several columns."""
         try:
-            return np.stack([np.asarray(part) for part in parts], axis=1)
+            return np.stack([np.asarray(self._cast(part)) for part in parts], axis=1)
         except ValueError as error:
-            raise StageError("contract", "ragged-rows", f"columns of input {self.name} differ in shape") from error
+            told = ", ".join(
+                f"{name} {list(np.shape(part[0]))}" for name, part in zip(self._planned.columns, parts, strict=True)
+            )
+            message = f"columns of input {self.name} differ in shape: {told}"
+            raise StageError("contract", "ragged-rows", message) from error
+
+    def _cast(self, part: Column) -> Column:
+        """Return one of several columns with the element type that all of them are cast to."""
+        return self._take(self._of_columns, np.asarray(part)) if self._of_columns else part
 
     def _apply(self, array: Array) -> Array:
-        for name, step in self._steps:
+        return self._take(self._steps, array)
+
+    def _take(self, steps: Sequence[tuple[str, Step]], array: Array) -> Array:
+        for name, step in steps:
             try:
                 array = step(array)
             except (ValueError, IndexError, ArithmeticError, TypeError) as error:

@@ -34,6 +34,9 @@ ROWS_ATOL = 1e-5
 RESULT_OPTIONS = ("as", "value_as", "values_as")
 """Options of postprocess steps that name a result."""
 
+ALL_COLUMNS = "*"
+"""The pattern that one value under `missing` stands for."""
+
 ALWAYS_COLUMNS = ("path", "row")
 """Key columns that every source offers: the row's file and its number."""
 
@@ -191,8 +194,8 @@ class StepSpec:
 class InputSpec:
     """Where a job's rows come from; `columns` maps model inputs to one or several column names.
 
-    `row_type` is that of raw tensors, `rate` the sample rate of recordings in Hz. `missing` says by column what an
-    empty value stands for; None: its row fails. `values` are by model input those that no row carries.
+    `row_type` is that of raw tensors, `rate` the sample rate of recordings in Hz. `missing` says by column, or by
+    pattern, what an empty value stands for; None: its row fails. `values` are by model input those that no row carries.
     """
 
     paths: tuple[str, ...]
@@ -613,7 +616,7 @@ def _input(data: Mapping[str, Any], at: Path) -> InputSpec:
     }
     return InputSpec(
         paths=(paths,) if isinstance(paths, str) else tuple(paths),
-        missing=data.get("missing", {}),
+        missing=_fillers(data.get("missing", {})),
         format=data.get("format"),
         row_type=TensorType(data["dtype"], tuple(data["shape"])) if "dtype" in data else None,
         rate=data.get("rate"),
@@ -632,6 +635,11 @@ def _arrivals(data: Mapping[str, Any]) -> ArrivalPolicy:
         on_remove=data.get("on_remove", "keep"),
         stable_for=_seconds(data.get("stable_for", 0)),
     )
+
+
+def _fillers(data: Any) -> Mapping[str, Any]:
+    """Read what empty values stand for: by name or pattern, or one value for all columns."""
+    return data if isinstance(data, dict) else {ALL_COLUMNS: data}
 
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}

@@ -213,8 +213,18 @@ def _render_memory(forecast: "MemoryForecast") -> str:
 
 
 def _render_input(planned: "PlannedInput") -> str:
-    steps = " → ".join([", ".join(planned.columns), *(step.name for step in planned.steps)])
+    steps = " → ".join([_columns(planned.columns), *(step.name for step in planned.steps)])
     return f"{planned.name} {planned.dtype} {format_shape(planned.shape)} ← {steps}"
+
+
+_MOST_COLUMNS = 12
+
+
+def _columns(names: "Sequence[str]") -> str:
+    """Return `a, b, c`; of many the first and the last ones, and their number."""
+    if len(names) <= _MOST_COLUMNS:
+        return ", ".join(names)
+    return f"{', '.join(names[: _MOST_COLUMNS - 2])}, … {', '.join(names[-2:])} ({len(names)} columns)"
 
 
 def _render_finished(job: "FinishedJob") -> Iterator[str]:

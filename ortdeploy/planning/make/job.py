@@ -62,7 +62,7 @@ def _job_input(job: ResolvedJob) -> JobInput:
         rows=None if facts.rows is None else facts.first_row + facts.rows,
         row_type=facts.row_type,
         rate=spec.rate,
-        missing=spec.missing,
+        missing=job.missing,
         key=spec.key,
     )
 
