@@ -266,7 +266,7 @@ def _add_schema(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="RULE|PROVIDER")
+    parser.add_argument("name", nargs="?", metavar="RULE|PROVIDER", help="default: list them by area")
 
 
 def _add_device(parser: argparse.ArgumentParser) -> None:

@@ -22,7 +22,9 @@ from ortdeploy.cli.arguments import COMMANDS
 from ortdeploy.ledger.ledger import open_ledger
 from ortdeploy.ledger.live_progress import Live
 from ortdeploy.ledger.output_lock import hold_output
+from ortdeploy.manifest.pages import PAGES
 from ortdeploy.planning import probe
+from ortdeploy.rules.catalogue import RULES
 
 
 def test_apply_plans_runs_and_then_has_nothing_to_do(cli: Cli, deployment: Path) -> None:
@@ -352,6 +354,14 @@ def test_explain_rules_stage_pages_and_providers(cli: Cli) -> None:
     assert "CUDAExecutionProvider" in cli("explain", "CUDA").out
     assert "was removed from ONNX Runtime in 1.23. Use MIGraphX instead." in cli("explain", "ROCMExecutionProvider").out
     assert 'Did you mean "unknown-key"?' in cli("explain", "unknown-kee").err
+
+
+def test_explain_without_a_name_lists_every_page(cli: Cli) -> None:
+    said = cli("explain")
+    assert said.code == 0
+    listed = {line.split()[0] for line in said.out.splitlines() if line.startswith("  ")}
+    assert listed >= {*RULES, *PAGES}
+    assert "OpenVINO" in said.out
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
