@@ -488,6 +488,65 @@ def test_no_color_is_honoured(deployment: Path) -> None:
     assert "\x1b[3" not in on_terminal(["apply", "m.yaml", "--no-color"], deployment)
 
 
+@pytest.mark.parametrize(
+    ("flags", "variables", "colored"),
+    [
+        ((), {}, False),
+        ((), {"FORCE_COLOR": "1"}, True),
+        ((), {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+        (("--color", "always"), {"NO_COLOR": "1"}, True),
+        (("--color", "never"), {"FORCE_COLOR": "1"}, False),
+        (("--no-color",), {"ORTDEPLOY_COLOR": "always"}, False),
+        ((), {"ORTDEPLOY_COLOR": "always", "NO_COLOR": "1"}, True),
+        (("--color", "auto"), {"ORTDEPLOY_COLOR": "always"}, False),
+    ],
+)
+def test_color_is_as_asked_for(
+    cli: Cli,
+    deployment: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: tuple[str, ...],
+    variables: dict[str, str],
+    colored: bool,
+) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR", "ORTDEPLOY_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    (deployment / "m.yaml").write_text("version: 1\nmodel: {}\n")
+    assert ("\x1b[" in cli("validate", deployment / "m.yaml", *flags).out) == colored
+
+
+def test_environment_variables_stand_for_flags_that_are_not_given(
+    cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTDEPLOY_FORMAT", "json")
+    monkeypatch.setenv("ORTDEPLOY_LOG_FORMAT", "console")
+    monkeypatch.setenv("ORTDEPLOY_STATE_DIR", str(deployment / "elsewhere"))
+    done = cli("apply", deployment / "m.yaml")
+    assert done.json["jobs"][0]["status"] == "done"
+    assert '"event"' not in done.err
+    assert (deployment / "elsewhere/state.db").exists()
+    assert not (deployment / ".ortdeploy").exists()
+    assert "nothing to do" in cli("apply", deployment / "m.yaml", "--format", "text").out
+    monkeypatch.setenv("ORTDEPLOY_FORMAT", "sarif")
+    refused = cli("status", deployment / "m.yaml")
+    assert refused.code == 64
+    assert 'ORTDEPLOY_FORMAT is "sarif", and ortdeploy status takes text, json. Change it' in refused.err
+    assert cli("status", deployment / "m.yaml", "--format", "text").code == 0
+
+
+def test_quiet_says_only_what_is_wrong(cli: Cli, deployment: Path) -> None:
+    assert cli("apply", deployment / "m.yaml", "-q").out == ""
+    assert cli("apply", deployment / "m.yaml", "-q").out == ""
+    np.save(deployment / "data.npy", np.full((4, 4), np.nan, np.float32))
+    path = deployment / "m.yaml"
+    path.write_text(path.read_text().replace("outbox/run", "outbox/other") + "    errors: {on_nan: fail}\n")
+    failed = cli("apply", path, "-q")
+    assert failed.code == 1
+    assert "job run: failed" in failed.out
+
+
 def test_control_characters_of_a_manifest_do_not_reach_the_terminal(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "m.yaml").write_text('version: 1\nmodels: {m: {path: m.onnx, "\\e[31mred": 1}}\n')
     assert "\x1b" not in cli("validate", tmp_path).out

@@ -34,7 +34,7 @@ from ortdeploy.sessions.opening import OnNativeCall, SkippedSession
 from ortdeploy.views import progress
 
 log = structlog.get_logger()
-_LOGGING = ("quiet", "verbose", "log_file", "log_format", "no_color")
+_LOGGING = ("quiet", "verbose", "log_file", "log_format", "color")
 
 
 def choose_progress(*, quiet: bool) -> Observer:

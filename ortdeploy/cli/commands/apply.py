@@ -30,6 +30,7 @@ from ortdeploy.views import json, text
 
 log = structlog.get_logger()
 
+_BAD = (Status.FAILED, Status.INTERRUPTED)
 _OPTIONS_OF_PLANS = {"--new-run": "new_run", "--profile": "profile", "--set": "sets", "--overlay": "overlays"}
 
 
@@ -53,7 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.format == "json":
         sys.stdout.write(json.render_apply(planned.diagnostics, planned.plans, results))
     elif arguments.format != "sarif":
-        sys.stdout.write(text.render_results(results, color=use_color(arguments)))
+        told = [one for one in results if not arguments.quiet or one.status in _BAD]
+        sys.stdout.write(text.render_results(told, color=use_color(arguments)))
     if any(result.status is Status.INTERRUPTED for result in results):
         return stopped.exit_code
     if rejected or any(result.status is Status.FAILED for result in results):
