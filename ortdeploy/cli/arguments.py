@@ -190,12 +190,14 @@ def _add_retry(parser: argparse.ArgumentParser) -> None:
     _add_manifests(parser, _DIAGNOSTICS, "a manifest, or a folder of them")
     meaning = "the job whose failed rows are run, by name or glob; may be given several times"
     parser.add_argument("--job", metavar="NAME", action="append", dest="jobs", required=True, help=meaning)
-    parser.set_defaults(new_run=False)
+    parser.set_defaults(new_run=False, excluded=[])
 
 
 def _add_jobs(parser: argparse.ArgumentParser) -> None:
     meaning = "this job only, by name or glob; may be given several times"
     parser.add_argument("--job", metavar="NAME", action="append", dest="jobs", help=meaning)
+    left_out = "all but this job, by name or glob; may be given several times"
+    parser.add_argument("--exclude", metavar="NAME", action="append", default=[], dest="excluded", help=left_out)
 
 
 def _add_root(parser: argparse.ArgumentParser) -> None:

@@ -309,12 +309,20 @@ def test_several_jobs_by_name_and_glob(cli: Cli, deployment: Path) -> None:
 
     assert planned("--job", "run", "--job", "night") == ["run", "night"]
     assert planned("--job", "day-*") == ["day-1", "day-2"]
+    assert planned("--exclude", "day-*") == ["run", "night"]
+    assert planned("--job", "day-*", "--exclude", "day-1", "--exclude", "night") == ["day-2"]
+    wrong = cli("plan", deployment / "m.yaml", "--exclude", "week-*")
+    assert wrong.code == 64
+    assert '--exclude: there is no job "week-*"' in wrong.err
+    wrong = cli("apply", deployment / "m.yaml", "--job", "day-*", "--exclude", "day-?")
+    assert wrong.code == 64
+    assert "--exclude leaves no job" in wrong.err
     wrong = cli("plan", deployment / "m.yaml", "--job", "run", "--job", "week-*")
     assert wrong.code == 64
     assert 'there is no job "week-*"' in wrong.err
     plan = deployment / "plan.json"
     assert cli("plan", deployment / "m.yaml", "--job", "day-*", "--job", "night", "--out", plan).code == 0
-    assert cli("apply", plan, "--job", "day-?").code == 0
+    assert cli("apply", plan, "--exclude", "night").code == 0
     assert sorted(path.name for path in (deployment / "outbox").iterdir()) == ["day-1", "day-2"]
 
 

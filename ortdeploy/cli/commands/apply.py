@@ -75,6 +75,7 @@ def _load_or_plan(arguments: argparse.Namespace) -> Planned:
         load_options(arguments),
         state_dir=arguments.state_dir,
         jobs=arguments.jobs,
+        excluded=arguments.excluded,
         new_run=arguments.new_run,
         retry=arguments.command == "retry",
     )
@@ -90,10 +91,10 @@ def _plan_of_file(raw: bytes, arguments: argparse.Namespace) -> Planned:
     if diagnostics:
         return Planned(plans=(), diagnostics=diagnostics)
     planned = plan_again(saved, roots, arguments.state_dir)
-    if arguments.jobs is None or has_errors(planned.diagnostics):
+    if (arguments.jobs is None and not arguments.excluded) or has_errors(planned.diagnostics):
         return planned
     known = [name for plan in planned.plans for name in job_names(plan)]
-    jobs = select_jobs(arguments.jobs, known)
+    jobs = select_jobs(arguments.jobs, arguments.excluded, known)
     return replace(planned, plans=tuple(keep_jobs(plan, jobs) for plan in planned.plans))
 
 

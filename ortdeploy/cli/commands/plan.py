@@ -24,6 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
         load_options(arguments),
         state_dir=arguments.state_dir,
         jobs=arguments.jobs,
+        excluded=arguments.excluded,
         device=arguments.device,
         new_run=arguments.new_run,
     )
