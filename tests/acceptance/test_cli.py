@@ -195,6 +195,37 @@ def test_one_failing_job_does_not_lose_the_others(cli: Cli, deployment: Path) ->
     assert "job other: done" in result.out
 
 
+def test_a_refused_manifest_does_not_stop_the_others_of_a_folder(cli: Cli, deployment: Path) -> None:
+    (deployment / "broken.yaml").write_text("version: 1\nmodels: {m: {path: m.onnx}}\njob: {}\n")
+    (deployment / "without.yaml").write_text("version: 1\nmodels: {m: {path: gone.onnx}}\n")
+    planned = cli("plan", deployment)
+    assert planned.code == 1
+    assert "unknown-key" in planned.out
+    assert "unreadable-model" in planned.out
+    assert "run job run" in planned.out
+    done = cli("apply", deployment, "--format", "json")
+    assert done.code == 1
+    assert [(job["job"], job["status"]) for job in done.json["jobs"]] == [("run", "done")]
+    shown = cli("status", deployment)
+    assert shown.code == 1
+    assert "unknown-key" in shown.err
+    assert "20" in shown.out
+    assert cli("status", deployment / "broken.yaml").out == ""
+
+
+def test_a_saved_plan_is_carried_out_as_a_whole(cli: Cli, deployment: Path) -> None:
+    other = (deployment / "m.yaml").read_text().replace("outbox/run", "outbox/other").replace("demo", "other")
+    (deployment / "other.yaml").write_text(other.replace("data.npy", "more.npy"))
+    np.save(deployment / "more.npy", np.zeros((4, 4), np.float32))
+    plan = deployment / "plan.json"
+    assert cli("plan", deployment, "--out", plan).code == 0
+    np.save(deployment / "more.npy", np.ones((4, 4), np.float32))
+    refused = cli("apply", plan)
+    assert refused.code == 1
+    assert "moved-fact" in refused.out
+    assert not (deployment / "outbox").exists()
+
+
 def test_a_folder_of_manifests(cli: Cli, deployment: Path) -> None:
     (deployment / "second.yml").write_text(MANIFEST.replace("outbox/run", "outbox/second"))
     result = cli("apply", deployment)

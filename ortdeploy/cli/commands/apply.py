@@ -35,20 +35,20 @@ _OPTIONS_OF_PLANS = {"--new-run": "new_run", "--profile": "profile", "--set": "s
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Plan, show the plan, run it, say how each job ended."""
+    """Plan, show the plan, run it, say how each job ended. A manifest that is refused does not stop the others."""
     with ExitStack() as stack:
         start_logging(arguments, stack)
         planned = _load_or_plan(arguments)
         rejected = has_errors(planned.diagnostics)
         if arguments.format != "json":
             write_diagnostics(planned.diagnostics, arguments)
-        if arguments.format == "text" and not rejected and not arguments.quiet:
+        if arguments.format == "text" and (planned.plans or not rejected) and not arguments.quiet:
             shown = text.render_plan(planned.plans, color=use_color(arguments), verbose=arguments.verbose)
             sys.stdout.write(shown)
             sys.stdout.flush()
         results: tuple[JobResult, ...] = ()
         stopped = StopFlag()
-        if not rejected:
+        if planned.plans:
             with stopped.installed():
                 results = _execute(planned.plans, arguments, stopped)
     if arguments.format == "json":
@@ -91,7 +91,9 @@ def _plan_of_file(raw: bytes, arguments: argparse.Namespace) -> Planned:
     if diagnostics:
         return Planned(plans=(), diagnostics=diagnostics)
     planned = plan_again(saved, roots, arguments.state_dir)
-    if (arguments.jobs is None and not arguments.excluded) or has_errors(planned.diagnostics):
+    if has_errors(planned.diagnostics):
+        return replace(planned, plans=())
+    if arguments.jobs is None and not arguments.excluded:
         return planned
     known = [name for plan in planned.plans for name in job_names(plan)]
     jobs = select_jobs(arguments.jobs, arguments.excluded, known)
