@@ -117,3 +117,31 @@ def test_columns_that_differ_in_shape_are_named(cli: Cli, tmp_path: Path) -> Non
     said = cli("plan", deploy(tmp_path, "t.parquet", missing="", prepare=""))
     assert said.code == 1
     assert "differ in shape: f1 [], f2 [1]" in " ".join(said.out.split())
+
+
+PIPELINE = """\
+version: 1
+models: {m: {path: m.onnx}}
+pipelines:
+  p:
+    steps:
+      - {do: l2_normalize, in: {x: $features}, out: unit}
+      - {run: m, in: {x: $unit}, out: {y: y}}
+    outputs: {y: $y}
+jobs:
+  run:
+    pipeline: p
+    input: {path: t.parquet, columns: {features: [f1*, f2]}, missing: {"f*": 0}}
+    prepare: {features: [{cast: float32}]}
+    output: {path: out}
+"""
+
+
+def test_a_pipeline_takes_columns_by_pattern(cli: Cli, tmp_path: Path) -> None:
+    write(tmp_path, "parquet")
+    deploy(tmp_path, "t.parquet").write_text(PIPELINE)
+    done = cli("apply", tmp_path / "m.yaml", "-q")
+    assert done.code == 0, done.out + done.err
+    wanted = np.array([[1.5, 7, 1], [0, 8, 2], [3.5, 9, 0]])
+    made = [row["y"] for row in read_rows(tmp_path / "out")]
+    np.testing.assert_allclose(made, wanted / np.linalg.norm(wanted, axis=1, keepdims=True), rtol=1e-6)
