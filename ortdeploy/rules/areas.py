@@ -44,6 +44,10 @@ AREAS: dict[str, tuple[str, ...]] = {
         "saturating-int8",
         "several-runtimes",
     ),
+    "when a job runs": (
+        "unreadable-sensor",
+        "unusable-hours",
+    ),
     "threads and memory": (
         "concurrent-runs",
         "contradictory-memory",
