@@ -21,6 +21,7 @@ from ortdeploy.deployment.resolved import (
     ResolvedSession,
     StepProblem,
     json_digest,
+    missing_library,
 )
 from ortdeploy.facts.data import TEXT_FORMATS, InputFacts
 from ortdeploy.facts.facts import Facts
@@ -156,8 +157,13 @@ def _resolve_session(spec: Spec, model: ModelSpec, session: SessionSpec, facts: 
 
 
 def _resolve_provider(entry: ProviderSpec, runtime: RuntimeFacts, folder: str) -> ResolvedProvider | None:
-    """Take a built-in provider as it is, and one from a plugin package with the device that the entry chooses."""
+    """Take a built-in provider as it is, and one from a plugin package with the device that the entry chooses.
+
+    Without a library that its options decide, a provider takes no node.
+    """
     name = full_name(entry.name)
+    if missing_library(entry, runtime) is not None:
+        return None
     options = with_full_provider_paths(find_provider(name), entry.options, folder)
     if name in runtime.available_providers and entry.library is None:
         return ResolvedProvider(name=name, options=options, device=None)

@@ -11,7 +11,7 @@ from ortdeploy.deployment.placement_prediction import Prediction
 from ortdeploy.deployment.threads import ThreadLayout, sleeping, thread_layouts, usable_cores
 from ortdeploy.facts.data import InputFacts, OutputFacts
 from ortdeploy.facts.facts import Facts
-from ortdeploy.facts.host import DeviceFacts
+from ortdeploy.facts.host import DeviceFacts, RuntimeFacts
 from ortdeploy.facts.models import AdapterFacts, DiffusionFacts, ModelFacts, ValueFacts
 from ortdeploy.facts.preflight import FirstRows, Preflight
 from ortdeploy.facts.problems import WAITING
@@ -27,7 +27,8 @@ from ortdeploy.manifest.spec import (
     TensorSpec,
 )
 from ortdeploy.plan.batching import Batching
-from ortdeploy.providers.catalogue import full_name
+from ortdeploy.providers.catalogue import find_provider, full_name
+from ortdeploy.providers.options import needed_libraries
 from ortdeploy.providers.secrets import masked_options
 from ortdeploy.tensors.row_axes import RowAxes, to_front, to_place
 from ortdeploy.tensors.types import Shape, TensorType
@@ -44,6 +45,13 @@ class ResolvedProvider:
     name: str
     options: Mapping[str, Any]
     device: DeviceFacts | None
+
+
+def missing_library(entry: ProviderSpec, runtime: RuntimeFacts) -> tuple[str, str] | None:
+    """Return the option of a provider that decides a library which is not on this machine, and that library."""
+    missing = runtime.missing_libraries.get(full_name(entry.name), frozenset())
+    needed = needed_libraries(find_provider(entry.name), entry.options) if missing else ()
+    return next((one for one in needed if one[1] in missing), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,6 +66,7 @@ class RuntimeFacts:
 
     `available_providers` are the built-in ones; `devices` are those of plugin packages that the manifest asks for,
     `plugin_problems` say of a provider why its package gives none, or why its built-in library cannot be loaded.
+    `missing_libraries` are those of a provider that options decide and that are not here.
     `runtime_packages` are the installed packages that carry onnxruntime itself. `kernels` are by provider and by
     `domain.operator`, for the providers that tell them. `attributes` are those that this ONNX Runtime knows of an
     operator, by the version since which it has them; `has_default_locale` is None where that is not known.
@@ -78,6 +79,7 @@ class RuntimeFacts:
     packages: frozenset[str] = frozenset()
     devices: tuple[DeviceFacts, ...] = ()
     plugin_problems: Mapping[str, str] = field(default_factory=dict)
+    missing_libraries: Mapping[str, frozenset[str]] = field(default_factory=dict)
     runtime_packages: tuple[str, ...] = ()
     kernels: Mapping[str, Mapping[str, tuple[Kernel, ...]]] = field(default_factory=dict)
     attributes: Mapping[str, Mapping[int, frozenset[str]]] = field(default_factory=dict)

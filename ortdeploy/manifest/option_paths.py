@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortdeploy.manifest.pipelines import FILES, walk
 from ortdeploy.providers.catalogue import Provider, find_provider, short_name
-from ortdeploy.providers.options import path_options
+from ortdeploy.providers.options import named_files, with_named_files
 from ortdeploy.schemas import load_schema
 
 if TYPE_CHECKING:
@@ -35,10 +35,9 @@ def find_option_paths(spec: "Spec") -> Iterator[OptionPath]:
     """Yield every path that an option of a manifest names."""
     yield from operation_paths(spec)
     for entry in (entry for chain in spec.written_chains() for entry in chain):
-        for option, kind in path_options(find_provider(entry.name), entry.options).items():
+        for option, kind, path in named_files(find_provider(entry.name), entry.options):
             provider = short_name(entry.name)
-            at = (*entry.at, "options", option)
-            yield OptionPath(at=at, path=entry.options[option], kind=kind, provider=provider)
+            yield OptionPath(at=(*entry.at, "options", option), path=path, kind=kind, provider=provider)
     for model in spec.models:
         for part, options in (("session", model.session), ("run", model.run)):
             for at, kind in _kinds(part).items():
@@ -70,8 +69,7 @@ def with_full_paths(part: str, options: Mapping[str, Any], folder: str) -> dict[
 
 def with_full_provider_paths(provider: Provider | None, options: Mapping[str, Any], folder: str) -> dict[str, Any]:
     """Return provider options with their paths in full."""
-    paths = {option: str(FilePath(folder) / options[option]) for option in path_options(provider, options)}
-    return {**options, **paths}
+    return with_named_files(provider, options, lambda _kind, path: str(FilePath(folder) / path))
 
 
 @cache

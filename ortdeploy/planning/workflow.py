@@ -27,7 +27,8 @@ from ortdeploy.files.object_store import MIRRORS
 from ortdeploy.manifest.document import stage_diagnostic
 from ortdeploy.manifest.loader import Loaded, LoadOptions, find_manifests, load_manifest
 from ortdeploy.manifest.spec import Spec
-from ortdeploy.providers.catalogue import full_name
+from ortdeploy.providers.catalogue import find_provider, full_name
+from ortdeploy.providers.options import needed_libraries
 from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, OPENING_RULES, PREFLIGHT_RULES, SPEC_RULES, load_rules
 from ortdeploy.rules.protocol import check_rules
 
@@ -239,6 +240,7 @@ def _probe_host(specs: Sequence[Spec]) -> "HostFacts":
 
     wanted: dict[str, str | None] = {}
     strays: dict[str, str] = {}
+    of_options: dict[str, set[str]] = {}
     for spec in specs:
         for entry in (entry for chain in spec.written_chains() for entry in chain):
             name = full_name(entry.name)
@@ -247,7 +249,9 @@ def _probe_host(specs: Sequence[Spec]) -> "HostFacts":
                 strays[name] = f"Its library {entry.library} is a link out of the manifest's folder tree."
             else:
                 wanted[name] = library or wanted.get(name)
-    facts = probe_runtime({name: library for name, library in wanted.items() if name not in strays})
+                needed = needed_libraries(find_provider(entry.name), entry.options)
+                of_options.setdefault(name, set()).update(file for _, file in needed)
+    facts = probe_runtime({name: library for name, library in wanted.items() if name not in strays}, of_options)
     runtime = replace(facts, plugin_problems={**facts.plugin_problems, **strays})
     return HostFacts(runtime=runtime, machine=probe_machine())
 

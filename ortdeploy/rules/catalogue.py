@@ -61,6 +61,7 @@ DEPLOYMENT_RULES: tuple[str, ...] = (
     "input-type-mismatch",
     "layout-mismatch",
     "missing-column",
+    "missing-library",
     "missing-locale",
     "missing-package",
     "mixed-provider-routes",

@@ -1,5 +1,5 @@
-"""What it catches: a provider that this onnxruntime does not offer, where the model says on_unavailable: next or has
-another session that can be opened.
+"""What it catches: a provider that this onnxruntime does not offer, or that lacks a library which its options decide,
+where the model says on_unavailable: next or has another session that can be opened.
 
 Why: the manifest allows it, and it still must not go unseen that a job runs on another provider than the first.
 
@@ -11,11 +11,13 @@ How to fix: nothing, when that is meant. Else install what carries the provider,
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ortdeploy.deployment.resolved import missing_library
 from ortdeploy.diagnostics import Certainty, Severity
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
     from ortdeploy.deployment.resolved import Deployment
+    from ortdeploy.manifest.spec import ProviderSpec
 
 RULE = Rule(
     id="skipped-provider",
@@ -32,7 +34,11 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
                 chain = ", ".join(provider.name for provider in session.chain)
                 goes_on = f"Its session gets {chain}." if session.usable else "That session is left out."
                 detail = (
-                    f'Model "{model.spec.name}" goes on without {entry.name}, which this onnxruntime build does not '
-                    f"offer. {goes_on}"
+                    f'Model "{model.spec.name}" goes on without {entry.name}, {_reason(entry, deployment)}. {goes_on}'
                 )
                 yield Finding(at=entry.at, detail=detail, model=model.spec.name)
+
+
+def _reason(entry: "ProviderSpec", deployment: "Deployment") -> str:
+    missing = missing_library(entry, deployment.facts.runtime)
+    return "which this onnxruntime build does not offer" if missing is None else f"whose {missing[1]} is missing"

@@ -31,7 +31,8 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
         for entry in (entry for session in model.sessions for entry in session.unavailable):
             provider, name = find_provider(entry.name), full_name(entry.name)
             known = provider is not None or entry.library is not None
-            if not known or any(device.provider == name for device in runtime.devices):
+            here = name in runtime.missing_libraries or any(device.provider == name for device in runtime.devices)
+            if not known or here:
                 continue
             detail = (
                 f'Model "{model.spec.name}" asks for {name}, but this onnxruntime build offers only {offered}. '

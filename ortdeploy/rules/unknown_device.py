@@ -11,6 +11,7 @@ How to fix: choose one of the devices that the message lists, by kind, name, ven
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ortdeploy.deployment.resolved import missing_library
 from ortdeploy.diagnostics import Certainty
 from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.rules.protocol import Finding, Rule
@@ -32,7 +33,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             if provider.name in runtime.available_providers:
                 detail = f"{provider.name} is built into this onnxruntime; it takes its device as a provider option."
                 yield Finding(at=(*entry.at, "device"), detail=detail, model=model.spec.name)
-            elif devices and entry in session.unavailable:
+            elif devices and entry in session.unavailable and missing_library(entry, runtime) is None:
                 known = ", ".join(
                     f"{device.index}: {device.kind} {device.name} ({device.vendor})" for device in devices
                 )

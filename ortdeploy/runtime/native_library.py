@@ -1,4 +1,4 @@
-"""Whether the shared library of a provider that is built into the wheel can be loaded here.
+"""Whether the shared library of a provider that is built into the wheel, and those of its options, can be loaded here.
 
 `onnxruntime.get_available_providers()` lists CUDA and the like by what was compiled; a missing libcublasLt.so or
 libcudnn.so shows only in a log line, and the session runs on the CPU. The library is loaded in a process of its own.
@@ -6,6 +6,8 @@ libcudnn.so shows only in a log line, and the session runs on the CPU. The libra
 
 import ctypes
 import sys
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 import onnxruntime as ort
@@ -37,6 +39,19 @@ def loading_problem(name: str) -> str | None:
     return f"Its library {library.name} cannot be loaded: {why}."
 
 
+def find_missing(plugin: str | None, names: Collection[str]) -> frozenset[str]:
+    """Return which libraries are neither beside the provider's own nor found by the system, which loads them.
+
+    `plugin` is the provider's library; None for one that is built into the wheel.
+    """
+    folder = _folder() if plugin is None else Path(plugin).parent
+    elsewhere = [name for name in names if not (folder / name).is_file()]
+    if not elsewhere:
+        return frozenset()
+    done = ask(__name__, elsewhere, seconds=_SECONDS)
+    return frozenset(elsewhere) - frozenset(message["loaded"] for message in done.messages)
+
+
 def preload() -> None:
     """Load CUDA and cuDNN from where pip's nvidia packages put them, if this wheel wants them."""
     ort.preload_dlls()
@@ -47,7 +62,13 @@ def _folder() -> Path:
 
 
 def main(asked: Asked) -> None:
-    """Be the child: load what the provider's library needs, then the library."""
+    """Be the child: load what the provider's library needs, then the library; or each of several, by their names."""
+    if isinstance(asked.request, list):
+        for name in asked.request:
+            with suppress(OSError):
+                ctypes.CDLL(name)
+                asked.say(loaded=name)
+        return
     preload()
     library = Path(asked.request)
     shared = library.with_name(f"{_PREFIX}onnxruntime_providers_shared{_SUFFIX}")

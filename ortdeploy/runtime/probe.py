@@ -12,7 +12,7 @@ import onnxruntime
 from ortdeploy.facts.host import DEFAULT_LOCALE, RuntimeFacts
 from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.runtime.kernels import built_in_kernels, known_attributes
-from ortdeploy.runtime.native_library import loading_problem
+from ortdeploy.runtime.native_library import find_missing, loading_problem
 from ortdeploy.runtime.plugin_probe import probe_plugin
 from ortdeploy.runtime.plugins import find_library
 from ortdeploy.runtime.supported_versions import find_limits
@@ -20,15 +20,19 @@ from ortdeploy.runtime.supported_versions import find_limits
 _EXTRAS = ("PIL", "onnxruntime_extensions", "optimum", "pyarrow", "tokenizers")
 
 
-def probe_runtime(wanted: Mapping[str, str | None]) -> RuntimeFacts:
+def probe_runtime(
+    wanted: Mapping[str, str | None], libraries: Mapping[str, Collection[str]] | None = None
+) -> RuntimeFacts:
     """Return version, providers and limits of the installed onnxruntime, and which extras are there.
 
     `wanted` are the providers that manifests ask for, by their full names, with the library that they name or None.
-    Libraries, and the plugin packages of providers that are not built in, are asked for their devices.
+    Libraries, and the plugin packages of providers that are not built in, are asked for their devices. `libraries` are
+    those that options of these providers decide.
     """
     ir_version, opsets = find_limits()
     built_in = onnxruntime.get_available_providers()
-    plugins = {name: probe_plugin(name, library) for name, library in sorted(_libraries(wanted, built_in).items())}
+    of_plugins = _libraries(wanted, built_in)
+    plugins = {name: probe_plugin(name, library) for name, library in sorted(of_plugins.items())}
     problems = {name: plugin.problem for name, plugin in plugins.items() if plugin.problem is not None}
     unloadable = {name: problem for name in built_in if name in wanted and (problem := loading_problem(name))}
     return RuntimeFacts(
@@ -39,6 +43,11 @@ def probe_runtime(wanted: Mapping[str, str | None]) -> RuntimeFacts:
         packages=frozenset(name for name in _EXTRAS if importlib.util.find_spec(name)),
         devices=tuple(device for plugin in plugins.values() for device in plugin.devices),
         plugin_problems={**problems, **unloadable},
+        missing_libraries={
+            name: missing
+            for name, names in (libraries or {}).items()
+            if (name in built_in or name in of_plugins) and (missing := find_missing(of_plugins.get(name), names))
+        },
         runtime_packages=_runtime_packages(),
         attributes=known_attributes(),
         has_default_locale=_has_locale(DEFAULT_LOCALE),

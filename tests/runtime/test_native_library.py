@@ -1,11 +1,14 @@
 """Libraries of built-in providers: one that cannot be loaded makes its provider unavailable, with the reason."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from ortdeploy.runtime import native_library, probe
-from ortdeploy.runtime.native_library import loading_problem
+from ortdeploy.providers.catalogue import find_provider
+from ortdeploy.providers.options import needed_libraries
+from ortdeploy.runtime.native_library import find_missing, loading_problem
 from ortdeploy.runtime.probe import probe_runtime
 
 
@@ -24,6 +27,31 @@ def test_a_library_that_cannot_be_loaded_is_named_with_the_loaders_words(
     assert problem is not None
     assert "libonnxruntime_providers_cuda.so cannot be loaded" in problem
     assert "file too short" in problem or "invalid ELF header" in problem
+
+
+def test_a_library_is_looked_for_beside_the_providers_own_and_by_the_system(tmp_path: Path) -> None:
+    (tmp_path / "libbeside.so").touch()
+    name_of_the_system = {"linux": "libc.so.6", "darwin": "libSystem.dylib", "win32": "kernel32.dll"}[sys.platform]
+    names = ["libbeside.so", name_of_the_system, "libnowhere.so"]
+    assert find_missing(str(tmp_path / "libprovider.so"), names) == {"libnowhere.so"}
+    assert find_missing(None, names) == {"libbeside.so", "libnowhere.so"}
+
+
+@pytest.mark.parametrize(
+    ("provider", "options", "needed"),
+    [
+        ("QNN", {"backend_type": "cpu"}, {"backend_type": "QnnCpu"}),
+        ("QNN", {"backend_path": "libOwn.so"}, {"backend_path": "libOwn.so"}),
+        ("QNN", {"backend_path": "libs/libOwn.so", "op_packages": "Relu:libs/a.so:Own"}, {}),
+        ("QNN", {"op_packages": "Relu:libA.so:Own"}, {"op_packages": "libA.so"}),
+        ("TensorRT", {"trt_extra_plugin_lib_paths": "libs/a.so;libb.so"}, {"trt_extra_plugin_lib_paths": "libb.so"}),
+        ("CPU", {"backend_type": "cpu"}, {}),
+    ],
+)
+def test_options_decide_libraries(provider: str, options: dict[str, str], needed: dict[str, str]) -> None:
+    found = dict(needed_libraries(find_provider(provider), options))
+    assert found.keys() == needed.keys()
+    assert all(name in found[option] for option, name in needed.items())
 
 
 def test_its_provider_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,6 +123,24 @@ def test_a_link_to_a_library_out_of_the_tree_is_not_loaded(tmp_path: Path, provi
 
 
 @needs_qnn
+@pytest.mark.parametrize("options", ["{backend_type: cpu}", "{backend_path: libQnnCpu.so}"])
+def test_a_backend_whose_library_is_missing_is_refused_by_plan(tmp_path: Path, options: str) -> None:
+    """onnxruntime-qnn carries no CPU backend: QNN would log that, take no node, and the CPU would run all of them."""
+    write(tmp_path, options=options)
+    refused = run_process(["plan", "m.yaml", "--format", "json"], cwd=tmp_path)
+    (found,) = refused.json["diagnostics"]
+    assert (refused.code, found["rule"], found["certainty"]) == (1, "missing-library", "proven-on-this-machine")
+    assert "would load libQnnCpu.so" in found["detail"]
+
+
+@needs_qnn
+def test_a_backend_is_named_by_its_library_too(tmp_path: Path) -> None:
+    write(tmp_path, options="{backend_path: libQnnHtp.so}", cpu_fallback="forbid")
+    planned = run_process(["plan", "m.yaml"], cwd=tmp_path)
+    assert planned.code == 0, planned.out
+
+
+@needs_qnn
 def test_a_chain_without_the_cpu_leaves_no_node_to_it(tmp_path: Path) -> None:
     write(tmp_path, batch="batch", cpu=False, cpu_fallback="allow")
     applied = run_process(["apply", "m.yaml"], cwd=tmp_path)
@@ -149,11 +167,12 @@ def test_cpu_fallback_allow_accepts_it(tmp_path: Path) -> None:
 
 @needs_qnn
 def test_a_backend_that_cannot_start_is_not_taken_for_a_run(tmp_path: Path) -> None:
-    write(tmp_path, options="{backend_type: cpu}")
+    """Its GPU backend is there, and finds no GPU."""
+    write(tmp_path, options="{backend_type: gpu}")
     applied = run_process(["apply", "m.yaml"], cwd=tmp_path)
     assert applied.code == 1
     assert "QNNExecutionProvider took no node" in applied.out
-    assert "libQnnCpu.so: cannot open shared object file" in " ".join(applied.out.split())
+    assert "Failed to initialize backend" in " ".join(applied.out.split())
     assert not list((tmp_path / "out").glob("part-*"))
 
 
@@ -212,7 +231,7 @@ def apply_past_the_rules(folder: Path, backend: str) -> Result:
 SESSIONS = """\
     sessions:
       - {name: gpu, providers: [CUDA, CPU]}
-      - {name: dynamic, providers: [{provider: QNN, options: {backend_type: cpu}}, CPU]}
+      - {name: dynamic, providers: [{provider: QNN, options: {backend_type: gpu}}, CPU]}
       - {name: broken, providers: [{provider: QNN, options: {backend_type: ir}}, CPU]}
       - {name: cpu, providers: [CPU]}
 """
@@ -308,7 +327,7 @@ def test_nothing_runs_on_when_ortdeploy_is_killed(tmp_path: Path) -> None:
 
 @needs_qnn
 def test_isolated_sessions_are_tried_in_order_for_real(tmp_path: Path) -> None:
-    """No CUDA here; QNN's cpu backend does not start; its ir backend takes the nodes and fails when it runs."""
+    """No CUDA here; QNN's gpu backend does not start; its ir backend takes the nodes and fails when it runs."""
     path = write(tmp_path)
     lines = [line for line in path.read_text().splitlines(keepends=True) if "providers:" not in line]
     path.write_text("".join(lines).replace("    cpu_fallback: warn\n", SESSIONS))
@@ -409,6 +428,7 @@ def test_a_device_that_is_no_longer_there_moves_a_saved_plan(
     )
     monkeypatch.setattr("ortdeploy.runtime.probe.find_library", lambda _provider: "/q.so")
     monkeypatch.setattr("ortdeploy.runtime.probe.probe_plugin", lambda _name, _library: PluginFacts(devices=(npu,)))
+    monkeypatch.setattr("ortdeploy.runtime.probe.find_missing", lambda _library, _names: frozenset())
     write(tmp_path)
     assert cli("plan", tmp_path / "m.yaml", "--out", tmp_path / "plan.json").code == 0
     monkeypatch.setattr(

@@ -239,6 +239,7 @@ def make_facts(spec: Spec, data: Mapping[str, Any] | None = None) -> Facts:
             packages=frozenset(data.get("packages", ["PIL"])),
             devices=tuple(device(text) for text in data.get("devices", [])),
             plugin_problems=data.get("plugin_problems", {}),
+            missing_libraries={name: frozenset(files) for name, files in data.get("missing_libraries", {}).items()},
             kernels={provider: parse_kernels(lines) for provider, lines in data.get("kernels", {}).items()},
             runtime_packages=tuple(data.get("runtime_packages", ["onnxruntime"])),
         ),
