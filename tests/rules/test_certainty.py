@@ -27,7 +27,7 @@ def certainties(rule: str, case: str, version: str) -> set[Certainty]:
     text = (CASES / rule / f"{case}.yaml").read_text(encoding="utf-8")
     header, _ = parse_document(re.sub(r"^# ", "", text.partition("\n")[0]).encode(), "facts")
     spec = make_spec(text)
-    deployment = make_deployment(spec, {**(header.data["facts"] if header else {}), "version": version})
+    deployment = make_deployment(spec, {**(header.data.get("facts", {}) if header else {}), "version": version})
     return {one.certainty for one in check_rules(load_rules((rule,)), deployment, spec)}
 
 
@@ -42,3 +42,17 @@ def test_findings_are_assumed_of_untested_versions(rule: str, case: str) -> None
 def test_tests_of_the_imitations_run_on_a_version_that_they_name() -> None:
     """tests/graph and tests/deployment compare them with the ONNX Runtime that is installed."""
     assert certainty_with(onnxruntime.__version__) is Certainty.MACHINE
+
+
+@pytest.mark.parametrize(
+    ("case", "certainty"),
+    [
+        ("flagged-shared", Certainty.MACHINE),
+        ("flagged-absent-both", Certainty.ASSUMED),
+        ("flagged-absent-openvino", Certainty.ASSUMED),
+        ("flagged-absent-qnn", Certainty.ASSUMED),
+        ("flagged-absent-next", Certainty.ASSUMED),
+    ],
+)
+def test_devices_of_providers_that_are_not_here_are_assumed(case: str, certainty: Certainty) -> None:
+    assert certainties("incompatible-devices", case, "1.31.1") == {certainty}
