@@ -28,7 +28,7 @@ from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import DeviceFacts, RuntimeFacts
 from ortdeploy.facts.models import ModelFacts, ValueFacts
 from ortdeploy.graph.row_axes import derive_axes
-from ortdeploy.manifest.option_paths import with_full_paths, with_full_provider_paths
+from ortdeploy.manifest.option_paths import files_to_open, with_full_paths, with_full_provider_paths
 from ortdeploy.manifest.pipelines import PipelineSpec
 from ortdeploy.manifest.spec import (
     JobSpec,
@@ -126,12 +126,15 @@ def _as_model(pipeline: ResolvedPipeline, facts: Facts) -> ResolvedModel:
 
 def _resolve_model(spec: Spec, model: ModelSpec, facts: Facts) -> ResolvedModel:
     sessions = tuple(_resolve_session(spec, model, session, facts) for session in model.sessions)
+    named = dict.fromkeys(files_to_open(model, (one.written for one in sessions)))
+    files = (file for name in named if name in facts.option_files for file in facts.option_files[name].files)
     return ResolvedModel(
         spec=model,
         facts=facts.models[model.name],
         sessions=sessions,
         session=with_full_paths("session", model.session, spec.folder),
         run=with_full_paths("run", model.run, spec.folder),
+        option_files=tuple(dict.fromkeys(files)),
     )
 
 

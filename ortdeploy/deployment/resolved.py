@@ -9,7 +9,7 @@ from typing import Any
 from ortdeploy.deployment.pipeline_types import PipelineTypes
 from ortdeploy.deployment.placement_prediction import Prediction
 from ortdeploy.deployment.threads import ThreadLayout, sleeping, thread_layouts, usable_cores
-from ortdeploy.facts.data import InputFacts, OutputFacts
+from ortdeploy.facts.data import HashedFile, InputFacts, OutputFacts
 from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import DeviceFacts, RuntimeFacts
 from ortdeploy.facts.models import AdapterFacts, DiffusionFacts, ModelFacts, ValueFacts
@@ -73,7 +73,7 @@ class ResolvedSession:
 class ResolvedModel:
     """A model with its facts and the sessions that it may get, in order.
 
-    `session` and `run` are the session and run options, with full paths.
+    `session` and `run` are the session and run options, with full paths; `option_files` are opened with the sessions.
     """
 
     spec: ModelSpec
@@ -81,6 +81,7 @@ class ResolvedModel:
     sessions: tuple[ResolvedSession, ...]
     session: Mapping[str, Any]
     run: Mapping[str, Any]
+    option_files: tuple[HashedFile, ...] = ()
 
     @property
     def usable(self) -> tuple[ResolvedSession, ...]:

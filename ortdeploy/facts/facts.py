@@ -13,7 +13,8 @@ from ortdeploy.facts.problems import Problem
 class Facts:
     """Everything that planning one manifest needs to know; the keys are the manifest's names.
 
-    `resources` are files that operations read, `diffusion` the folders of presets by pipeline.
+    `resources` are files that operations read, `option_files` those that are opened with sessions, `diffusion` the
+    folders of presets by pipeline.
     `path_problems` are those of files that options name, by kind and path as written; `gate_problems` say of folders of
     golden checks that gate jobs why they cannot pass.
     """
@@ -26,6 +27,7 @@ class Facts:
     machine: MachineFacts | None = None
     labels: Mapping[str, FileFacts] = field(default_factory=dict)
     resources: Mapping[str, FileFacts] = field(default_factory=dict)
+    option_files: Mapping[str, FileFacts] = field(default_factory=dict)
     diffusion: Mapping[str, DiffusionFacts] = field(default_factory=dict)
     path_problems: Mapping[tuple[str, str], Problem] = field(default_factory=dict)
     gate_problems: Mapping[str, Problem] = field(default_factory=dict)

@@ -5,7 +5,7 @@ Kinds: `file` and `folder` must be there, `new-file` and `new-folder` are writte
 `tokenizer` is a file, `vocabulary` a folder of an operation. All are relative to the manifest.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path as FilePath
@@ -18,7 +18,10 @@ from ortdeploy.schemas import load_schema
 
 if TYPE_CHECKING:
     from ortdeploy.manifest.document import Path
-    from ortdeploy.manifest.spec import Spec
+    from ortdeploy.manifest.spec import ModelSpec, ProviderSpec, Spec
+
+_OPENED = ("file", "folder", "library", "document")
+"""Kinds of paths in provider options that must be there and are read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,23 @@ def operation_paths(spec: "Spec") -> Iterator[OptionPath]:
     for pipeline in spec.pipelines:
         if pipeline.preset is not None and pipeline.preset.latents is not None:
             yield OptionPath(at=(*pipeline.at, "latents"), path=pipeline.preset.latents, kind="file")
+
+
+def files_to_open(model: "ModelSpec", chains: "Iterable[Sequence[ProviderSpec]]") -> Iterator[str]:
+    """Yield the paths of what is opened with a model's sessions beside its own files.
+
+    Libraries of providers, and what options of providers, sessions and runs name. External data counts as the model's.
+    """
+    for entry in (entry for chain in chains for entry in chain):
+        if entry.library is not None:
+            yield entry.library
+        named = named_files(find_provider(entry.name), entry.options)
+        yield from (path for _, kind, path in named if kind in _OPENED)
+    for part, options in (("session", model.session), ("run", model.run)):
+        for at, kind in _kinds(part).items():
+            value = _value(options, at)
+            if value is not None and kind == "file":
+                yield value
 
 
 def with_full_paths(part: str, options: Mapping[str, Any], folder: str) -> dict[str, Any]:

@@ -79,7 +79,8 @@ class OpenSession:
 
     `shared_arena` are the settings of the process's arena where they use it; `trim`: freed memory goes back to the
     system. `thread_layouts` are those to measure: the best of them takes the place of `candidates` and `options`.
-    `extensions`: the model has operators of onnxruntime-extensions. `files` are the model's, the first its own.
+    `extensions`: the model has operators of onnxruntime-extensions. `files` are the model's, the first its own;
+    `option_files` are libraries of providers, and files that options name.
     """
 
     session: str
@@ -99,6 +100,7 @@ class OpenSession:
     thread_layouts: tuple[PlannedThreadLayout, ...] = ()
     extensions: bool = False
     files: tuple[HashedFile, ...] = ()
+    option_files: tuple[HashedFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote
@@ -27,7 +28,7 @@ from ortdeploy.graph.model import read_model
 from ortdeploy.graph.row_followers import with_row_followers
 from ortdeploy.ledger.check import find_contradiction
 from ortdeploy.ledger.ledger import Merge, OutputRecord, damaged, find_damage, output_key, read_ledger
-from ortdeploy.manifest.option_paths import OptionPath, find_option_paths, operation_paths
+from ortdeploy.manifest.option_paths import OptionPath, files_to_open, find_option_paths, operation_paths
 from ortdeploy.manifest.pipelines import PresetSpec
 from ortdeploy.manifest.schema_check import check_option_document
 from ortdeploy.manifest.spec import JobSpec, ModelSpec, Spec
@@ -110,6 +111,7 @@ def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] =
         path_problems=_probe_option_paths(spec, roots),
         gate_problems=_probe_gates(spec),
         resources={one.path: _probe_resource(spec, one, roots, digests) for one in operation_paths(spec)},
+        option_files=_probe_option_files(spec, roots, digests),
         diffusion={
             pipeline.name: read_preset(spec, pipeline.preset, models, adapters)
             for pipeline in spec.pipelines
@@ -257,6 +259,19 @@ def _probe_resource(spec: Spec, option: OptionPath, roots: tuple[str, ...], dige
         return FileFacts(path=str(path), sha256=_tree_digest(path, files), files=files)
     except OSError as error:
         return FileFacts(path=str(path), problem=unreadable(option.path, error))
+
+
+def _probe_option_files(spec: Spec, roots: tuple[str, ...], digests: DigestCache) -> dict[str, FileFacts]:
+    """Look at the files that are opened with sessions; what cannot be read of them is told where the option is."""
+    found: dict[str, FileFacts] = {}
+    for model in spec.models:
+        for name in files_to_open(model, map(spec.chain_of, model.sessions)):
+            path = path_from_manifest(spec, name)
+            if name not in found and _stray(path, name, roots) is None:
+                with suppress(OSError):
+                    files = _tree(path, digests)
+                    found[name] = FileFacts(path=str(path), sha256=_tree_digest(path, files), files=files)
+    return found
 
 
 def _tree(path: Path, digests: DigestCache) -> tuple[HashedFile, ...]:

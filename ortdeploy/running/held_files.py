@@ -263,9 +263,10 @@ def mapped_files(plan: Plan) -> Iterator[HashedFile]:
 
 
 def cut_files(plan: Plan) -> list[str]:
-    """Return the mapped files of a plan that are not of their size any more."""
+    """Return the mapped files and libraries of a plan that are not of their size any more."""
     found = []
-    for file in mapped_files(plan):
+    of_options = (file for step in plan.steps if isinstance(step, OpenSession) for file in step.option_files)
+    for file in (*mapped_files(plan), *of_options):
         with suppress(OSError):
             if os.stat(file.path).st_size != file.size:  # noqa: PTH116  text
                 found.append(file.path)

@@ -22,8 +22,14 @@ class HeldRuntime:
         self._files = files
 
     def open_session(self, step: OpenSession, candidate: PlannedSession) -> Session:
-        """Open a session of the model that the plan rests on. Raises OrtdeployError."""
-        with self._files.opening(step.files, in_place=_writes_beside(step.options)) as held:
+        """Open a session of the model that the plan rests on. Raises OrtdeployError.
+
+        What options name is opened where it lies: libraries find others beside them, and documents name other files.
+        """
+        with (
+            self._files.opening(step.option_files, in_place=True),
+            self._files.opening(step.files, in_place=_writes_beside(step.options)) as held,
+        ):
             return self._runtime.open_session(step if held.folder is None else _moved(step, held.folder), candidate)
 
     def load_adapter(self, step: LoadAdapter, session: Session) -> None:

@@ -168,6 +168,7 @@ def _dependencies(step: OpenSession, candidate: PlannedSession) -> dict[str, Any
             [provider.name, masked_options(provider.name, provider.options)] for provider in candidate.providers
         ],
         "device": [asdict(provider.device) if provider.device else None for provider in candidate.providers],
+        "files of options": [file.sha256 for file in step.option_files],
         "provider library": [_library(provider) for provider in candidate.providers],
         "ONNX Runtime version": ort.__version__,
         "processor": [machine.system, machine.architecture, *machine.cpu_flags],

@@ -1,6 +1,8 @@
 """What was checked is what runs: files that are replaced, overwritten, cut or taken away while a plan is carried out."""
 
+import contextlib
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -19,10 +21,11 @@ import pytest
 from conftest import MANIFEST as SMALL
 from conftest import Cli, read_rows, run_fork
 from onnx import TensorProto, helper
-from support.changed_files import FILES, Change, applied, changing, judge, prepare, rows_of
+from support.changed_files import FILES, OPTION_FILE, Change, applied, changing, judge, prepare, rows_of
 from support.forks import start_program
 from support.models import Shape, save_model, scale_model
 
+from ortdeploy.cli.main import main
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import HashedFile
 from ortdeploy.files.content_store import ContentStore
@@ -120,6 +123,48 @@ def test_without_room_for_a_copy_a_name_that_moves_on_is_the_next_runs_business(
         code, said = applied(tmp_path / "d")
     assert made
     assert (code, rows_of(tmp_path / "d")) == (0, wanted), said
+
+
+@pytest.mark.parametrize(
+    ("way", "stage", "words"),
+    [
+        ("renamed over", "planned", "is not what it was when the plan was made"),
+        ("taken away", "planned", "cannot be read"),
+        ("renamed over", "opening", "was changed or replaced while it was opened"),
+        ("overwritten", "opened", "was changed or replaced while it was opened"),
+        ("overwritten", "committed once", "was changed while it was in use"),
+        ("cut", "committed twice", "was changed while it was in use"),
+        ("renamed over", "committed once", None),
+        ("taken away", "committed twice", None),
+    ],
+)
+def test_a_file_that_an_option_names_is_what_the_plan_was_made_with(
+    clean: tuple[Path, dict[str, Any]], tmp_path: Path, way: str, stage: str, words: str | None
+) -> None:
+    folder, wanted = clean
+    shutil.copytree(folder, tmp_path / "d")
+    change = Change(OPTION_FILE, way, stage)
+    with changing(tmp_path / "d", change) as made:
+        ended = applied(tmp_path / "d", "--job", "numbers")
+    assert made
+    code, said = ended
+    assert code == (0 if words is None else 1), said
+    assert words is None or f"{OPTION_FILE} {words}" in said
+    found = rows_of(tmp_path / "d").get("numbers", {})
+    assert all(wanted["numbers"][row] == values for row, values in found.items())
+    assert len(found) == {"committed once": 16, "committed twice": 32}.get(stage, 0) if words else 64
+
+
+def test_a_saved_plan_rests_on_files_that_options_name(clean: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    folder, _ = clean
+    shutil.copytree(folder, tmp_path / "d")
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert main(["plan", str(tmp_path / "d/m.yaml"), "--out", str(tmp_path / "d/plan.json")]) == 0
+    (tmp_path / "d/other" / OPTION_FILE).rename(tmp_path / "d" / OPTION_FILE)
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert main(["apply", str(tmp_path / "d/plan.json")]) == 1
+    assert OPTION_FILE in out.getvalue()
 
 
 def disturbed(folder: Path, then: Callable[[], None], *arguments: str) -> tuple[int, str]:

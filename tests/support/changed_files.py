@@ -38,7 +38,7 @@ MANIFEST = """\
 version: 1
 name: changing
 models:
-  m: {path: models/m.onnx}
+  m: {path: models/m.onnx, run: {config: {qnn.lora_config: options.json}}}
   words: {path: models/words.onnx}
 adapters:
   french: {path: fr.onnx_adapter, model: m}
@@ -66,6 +66,8 @@ jobs:
 """
 WAYS = ("renamed over", "overwritten", "cut", "taken away")
 FILES = ("models/m.onnx", "models/w.bin", "fr.onnx_adapter", "labels.txt", "models/words.onnx", "tokenizer.json")
+OPTION_FILE = "options.json"
+"""A file that an option names: it is opened where it lies, and never kept."""
 INPUTS = ("npy", "fortran.npy", "arrow")
 
 
@@ -77,6 +79,7 @@ def prepare(folder: Path, data: str) -> None:
         _words(place / "models/words.onnx", factor)
         matrix = np.full((WIDTH, 2), factor, np.float32)
         make_adapter(place / "fr.onnx_adapter", lora_A=matrix, lora_B=matrix.T.copy() / WIDTH)
+        (place / OPTION_FILE).write_text(f'{{"factor": {factor}}}')
         (place / "labels.txt").write_text("".join(f"{factor} {index}\n" for index in range(WIDTH)))
         _tokenizer(place / "tokenizer.json", first=int(factor))
         _data(place, data, factor)
@@ -268,7 +271,7 @@ def runs(folder: Path, count: int, seed: int) -> None:
     happened = 0
     for number in range(count):
         data = generator.choice(INPUTS)
-        file = generator.choice((*FILES, "data.arrow" if data == "arrow" else "data.npy"))
+        file = generator.choice((*FILES, OPTION_FILE, "data.arrow" if data == "arrow" else "data.npy"))
         way, kept = generator.choice(WAYS), generator.random() < 0.7
         if way == "cut" and file in {"models/w.bin", "fr.onnx_adapter"}:
             kept = True  # a file that is mapped where it lies runs in a process of its own

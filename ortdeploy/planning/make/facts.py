@@ -41,6 +41,7 @@ def plan_facts(deployment: Deployment, only_jobs: Collection[str] | None) -> tup
         ),
         *(Fact(kind="labels", name=path, value=file.sha256) for path, file in deployment.facts.labels.items()),
         *(Fact(kind="file", name=path, value=file.sha256) for path, file in deployment.facts.resources.items()),
+        *(Fact(kind="file", name=path, value=file.sha256) for path, file in deployment.facts.option_files.items()),
         *(Fact(kind="folder", name=name, value=one.sha256) for name, one in deployment.facts.diffusion.items()),
         *(
             Fact(

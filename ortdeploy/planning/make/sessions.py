@@ -81,6 +81,7 @@ def planned_opening(model: ResolvedModel, threads: int | None = None, *, varying
         trim=model.spec.memory.trim,
         extensions=model.facts.uses_extensions,
         files=model.facts.files,
+        option_files=model.option_files,
     )
 
 
