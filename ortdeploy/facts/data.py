@@ -83,8 +83,8 @@ class InputFacts:
     `present` are all that the manifest names now. `first_row` rows came from others before. `changed` names files that
     an earlier run has taken up and that are not what they were, `gone` those whose rows are run and that are no longer
     there. `unsettled` files are left for the next run. `memory_limit` is the job's, in bytes; `held_bytes` is
-    what the largest file takes that cannot be read in pieces. `rates` are the sample rates of recordings in Hz, each
-    with the rows that have it.
+    what the largest file takes that cannot be read in pieces, or not row by row. `rates` are the sample rates of
+    recordings in Hz, each with the rows that have it.
     """
 
     format: str | None = None

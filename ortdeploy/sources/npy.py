@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.files.numpy_files import map_npy
 from ortdeploy.sources.arrays import ArraySource, check_rows, probe_arrays
-from ortdeploy.sources.mapped import open_mapped
+from ortdeploy.sources.mapped import held_bytes, open_mapped
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.tensors.columns import Array
 
@@ -17,7 +18,15 @@ PACKAGE = None
 
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
     """Read the headers; all files must hold rows of one shape and type."""
-    return probe_arrays(files, facts, _map)
+    held = 0
+
+    def look(path: str) -> Array:
+        nonlocal held
+        array = _map(path)
+        held = max(held, held_bytes(array))
+        return array
+
+    return replace(probe_arrays(files, facts, look), held_bytes=held)
 
 
 def _map(path: str) -> Array:
