@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.files.decoding import decoding
 from ortdeploy.files.room import check_room
@@ -88,7 +90,7 @@ class _OpenFile:
         self, number: int, place: BatchPlace, begin: int, names: Sequence[str], whole: "_WholeBatches"
     ) -> "Iterator[tuple[int, pa.RecordBatch]]":
         """Yield a batch from a row on, with the number of the first row in it."""
-        at_once = max(PIECE_BYTES * place.rows // max(place.size, 1), 1)
+        at_once = max(PIECE_BYTES * place.rows // max(place.decompressed or place.size, 1), 1)
         in_pieces = at_once < place.rows and place.decompressed is None
         while begin < place.rows and in_pieces:
             try:
@@ -99,7 +101,16 @@ class _OpenFile:
             yield begin, _sound(batch, end - begin)
             begin = end
         if begin < place.rows:
-            yield 0, _sound(whole.get(number), place.rows)
+            yield from _copies(_sound(whole.get(number), place.rows), begin, at_once)
+
+
+def _copies(batch: "pa.RecordBatch", begin: int, at_once: int) -> "Iterator[tuple[int, pa.RecordBatch]]":
+    """Yield copies of a large batch's rows: it goes when they are through, and is never held beside the next."""
+    if batch.num_rows <= at_once:
+        yield 0, batch
+        return
+    for first in range(begin, batch.num_rows, at_once):
+        yield first, batch.take(np.arange(first, min(first + at_once, batch.num_rows)))
 
 
 class _WholeBatches:

@@ -101,7 +101,7 @@ class BatchFile:
         Raises TableError where the metadata of one that is read in pieces say more of its columns than they hold.
         """
         if place.decompressed is not None or place.is_dictionary:
-            return place.size if place.decompressed is None else place.decompressed
+            return place.size + (place.decompressed or 0)
         try:
             with _damage(self._path):
                 parts = _Parts(place)
