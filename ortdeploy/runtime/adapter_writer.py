@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import whole_path
+from ortdeploy.runtime.library import ort
 from ortdeploy.runtime.ort_values import from_array, to_array
 from ortdeploy.tensors.columns import Array
 

@@ -20,8 +20,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import onnxruntime as ort
-
 from ortdeploy.files.atomic import open_whole, sync_folder
 from ortdeploy.files.digests import file_digest
 from ortdeploy.files.known_digests import DigestCache
@@ -29,6 +27,7 @@ from ortdeploy.plan.steps import OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.process.memory import WEIGHTS
 from ortdeploy.providers.catalogue import CPU, find_provider
 from ortdeploy.providers.secrets import masked_options, masked_settings
+from ortdeploy.runtime.library import ort
 from ortdeploy.runtime.machine import probe_machine
 
 _ABANDONED_SECONDS = 24 * 3600

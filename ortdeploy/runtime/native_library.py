@@ -10,10 +10,9 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-import onnxruntime as ort
-
 from ortdeploy.process.child import Asked, ask, how_it_ended
 from ortdeploy.providers.catalogue import find_provider
+from ortdeploy.runtime.library import ort
 
 _SECONDS = 60
 _FILES = {"NvTensorRTRTX": "nv_tensorrt_rtx"}

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 
+from ortdeploy.runtime.library import ort
 from ortdeploy.tensors.elements import numpy_dtype
 from ortdeploy.tensors.types import ELEMENT_NUMBERS, ELEMENT_TYPES, WIDER
 

@@ -8,11 +8,10 @@ import importlib
 import importlib.util
 from functools import cache
 
-import onnxruntime as ort
-
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.host import DeviceFacts
 from ortdeploy.providers.catalogue import Provider
+from ortdeploy.runtime.library import ort
 
 
 def find_library(provider: Provider) -> str | None:

@@ -7,11 +7,10 @@ from collections.abc import Collection, Mapping
 from importlib.metadata import PathDistribution
 from pathlib import Path
 
-import onnxruntime
-
 from ortdeploy.facts.host import DEFAULT_LOCALE, RuntimeFacts
 from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.runtime.kernels import built_in_kernels, known_attributes
+from ortdeploy.runtime.library import ort
 from ortdeploy.runtime.native_library import find_missing, loading_problem
 from ortdeploy.runtime.plugin_probe import probe_plugin
 from ortdeploy.runtime.plugins import find_library
@@ -30,13 +29,13 @@ def probe_runtime(
     those that options of these providers decide.
     """
     ir_version, opsets = find_limits()
-    built_in = onnxruntime.get_available_providers()
+    built_in = ort.get_available_providers()
     of_plugins = _libraries(wanted, built_in)
     plugins = {name: probe_plugin(name, library) for name, library in sorted(of_plugins.items())}
     problems = {name: plugin.problem for name, plugin in plugins.items() if plugin.problem is not None}
     unloadable = {name: problem for name in built_in if name in wanted and (problem := loading_problem(name))}
     return RuntimeFacts(
-        version=onnxruntime.__version__,
+        version=ort.__version__,
         available_providers=tuple(name for name in built_in if name not in unloadable),
         max_ir_version=ir_version,
         max_opsets=opsets,

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 from onnxruntime.capi.onnxruntime_pybind11_state import EPFail, Fail, RuntimeException
 
 from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError, ProviderFailedError, TransientError
 from ortdeploy.plan.steps import LoadAdapter, OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.providers.catalogue import CPU
+from ortdeploy.runtime.library import ort
 from ortdeploy.runtime.model_cache import CacheEntry, cache_options, maps_weights, reuse_options, took_nodes
 from ortdeploy.runtime.native_library import preload
 from ortdeploy.runtime.ort_values import needs_ort_values, run_with_ort_values

@@ -6,7 +6,7 @@ graph. Later operator sets are not refused where ALLOW_RELEASED_ONNX_OPSET_ONLY=
 
 import re
 
-import onnxruntime as ort
+from ortdeploy.runtime.library import ort
 
 _FATAL_ONLY = 4
 _IR_VERSION = re.compile(r"max supported IR version: (\d+)")

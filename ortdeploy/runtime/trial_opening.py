@@ -112,9 +112,9 @@ def _is_judged(request: TrialRequest) -> bool:
 
     Of another version it tells only of ONNX's own operators, whose definitions are the same in all that know them.
     """
-    import onnxruntime as ort  # noqa: PLC0415  only the child
     from onnxruntime.capi import _pybind_state  # noqa: PLC0415
 
+    from ortdeploy.runtime.library import ort  # noqa: PLC0415  only the child
     from ortdeploy.runtime.supported_versions import find_limits  # noqa: PLC0415
 
     if request.elsewhere not in {None, ort.__version__}:
@@ -129,9 +129,9 @@ def _is_judged(request: TrialRequest) -> bool:
 
 
 def _refusal(request: TrialRequest, path: str, *, optimize: bool) -> Exception | None:
-    import onnxruntime as ort  # noqa: PLC0415  only the child
     from onnxruntime.capi import _pybind_state  # noqa: PLC0415
 
+    from ortdeploy.runtime.library import ort  # noqa: PLC0415  only the child
     from ortdeploy.runtime.session import register_extensions, session_options  # noqa: PLC0415
 
     own = {name: value for name, value in request.options.items() if name not in _KEPT_OUT}
