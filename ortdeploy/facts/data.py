@@ -111,7 +111,7 @@ class OutputFacts:
     """A job's output place: absent, empty, part (some parts are committed), finished, stale or foreign (not ours).
 
     `stale`: it makes room for a new run, and is kept as `aside`; `run` is the last one's. `free_bytes` are left on its
-    file system.
+    file system. `read_only` says why nothing can be written there, which matters only where something is left to do.
     """
 
     state: str = "absent"
@@ -120,5 +120,6 @@ class OutputFacts:
     identity: Mapping[str, str] = field(default_factory=dict)
     rows: int = 0
     free_bytes: int | None = None
+    read_only: Problem | None = None
     missing_package: Package | None = None
     problem: Problem | None = None

@@ -312,8 +312,14 @@ def _probe_output(spec: Spec, job: JobSpec, state_dir: Path, before: _Before, ro
     folder = path_from_manifest(spec, job.output.path)
     shown = job.output.shown
     problem = _unwritable(folder, shown, roots) or (None if job.output.url else _entangled(folder, shown, state_dir))
-    if problem is not None:
+    read_only = problem if problem is not None and problem.kind == "read-only" else None
+    if problem is not read_only:
         return OutputFacts(problem=problem)
+    return replace(_look_at_output(folder, shown, state_dir, before), read_only=read_only)
+
+
+def _look_at_output(folder: Path, shown: str, state_dir: Path, before: _Before) -> OutputFacts:
+    """Look at what there is of an output that can be one."""
     record = before.record
     if not is_there(folder):
         return OutputFacts()

@@ -24,6 +24,7 @@ RULE = Rule(id="unwritable-output", summary="Output place cannot be written", ce
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
-        problem = job.output.problem
+        done = job.is_finished and job.is_current
+        problem = job.output.problem or (None if done else job.output.read_only)
         if problem is not None:
             yield Finding(at=(*job.spec.output.at, "path"), detail=problem.detail, job=job.spec.name)

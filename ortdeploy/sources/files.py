@@ -13,6 +13,8 @@ from ortdeploy.files.object_store import list_urls, shown_url, state_of
 from ortdeploy.files.urls import Addresses, is_url, parse_url
 
 _MAGIC = "*?["
+_OF_THE_SYSTEM = "lost+found"
+"""A folder of file systems, which nobody but root reads and nobody fills."""
 
 
 def list_files(folder: str, patterns: Sequence[str] = ()) -> tuple[str, ...]:
@@ -31,8 +33,27 @@ def list_files(folder: str, patterns: Sequence[str] = ()) -> tuple[str, ...]:
         expanded = _expand(full)
         if not expanded:
             _check_readable(full)
+        _check_folders(full)
         found.update(dict.fromkeys(expanded))
     return tuple(found)
+
+
+def _check_folders(full: str) -> None:
+    """Raise OrtdeployError if a folder that a glob names cannot be looked into: it would be passed over."""
+    parts = Path(full).parts
+    magic = [index for index, part in enumerate(parts) if any(sign in part for sign in _MAGIC)]
+    if not magic or is_file(full):
+        return
+    for index in range(magic[0], len(parts)):
+        in_front = os.path.join(*parts[: index + (parts[index] == "**")], "")  # noqa: PTH118  keeps a glob's text as it is
+        for folder in glob.iglob(in_front, recursive=True):  # noqa: PTH207  as above
+            name = os.path.normpath(folder)
+            if Path(name).name != _OF_THE_SYSTEM and not os.access(name, os.R_OK | os.X_OK):
+                raise _unreadable(name)
+
+
+def _unreadable(folder: str) -> OrtdeployError:
+    return OrtdeployError(f"the folder {folder} cannot be read by this user; allow it, or name another place")
 
 
 def _check_readable(full: str) -> None:
@@ -41,9 +62,7 @@ def _check_readable(full: str) -> None:
     for folder in (os.path.normpath(fixed), *map(str, Path(fixed).parents)):
         if is_folder(folder):
             if not os.access(folder, os.R_OK | os.X_OK):
-                raise OrtdeployError(
-                    f"the folder {folder} cannot be read by this user; allow it, or name another place"
-                )
+                raise _unreadable(folder)
             return
 
 

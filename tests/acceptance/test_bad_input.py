@@ -328,6 +328,21 @@ def test_a_read_only_place_is_refused_by_plan(cli: Cli, deployment: Path, monkey
     assert "read-only" in result.out
 
 
+def test_finished_work_in_a_read_only_place_is_nothing_to_do_until_more_comes(
+    cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = deployment / "m.yaml"
+    manifest.write_text(MANIFEST.replace("data.npy", '"*.npy"'))
+    assert cli("apply", manifest).code == 0
+    monkeypatch.setattr("ortdeploy.planning.probe.os.access", lambda _path, mode: not mode & os.W_OK)
+    again = cli("apply", manifest)
+    assert (again.code, "nothing to do" in again.out) == (0, True)
+    np.save(deployment / "more.npy", np.zeros((4, 4), np.float32))
+    refused = cli("apply", manifest)
+    assert refused.code == 1
+    assert "error[unwritable-output]" in refused.out
+
+
 def test_a_full_disk_is_an_error_and_loses_nothing(deployment: Path) -> None:
     """A limit on file size stands in for a full disk: the write fails in the middle of a part."""
     np.save(deployment / "data.npy", np.zeros((4000, 4), np.float32))

@@ -57,3 +57,18 @@ def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(os, "access", lambda path, _mode: Path(path) != tmp_path / "inbox")
     with pytest.raises(OrtdeployError, match="inbox cannot be read by this user"):
         list_files(str(tmp_path), [pattern])
+
+
+@pytest.mark.parametrize("pattern", ["inbox/*/*.npy", "inbox/**/*.npy", "*/?/a.npy", "inbox/[b]/*"])
+def test_a_folder_that_a_glob_cannot_look_into_is_not_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
+    for name in ("a", "b", "lost+found"):
+        (tmp_path / "inbox" / name).mkdir(parents=True)
+        (tmp_path / "inbox" / name / "a.npy").touch()
+    closed = {str(tmp_path / "inbox/b"), str(tmp_path / "inbox/lost+found")}
+    monkeypatch.setattr("ortdeploy.sources.files.os.access", lambda path, _mode: str(path) not in closed)
+    with pytest.raises(OrtdeployError, match="inbox/b cannot be read by this user"):
+        list_files(str(tmp_path), [pattern])
+    closed.remove(str(tmp_path / "inbox/b"))
+    assert list_files(str(tmp_path), [pattern])
