@@ -193,6 +193,7 @@ class OutputRecord:
 
     `first_row` rows came from input files of runs that are finished. `batch_size` is what `auto` has found.
     `part_digits` is the width of the number in the names of parts. `begun` is what is through of the next part.
+    `noted_failures` are all rows that stand in `_failed.jsonl`, also of a part that was given up and runs again.
     """
 
     output: str
@@ -210,6 +211,7 @@ class OutputRecord:
     part_digits: int
     parts: tuple[Part, ...]
     begun: Begun | None = None
+    noted_failures: int = 0
 
     @property
     def rows(self) -> int:
@@ -323,10 +325,10 @@ class Ledger:
             raise ValueError(f"the status of an output is {values['status']!r}")
         _time(values["started"])
         _time(values["ended"])
-        parts, begun = self._parts(values["output"]), self._begun(values["output"])
-        return OutputRecord(
-            **{**values, "identity": identity, "statistics": statistics, "parts": parts, "begun": begun}
-        )
+        known = {"identity": identity, "statistics": statistics, "parts": self._parts(values["output"])}
+        query = "SELECT COUNT(*) FROM failures WHERE output = ?"
+        (noted,) = self._connection.execute(query, (values["output"],)).fetchone()
+        return OutputRecord(**{**values, **known, "begun": self._begun(values["output"]), "noted_failures": noted})
 
     def _parts(self, output: str) -> tuple[Part, ...]:
         query = f"SELECT {', '.join(_PART_COLUMNS)}, seal FROM parts WHERE output = ? ORDER BY number"  # noqa: S608  ours

@@ -51,7 +51,7 @@ def _status(one: "JobStatus") -> dict[str, Any]:
     record = one.record
     if record is None:
         return known
-    counts = {name: sum(getattr(part, name) for part in record.parts) for name in ("committed", "failed", "skipped")}
+    committed, skipped = (sum(getattr(part, name) for part in record.parts) for name in ("committed", "skipped"))
     return {
         **known,
         "status": record.status,
@@ -61,7 +61,9 @@ def _status(one: "JobStatus") -> dict[str, Any]:
         "reason": record.reason,
         "parts": len(record.parts),
         "live": dict(one.live) if one.live else None,
-        **counts,
+        "committed": committed,
+        "failed": one.failed,
+        "skipped": skipped,
         "kept": one.kept,
     }
 

@@ -302,8 +302,10 @@ def render_status(jobs: "Sequence[JobStatus]", *, verbose: bool = False) -> str:
         if one.record is None:
             rows.append((one.job, "never run", "0", "0", "0", one.output, "-"))
             continue
-        parts = one.record.parts
-        counts = [str(sum(getattr(part, name) for part in parts)) for name in ("committed", "failed", "skipped")]
+        committed, skipped = (
+            sum(getattr(part, name) for part in one.record.parts) for name in ("committed", "skipped")
+        )
+        counts = (str(committed), str(one.failed), str(skipped))
         rows.append((one.job, one.record.status, *counts, one.output, one.record.ended or one.record.started))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -328,6 +328,24 @@ def test_a_read_only_place_is_refused_by_plan(cli: Cli, deployment: Path, monkey
     assert "read-only" in result.out
 
 
+def test_status_counts_the_rows_that_failed_in_a_part_that_was_given_up(cli: Cli, deployment: Path) -> None:
+    lines = [f"{row},1,1,1" for row in range(200)]
+    lines[100:102] = ["bad,1,1,1", "1,bad,1,1"]
+    (deployment / "data.csv").write_text("a,b,c,d\n" + "\n".join(lines) + "\n")
+    manifest = deployment / "m.yaml"
+    text = MANIFEST.replace("data.npy", "data.csv, columns: {x: [a, b, c, d]}")
+    manifest.write_text(text.replace("format: jsonl", "format: jsonl, rows_per_part: 64"))
+    assert cli("apply", manifest).code == 1
+    noted = (deployment / "outbox/run/_failed.jsonl").read_text().splitlines()
+    (shown,) = cli("status", manifest, "--format", "json").json["jobs"]
+    assert (shown["committed"], shown["failed"], len(noted)) == (64, 2, 2)
+    assert cli("status", manifest).out.splitlines()[1].split()[2:5] == ["64", "2", "0"]
+    lines[100:102] = ["1,1,1,1", "1,1,1,1"]
+    (deployment / "data.csv").write_text("a,b,c,d\n" + "\n".join(lines) + "\n")
+    assert cli("apply", manifest, "--new-run").code == 0
+    assert cli("status", manifest, "--format", "json").json["jobs"][0]["failed"] == 0
+
+
 def test_finished_work_in_a_read_only_place_is_nothing_to_do_until_more_comes(
     cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
