@@ -38,6 +38,7 @@ def options(provider: str, entries: str, more: str = "") -> str:
     return f"providers: [{{provider: {provider}, options: {{{entries}}}}}, CPU]{more}"
 
 
+FLAGS = "flags: COREML_FLAG_USE_CPU_ONLY|COREML_FLAG_CREATE_MLPROGRAM"
 SPIN = "allow_spinning: false"
 ENABLE = "ep.context_enable: true"
 NO_ARENA = ", session: {enable_cpu_mem_arena: false}"
@@ -216,6 +217,27 @@ CASES = [
         for entry in ("execution_mode: parallel", "enable_mem_pattern: true")
     ),
     (session("intra_op_num_threads: 4", "Xnnpack, CPU"), session("intra_op_num_threads: 1", "Xnnpack, CPU")),
+    (
+        options("CoreML", f"{FLAGS}, AllowLowPrecisionAccumulationOnGPU: true"),
+        options("CoreML", "AllowLowPrecisionAccumulationOnGPU: true"),
+    ),
+    (options("CoreML", f"{FLAGS}, EnableOnSubgraphs: true"), options("CoreML", "EnableOnSubgraphs: true")),
+    (options("CoreML", f"{FLAGS}, MLComputeUnits: CPUOnly"), options("CoreML", "MLComputeUnits: CPUOnly")),
+    (options("CoreML", f"{FLAGS}, ModelCacheDirectory: cache"), options("CoreML", "ModelCacheDirectory: cache")),
+    (options("CoreML", f"{FLAGS}, ModelFormat: MLProgram"), options("CoreML", "ModelFormat: MLProgram")),
+    (options("CoreML", f"{FLAGS}, ProfileComputePlan: false"), options("CoreML", "ProfileComputePlan: false")),
+    (
+        options("CoreML", f"{FLAGS}, RequireStaticInputShapes: true"),
+        options("CoreML", "RequireStaticInputShapes: true"),
+    ),
+    (
+        options("CoreML", f"{FLAGS}, SpecializationStrategy: FastPrediction"),
+        options("CoreML", "SpecializationStrategy: FastPrediction"),
+    ),
+    (
+        options("CoreML", "ProfileComputePlan: true"),
+        options("CoreML", "ProfileComputePlan: true, ModelFormat: MLProgram"),
+    ),
 ]
 """A model's text that trips a relation, and a near miss."""
 
