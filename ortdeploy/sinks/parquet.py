@@ -11,7 +11,7 @@ from ortdeploy.sinks.tables import TableSink, Writing, merge_tables
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyarrow.parquet import ParquetWriter
+    from pyarrow.parquet import ParquetFile, ParquetWriter
 
 SUFFIX = ".parquet"
 BLOCK_COPIES, PART_COPIES = 2, 0
@@ -58,14 +58,28 @@ def _read(path: Path) -> "Iterator[pa.RecordBatch]":
     from pyarrow.parquet import ParquetFile  # noqa: PLC0415
 
     with ParquetFile(path) as part:
-        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(part.metadata.metadata[b"ARROW:schema"])))
+        schema = _written_schema(part)
         for batch in part.iter_batches():
             arrays = [array.cast(field.type) for array, field in zip(batch.columns, schema, strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def _written_schema(part: "ParquetFile") -> "pa.Schema":
+    import pyarrow as pa  # noqa: PLC0415
+
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(part.metadata.metadata[b"ARROW:schema"])))
+
+
 def merge(old: Path | None, new: Path, order: Order, file: BinaryIO) -> None:
     """Write the rows of two parts of one job as one, in another order."""
-    from pyarrow import parquet  # noqa: PLC0415
+    merge_tables([_table(path) for path in (old, new) if path], order, _begin(file))
 
-    merge_tables([parquet.read_table(path) for path in (old, new) if path], order, _begin(file))
+
+def _table(path: Path) -> "pa.Table":
+    """Return a part as it was written: Parquet itself calls what lists and maps hold by other names."""
+    import pyarrow as pa  # noqa: PLC0415
+    from pyarrow.parquet import ParquetFile  # noqa: PLC0415
+
+    with ParquetFile(path) as part:
+        schema = _written_schema(part)
+    return pa.Table.from_batches(_read(path), schema=schema)

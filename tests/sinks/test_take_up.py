@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from support.effort import effort
 
 from ortdeploy.sinks import tables
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sinks.protocol import RowShape
-from ortdeploy.tensors.columns import Column
+from ortdeploy.tensors.columns import Column, pick
 
 SHAPES: Mapping[str, RowShape] = {
     "row": None, "path": None, "name": None, "y": (3,), "open": None, "flag": None, "texts": None, "map": None, "boxes": None,
@@ -118,3 +119,25 @@ def test_where_a_table_is_cut_does_not_depend_on_the_rows_of_its_first_block(
         write(kind, SHAPES, [rows(0, first), rows(first, 99 - first), rows(99, 1)], None) for first in (1, 2, 9, 98)
     }
     assert len(written) == 1
+
+
+@pytest.mark.parametrize("kind", [kind for kind, sink in SINKS.items() if kind in {"arrow", "parquet"}])
+@settings(max_examples=effort(15, 500), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(count=st.integers(2, 60), left_out=st.sets(st.integers(0, 59), min_size=1))
+@example(count=60, left_out=set(range(0, 60, 7)))
+def test_a_part_that_a_retry_has_merged_has_the_bytes_of_one_that_was_written_at_once(
+    tmp_path: Path, kind: str, count: int, left_out: set[int]
+) -> None:
+    shapes = {name: SHAPES[name] for name in COLUMNS[kind]}
+    whole = rows(0, count)
+    again = [row for row in range(count) if row in left_out]
+    kept = [row for row in range(count) if row not in left_out]
+    if not (again and kept):
+        return
+    for name, chosen in (("old", kept), ("new", again)):
+        picked = {column: pick(values, chosen) for column, values in whole.items()}
+        (tmp_path / name).write_bytes(write(kind, shapes, [picked], None))
+    merged = io.BytesIO()
+    order = np.argsort([*kept, *again]).tolist()
+    SINKS[kind].merge(tmp_path / "old", tmp_path / "new", order, merged)
+    assert merged.getvalue() == write(kind, shapes, [whole], None)
