@@ -9,8 +9,9 @@ import pytest
 from conftest import Cli
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper
 from support.effort import effort
-from support.models import lora_model, make_adapter
+from support.models import Shape, lora_model, make_adapter, save_model
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.process.memory_limit import MemoryWatch
@@ -206,3 +207,41 @@ def test_an_adapter_that_is_changed_or_replaced_while_a_job_runs_changes_nothing
     applied = cli("apply", tmp_path / "m.yaml")
     assert applied.code == 0
     assert [row["y"] for row in written(tmp_path)] == wanted
+
+
+def mixing_model(path: Path) -> None:
+    """What the LoRA adds is of the mean over the batch: rows depend on each other with an adapter, and not without."""
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["mean"], axes=[0], keepdims=1),
+        helper.make_node("MatMul", ["mean", "lora_A"], ["low"]),
+        helper.make_node("MatMul", ["low", "lora_B"], ["add"]),
+        helper.make_node("Add", ["x", "add"], ["y"]),
+    ]
+    inputs: dict[str, tuple[int, Shape]] = {
+        "x": (TensorProto.FLOAT, ["batch", 4]),
+        "lora_A": (TensorProto.FLOAT, [4, "rank"]),
+        "lora_B": (TensorProto.FLOAT, ["rank", 4]),
+    }
+    defaults = {"lora_A": np.zeros((4, 0), np.float32), "lora_B": np.zeros((0, 4), np.float32)}
+    save_model(path, nodes, inputs, {"y": (TensorProto.FLOAT, ["batch", 4])}, defaults)
+
+
+@pytest.mark.parametrize(
+    ("languages", "good"),
+    [
+        (["de"] * 8, 8),
+        (["de"] * 4 + ["fr"] * 4, 0),
+        (["fr", "fr", "de", "de"] * 2, 0),
+        (["de", "de", "de", "fr"], 4),
+    ],
+)
+def test_rows_are_proven_with_each_set_of_adapters_that_rows_choose(
+    cli: Cli, tmp_path: Path, languages: list[str], good: int
+) -> None:
+    """A run of one row with an adapter has nothing beside it, and needs no proof."""
+    prepare(tmp_path, languages, size=4, part=4)
+    mixing_model(tmp_path / "m.onnx")
+    applied = cli("apply", tmp_path / "m.yaml", "-q")
+    assert applied.code == (0 if good == len(languages) else 1), applied.out
+    assert len(written(tmp_path)) == good
+    assert good == len(languages) or "depend on the rows beside it" in " ".join(applied.out.split())
