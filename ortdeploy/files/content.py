@@ -104,6 +104,10 @@ _LEAST_BYTES = {"raw": 4}
 """Formats whose files may begin with any bytes: a sign of fewer may stand there by chance."""
 
 
+_LEAST_BYTES_OF_TEXT = 5
+"""Text may begin with a sign of letters that is shorter: a column may be called ID3, ORC or PAR1."""
+
+
 def recognise(head: bytes) -> Content | None:
     """Return what a file that begins so certainly is; None for an ONNX model and for what is not known."""
     return _by_sign(head) or _by_look(head)
@@ -111,9 +115,10 @@ def recognise(head: bytes) -> Content | None:
 
 def mistaken(name: str, head: bytes) -> Content | None:
     """Return what a file that begins so is where the input format `name` does not read it; else None."""
-    content = _by_sign(head, _LEAST_BYTES.get(name, 1))
+    text = _by_letters(head)
+    content = _by_sign(head, _LEAST_BYTES_OF_TEXT if text else _LEAST_BYTES.get(name, 1))
     if content is None and name not in _LEAST_BYTES:
-        content = _by_look(head) or _by_letters(head)
+        content = _by_look(head) or text
     if content is None or name in content.formats:
         return None
     return content if content is not _TEXT or name in _SIGNED else None

@@ -200,6 +200,12 @@ def test_raw_numbers_may_begin_with_any_bytes_but_not_as_another_file_does(tmp_p
     assert probe(tmp_path, "d.raw", "raw", row_type=four).problem is None
 
 
+@pytest.mark.parametrize("first", ["ID3", "ORC", "PAR1", "GGUF", "GIF8", "OggS", "fLaC"])
+def test_a_column_may_be_called_as_other_files_begin(tmp_path: Path, first: str) -> None:
+    (tmp_path / "a.csv").write_text(f"{first},x\n1,2\n")
+    assert list(probe(tmp_path, "a.csv").columns) == [first, "x"]
+
+
 def test_a_file_that_is_another_among_many_is_found(tmp_path: Path) -> None:
     for name in "abc":
         WRITE["jsonl"](tmp_path / f"{name}.jsonl")
