@@ -10,6 +10,8 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
+from conftest import Cli
+from onnx import TensorProto, helper
 from structlog.testing import capture_logs
 from support.fakes import Counter, FakeRuntime, double, refuse_negative
 from support.jobs import (
@@ -24,6 +26,7 @@ from support.jobs import (
     rows,
     save,
 )
+from support.models import Shape, save_model
 
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.files.atomic import Hashing
@@ -361,3 +364,29 @@ def test_the_ledger_keeps_the_last_of_an_output(tmp_path: Path) -> None:
         assert record.begun.end == 8
         assert ledger.failed_of_begun("../out", record.begun) == {1: 1}
     assert begun_file(tmp_path).name == ".part-00000000.jsonl.8.begun"
+
+
+def picture_job(folder: Path, cli: Cli, *, ends_early: bool) -> dict[str, bytes]:
+    """Run a job that writes pictures, in one part, perhaps in two runs; return the files that it leaves."""
+    folder.mkdir()
+    pixels: tuple[int, Shape] = (TensorProto.UINT8, ["batch", 4, 4, 3])
+    save_model(folder / "m.onnx", [helper.make_node("Identity", ["x"], ["y"])], {"x": pixels}, {"y": pixels})
+    np.save(folder / "data.npy", np.arange(24 * 48, dtype=np.uint8).reshape(24, 4, 4, 3))
+    (folder / "m.yaml").write_text(
+        "version: 1\nmodels: {m: {path: m.onnx}}\njobs:\n  run:\n    model: m\n    input: {path: data.npy}\n"
+        "    batch: {size: 4}\n    output: {path: out, format: jsonl, images: [y], rows_per_part: 24}\n"
+    )
+    if ends_early:
+        with ending_after(3):
+            assert cli("apply", folder / "m.yaml", "-q").code == 1
+        assert begun_file(folder).name.endswith(".begun")
+        assert len(list((folder / "out/images").iterdir())) < 24
+    assert cli("apply", folder / "m.yaml", "-q").code == 0
+    found = (path for path in sorted((folder / "out").rglob("*")) if path.is_file() and path.name != "_run.json")
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+
+
+def test_pictures_of_a_begun_part_are_those_of_one_that_was_not_interrupted(cli: Cli, tmp_path: Path) -> None:
+    whole = picture_job(tmp_path / "whole", cli, ends_early=False)
+    assert len([name for name in whole if name.endswith(".png")]) == 24
+    assert picture_job(tmp_path / "again", cli, ends_early=True) == whole
