@@ -1,9 +1,10 @@
 """A pipeline joined with the graphs of its models: the type of every value, and every wire that does not fit."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ortdeploy.deployment.fed_values import FedValue
 from ortdeploy.diagnostics import did_you_mean
 from ortdeploy.facts.models import AdapterFacts, ModelFacts, ValueFacts
 from ortdeploy.manifest.document import Path
@@ -34,6 +35,7 @@ class TypedStep:
     """A step with the types that reach it; `ports` are the inputs of its model, `inner` the steps of an `each`.
 
     `made` are the types of its results by their names. All have their rows first; `axes` say where the model has them.
+    `constants` are what the manifest feeds its model.
     """
 
     spec: StepOfPipeline
@@ -43,13 +45,21 @@ class TypedStep:
     ports: tuple[ValueFacts, ...] = ()
     inner: tuple["TypedStep", ...] = ()
     axes: RowAxes = field(default_factory=RowAxes)
+    constants: tuple[FedValue, ...] = ()
+
+    @property
+    def wires(self) -> dict[str, str]:
+        """Its arguments that are values of rows, with their names."""
+        whole = {one.value.name for one in self.constants}
+        return {argument: name for argument, name in self.spec.wires.items() if argument not in whole}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineTypes:
     """A pipeline's inputs, which a job's columns feed, its outputs, its steps, and what is wrong with its wires.
 
-    `state` are the values that a row takes from the one before, as the models take them: whole, without rows.
+    `state` are the values that a row takes from the one before, as the models take them: whole, without rows. `whole`
+    are the inputs that models take as they are, for a whole run.
     """
 
     inputs: Mapping[str, ValueFacts]
@@ -57,6 +67,7 @@ class PipelineTypes:
     steps: tuple[TypedStep, ...]
     problems: tuple[WireProblem, ...]
     state: Mapping[str, TensorType] = field(default_factory=dict)
+    whole: frozenset[str] = frozenset()
 
 
 def type_pipeline(
@@ -65,13 +76,14 @@ def type_pipeline(
     axes: Mapping[str, RowAxes],
     adapters: Mapping[str, AdapterFacts],
     arrives: Callable[[str], TensorType | None],
+    given: Mapping[str, Any],
 ) -> PipelineTypes:
-    """Type a pipeline. `axes` say where its models have the rows.
+    """Type a pipeline. `axes` say where its models have the rows, `given` are values that the job feeds to inputs.
 
     `arrives` tells in which type a column comes, for inputs that only operations read. Where there is no such column,
     which is a problem of the job, nothing is said about what is made of it.
     """
-    typer = _PipelineTyper(models, axes, adapters, arrives, pipeline.state)
+    typer = _PipelineTyper(models, axes, adapters, arrives, pipeline.state, given)
     values: dict[str, TensorType] = {}
     steps = tuple(typer.step(step, values) for step in pipeline.steps)
     typer.check_state(pipeline, values)
@@ -81,7 +93,12 @@ def type_pipeline(
             typer.complain((*pipeline.at, "outputs", name), f"No step makes ${value}. {did_you_mean(value, values)}")
         outputs[name] = values.get(value, TensorType())
     return PipelineTypes(
-        inputs=typer.inputs, outputs=outputs, steps=steps, problems=tuple(typer.problems), state=typer.taken
+        inputs={**typer.inputs, **{name: one for name, one in typer.whole.items() if name not in typer.inputs}},
+        outputs=outputs,
+        steps=steps,
+        problems=tuple(typer.problems),
+        state=typer.taken,
+        whole=frozenset(typer.whole).difference(typer.inputs),
     )
 
 
@@ -92,9 +109,11 @@ class _PipelineTyper:
     adapters: Mapping[str, AdapterFacts]
     arrives: Callable[[str], TensorType | None]
     state: Mapping[str, str]
+    given: Mapping[str, Any]
     untold: set[str] = field(default_factory=set)
     taken: dict[str, TensorType] = field(default_factory=dict)
     inputs: dict[str, ValueFacts] = field(default_factory=dict)
+    whole: dict[str, ValueFacts] = field(default_factory=dict)
     problems: list[WireProblem] = field(default_factory=list)
 
     def complain(self, at: Path, detail: str) -> None:
@@ -139,37 +158,73 @@ class _PipelineTyper:
         known = {value.name: _rows_first(value, axes.of_input(value.name)) for value in model.inputs}
         solved: dict[str, Dimension] = {}
         types = {}
+        constants = self._constants(step, model, values)
+        fed = {one.value.name for one in constants}
         for port, name in step.wires.items():
+            if port in fed:
+                continue
             if port not in known:
                 detail = f'Model "{step.name}" has no input "{port}". {did_you_mean(port, known)}'
                 self.complain((*step.at, "in", port), detail)
                 continue
             if axes.of_input(port) is None:
-                detail = f'Input "{port}" of model "{step.name}" is not by row, and ${name} is one of each row.'
-                self.complain((*step.at, "in", port), detail)
+                self._refuse_rows(step, port, name)
+                continue
             types[port] = self._value_for_model(name, known[port], step.name, values)
             problem = _misfit(types[port], known[port].tensor, solved)
             if problem:
                 taken = known[port].tensor
                 detail = f'Input "{port}" of model "{step.name}" takes {taken} and gets {types[port]}. {problem}'
                 self.complain((*step.at, "in", port), detail)
-        self._look_for_missing(step, known)
+        self._look_for_missing(step, known, fed)
         made = {
             name: self._made_by_model(step, port, model, axes.of_output(port), solved) for port, name in step.outputs
         }
-        ports = tuple(value for value in known.values() if value.name in step.wires)
-        return TypedStep(spec=step, types=types, made=made, options={}, ports=ports, axes=axes)
+        ports = tuple(value for value in known.values() if value.name in step.wires and value.name not in fed)
+        return TypedStep(
+            spec=step, types=types, made=made, options={}, ports=ports, axes=axes, constants=tuple(constants)
+        )
+
+    def _constants(self, step: StepOfPipeline, model: ModelFacts, values: Mapping[str, TensorType]) -> list[FedValue]:
+        """Return what stands in the place of values, and what the job feeds to inputs that are not by row."""
+        axes, known = self.axes.get(step.name, RowAxes()), {value.name: value for value in model.inputs}
+        written = dict(step.options)
+        for port, name in step.wires.items():
+            if port in known and axes.of_input(port) is None and name in self.given and name not in values:
+                self.whole.setdefault(name, replace(known[port], name=name))
+                written[port] = self.given[name]
+        constants = []
+        for port, content in written.items():
+            if port not in known:
+                detail = f'Model "{step.name}" has no input "{port}". {did_you_mean(port, known)}'
+                self.complain((*step.at, "in", port), detail)
+                continue
+            axis = axes.of_input(port)
+            fed = FedValue(value=known[port], axis=axis, target=rows_first(known[port].tensor, axis), content=content)
+            constants.append(fed)
+            if fed.misfit and port in step.options:
+                detail = f'Input "{port}" ({known[port].tensor}) of model "{step.name}" cannot take it: {fed.misfit}.'
+                self.complain((*step.at, "in", port), detail)
+        return constants
+
+    def _refuse_rows(self, step: StepOfPipeline, port: str, name: str) -> None:
+        """Say that an input that is not by row is given a value of each row."""
+        self.complain(
+            (*step.at, "in", port),
+            f'Input "{port}" of model "{step.name}" is not by row, and ${name} is one of each row. Write one value in '
+            f"its place, or let the job feed it: input: {{values: {{{name}: …}}}}.",
+        )
 
     def _runs_whole(self, step: StepOfPipeline) -> bool:
         """Return whether a step takes or gives a row's state: then its model is fed one row at a time, as it is."""
         names = {*step.wires.values(), *(name for _, name in step.outputs)}
         return not names.isdisjoint({*self.state, *self.state.values()})
 
-    def _look_for_missing(self, step: StepOfPipeline, known: Mapping[str, ValueFacts]) -> None:
+    def _look_for_missing(self, step: StepOfPipeline, known: Mapping[str, ValueFacts], fed: Collection[str]) -> None:
         given = [self.adapters[name] for name in step.adapters if name in self.adapters]
         adapted = {parameter.name for adapter in given for parameter in adapter.parameters}
         for value in known.values():
-            if value.name not in step.wires and not value.optional and value.name not in adapted:
+            if value.name not in {*step.wires, *fed, *adapted} and not value.optional:
                 detail = f'Nothing feeds input "{value.name}" ({value.tensor}) of model "{step.name}".'
                 self.complain((*step.at, "in"), detail)
 
@@ -286,8 +341,8 @@ def _misfit(have: TensorType, want: TensorType, solved: dict[str, Dimension]) ->
         return f"Add a step before: {{do: layout, in: {{x: $…, layout: {want.layout}}}, out: …}}."
     if have.shape is None or want.shape is None:
         return None
-    if not want.shape:
-        return "It has no dimension for rows: one value is for a whole run. Write the value into the graph."
+    if not want.shape and have.shape:
+        return "It has no dimension for rows: one value is for a whole run. Write the value in its place."
     if len(have.shape) != len(want.shape):
         return f"A row has the shape {format_shape(have.shape[1:])}, the model wants {format_shape(want.shape[1:])}."
     return _unsolved(have.shape[1:], want.shape[1:], solved)

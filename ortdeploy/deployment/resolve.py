@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from ortdeploy.deployment.column_patterns import expanded, fillers, is_pattern
+from ortdeploy.deployment.fed_values import FedValue
 from ortdeploy.deployment.pipeline_types import type_pipeline
 from ortdeploy.deployment.placement_prediction import predict_placement
 from ortdeploy.deployment.resolved import (
     Binding,
     Deployment,
-    FedValue,
     ResolvedJob,
     ResolvedModel,
     ResolvedPipeline,
@@ -75,7 +75,8 @@ def _resolve_pipeline(
         return ResolvedPipeline(spec=pipeline, parts=parts, types=None, diffusion=facts.diffusion[pipeline.name])
     known = {part.spec.name: part.facts for part in parts}
     axes = {part.spec.name: derive_axes(part.spec, part.facts) for part in parts}
-    types = type_pipeline(pipeline, known, axes, facts.adapters, partial(_arriving, job, facts.inputs[job.name]))
+    arrives = partial(_arriving, job, facts.inputs[job.name])
+    types = type_pipeline(pipeline, known, axes, facts.adapters, arrives, job.input.values)
     return ResolvedPipeline(spec=pipeline, parts=parts, types=types, diffusion=None)
 
 
@@ -197,7 +198,7 @@ def _resolve_job(
     adapters = tuple(found for name in names if (found := spec.adapter(name)))
     adapted = {one.name for adapter in adapters for one in facts.adapters[adapter.name].parameters}
     inputs = [value for value in model.facts.inputs if value.name not in adapted]  # those that columns feed
-    axes = RowAxes() if pipeline else derive_axes(model.spec, model.facts)
+    axes = _axes_of_pipeline(pipeline) if pipeline else derive_axes(model.spec, model.facts)
     axes = axes.of_one_row_runs if job.batch.is_none else axes.of_runs_of_one if job.batch.size == 1 else axes
     targets = {value.name: rows_first(_target(value, model.spec), axes.of_input(value.name)) for value in inputs}
     fed = [value for value in inputs if value.name not in job.input.values]
@@ -231,6 +232,11 @@ def _resolve_job(
         postprocess_problems=problems,
         columns=job.output.columns or tuple(results),
     )
+
+
+def _axes_of_pipeline(pipeline: ResolvedPipeline) -> RowAxes:
+    """Return the row axes of a pipeline: the first one, but of inputs that models take whole."""
+    return RowAxes(inputs=dict.fromkeys(pipeline.types.whole)) if pipeline.types else RowAxes()
 
 
 def _target(value: ValueFacts, model: ModelSpec) -> TensorType:

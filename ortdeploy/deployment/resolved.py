@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ortdeploy.deployment.fed_values import FedValue
 from ortdeploy.deployment.pipeline_types import PipelineTypes
 from ortdeploy.deployment.placement_prediction import Prediction
 from ortdeploy.deployment.threads import ThreadLayout, sleeping, thread_layouts, usable_cores
@@ -155,16 +156,6 @@ class Binding:
         given = [size if isinstance(size, int) else None for size in self.final.shape or ()]
         sizes = [have if have is not None else want for have, want in zip(known, given or known, strict=False)]
         return (rows, *sizes[1:])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FedValue:
-    """A model input that the manifest feeds a value that no row carries; `axis` and `target` as of a binding."""
-
-    value: ValueFacts
-    axis: int | None
-    target: TensorType
-    content: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,8 +36,8 @@ class StepOfPipeline:
     """One step: `run` a model, `do` an operation, or `each` of a value's items through further steps.
 
     `name` is the model's, the operation's, or that of the value. `wires` are arguments that are values, `options` those
-    that are literals; `outputs` are pairs of what the step gives and its name in the pipeline. `item` is what the inner
-    steps call one of the items; `batch` of them are run together, and a row may have `most`.
+    that are literals (of `run`, constants); `outputs` are pairs of what the step gives and its name in the pipeline.
+    `item` is what the inner steps call one of the items; `batch` of them are run together, and a row may have `most`.
     """
 
     kind: str
@@ -227,7 +227,7 @@ def _step(data: Mapping[str, Any], at: Path) -> StepOfPipeline:
             kind="run",
             name=data["run"],
             wires=wires,
-            options={},
+            options=options,
             outputs=tuple(data["out"].items()),
             at=at,
             adapters=_names(data.get("adapter", ())),

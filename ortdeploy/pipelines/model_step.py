@@ -9,9 +9,10 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.operations.protocol import as_column
 from ortdeploy.pipelines.component import Component
 from ortdeploy.plan.pipeline import PlannedValue, PlannedWireStep
-from ortdeploy.sessions.rows_first import not_by_row, to_axis, to_front
+from ortdeploy.sessions.rows_first import not_by_row, of_rows, to_axis, to_front
 from ortdeploy.tensors.columns import Array, Column, pick
 from ortdeploy.tensors.elements import numpy_dtype
+from ortdeploy.tensors.fed_values import as_array
 from ortdeploy.tensors.types import format_shape
 
 
@@ -29,12 +30,13 @@ class ModelStep:
         self._size = _fixed_rows(step.takes)
         self._whole = whole
         self._axes = step.row_axes
+        self._constants = [(one, as_array(one.content, one.dtype, one.shape)) for one in step.constants]
 
     def __call__(self, values: Mapping[str, Column], rows: int) -> dict[str, Column]:
         """Return the values that the model gives for these rows. Raises OrtdeployError."""
         columns = {port: values[name] for port, name in self._wires}
         if self._whole:
-            found = self._run(self._checked({name: np.asarray(column) for name, column in columns.items()}))
+            found = self._run(self._checked({name: np.asarray(column) for name, column in columns.items()}), 1)
         else:
             found = self._run_alike(columns, rows)
         return dict(zip(self._names, found, strict=True))
@@ -71,15 +73,16 @@ class ModelStep:
     def _run_rows(self, feeds: Mapping[str, Array], rows: int, wanted: int) -> list[Any]:
         """Run once, and return the first rows of each output. Raises OrtdeployError where it has not one for each."""
         placed = {name: to_axis(array, self._axes.get(name)) for name, array in feeds.items()}
-        given = self._run(placed)
+        given = self._run(placed, rows)
         found = [to_front(value, self._axes.get(name)) for name, value in zip(self._fetch, given, strict=True)]
         for name, value, as_given in zip(self._fetch, found, given, strict=True):
             if np.ndim(value) == 0 or len(value) != rows:
                 raise OrtdeployError(f"{self._model}: {not_by_row(name, np.shape(as_given), rows)}")
         return list(found) if wanted == rows else [value[:wanted] for value in found]
 
-    def _run(self, feeds: Mapping[str, Array]) -> Sequence[Any]:
-        contiguous = {name: np.ascontiguousarray(array) for name, array in feeds.items()}
+    def _run(self, feeds: Mapping[str, Array], rows: int) -> Sequence[Any]:
+        contiguous = {name: _contiguous(array) for name, array in feeds.items()}
+        contiguous |= {one.name: of_rows(one, array, rows) for one, array in self._constants}
         return self._component.run(self._fetch, contiguous, self._adapters)
 
     def _checked(self, feeds: dict[str, Array]) -> dict[str, Array]:
@@ -111,6 +114,11 @@ class _Port:
             if not (low >= self._limits[0] and high <= self._limits[1]):
                 first, last = (f"{value:g}" for value in self._limits)
                 raise OrtdeployError(f"{self._what} must lie in {first} to {last} and has {low:g} to {high:g}")
+
+
+def _contiguous(array: Array) -> Array:
+    """Return an array as native code takes it; NumPy's own function would give a scalar a dimension."""
+    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
 
 
 def _fits(sizes: Sequence[int], wanted: Sequence[int | str | None]) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ortdeploy.facts.data import HashedFile
+from ortdeploy.plan.constants import PlannedConstant
 from ortdeploy.tensors.types import Shape, TensorType
 
 
@@ -30,7 +31,7 @@ class PlannedWireStep:
 
     `wires` are pairs of an argument and a value's name, `takes` what must arrive there, `outputs` pairs of what the
     step gives and its name, `makes` their types, all rows first. `row_axes` are those of the model's inputs and
-    outputs that are not the first.
+    outputs that are not the first. `constants` are fed to inputs of the model that no value feeds.
     """
 
     kind: str
@@ -46,6 +47,7 @@ class PlannedWireStep:
     most: int | None
     steps: tuple["PlannedWireStep", ...]
     row_axes: Mapping[str, int] = field(default_factory=dict)
+    constants: tuple[PlannedConstant, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +108,11 @@ class PlannedPipeline:
         of_components = self.preset.adapters.values() if self.preset else ()
         names = [name for step in walk(self.steps) for name in step.adapters]
         return tuple(dict.fromkeys([*names, *(name for some in of_components for name in some)]))
+
+    @property
+    def constants(self) -> tuple[PlannedConstant, ...]:
+        """What its steps feed their models, beside values."""
+        return tuple(one for step in walk(self.steps) for one in step.constants)
 
 
 def walk(steps: Sequence[PlannedWireStep]) -> Iterator[PlannedWireStep]:

@@ -10,6 +10,7 @@ from typing import Any
 from ortdeploy.facts.data import FileState, HashedFile
 from ortdeploy.facts.preflight import MemoryForecast
 from ortdeploy.plan.batching import Batching
+from ortdeploy.plan.constants import PlannedConstant
 from ortdeploy.plan.pipeline import PlannedPipeline
 from ortdeploy.plan.timing import ALWAYS, JobTiming
 from ortdeploy.redaction import shown_path
@@ -162,20 +163,6 @@ class PlannedInput:
     dtype: str
     shape: Shape | None
     limits: tuple[float, float] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedConstant:
-    """A model input that is fed a value of the manifest's: `shape` is that of one row, or the whole where it has none.
-
-    `row_axis` counts rows in the graph; None: the value is fed whole.
-    """
-
-    name: str
-    content: Any
-    dtype: str
-    shape: Shape | None
-    row_axis: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

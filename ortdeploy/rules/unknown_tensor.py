@@ -1,5 +1,5 @@
 """What it catches: an input or output that the manifest names and the model's graph does not have: in a declaration,
-under columns: or under prepare:.
+under columns:, under values: or under prepare:.
 
 Why: a misspelt declaration would check nothing, and misspelt steps would prepare nothing.
 
@@ -45,11 +45,14 @@ def _declared(model: "ResolvedModel") -> Iterator[Finding]:
 
 def _fed(job: "ResolvedJob") -> Iterator[Finding]:
     known = [value.name for value in job.model.facts.inputs]
-    for name in job.spec.input.columns:
+    of_input = job.spec.input
+    named = [
+        *((*of_input.at, "columns", name) for name in of_input.columns),
+        *((*of_input.at, "values", name) for name in of_input.values),
+        *((*job.spec.at, "prepare", name) for name in job.spec.prepare),
+    ]
+    for at in named:
+        name = str(at[-1])
         if name not in known:
             detail = f'{job.kind.capitalize()} "{job.spec.model}" has no input "{name}". {did_you_mean(name, known)}'
-            yield Finding(at=(*job.spec.input.at, "columns", name), detail=detail, key=True, job=job.spec.name)
-    for name in job.spec.prepare:
-        if name not in known:
-            detail = f'{job.kind.capitalize()} "{job.spec.model}" has no input "{name}". {did_you_mean(name, known)}'
-            yield Finding(at=(*job.spec.at, "prepare", name), detail=detail, key=True, job=job.spec.name)
+            yield Finding(at=at, detail=detail, key=True, job=job.spec.name)

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ortdeploy.rules.protocol import Finding, Rule
-from ortdeploy.tensors.fed_values import as_array
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment.resolved import Deployment, FedValue, ResolvedJob
+    from ortdeploy.deployment.fed_values import FedValue
+    from ortdeploy.deployment.resolved import Deployment, ResolvedJob
 
 RULE = Rule(id="unusable-value", summary="Input cannot take its value")
 
@@ -28,24 +28,19 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             reason = _reason(one, job)
             if reason is not None:
                 at = (*job.spec.input.at, "values", one.value.name)
-                detail = f'Input "{one.value.name}" ({one.target}) of model "{job.spec.model}": {reason}.'
+                detail = f'Input "{one.value.name}" ({one.target}) of {job.kind} "{job.spec.model}": {reason}.'
                 yield Finding(at=at, detail=detail, key=True, job=job.spec.name, model=job.spec.model)
         if job.values and not job.bindings:
-            detail = f'No column of the data feeds model "{job.spec.model}": there would be nothing to run row by row.'
+            detail = (
+                f'No column of the data feeds {job.kind} "{job.spec.model}": there would be nothing to run row by row.'
+            )
             at = (*job.spec.input.at, "values")
             yield Finding(at=at, detail=detail, key=True, job=job.spec.name, model=job.spec.model)
 
 
 def _reason(one: "FedValue", job: "ResolvedJob") -> str | None:
-    if one.value.kind != "tensor" or not one.target.dtype:
-        return "only tensors are fed"
     if one.value.name in job.spec.input.columns:
         return "a column feeds it too; name one of the two"
     if one.value.name in job.spec.prepare:
         return "prepare steps are for columns, and this one is fed a value"
-    shape = one.target.shape
-    try:
-        as_array(one.content, one.target.dtype, shape if one.axis is None or shape is None else shape[1:])
-    except ValueError as error:
-        return str(error)
-    return None
+    return one.misfit

@@ -194,7 +194,8 @@ class RowProof:
         """Return what a proof holds for."""
         step = self._step
         shapes = sorted([name, str(array.dtype), *array.shape[1:]] for name, array in feeds.items())
-        values = [[one.name, json.dumps(one.content), one.row_axis] for one in step.values]
+        constants = (*step.values, *(step.pipeline.constants if step.pipeline else ()))
+        values = [[one.name, json.dumps(one.content), one.row_axis] for one in constants]
         sizes = [step.batching.size, step.batching.pad_to, self._check.agree]
         return choice_key(
             "rows", self._holds_for, list(adapters), shapes, sorted(step.row_axes.items()), values, step.fetch, sizes

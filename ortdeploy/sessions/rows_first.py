@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.plan.steps import PlannedConstant, RunJob
+from ortdeploy.plan.constants import PlannedConstant
+from ortdeploy.plan.steps import RunJob
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.fed_values import as_array
@@ -28,7 +29,8 @@ class RowsFirst:
         """Take a session of the job's model."""
         self._session = session
         self._axes = step.row_axes
-        self._values = [(one, as_array(one.content, one.dtype, one.shape)) for one in step.values]
+        fed = [one for one in step.values if one.row_axis is not None or not step.pipeline]  # its steps feed the others
+        self._values = [(one, as_array(one.content, one.dtype, one.shape)) for one in fed]
         self.placement = session.placement
         self.cpu_operators = session.cpu_operators
         self.cache = session.cache
@@ -38,7 +40,7 @@ class RowsFirst:
         placed = {name: to_axis(array, self._axes.get(name)) for name, array in feeds.items()}
         if self._values:
             rows = len(next(iter(feeds.values()), ()))
-            placed |= {one.name: _of_rows(one, array, rows) for one, array in self._values}
+            placed |= {one.name: of_rows(one, array, rows) for one, array in self._values}
         values = self._session.run(outputs, placed, adapters)
         return [to_front(value, self._axes.get(name)) for name, value in zip(outputs, values, strict=True)]
 
@@ -68,8 +70,8 @@ def not_by_row(output: str, shape: tuple[int, ...], rows: int) -> str:
     )
 
 
-def _of_rows(planned: PlannedConstant, array: Array, rows: int) -> Array:
-    """Return a value for a run: whole, or once for each row."""
+def of_rows(planned: PlannedConstant, array: Array, rows: int) -> Array:
+    """Return a constant for a run: whole, or once for each row."""
     if planned.row_axis is None:
         return array
     return to_axis(np.broadcast_to(array, (rows, *array.shape)).copy(), planned.row_axis)

@@ -166,7 +166,7 @@ def test_an_input_without_rows_says_so(tmp_path: Path, cli: Cli) -> None:
     (tmp_path / "m.yaml").write_text(text)
     done = cli("plan", tmp_path / "m.yaml")
     assert done.code == 1
-    assert "It has no dimension for rows" in " ".join(done.out.split())
+    assert "is not by row, and $rate is one of each row. Write one value in its place" in " ".join(done.out.split())
 
 
 @pytest.mark.parametrize(

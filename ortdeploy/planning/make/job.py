@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence
 
 from ortdeploy.deployment.resolved import (
     Binding,
-    FedValue,
     ResolvedJob,
     ResolvedModel,
 )
@@ -15,12 +14,12 @@ from ortdeploy.plan.steps import (
     JobLimits,
     JobOutput,
     PlannedAdapters,
-    PlannedConstant,
     PlannedInput,
     PlannedStep,
     RowCheck,
     RunJob,
 )
+from ortdeploy.planning.make.constants import planned_constant
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.tensors.types import FLOATING, Shape, TensorType
 
@@ -44,7 +43,7 @@ def planned_job(job: ResolvedJob) -> RunJob:
         limits=JobLimits(memory=spec.limits.memory, disk=spec.limits.disk),
         identity=job.identity,
         row_axes=job.moved_axes,
-        values=tuple(map(_planned_constant, job.values)),
+        values=tuple(map(planned_constant, job.values)),
         row_check=_row_check(job),
         trim=any(model.spec.memory.trim for model in job.models),
         timing=spec.timing,
@@ -182,17 +181,6 @@ def _planned_input(binding: Binding, job: ResolvedJob) -> PlannedInput:
         dtype=binding.target.dtype or "",
         shape=_contract(binding, job),
         limits=_limits(binding),
-    )
-
-
-def _planned_constant(fed: FedValue) -> PlannedConstant:
-    shape = fed.target.shape
-    return PlannedConstant(
-        name=fed.value.name,
-        content=fed.content,
-        dtype=fed.target.dtype or "",
-        shape=shape if fed.axis is None or shape is None else shape[1:],
-        row_axis=fed.axis,
     )
 
 

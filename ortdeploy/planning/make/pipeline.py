@@ -10,6 +10,7 @@ from ortdeploy.facts.models import ValueFacts
 from ortdeploy.manifest.pipelines import FILES
 from ortdeploy.manifest.pipelines import walk as walk_specs
 from ortdeploy.plan.pipeline import PlannedPipeline, PlannedPlace, PlannedPreset, PlannedValue, PlannedWireStep
+from ortdeploy.planning.make.constants import planned_constant
 from ortdeploy.tensors.types import TensorType
 
 
@@ -72,7 +73,7 @@ def _plan_steps(steps: Sequence[TypedStep], folder: str) -> Iterator[PlannedWire
         yield PlannedWireStep(
             kind=spec.kind,
             name=spec.name,
-            wires=tuple(spec.wires.items()),
+            wires=tuple(step.wires.items()),
             takes=tuple(map(_port, step.ports)) or tuple(_value(name, one) for name, one in step.types.items()),
             options={**step.options, **full},
             outputs=spec.outputs,
@@ -83,6 +84,7 @@ def _plan_steps(steps: Sequence[TypedStep], folder: str) -> Iterator[PlannedWire
             most=spec.most,
             steps=tuple(_plan_steps(step.inner, folder)),
             row_axes={name: axis for name, axis in (*step.axes.inputs.items(), *step.axes.outputs.items()) if axis},
+            constants=tuple(map(planned_constant, step.constants)),
         )
 
 

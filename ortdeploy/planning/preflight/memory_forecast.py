@@ -175,6 +175,10 @@ def _fed(step: TypedStep, rows: int) -> Iterator[tuple[str, Sizes]]:
     """Yield the inputs of a step's model with the sizes that it is fed."""
     for name, tensor in step.types.items():
         yield name, to_place(_sizes(tensor, rows), step.axes.of_input(name))
+    for one in step.constants:
+        whole = tuple(size if isinstance(size, int) else None for size in one.target.shape or ())
+        sizes = whole if one.axis is None else to_place(_sizes(one.target, rows), one.axis)
+        yield one.value.name, sizes
 
 
 def _sizes(tensor: TensorType, rows: int) -> tuple[int | None, ...]:
