@@ -1,10 +1,12 @@
 """A pipeline joined with the graphs of its models: the type of every value, and every wire that does not fit."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ortdeploy.deployment.fed_values import FedValue
+from ortdeploy.deployment.item_state import axes_of_state
 from ortdeploy.diagnostics import did_you_mean
 from ortdeploy.facts.models import AdapterFacts, ModelFacts, ValueFacts
 from ortdeploy.manifest.document import Path
@@ -35,7 +37,8 @@ class TypedStep:
     """A step with the types that reach it; `ports` are the inputs of its model, `inner` the steps of an `each`.
 
     `made` are the types of its results by their names. All have their rows first; `axes` say where the model has them.
-    `constants` are what the manifest feeds its model.
+    `constants` are what the manifest feeds its model. `state` are the values that an item takes from the one before,
+    rows first or, unless `state_by_row`, whole.
     """
 
     spec: StepOfPipeline
@@ -46,6 +49,8 @@ class TypedStep:
     inner: tuple["TypedStep", ...] = ()
     axes: RowAxes = field(default_factory=RowAxes)
     constants: tuple[FedValue, ...] = ()
+    state: Mapping[str, TensorType] = field(default_factory=dict)
+    state_by_row: bool = False
 
     @property
     def wires(self) -> dict[str, str]:
@@ -86,7 +91,7 @@ def type_pipeline(
     typer = _PipelineTyper(models, axes, adapters, arrives, pipeline.state, given)
     values: dict[str, TensorType] = {}
     steps = tuple(typer.step(step, values) for step in pipeline.steps)
-    typer.check_state(pipeline, values)
+    typer.check_state((*pipeline.at, "state"), pipeline.state, values, pipeline.outputs.values())
     outputs = {}
     for name, value in pipeline.outputs.items():
         if value not in values and value not in typer.inputs:
@@ -110,6 +115,7 @@ class _PipelineTyper:
     arrives: Callable[[str], TensorType | None]
     state: Mapping[str, str]
     given: Mapping[str, Any]
+    carried: frozenset[str] = frozenset()
     untold: set[str] = field(default_factory=set)
     taken: dict[str, TensorType] = field(default_factory=dict)
     inputs: dict[str, ValueFacts] = field(default_factory=dict)
@@ -119,10 +125,12 @@ class _PipelineTyper:
     def complain(self, at: Path, detail: str) -> None:
         self.problems.append(WireProblem(at=at, detail=detail))
 
-    def check_state(self, pipeline: PipelineSpec, values: Mapping[str, TensorType]) -> None:
-        """Hold what a row hands on against what the next one takes."""
-        for name, source in pipeline.state.items():
-            at: Path = (*pipeline.at, "state", name)
+    def check_state(
+        self, where: Path, state: Mapping[str, str], values: Mapping[str, TensorType], results: Collection[str]
+    ) -> None:
+        """Hold what a row, or an item of it, hands on against what the next one takes."""
+        for name, source in state.items():
+            at: Path = (*where, name)
             taken, made = self.taken.get(name), values.get(source)
             if taken is None:
                 self.complain(at, f"No model takes ${name}. State is handed to an input of a model.")
@@ -133,8 +141,8 @@ class _PipelineTyper:
             fits = taken.shape is None or made.shape is None or len(taken.shape) == len(made.shape)
             sizes = zip(made.shape or (), taken.shape or (), strict=False)
             if made.dtype != taken.dtype or not fits or not all(dimensions_agree(*pair) for pair in sizes):
-                self.complain(at, f"${source} is {made}, and the next row takes {taken}.")
-            if source in pipeline.outputs.values():
+                self.complain(at, f"${source} is {made}, and the next one takes {taken}.")
+            if source in results and name in self.state:
                 self.complain(at, f"${source} is handed on whole, and cannot be a result of the row too.")
 
     def step(self, step: StepOfPipeline, values: dict[str, TensorType]) -> TypedStep:
@@ -233,7 +241,7 @@ class _PipelineTyper:
         if name in values:
             return values[name]
         tensor = port.tensor
-        if name in self.state:
+        if name in self.state or name in self.carried:
             return self.taken.setdefault(name, tensor)
         shape = tensor.shape
         if shape is not None:
@@ -316,7 +324,10 @@ class _PipelineTyper:
             self.complain((*step.at, "each"), f"${step.name} is {over}: its rows list nothing.")
         item = over.with_shape((ROWS, *over.shape[2:]) if over.shape and len(over.shape) > 1 else None)
         inside = {**values, step.item: item}
-        inner = tuple(self.step(one, inside) for one in step.steps)
+        with self._state_of_items(step) as by_row:
+            inner = tuple(self.step(one, inside) for one in step.steps)
+            self.check_state((*step.at, "state"), step.state, inside, [name for name, _ in step.outputs])
+        state = {name: self.taken.pop(name) for name in step.state if name in self.taken}
         made = {}
         for name, collected in step.outputs:
             if name not in inside:
@@ -325,7 +336,20 @@ class _PipelineTyper:
                 )
             one = inside.get(name, TensorType())
             made[collected] = one.with_shape((ROWS, None, *one.shape[1:]) if one.shape else None)
-        return TypedStep(spec=step, types={step.name: over}, made=made, options={}, inner=inner)
+        types = {step.name: over}
+        return TypedStep(spec=step, types=types, made=made, options={}, inner=inner, state=state, state_by_row=by_row)
+
+    @contextmanager
+    def _state_of_items(self, step: StepOfPipeline) -> Iterator[bool]:
+        """Know the state of an each while its steps are typed; yields whether it has its rows first."""
+        before = self.axes, self.state, self.carried
+        axes = axes_of_state(step, self.models, self.axes)
+        if axes is None:
+            self.state = {**self.state, **step.state}
+        else:
+            self.axes, self.carried = axes, self.carried.union(step.state)
+        yield axes is not None
+        self.axes, self.state, self.carried = before
 
 
 def _rows_first(value: ValueFacts, axis: int | None) -> ValueFacts:

@@ -38,6 +38,7 @@ class StepOfPipeline:
     `name` is the model's, the operation's, or that of the value. `wires` are arguments that are values, `options` those
     that are literals (of `run`, constants); `outputs` are pairs of what the step gives and its name in the pipeline.
     `item` is what the inner steps call one of the items; `batch` of them are run together, and a row may have `most`.
+    `state` says which value an item takes from which of the item before.
     """
 
     kind: str
@@ -51,6 +52,7 @@ class StepOfPipeline:
     batch: int = DEFAULT_EACH_BATCH
     most: int | None = None
     steps: tuple["StepOfPipeline", ...] = ()
+    state: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,9 +158,13 @@ def read_pipeline(name: str, data: Mapping[str, Any]) -> PipelineSpec:
         at=at,
         definition=definition,
         components=named,
-        state={key: value[1:] for key, value in data.get("state", {}).items()},
+        state=_state(data),
         reset=tuple(data.get("reset", ())),
     )
+
+
+def _state(data: Mapping[str, Any]) -> dict[str, str]:
+    return {key: value[1:] for key, value in data.get("state", {}).items()}
 
 
 def _preset(name: str, data: Mapping[str, Any]) -> PresetSpec:
@@ -218,6 +224,7 @@ def _step(data: Mapping[str, Any], at: Path) -> StepOfPipeline:
             item=data["as"],
             batch=data.get("batch", DEFAULT_EACH_BATCH),
             most=data.get("max"),
+            state=_state(data),
             steps=tuple(_step(step, (*at, "steps", index)) for index, step in enumerate(data["steps"])),
         )
     wires = {key: name for key, value in data["in"].items() if (name := wire_name(value)) is not None}

@@ -18,6 +18,7 @@ from ortdeploy.operations import (
     tokenize,
     tokenize_clip,
     unletterbox,
+    windows,
 )
 from ortdeploy.operations.protocol import Call, HeldOperation, Operation, Types, as_column
 from ortdeploy.tensors.columns import Column
@@ -86,6 +87,7 @@ _MODULES: dict[str, Operation] = {
     "tokenize": tokenize,
     "tokenize_clip": tokenize_clip,
     "unletterbox": unletterbox,
+    "windows": windows,
     **{name: TransformOperation(PREPARE[name], PILLOW if name == "resize" else None) for name in _STEPS},
     **{name: TransformOperation(POSTPROCESS[name]) for name in _RESULTS},
 }

@@ -30,12 +30,13 @@ class Component:
         """Run once. Raises OrtdeployError that names the model, ProviderFailedError."""
         try:
             with self._turn:
-                return [_plain(value) for value in self._run(outputs, feeds, adapters)]
+                values = self._run(outputs, feeds, adapters)
         except ProviderFailedError as error:
             self.failed = True
             raise ProviderFailedError(f"{self.model}: {error}") from error
         except OrtdeployError as error:
             raise type(error)(f"{self.model}: {error}") from error
+        return [widened(value) if type(value) is np.ndarray and is_narrow(value) else value for value in values]
 
     def _run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Any]:
         values = self.opened.session.run(outputs, feeds, adapters)
@@ -72,7 +73,3 @@ class ComposedSession:
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Any]:
         """Take rows through and return the named outputs, each with the rows first. Raises OrtdeployError."""
         raise NotImplementedError
-
-
-def _plain(value: Any) -> Any:
-    return widened(value) if isinstance(value, np.ndarray) and is_narrow(value) else value

@@ -13,6 +13,7 @@ from ortdeploy.sessions.rows_first import not_by_row, of_rows, to_axis, to_front
 from ortdeploy.tensors.columns import Array, Column, pick
 from ortdeploy.tensors.elements import numpy_dtype
 from ortdeploy.tensors.fed_values import as_array
+from ortdeploy.tensors.row_axes import to_place
 from ortdeploy.tensors.types import format_shape
 
 
@@ -30,15 +31,22 @@ class ModelStep:
         self._size = _fixed_rows(step.takes)
         self._whole = whole
         self._axes = step.row_axes
+        self._moved_inputs = [(name, axis) for name in self._ports if (axis := step.row_axes.get(name))]
+        self._moved_outputs = [
+            (place, axis) for place, name in enumerate(self._fetch) if (axis := self._axes.get(name))
+        ]
         self._constants = [(one, as_array(one.content, one.dtype, one.shape)) for one in step.constants]
+        self._fed_last: tuple[int, dict[str, Array]] = (0, {})
 
     def __call__(self, values: Mapping[str, Column], rows: int) -> dict[str, Column]:
         """Return the values that the model gives for these rows. Raises OrtdeployError."""
         columns = {port: values[name] for port, name in self._wires}
         if self._whole:
             found = self._run(self._checked({name: np.asarray(column) for name, column in columns.items()}), 1)
-        else:
+        elif list in map(type, columns.values()):
             found = self._run_alike(columns, rows)
+        else:
+            found = self._run_batches(self._checked(columns), rows) if rows else [as_column([])] * len(self._names)
         return dict(zip(self._names, found, strict=True))
 
     def _run_alike(self, columns: Mapping[str, Column], rows: int) -> Sequence[Column]:
@@ -72,20 +80,35 @@ class ModelStep:
 
     def _run_rows(self, feeds: Mapping[str, Array], rows: int, wanted: int) -> list[Any]:
         """Run once, and return the first rows of each output. Raises OrtdeployError where it has not one for each."""
-        placed = {name: to_axis(array, self._axes.get(name)) for name, array in feeds.items()}
-        given = self._run(placed, rows)
-        found = [to_front(value, self._axes.get(name)) for name, value in zip(self._fetch, given, strict=True)]
-        for name, value, as_given in zip(self._fetch, found, given, strict=True):
-            if np.ndim(value) == 0 or len(value) != rows:
-                raise OrtdeployError(f"{self._model}: {not_by_row(name, np.shape(as_given), rows)}")
-        return list(found) if wanted == rows else [value[:wanted] for value in found]
+        placed = dict(feeds)
+        for name, axis in self._moved_inputs:
+            placed[name] = to_axis(feeds[name], axis)
+        given = list(self._run(placed, rows))
+        for place, axis in self._moved_outputs:
+            given[place] = to_front(given[place], axis)
+        for place, value in enumerate(given):
+            if not value.ndim or len(value) != rows:
+                name = self._fetch[place]
+                as_given = to_place(value.shape, self._axes.get(name)) if value.ndim else ()
+                raise OrtdeployError(f"{self._model}: {not_by_row(name, as_given, rows)}")
+        return given if wanted == rows else [value[:wanted] for value in given]
 
     def _run(self, feeds: Mapping[str, Array], rows: int) -> Sequence[Any]:
-        contiguous = {name: _contiguous(array) for name, array in feeds.items()}
-        contiguous |= {one.name: of_rows(one, array, rows) for one, array in self._constants}
+        contiguous = dict(feeds)
+        for name, array in feeds.items():
+            if not array.flags.c_contiguous:  # as a scalar is, to which ascontiguousarray would give a dimension
+                contiguous[name] = np.ascontiguousarray(array)
+        if self._constants:
+            contiguous |= self._constants_for(rows)
         return self._component.run(self._fetch, contiguous, self._adapters)
 
-    def _checked(self, feeds: dict[str, Array]) -> dict[str, Array]:
+    def _constants_for(self, rows: int) -> dict[str, Array]:
+        """Return the constants of a run; most runs have as many rows as the one before."""
+        if self._fed_last[0] != rows:
+            self._fed_last = rows, {one.name: of_rows(one, array, rows) for one, array in self._constants}
+        return self._fed_last[1]
+
+    def _checked(self, feeds: Mapping[str, Any]) -> Mapping[str, Array]:
         for name, array in feeds.items():
             self._ports[name].check(array)
         return feeds
@@ -101,24 +124,27 @@ class _Port:
         self._dtype = None if planned.dtype is None else numpy_dtype(planned.dtype)
         self._sizes = None if planned.shape is None else tuple(planned.shape[1:])
         self._limits = planned.limits
+        self._held: tuple[Any, tuple[int, ...]] | None = None
 
     def check(self, array: Array) -> None:
         """Hold a tensor against the input, to the element. Raises OrtdeployError."""
-        if self._dtype is not None and array.dtype != self._dtype:
-            raise OrtdeployError(f"{self._what} takes {self._planned.dtype} and gets {array.dtype}")
-        if self._sizes is not None and not _fits(array.shape[1:], self._sizes):
-            have, want = format_shape(array.shape[1:]), format_shape(self._sizes)
-            raise OrtdeployError(f"{self._row} takes {want} and gets {have}")
+        look = array.dtype, array.shape
+        if look != self._held:  # most tensors look like the one before
+            self._check_look(array)
+            self._held = look
         if self._limits is not None and array.size:
             low, high = float(array.min()), float(array.max())
             if not (low >= self._limits[0] and high <= self._limits[1]):
                 first, last = (f"{value:g}" for value in self._limits)
                 raise OrtdeployError(f"{self._what} must lie in {first} to {last} and has {low:g} to {high:g}")
 
-
-def _contiguous(array: Array) -> Array:
-    """Return an array as native code takes it; NumPy's own function would give a scalar a dimension."""
-    return array if array.flags.c_contiguous else np.ascontiguousarray(array)
+    def _check_look(self, array: Array) -> None:
+        """Hold a tensor's type and shape against the input."""
+        if self._dtype is not None and array.dtype != self._dtype:
+            raise OrtdeployError(f"{self._what} takes {self._planned.dtype} and gets {array.dtype}")
+        if self._sizes is not None and not _fits(array.shape[1:], self._sizes):
+            have, want = format_shape(array.shape[1:]), format_shape(self._sizes)
+            raise OrtdeployError(f"{self._row} takes {want} and gets {have}")
 
 
 def _fits(sizes: Sequence[int], wanted: Sequence[int | str | None]) -> bool:

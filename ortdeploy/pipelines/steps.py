@@ -6,7 +6,7 @@ Whatever treats a session's rows (batches, splitting for a bad row, parts, the l
 import base64
 import io
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +16,10 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.operations.catalogue import OPERATIONS
 from ortdeploy.operations.protocol import Call, as_column
 from ortdeploy.pipelines.component import Component, ComposedSession
+from ortdeploy.pipelines.each import Apply, Each, Values, first_state
 from ortdeploy.pipelines.model_step import ModelStep
-from ortdeploy.plan.pipeline import PlannedPipeline, PlannedValue, PlannedWireStep, walk
-from ortdeploy.tensors.columns import Array, Column, join, pick
-from ortdeploy.tensors.elements import numpy_dtype
-
-Values = dict[str, Column]
+from ortdeploy.plan.pipeline import PlannedPipeline, PlannedWireStep, walk
+from ortdeploy.tensors.columns import Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,16 +48,6 @@ def unpack_state(text: str) -> State:
         raise ValueError(f"no state of a row: {error}") from error
 
 
-def _zeros(value: PlannedValue) -> Array:
-    """Return the state of a first row: zeros, one of each open dimension."""
-    sizes = [size if isinstance(size, int) else 1 for size in value.shape or ()]
-    return np.zeros(sizes, numpy_dtype(value.dtype or "float32"))
-
-
-Apply = Callable[[Values, int], Values]
-"""What a step does: from the values so far, and the number of rows, to what it gives."""
-
-
 class StepsSession(ComposedSession):
     """One way through the steps of a pipeline; it is used by one thread at a time."""
 
@@ -68,10 +56,10 @@ class StepsSession(ComposedSession):
         super().__init__(components)
         self._outputs = dict(pipeline.outputs)
         self._handed_on = dict(pipeline.state)
-        self._whole = {*self._handed_on, *self._handed_on.values()}
-        self._steps = [self._build(step) for step in pipeline.steps]
+        whole = frozenset((*self._handed_on, *self._handed_on.values()))
+        self._steps = [self._build(step, whole) for step in pipeline.steps]
         self._readers = _last_readers(pipeline)
-        self._first = {value.name: _zeros(value) for value in pipeline.first_state}
+        self._first = {value.name: first_state(value) for value in pipeline.first_state}
         self.state = State(values=self._first)
         self._before = self.state
 
@@ -116,37 +104,16 @@ class StepsSession(ComposedSession):
                 del values[name]  # memory is flat in the number of steps
         return values
 
-    def _build(self, step: PlannedWireStep) -> Apply:
+    def _build(self, step: PlannedWireStep, whole: frozenset[str]) -> Apply:
+        """Build a step; `whole` are values that models take and give without rows."""
         if step.kind == "run":
             names = {name for _, name in (*step.wires, *step.outputs)}
-            return ModelStep(step, self.components[step.name], whole=not names.isdisjoint(self._whole))
+            return ModelStep(step, self.components[step.name], whole=not names.isdisjoint(whole))
         if step.kind == "do":
             return _operation(step)
-        inner, read = [self._build(one) for one in step.steps], _names_read(step.steps)
-        return lambda values, _rows: self._run_each(step, inner, read, values)
-
-    def _run_each(self, step: PlannedWireStep, inner: Sequence[Apply], read: Collection[str], values: Values) -> Values:
-        """Take the items of all rows through the inner steps, and list what they gave by row again."""
-        listed = values[step.name]
-        counts = [len(row) for row in listed]
-        if step.most is not None and max(counts, default=0) > step.most:
-            raise OrtdeployError(f"${step.name} lists {max(counts)} items, and each may have {step.most} (max)")
-        items = [item for row in listed for item in row]
-        owners = [row for row, count in enumerate(counts) for _ in range(count)]
-        collected: dict[str, list[Column]] = {inside: [] for inside, _ in step.outputs}
-        for begin in range(0, len(items), step.batch):
-            some, owner = items[begin : begin + step.batch], owners[begin : begin + step.batch]
-            inside: Values = {name: pick(values[name], owner) for name in read if name in values}
-            inside[step.item] = as_column([item if isinstance(item, np.ndarray) else _item(item) for item in some])
-            for one in inner:
-                inside |= one(inside, len(some))
-            for name, result in collected.items():
-                result.append(inside[name])
-        types = {value.name: value for value in step.makes}
-        return {
-            name: as_column(_by_row(join(collected[inside_name]), counts, types[name]))
-            for inside_name, name in step.outputs
-        }
+        if not step.state_by_row:
+            whole = whole.union(*step.state)
+        return Each(step, [self._build(one, whole) for one in step.steps])
 
 
 def _operation(step: PlannedWireStep) -> Apply:
@@ -167,12 +134,6 @@ def _operation(step: PlannedWireStep) -> Apply:
     return apply
 
 
-def _names_read(steps: Sequence[PlannedWireStep]) -> set[str]:
-    """Return the values that steps read, those inside of others too."""
-    found = {name for step in walk(steps) for _, name in step.wires}
-    return found | {step.name for step in walk(steps) if step.kind == "each"}
-
-
 def _last_readers(pipeline: PlannedPipeline) -> dict[str, float]:
     """Return the place of the last step that reads each value; outputs are read after all of them."""
     last: dict[str, float] = {}
@@ -181,28 +142,3 @@ def _last_readers(pipeline: PlannedPipeline) -> dict[str, float]:
             names = [name for _, name in one.wires] + ([one.name] if one.kind == "each" else [])
             last.update(dict.fromkeys(names, index))
     return last | dict.fromkeys((value for _, value in (*pipeline.outputs, *pipeline.state)), math.inf)
-
-
-def _item(item: Any) -> Any:
-    """Return an item of a list; a number as an array of rank 0."""
-    return np.asarray(item) if np.isscalar(item) else item
-
-
-def _by_row(items: Column, counts: Sequence[int], kind: PlannedValue) -> list[Any]:
-    """List the results of items by row again: arrays where they are alike, empty ones of the right shape for none."""
-    rows: list[Any] = []
-    begin = 0
-    for count in counts:
-        some = items[begin : begin + count]
-        rows.append((some if isinstance(some, np.ndarray) else as_column(some)) if count else _nothing(kind))
-        begin += count
-    return rows
-
-
-def _nothing(kind: PlannedValue) -> Any:
-    """Return an empty list of items of a type."""
-    if kind.dtype in {None, "string"} or kind.shape is None:
-        return []
-    return np.zeros(
-        (0, *(size if isinstance(size, int) else 0 for size in kind.shape[2:])), numpy_dtype(kind.dtype or "")
-    )

@@ -31,7 +31,9 @@ class PlannedWireStep:
 
     `wires` are pairs of an argument and a value's name, `takes` what must arrive there, `outputs` pairs of what the
     step gives and its name, `makes` their types, all rows first. `row_axes` are those of the model's inputs and
-    outputs that are not the first. `constants` are fed to inputs of the model that no value feeds.
+    outputs that are not the first. `constants` are fed to inputs of the model that no value feeds. `state` and
+    `first_state` are of an `each` what they are of a pipeline, from item to item of a row; `state_by_row`: they have
+    their rows first, so that rows run beside each other.
     """
 
     kind: str
@@ -48,6 +50,9 @@ class PlannedWireStep:
     steps: tuple["PlannedWireStep", ...]
     row_axes: Mapping[str, int] = field(default_factory=dict)
     constants: tuple[PlannedConstant, ...] = ()
+    state: tuple[tuple[str, str], ...] = ()
+    first_state: tuple[PlannedValue, ...] = ()
+    state_by_row: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,7 @@ def _check_steps(steps: "Sequence[StepOfPipeline]", outer: set[str]) -> Iterator
                 detail = f"${name} is used before it is made. Put the step that makes it first; there are no cycles."
                 yield Finding(at=at, detail=detail)
         if step.kind == "each":
-            yield from _check_steps(step.steps, made | {step.item})
+            yield from _check_steps(step.steps, made | {step.item} | set(step.state))
         for place, name in step.outputs:
             if name in made:
                 at = (*step.at, "collect" if step.kind == "each" else "out")

@@ -14,6 +14,7 @@ from ortdeploy.plan.steps import RunJob
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.fed_values import as_array
+from ortdeploy.tensors.row_axes import to_place
 from ortdeploy.tensors.types import format_shape
 
 
@@ -49,13 +50,17 @@ def to_axis(array: Array, axis: int | None) -> Array:
     """Return a tensor whose rows are first as the graph takes it. Raises OrtdeployError where it has no such axis."""
     if axis and array.ndim <= axis:
         raise OrtdeployError(f"rows stand at axis {axis}, and the tensor is {format_shape(array.shape)}")
-    return np.ascontiguousarray(np.moveaxis(array, 0, axis)) if axis else array
+    if not axis or len(array) == 1:  # an axis of one is moved by its name alone
+        return array.reshape(to_place(array.shape, axis)) if axis else array
+    return np.ascontiguousarray(np.moveaxis(array, 0, axis))
 
 
 def to_front(value: Any, axis: int | None) -> Any:
     """Return an output with its rows first; as it is where it does not have that axis."""
     if not axis or not isinstance(value, np.ndarray) or value.ndim <= axis:
         return value
+    if value.shape[axis] == 1:
+        return value.reshape(1, *value.shape[:axis], *value.shape[axis + 1 :])
     return np.ascontiguousarray(np.moveaxis(value, axis, 0))
 
 

@@ -85,6 +85,9 @@ def _plan_steps(steps: Sequence[TypedStep], folder: str) -> Iterator[PlannedWire
             steps=tuple(_plan_steps(step.inner, folder)),
             row_axes={name: axis for name, axis in (*step.axes.inputs.items(), *step.axes.outputs.items()) if axis},
             constants=tuple(map(planned_constant, step.constants)),
+            state=tuple(spec.state.items()),
+            first_state=tuple(_value(name, tensor) for name, tensor in step.state.items()),
+            state_by_row=step.state_by_row,
         )
 
 

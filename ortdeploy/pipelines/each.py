@@ -1,0 +1,181 @@
+"""Runs steps for each of what a value lists, and lists what they gave by row again.
+
+Items without state are independent: those of all rows run together in batches. Items with state hand it on within their
+row, so they run one after the other in each row; rows run beside each other where the model tells which axis of the
+state counts them, else one at a time. In both, what lies between is a batch, however long a row is.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.operations.protocol import as_column
+from ortdeploy.plan.pipeline import PlannedValue, PlannedWireStep, walk
+from ortdeploy.tensors.columns import Array, Column, join, pick
+from ortdeploy.tensors.elements import numpy_dtype
+
+Values = dict[str, Column]
+Apply = Callable[[Values, int], Values]
+"""What a step does: from the values so far, and the number of rows, to what it gives."""
+
+Segment = tuple[int, int, int]
+"""A row, and its items from one place to another."""
+
+
+class Each:
+    """An `each` step with its inner steps."""
+
+    def __init__(self, step: PlannedWireStep, inner: Sequence[Apply]) -> None:
+        """Take the step, and what its inner steps do."""
+        self._step = step
+        self._inner = inner
+        self._read = _names_read(step.steps).union(name for name, _ in step.outputs)
+        self._types = {value.name: value for value in step.makes}
+        self._collected = tuple(name for name, _ in step.outputs)
+        self._run = self._run_in_turn if step.state else self._run_batches
+
+    def __call__(self, values: Values, _rows: int) -> Values:
+        """Take the items of all rows through the inner steps. Raises OrtdeployError."""
+        listed = values[self._step.name]
+        counts = [len(row) for row in listed]
+        self._hold_most(counts)
+        found = self._run(values, listed, counts)
+        return {name: as_column(found[inside]) for inside, name in self._step.outputs}
+
+    def _hold_most(self, counts: Sequence[int]) -> None:
+        most = self._step.most
+        if most is not None and max(counts, default=0) > most:
+            name = self._step.name
+            raise OrtdeployError(f"${name} lists {max(counts)} items, and each may have {most} (max)")
+
+    def _nothing(self, inside: str) -> Any:
+        return nothing_of(self._types[dict(self._step.outputs)[inside]])
+
+    def _run_batches(self, values: Values, listed: Column, counts: Sequence[int]) -> dict[str, list[Any]]:
+        """Run the items of all rows together, in batches."""
+        collected: dict[str, list[Column]] = {name: [] for name in self._collected}
+        for segments in _batches(counts, self._step.batch):
+            owners = [row for row, begin, end in segments for _ in range(end - begin)]
+            inside = self._outer(values, owners)
+            inside[self._step.item] = _items(listed, segments)
+            for one in self._inner:
+                inside |= one(inside, len(owners))
+            for name, results in collected.items():
+                results.append(inside[name])
+        return {name: self._by_row(name, join(results), counts) for name, results in collected.items()}
+
+    def _outer(self, values: Values, owners: Sequence[int]) -> Values:
+        """Return what the inner steps read of values of the rows, once for each item."""
+        return {name: pick(values[name], owners) for name in self._read if name in values}
+
+    def _by_row(self, name: str, items: Column, counts: Sequence[int]) -> list[Any]:
+        """List the results of items by row again: arrays where they are alike, empty ones for none."""
+        rows: list[Any] = []
+        begin = 0
+        for count in counts:
+            some = items[begin : begin + count]
+            rows.append((some if isinstance(some, np.ndarray) else as_column(some)) if count else self._nothing(name))
+            begin += count
+        return rows
+
+    def _run_in_turn(self, values: Values, listed: Column, counts: Sequence[int]) -> dict[str, list[Any]]:
+        """Run the items of each row one after the other, each with the state of the one before."""
+        found: dict[str, list[Any]] = {name: [None] * len(counts) for name in self._collected}
+        longest = sorted(range(len(counts)), key=counts.__getitem__, reverse=True)  # those that go on stay in front
+        beside = self._step.batch if self._step.state_by_row else 1
+        for begin in range(0, len(longest), beside):
+            rows = longest[begin : begin + beside]
+            for name, results in self._run_rows(values, listed, rows, [counts[row] for row in rows]).items():
+                for row, result in zip(rows, results, strict=True):
+                    found[name][row] = result
+        return found
+
+    def _run_rows(
+        self, values: Values, listed: Column, rows: Sequence[int], counts: Sequence[int]
+    ) -> dict[str, list[Any]]:
+        """Run the items of some rows beside each other; those with the most items come first."""
+        given: dict[str, list[Column]] = {name: [] for name in self._collected}
+        state = self._first_state(len(rows))
+        going, outer = len(rows), self._outer(values, rows)
+        for place in range(counts[0]):
+            if counts[going - 1] <= place:
+                going = sum(count > place for count in counts)
+                outer, state = self._outer(values, rows[:going]), {name: one[:going] for name, one in state.items()}
+            items = _items(listed, [(row, place, place + 1) for row in rows[:going]])
+            inside = {**outer, **state, self._step.item: items}
+            for one in self._inner:
+                inside |= one(inside, going)
+            state = {name: inside[source] for name, source in self._step.state}
+            for name, results in given.items():
+                results.append(inside[name])
+        return {name: self._by_place(name, results, counts) for name, results in given.items()}
+
+    def _first_state(self, rows: int) -> Values:
+        by_row = rows if self._step.state_by_row else None
+        return {one.name: first_state(one, by_row) for one in self._step.first_state}
+
+    def _by_place(self, name: str, results: Sequence[Column], counts: Sequence[int]) -> list[Any]:
+        """List what was given place by place for some rows by row."""
+        if len(counts) == 1 and counts[0]:
+            return [join(results)]
+        return [
+            join([result[row : row + 1] for result in results[:count]]) if count else self._nothing(name)
+            for row, count in enumerate(counts)
+        ]
+
+
+def first_state(value: PlannedValue, rows: int | None = None) -> Array:
+    """Return zeros, one of each open dimension: for some rows, rows first, or as a model takes its state whole."""
+    sizes = [size if isinstance(size, int) else 1 for size in value.shape or ()]
+    return np.zeros(sizes if rows is None else [rows, *sizes[1:]], numpy_dtype(value.dtype or "float32"))
+
+
+def _batches(counts: Sequence[int], size: int) -> Iterator[list[Segment]]:
+    """Yield the items of rows in batches of a size, in their order."""
+    batch: list[Segment] = []
+    room = size
+    for row, count in enumerate(counts):
+        begin = 0
+        while begin < count:
+            end = min(count, begin + room)
+            batch.append((row, begin, end))
+            room -= end - begin
+            begin = end
+            if not room:
+                yield batch
+                batch, room = [], size
+    if batch:
+        yield batch
+
+
+def _items(listed: Column, segments: Sequence[Segment]) -> Column:
+    """Return some items of rows as a column; those of one row are a view of it."""
+    pieces = [listed[row][begin:end] for row, begin, end in segments]
+    if len(pieces) == 1 and isinstance(pieces[0], np.ndarray):
+        return pieces[0]
+    looks = {(piece.shape[1:], piece.dtype) if isinstance(piece, np.ndarray) else None for piece in pieces}
+    if len(looks) == 1 and None not in looks:
+        return np.concatenate(pieces)
+    return as_column([item if isinstance(item, np.ndarray) else _item(item) for piece in pieces for item in piece])
+
+
+def _item(item: Any) -> Any:
+    """Return an item of a list; a number as an array of rank 0."""
+    return np.asarray(item) if np.isscalar(item) else item
+
+
+def _names_read(steps: Sequence[PlannedWireStep]) -> set[str]:
+    """Return the values that steps read, those inside of others too."""
+    found = {name for step in walk(steps) for _, name in step.wires}
+    return found | {step.name for step in walk(steps) if step.kind == "each"}
+
+
+def nothing_of(kind: PlannedValue) -> Any:
+    """Return an empty list of items of a type."""
+    if kind.dtype in {None, "string"} or kind.shape is None:
+        return []
+    return np.zeros(
+        (0, *(size if isinstance(size, int) else 0 for size in kind.shape[2:])), numpy_dtype(kind.dtype or "")
+    )
