@@ -195,6 +195,7 @@ class ResolvedJob:
         spec = self.spec
         output = [spec.output.format, self.columns, spec.input.key, spec.output.rows_per_part, spec.nan_policy]
         output += [spec.output.images] if spec.output.images else []
+        output += [["explode", *spec.output.explode]] if spec.output.explode else []
         of_pipeline = {"pipeline": json_digest(self.pipeline.spec.definition)} if self.pipeline else {}
         return {
             "model": self.model.facts.sha256,

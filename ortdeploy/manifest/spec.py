@@ -17,7 +17,7 @@ from ortdeploy.manifest.memory import MemorySpec, arena_config, read_memory
 from ortdeploy.manifest.pipelines import PipelineSpec, component_models, read_pipeline
 from ortdeploy.plan.timing import ALWAYS, Hours, JobTiming, PauseLimits
 from ortdeploy.redaction import shown_path
-from ortdeploy.tensors.types import TensorType
+from ortdeploy.tensors.types import LINE_COLUMNS, TensorType
 from ortdeploy.units import parse_size
 
 DEFAULT_ROWS_PER_PART = 100_000
@@ -214,8 +214,8 @@ class InputSpec:
 class OutputSpec:
     """Where a job's results go; `columns` empty means all of them.
 
-    `images` are results that are written as files of their own. `url` is a folder on an object store; `path` is then
-    where the output is written before it is uploaded.
+    `images` are results that are written as files of their own, `explode` those whose items get a line each. `url` is a
+    folder on an object store; `path` is then where the output is written before it is uploaded.
     """
 
     path: str
@@ -225,6 +225,12 @@ class OutputSpec:
     rows_per_part: int
     at: Path
     images: tuple[str, ...] = ()
+    explode: tuple[str, ...] = ()
+
+    @property
+    def columns_of_lines(self) -> tuple[str, ...]:
+        """The columns that every line gets where each is an item of a row."""
+        return LINE_COLUMNS if self.explode else ()
 
     @property
     def shown(self) -> str:
@@ -670,8 +676,14 @@ def _output(data: Mapping[str, Any], at: Path) -> OutputSpec:
         columns=tuple(data.get("columns", ())),
         rows_per_part=data.get("rows_per_part", DEFAULT_ROWS_PER_PART),
         images=tuple(data.get("images", ())),
+        explode=_names(data.get("explode", ())),
         at=at,
     )
+
+
+def _names(value: str | list[str] | tuple[str, ...]) -> tuple[str, ...]:
+    """Read a name, or a list of them."""
+    return (value,) if isinstance(value, str) else tuple(value)
 
 
 _STEP_OPTIONS = frozenset({"as", "at", "from", "k", "method", "of", "side", "value", "value_as", "values_as"})

@@ -208,7 +208,7 @@ class JobOutput:
 
     `row_shapes` are those of `columns`; the columns of `images` are written as files. `upload` is a folder on an object
     store that gets what is written. `committed_rows` are there already. `replaces` is the run whose result makes room
-    for this one's and is kept as `aside`.
+    for this one's and is kept as `aside`. Columns of `explode` list items, of which each gets a line.
     """
 
     path: str
@@ -221,6 +221,7 @@ class JobOutput:
     committed_rows: int
     replaces: str | None
     aside: str | None
+    explode: tuple[str, ...] = ()
 
     @property
     def shown(self) -> str:

@@ -122,6 +122,7 @@ AREAS: dict[str, tuple[str, ...]] = {
         "unknown-output-column",
         "unreadable-labels",
         "unsupported-tensor",
+        "unusable-explode",
         "unusable-image-column",
         "unwritable-output",
     ),

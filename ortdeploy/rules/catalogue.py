@@ -99,6 +99,7 @@ DEPLOYMENT_RULES: tuple[str, ...] = (
     "unreadable-sensor",
     "unsupported-tensor",
     "unusable-affinity",
+    "unusable-explode",
     "unusable-filler",
     "unusable-gate",
     "unusable-image-column",

@@ -11,6 +11,7 @@ from ortdeploy.durations import Histogram, timed
 from ortdeploy.files.atomic import TEMPORARY, Hashing, Written, open_synced, sync_folder
 from ortdeploy.ledger.ledger import Begun, Part
 from ortdeploy.plan.steps import RunJob
+from ortdeploy.running.exploded import as_lines, written_columns
 from ortdeploy.running.member import Finished
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sinks.png import write_pictures
@@ -28,8 +29,7 @@ class PartWriter:
         """Take the folder; `origin` goes into every part whose format has a place for it."""
         self._job = job
         self._folder = folder
-        shapes = dict(zip(job.output.columns, job.output.row_shapes, strict=True))
-        self._columns = {**dict.fromkeys(job.input.key), **shapes}
+        self._columns = written_columns(job)
         self.origin = origin
         self._origin_text = json.dumps(origin, sort_keys=True)
         self._module = SINKS[job.output.format]
@@ -87,7 +87,7 @@ class PartWriter:
             for finished in blocks:
                 if finished.outcome.committed:
                     sink = sink or open_file()
-                    self._write(sink, self._with_pictures(finished), path.name)
+                    self._write(sink, self._lines(finished), path.name)
                 totals.add(finished)
             with timed(self.sync_times):
                 if sink is not None and hashing is not None:
@@ -97,13 +97,17 @@ class PartWriter:
                 stack.close()  # the file is synced
         return totals
 
+    def _lines(self, finished: Finished) -> dict[str, Column]:
+        """Return a block's columns as they are written, one line a row or an item. Raises OSError, OrtdeployError."""
+        columns, exploded = self._with_pictures(finished), self._job.output.explode
+        return as_lines(columns, _rows_through(finished), exploded) if exploded else columns
+
     def _with_pictures(self, finished: Finished) -> dict[str, Column]:
         """Return a block's columns, images written as files and named. Raises OSError, OrtdeployError."""
         columns, images = finished.outcome.columns, self._job.output.images
         if not images:
             return columns
-        gone = {row.row for row in finished.outcome.failed}.union(finished.outcome.skipped)
-        rows = [row for row in finished.block.rows if row not in gone]
+        rows = _rows_through(finished)
         try:
             with timed(self.write_times):
                 pictures = {
@@ -119,6 +123,12 @@ class PartWriter:
                 sink.write(columns)
         except ValueError as error:
             raise OrtdeployError(f"{name}: {error}") from error
+
+
+def _rows_through(finished: Finished) -> list[int]:
+    """Return the numbers of a block's rows that gave a result."""
+    gone = {row.row for row in finished.outcome.failed}.union(finished.outcome.skipped)
+    return [row for row in finished.block.rows if row not in gone]
 
 
 class Totals:

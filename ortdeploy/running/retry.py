@@ -25,6 +25,7 @@ from ortdeploy.results.results import JobResult, Status
 from ortdeploy.results.rows import FailedRow
 from ortdeploy.running.committed import check_inputs, check_parts, check_record, committed_parts
 from ortdeploy.running.ending import StoppedError, carry_out
+from ortdeploy.running.exploded import numbers_of_lines
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.job_report import JobReport, log_end
 from ortdeploy.running.member import Finished
@@ -164,11 +165,11 @@ class RetryRun:
         file = part.file or part_name(part.number, self._digits, module.SUFFIX)
         missing = failed.union(part.skipped_rows)
         rows = [row for row in range(part.start, part.start + part.rows) if row not in missing]
-        numbers = [*rows, *again.recovered]
         merged = self._context.folder / merged_name(file)
         with open_synced(merged) as target:
             hashing = Hashing(target)
             old = self._context.folder / file if part.file else None
+            numbers = numbers_of_lines(module, old, new) if self._step.output.explode else [*rows, *again.recovered]
             module.merge(old, new, sorted(range(len(numbers)), key=numbers.__getitem__), cast("BinaryIO", hashing))
             written = hashing.written()
         sync_folder(self._context.folder)

@@ -35,7 +35,17 @@ def _read(path: Path) -> "Iterator[pa.RecordBatch]":
 
     with pa.OSFile(str(path)) as file:
         part = pa.ipc.open_file(file)
+        if not part.num_record_batches:
+            yield pa.RecordBatch.from_pylist([], schema=part.schema)
         yield from map(part.get_batch, range(part.num_record_batches))
+
+
+def row_numbers(path: Path) -> list[int]:
+    """Return the column `row` of a part."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    with pa.OSFile(str(path)) as file:
+        return [int(number) for number in pa.ipc.open_file(file).read_all().column("row").to_numpy()]
 
 
 def merge(old: Path | None, new: Path, order: Order, file: BinaryIO) -> None:

@@ -27,10 +27,16 @@ class _CsvSink:
         self._file = file
         self._columns = columns
         self._header: list[str] | None = None
+        self._header_without_rows: list[str] | None = None
 
     def take_up(self, path: Path) -> None:
         with path.open(encoding="utf-8", newline="") as part:
-            self._header = next(csv.reader(part))
+            lines = csv.reader(part)
+            header = next(lines)
+            if next(lines, None) is None:
+                self._header_without_rows = header
+                return
+            self._header = header
         with path.open("rb") as part:
             shutil.copyfileobj(part, self._file)
 
@@ -39,6 +45,9 @@ class _CsvSink:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         names = [name for name, _ in flat]
+        if not flat[0][1]:
+            self._header_without_rows = names
+            return
         if self._header is None:
             writer.writerow(names)
             self._header = names
@@ -48,7 +57,11 @@ class _CsvSink:
         self._file.write(encoded(text.getvalue()))
 
     def close(self) -> None:
-        """Nothing is held back."""
+        """Write the header of a part without rows; nothing else is held back."""
+        if self._header is None and self._header_without_rows is not None:
+            text = io.StringIO()
+            csv.writer(text, lineterminator="\n").writerow(self._header_without_rows)
+            self._file.write(encoded(text.getvalue()))
 
 
 def _flatten(name: str, column: Column) -> Iterator[tuple[str, list[Any]]]:
@@ -67,12 +80,20 @@ def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], _origin: str) -> 
     return _CsvSink(file, tuple(columns))
 
 
+def row_numbers(path: Path) -> list[int]:
+    """Return the column `row` of a part."""
+    with path.open(encoding="utf-8", newline="") as part:
+        return [int(line["row"]) for line in csv.DictReader(part)]
+
+
 def merge(old: Path | None, new: Path, order: Order, file: BinaryIO) -> None:
     """Write the rows of two parts of one job as one, in another order."""
     rows: list[list[str]] = []
     for path in (old, new) if old else (new,):
         with path.open(encoding="utf-8", newline="") as part:
             header, *lines = csv.reader(part)
+        if not lines and (rows or path != new):
+            continue
         if rows and header != rows[0]:
             raise ValueError("rows of different shapes cannot share a CSV; use jsonl")
         rows = [*(rows or [header]), *lines]

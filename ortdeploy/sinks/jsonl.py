@@ -74,6 +74,12 @@ def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], _origin: str) -> 
     return _JsonlSink(file, tuple(columns))
 
 
+def row_numbers(path: Path) -> list[int]:
+    """Return the column `row` of a part."""
+    with path.open(encoding="utf-8") as lines:
+        return [json.loads(line)["row"] for line in lines]
+
+
 def merge(old: Path | None, new: Path, order: Order, file: BinaryIO) -> None:
     """Write the rows of two parts of one job as one, in another order."""
     lines = [line for path in (old, new) if path for line in path.read_bytes().splitlines(keepends=True)]

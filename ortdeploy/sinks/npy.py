@@ -66,6 +66,11 @@ def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], _origin: str) -> 
     return _NpySink(file, next(iter(columns)))
 
 
+def row_numbers(path: Path) -> list[int]:
+    """Refuse: the one column of a part has no room for them."""
+    raise ValueError(f"{path.name} holds one column, and none of the rows' numbers")
+
+
 def merge(old: Path | None, new: Path, order: Order, file: BinaryIO) -> None:
     """Write the rows of two parts of one job as one, in another order."""
     arrays = [np.load(path, allow_pickle=False) for path in (old, new) if path]

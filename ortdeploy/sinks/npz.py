@@ -20,17 +20,21 @@ class _NpzSink:
         self._file = file
         self._origin = origin
         self._parts: dict[str, list[Array]] = {name: [] for name in columns}
+        self._empty: dict[str, Column] = {}
 
     @property
     def is_exact(self) -> bool:
         """Whether joining now gives no column another element type: numbers that become text differ by when they do."""
-        return all(len({part.dtype for part in parts}) == 1 for parts in self._parts.values())
+        return all(len({part.dtype for part in parts}) <= 1 for parts in self._parts.values())
 
     def take_up(self, path: Path) -> None:
         with np.load(path, allow_pickle=False) as arrays:
             self.write({name: arrays[name] for name in self._parts})
 
     def write(self, columns: Mapping[str, Column]) -> None:
+        if not any(map(len, columns.values())):
+            self._empty = dict(columns)
+            return
         for name, parts in self._parts.items():
             column = as_rows(name, columns[name])
             if parts and column.shape[1:] != parts[0].shape[1:]:
@@ -39,7 +43,8 @@ class _NpzSink:
 
     def close(self) -> None:
         """Join the batches and write the archive; text becomes numpy's unicode type, which needs no pickle."""
-        arrays = {name: _joined(parts) for name, parts in self._parts.items()}
+        empty = {name: [as_rows(name, column)] for name, column in self._empty.items()}
+        arrays = {name: _joined(parts or empty[name]) for name, parts in self._parts.items()}
         with zipfile.ZipFile(self._file, "w") as archive:
             for name, array in arrays.items():
                 entry = zipfile.ZipInfo(f"{name}.npy")  # unlike numpy's, without the time: equal rows, equal bytes
@@ -58,6 +63,12 @@ def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], origin: str) -> _
     return _NpzSink(file, tuple(columns), origin)
 
 
+def row_numbers(path: Path) -> list[int]:
+    """Return the column `row` of a part."""
+    with np.load(path, allow_pickle=False) as arrays:
+        return [int(number) for number in arrays["row"]]
+
+
 def merge(old: Path | None, new: Path, order: Order, file: BinaryIO) -> None:
     """Write the rows of two parts of one job as one, in another order."""
     found: dict[str, list[Column]] = {}
@@ -68,7 +79,8 @@ def merge(old: Path | None, new: Path, order: Order, file: BinaryIO) -> None:
             for name in arrays.files:
                 found.setdefault(name, []).append(arrays[name])
     sink = _NpzSink(file, tuple(found), origin)
-    sink.write(
-        {name: np.concatenate([np.asarray(part) for part in parts])[list(order)] for name, parts in found.items()}
-    )
+    for parts in found.values():
+        parts[:] = [part for part in parts if len(part)] or parts[-1:]
+    places = np.array(order, dtype=np.int64)
+    sink.write({name: np.concatenate([np.asarray(part) for part in parts])[places] for name, parts in found.items()})
     sink.close()

@@ -59,6 +59,8 @@ def _read(path: Path) -> "Iterator[pa.RecordBatch]":
 
     with ParquetFile(path) as part:
         schema = _written_schema(part)
+        if not part.metadata.num_rows:
+            yield pa.RecordBatch.from_pylist([], schema=schema)
         for batch in part.iter_batches():
             arrays = [array.cast(field.type) for array, field in zip(batch.columns, schema, strict=True)]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -68,6 +70,13 @@ def _written_schema(part: "ParquetFile") -> "pa.Schema":
     import pyarrow as pa  # noqa: PLC0415
 
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(part.metadata.metadata[b"ARROW:schema"])))
+
+
+def row_numbers(path: Path) -> list[int]:
+    """Return the column `row` of a part."""
+    from pyarrow import parquet  # noqa: PLC0415
+
+    return [int(number) for number in parquet.read_table(path, columns=["row"]).column("row").to_numpy()]
 
 
 def merge(old: Path | None, new: Path, order: Order, file: BinaryIO) -> None:

@@ -72,5 +72,8 @@ class SinkModule(Protocol):
         `origin` is JSON for the format's own metadata.
         """
 
+    def row_numbers(self, path: Path, /) -> Sequence[int]:
+        """Return the column `row` of a part. Raises OSError, ValueError."""
+
     def merge(self, old: Path | None, new: Path, order: Order, file: BinaryIO) -> None:
         """Write the rows of two parts of one job as one, in another order. Raises ValueError, OSError."""

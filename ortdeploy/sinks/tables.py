@@ -61,6 +61,7 @@ class TableSink:
         self._read = read
         self._writer: TableWriter | None = None
         self._schema: pa.Schema | None = None
+        self._empty: pa.RecordBatch | None = None
         self._held: list[pa.RecordBatch] = []
         self._rows = 0
         self._group = _GROUP_ROWS
@@ -70,13 +71,19 @@ class TableSink:
         import pyarrow as pa  # noqa: PLC0415
 
         for batch in self._read(path):
+            if not batch.num_rows:
+                self._empty = batch
+                continue
             if self._schema is None:
                 self._begin_with(batch.schema, batch.columns)
             self._take(pa.RecordBatch.from_arrays(batch.columns, schema=self._schema))
 
     def write(self, columns: Mapping[str, Column]) -> None:
-        """Take a block. Raises ValueError where rows do not fit the part's schema."""
-        self._take(self._record_batch(columns))
+        """Take a block; one without rows fixes no schema. Raises ValueError where rows do not fit the part's."""
+        if any(map(len, columns.values())):
+            self._take(self._record_batch(columns))
+        elif self._schema is None:
+            self._empty = self._empty_batch(columns)
 
     def _begin_with(self, fields: "Iterable[pa.Field]", arrays: "Sequence[pa.Array]") -> None:
         """Take the columns of the first rows for those of the part."""
@@ -104,11 +111,20 @@ class TableSink:
             self._flush(self._group)
 
     def close(self) -> None:
-        """Write the rest."""
+        """Write the rest; a part without any rows has a schema all the same."""
+        if self._schema is None and self._empty is not None:
+            self._begin_with(self._empty.schema, self._empty.columns)
+            self._writer = self._begin(self._schema)
         while self._rows:
             self._flush(min(self._rows, self._group))
         if self._writer is not None:
             self._writer.close()
+
+    def _empty_batch(self, columns: Mapping[str, Column]) -> "pa.RecordBatch":
+        import pyarrow as pa  # noqa: PLC0415
+
+        arrays = [_array(columns[name], shape) for name, shape in self._columns.items()]
+        return pa.RecordBatch.from_arrays(arrays, names=list(self._columns))
 
     def _record_batch(self, columns: Mapping[str, Column]) -> "pa.RecordBatch":
         import pyarrow as pa  # noqa: PLC0415  an extra: only who writes tables needs it
@@ -239,8 +255,12 @@ def merge_tables(parts: "list[pa.Table]", order: Sequence[int], begin: Writing) 
     """Write the rows of several tables as one, in another order; the last one's metadata hold."""
     import pyarrow as pa  # noqa: PLC0415
 
-    schema = parts[-1].schema
-    table = pa.concat_tables([part.replace_schema_metadata(schema.metadata) for part in parts]).take(pa.array(order))
+    metadata = parts[-1].schema.metadata
+    parts = [part for part in parts if len(part)] or parts[-1:]
+    schema = parts[-1].schema.with_metadata(metadata)
+    table = pa.concat_tables([part.replace_schema_metadata(metadata) for part in parts]).take(
+        pa.array(order, pa.int64())
+    )
     rows = _rows_of_a_group([column.combine_chunks() for column in table.columns])
     writer = begin(schema)
     for first in range(0, len(table), rows):

@@ -82,6 +82,9 @@ INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uin
 ROWS = "rows"
 """The name that the rows' own dimension, always the first one, has in what ortdeploy prints."""
 
+LINE_COLUMNS = ("row", "item")
+"""What each line has where it is an item of a row: the number of the row in its job, and its place in the row."""
+
 
 @dataclass(frozen=True, slots=True)
 class TensorType:

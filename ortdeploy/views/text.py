@@ -6,7 +6,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from ortdeploy.diagnostics import Certainty, Diagnostic, Severity
-from ortdeploy.tensors.types import format_shape
+from ortdeploy.tensors.types import LINE_COLUMNS, format_shape
 from ortdeploy.units import format_size
 
 if TYPE_CHECKING:
@@ -198,10 +198,13 @@ def _render_job(step: "RunJob", paint: Paint) -> Iterator[str]:
         yield f"    runs {step.timing.text}"
     if step.limits.forecast is not None:
         yield f"    {_render_memory(step.limits.forecast)}"
-    columns = ", ".join((*step.input.key, *step.output.columns))
+    of_lines = LINE_COLUMNS if step.output.explode else ()
+    columns = ", ".join(dict.fromkeys((*step.input.key, *of_lines, *step.output.columns)))
     least = "at least " if batching.auto else ""  # whole batches, of a size that is not known yet
     part = f"{least}{batching.rows_per_part:,} rows a part"
     yield f"    writes {step.output.shown}/part-*.{step.output.format}, {part}: {columns}"
+    if step.output.explode:
+        yield f"      one line for each item of {' and '.join(step.output.explode)}"
 
 
 def _render_memory(forecast: "MemoryForecast") -> str:

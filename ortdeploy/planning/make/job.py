@@ -79,6 +79,7 @@ def _job_output(job: ResolvedJob) -> JobOutput:
         committed_rows=facts.rows,
         replaces=facts.run if facts.state == "stale" else None,
         aside=facts.aside,
+        explode=spec.explode,
     )
 
 

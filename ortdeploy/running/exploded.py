@@ -1,0 +1,83 @@
+"""One line an item: what a job's output explodes is written item by item, with the columns `row` and `item`.
+
+Rows stay what a job counts: parts, failures, budgets and retry are in rows of the input.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.plan.steps import RunJob
+from ortdeploy.sinks.protocol import RowShape, SinkModule
+from ortdeploy.tensors.columns import Array, Column, join
+from ortdeploy.tensors.types import LINE_COLUMNS
+
+ROW, ITEM = LINE_COLUMNS
+
+
+def written_columns(job: RunJob) -> dict[str, RowShape]:
+    """Return the columns of a job's parts, in their order, with the shapes of their lines."""
+    shapes = dict(zip(job.output.columns, job.output.row_shapes, strict=True))
+    keys: dict[str, RowShape] = dict.fromkeys(job.input.key)
+    if not job.output.explode:
+        return {**keys, **shapes}
+    of_items = {name: shapes[name] for name in job.output.explode}
+    return {**keys, ROW: (), ITEM: (), **shapes, **{name: shape and shape[1:] for name, shape in of_items.items()}}
+
+
+def as_lines(columns: Mapping[str, Column], rows: Sequence[int], exploded: Sequence[str]) -> dict[str, Column]:
+    """Return rows as one line an item; what is not exploded stands in each line of its row.
+
+    Raises OrtdeployError where the columns of a row list different numbers of items.
+    """
+    counts = _counts(columns, rows, exploded)
+    lines: dict[str, Column] = {name: _repeated(column, counts) for name, column in columns.items()}
+    lines |= {name: _items(columns[name]) for name in exploded}
+    lines[ROW] = np.repeat(np.asarray(rows, dtype=np.int64), counts)
+    lines[ITEM] = np.concatenate([np.arange(count, dtype=np.int64) for count in counts] or [np.zeros(0, np.int64)])
+    return lines
+
+
+def _counts(columns: Mapping[str, Column], rows: Sequence[int], exploded: Sequence[str]) -> Array:
+    """Return how many items each row lists."""
+    first, *others = exploded
+    counts = _lengths(first, columns[first])
+    for name in others:
+        apart = np.flatnonzero(counts != _lengths(name, columns[name]))
+        if apart.size:
+            place = int(apart[0])
+            raise OrtdeployError(
+                f"output: explode: row {rows[place]} lists {counts[place]} items in {first} and "
+                f"{len(columns[name][place])} in {name}; columns that are exploded together must list the same items"
+            )
+    return counts
+
+
+def _lengths(name: str, column: Column) -> Array:
+    if isinstance(column, np.ndarray) and column.ndim > 1:
+        return np.full(len(column), column.shape[1], dtype=np.int64)
+    try:
+        return np.array([len(row) for row in column], dtype=np.int64)
+    except TypeError as error:
+        raise OrtdeployError(f"output: explode: a row of {name} is one value, and lists nothing") from error
+
+
+def _items(column: Column) -> Column:
+    """Return the items of all rows, in their order."""
+    if isinstance(column, np.ndarray):
+        return column.reshape(column.shape[0] * column.shape[1], *column.shape[2:])
+    return join([row for row in column if len(row)] or column[:1])
+
+
+def _repeated(column: Column, counts: Array) -> Column:
+    """Return the values of rows, once for each item."""
+    if isinstance(column, np.ndarray):
+        return np.repeat(column, counts, axis=0)
+    return [value for value, count in zip(column, counts, strict=True) for _ in range(count)]
+
+
+def numbers_of_lines(module: SinkModule, old: Path | None, new: Path) -> list[int]:
+    """Return the row of each line of two parts, those of the old part first. Raises OSError, ValueError."""
+    return [number for path in (old, new) if path for number in module.row_numbers(path)]
