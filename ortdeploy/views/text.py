@@ -6,6 +6,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from ortdeploy.diagnostics import Certainty, Diagnostic, Severity
+from ortdeploy.plan.pipeline import walk
 from ortdeploy.tensors.types import LINE_COLUMNS, format_shape
 from ortdeploy.units import format_size
 
@@ -188,8 +189,7 @@ def _render_job(step: "RunJob", paint: Paint) -> Iterator[str]:
         yield f"    starts over: what {step.output.shown} holds is kept beside it as {step.output.aside}"
     for planned in step.inputs:
         yield f"    {_render_input(planned)}"
-    for value in step.values:
-        yield f"    {value.name} {value.dtype} {format_shape(value.shape)} = {value.content}"
+    yield from _render_values(step)
     if step.row_check.declared:
         models, agree = " and ".join(step.row_check.declared), step.row_check.agree
         within = "" if agree is None else f", within rtol {agree[0]:g} and atol {agree[1]:g}"
@@ -205,6 +205,16 @@ def _render_job(step: "RunJob", paint: Paint) -> Iterator[str]:
     yield f"    writes {step.output.shown}/part-*.{step.output.format}, {part}: {columns}"
     if step.output.explode:
         yield f"      one line for each item of {' and '.join(step.output.explode)}"
+
+
+def _render_values(step: "RunJob") -> Iterator[str]:
+    """Say what no column feeds: values of the manifest, and what items of a row hand on to the next."""
+    for value in step.values:
+        yield f"    {value.name} {value.dtype} {format_shape(value.shape)} = {value.content}"
+    for each in walk(step.pipeline.steps) if step.pipeline else ():
+        if each.state:
+            beside = f"up to {each.batch} rows beside each other" if each.state_by_row else "one row at a time"
+            yield f"    items of ${each.name} hand on {', '.join(name for name, _ in each.state)}: {beside}"
 
 
 def _render_memory(forecast: "MemoryForecast") -> str:

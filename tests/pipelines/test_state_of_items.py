@@ -151,6 +151,8 @@ def test_rows_run_beside_each_other_where_the_axis_of_the_state_is_known(
     save_sum(recordings, rows)
     done = cli("apply", write(recordings, model=model))
     assert done.code == 0, done.out + done.err
+    said = "up to 32 rows beside each other" if beside else "one row at a time"
+    assert f"items of $w hand on h: {said}" in done.out
     for one in results(recordings):
         np.testing.assert_allclose(one["ys"], expected(ROWS[3]), atol=1e-7)
     assert (max(runs) == 4) == beside
