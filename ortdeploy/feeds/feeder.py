@@ -18,7 +18,7 @@ from ortdeploy.sources.bytes import DATA
 from ortdeploy.sources.catalogue import open_input
 from ortdeploy.sources.files import full_path
 from ortdeploy.sources.protocol import Source, Wanted
-from ortdeploy.tensors.columns import Array, Column, pick
+from ortdeploy.tensors.columns import Array, Column, beside, is_beside, pick
 from ortdeploy.tensors.elements import numpy_dtype, widened
 from ortdeploy.tensors.types import TensorType, format_shape
 from ortdeploy.transforms.catalogue import PREPARE
@@ -77,7 +77,11 @@ class Feeder:
         self._one_by_one = job.batching.size is None
         self._choice = job.adapters
         self._planned = job.inputs
-        self._inputs = [_PreparedInput(planned, whole_rows=self._one_by_one) for planned in job.inputs]
+        free = job.pipeline is not None and job.pipeline.preset is None
+        self._inputs = [
+            _PreparedInput(planned, whole_rows=self._one_by_one, ragged=free and _leaves_sizes_open(planned))
+            for planned in job.inputs
+        ]
         self._accepted: list[list[tuple[int, ...]]] = []
 
     @property
@@ -135,7 +139,8 @@ class Feeder:
             return
         sizes: dict[str, int] = {}
         for planned, shape in zip(self._inputs, shapes, strict=True):
-            planned.check_shape(shape, sizes)
+            if not planned.ragged or len(shape) > 1:
+                planned.check_shape(shape, sizes)
         self._accepted = [*self._accepted[-1:], shapes]
 
     def adapters(self, block: Block, row: int) -> tuple[str, ...]:
@@ -153,11 +158,18 @@ class Feeder:
         """Tell of each row that was fed whether its floating inputs are all finite."""
         finite = np.ones(rows, dtype=bool)
         for array in feeds.values():
+            if is_beside(array):
+                finite &= np.array([_is_finite(row) for row in array], dtype=bool)[:rows]
+                continue
             numbers = widened(array)
             if np.issubdtype(numbers.dtype, np.floating):
                 by_row = np.asarray(np.isfinite(numbers)).reshape(1 if self._one_by_one else len(numbers), -1)
                 finite &= np.asarray(by_row.all(axis=1))[:rows]
         return finite
+
+
+def _is_finite(row: Array) -> bool:
+    return not np.issubdtype(row.dtype, np.floating) or bool(np.isfinite(row).all())
 
 
 def cut(block: Block, size: int) -> list[range]:
@@ -185,11 +197,18 @@ def _build_prepare(step: PlannedStep) -> Step:
     return lambda array: apply(array)[0]
 
 
+def _leaves_sizes_open(planned: PlannedInput) -> bool:
+    """Return whether rows of an input may differ in shape: no model takes it that would name its sizes."""
+    sizes = planned.shape[1:] if planned.shape else ()
+    return None in sizes and not any(isinstance(size, str) for size in sizes)
+
+
 class _PreparedInput:
     """One model input: its steps, and the check that keeps what does not fit from native code."""
 
-    def __init__(self, planned: PlannedInput, *, whole_rows: bool) -> None:
+    def __init__(self, planned: PlannedInput, *, whole_rows: bool, ragged: bool) -> None:
         self.name = planned.name
+        self.ragged = ragged
         self._planned = planned
         built = [(step.name, _build_prepare(step)) for step in planned.steps]
         casts_first = planned.stacked and bool(built) and built[0][0] == "cast"
@@ -205,9 +224,18 @@ class _PreparedInput:
         if isinstance(column, list) or not self._is_even:
             prepared = [self._apply(np.asarray(value)[np.newaxis])[0] for value in column]
             if len({(value.shape, value.dtype) for value in prepared}) > 1:
-                raise StageError("contract", "ragged-rows", f"rows of input {self.name} differ in shape")
+                return self._beside(prepared)
             return np.stack(prepared)
         return self._apply(column)
+
+    def _beside(self, rows: list[Array]) -> Array:
+        """Return rows that differ in shape as objects [rows], which steps of a pipeline take. Raises StageError."""
+        if not self.ragged:
+            raise StageError("contract", "ragged-rows", f"rows of input {self.name} differ in shape")
+        checked = [self._checked(row[np.newaxis]) for row in rows]
+        for row in checked:
+            self.check_shape(row.shape, {})
+        return beside([row[0] for row in checked])
 
     def _stack(self, parts: list[Column]) -> Array:
         """Make one vector a row of several columns."""
@@ -239,6 +267,9 @@ class _PreparedInput:
         """Return the tensor to feed, contiguous, of exactly the planned type and range. Raises StageError."""
         if self._whole_rows:
             array = np.asarray(array[0])
+        return array if self.ragged and is_beside(array) else self._checked(array)
+
+    def _checked(self, array: Array) -> Array:
         if array.dtype != self._dtype:
             message = f"input {self.name} takes {self._planned.dtype} and gets {array.dtype}"
             raise StageError("contract", "element-type", message)

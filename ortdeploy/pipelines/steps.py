@@ -19,7 +19,7 @@ from ortdeploy.pipelines.component import Component, ComposedSession
 from ortdeploy.pipelines.each import Apply, Each, Values, first_state
 from ortdeploy.pipelines.model_step import ModelStep
 from ortdeploy.plan.pipeline import PlannedPipeline, PlannedWireStep, walk
-from ortdeploy.tensors.columns import Array
+from ortdeploy.tensors.columns import Array, Column, is_beside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,12 +76,13 @@ class StepsSession(ComposedSession):
         """Take rows through all steps and return the named outputs, each with the rows first. Raises OrtdeployError."""
         if adapters:
             raise TypeError("adapters of a pipeline belong to its steps")
+        columns = {name: _as_rows(feed) for name, feed in feeds.items()}
         if not self._handed_on:
-            values = self._run_rows(dict(feeds), len(next(iter(feeds.values()))))
+            values = self._run_rows(columns, len(next(iter(columns.values()))))
             return [values[self._outputs[name]] for name in outputs]
-        return self._run_in_turn(outputs, feeds)
+        return self._run_in_turn(outputs, columns)
 
-    def _run_in_turn(self, outputs: Sequence[str], feeds: Mapping[str, Array]) -> Sequence[Any]:
+    def _run_in_turn(self, outputs: Sequence[str], feeds: Mapping[str, Column]) -> Sequence[Any]:
         """Take rows through one after the other; each hands its state on. Where one fails, none of them has."""
         self._before = self.state
         rows: list[list[Any]] = []
@@ -114,6 +115,11 @@ class StepsSession(ComposedSession):
         if not step.state_by_row:
             whole = whole.union(*step.state)
         return Each(step, [self._build(one, whole) for one in step.steps])
+
+
+def _as_rows(feed: Array) -> Column:
+    """Return a feed as a column: a list where its rows differ in shape."""
+    return list(feed) if is_beside(feed) else feed
 
 
 def _operation(step: PlannedWireStep) -> Apply:

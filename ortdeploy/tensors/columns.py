@@ -39,6 +39,19 @@ def _are_alike(arrays: Sequence[Array]) -> bool:
     return len(shapes) == len(kinds) == 1
 
 
+def beside(rows: Sequence[Array]) -> Array:
+    """Return rows that differ in shape as objects [rows]."""
+    column = np.empty(len(rows), dtype=object)
+    for place, row in enumerate(rows):
+        column[place] = row
+    return column
+
+
+def is_beside(column: Array) -> bool:
+    """Return whether the rows of an array are objects, for they differ in shape."""
+    return column.dtype == object and column.ndim == 1 and column.size > 0 and isinstance(column[0], np.ndarray)
+
+
 def size_bytes(columns: Mapping[str, Column]) -> int:
     """Return the room that arrays take; also those in a list."""
     return sum(_bytes_of(column) for column in columns.values())

@@ -249,3 +249,22 @@ def test_state_that_does_not_fit_is_refused(
     refused = cli("plan", write(recordings, **parts))
     assert refused.code == 1
     assert words in " ".join((refused.out + refused.err).split())
+
+
+def test_recordings_of_several_lengths_run_together(recordings: Path, cli: Cli, runs: list[int]) -> None:
+    done = cli("apply", write(recordings, size=7))
+    assert done.code == 0, done.out + done.err
+    check(recordings)
+    assert max(runs) == 6  # all but the one without samples
+    assert json.loads((recordings / "out/_run.json").read_text())["rows"]["committed"] == len(ROWS)
+
+
+def test_a_recording_of_another_shape_fails_alone_among_several_lengths(recordings: Path, cli: Cli) -> None:
+    with wave.open(str(recordings / "in/2.wav"), "wb") as file:
+        file.setparams((2, 2, 16000, 0, "NONE", ""))
+        file.writeframes(ROWS[0][:8].tobytes())
+    assert cli("apply", write(recordings, size=7)).code == 0
+    assert [one["row"] for one in results(recordings)] == [0, 1, 3, 4, 5, 6]
+    (failed,) = [json.loads(line) for line in (recordings / "out/_failed.jsonl").read_text().splitlines()]
+    assert failed["row"] == 2
+    assert "input samples takes [rows, ?] and gets [1, 2, 4]" in failed["message"]
