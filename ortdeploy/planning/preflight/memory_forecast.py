@@ -168,7 +168,7 @@ def _steps(steps: Sequence[TypedStep], rows: int) -> Iterator[tuple[TypedStep, i
     for step in steps:
         if step.spec.kind == "run":
             yield step, rows
-        yield from _steps(step.inner, step.spec.batch)
+        yield from _steps(step.inner, step.spec.batch if step.state_by_row else 1)
 
 
 def _fed(step: TypedStep, rows: int) -> Iterator[tuple[str, Sizes]]:
@@ -182,6 +182,9 @@ def _fed(step: TypedStep, rows: int) -> Iterator[tuple[str, Sizes]]:
 
 
 def _sizes(tensor: TensorType, rows: int) -> tuple[int | None, ...]:
+    """Return the sizes of a value for some rows; state that a model takes whole has no rows."""
+    if tensor.shape and isinstance(tensor.shape[0], int):
+        return tuple(size if isinstance(size, int) else 1 for size in tensor.shape)
     return (rows, *(size if isinstance(size, int) else None for size in (tensor.shape or ())[1:]))
 
 
