@@ -7,6 +7,7 @@ import numpy as np
 
 from ortdeploy.facts.problems import Package
 from ortdeploy.operations import (
+    boxes,
     boxes_from_heatmap,
     crop,
     ctc_greedy,
@@ -18,6 +19,7 @@ from ortdeploy.operations import (
     tokenize,
     tokenize_clip,
     unletterbox,
+    yolo_decode,
 )
 from ortdeploy.operations.protocol import Call, HeldOperation, Operation, Types, as_column
 from ortdeploy.tensors.columns import Column
@@ -62,6 +64,7 @@ _STEPS = ("cast", "expand", "flatten", "grayscale", "layout", "normalize", "resi
 _RESULTS = ("argmax", "sigmoid", "softmax")
 
 _MODULES: dict[str, Operation] = {
+    "boxes": boxes,
     "boxes_from_heatmap": boxes_from_heatmap,
     "crop": crop,
     "ctc_greedy": ctc_greedy,
@@ -73,6 +76,7 @@ _MODULES: dict[str, Operation] = {
     "tokenize": tokenize,
     "tokenize_clip": tokenize_clip,
     "unletterbox": unletterbox,
+    "yolo_decode": yolo_decode,
     **{name: TransformOperation(PREPARE[name], PILLOW if name == "resize" else None) for name in _STEPS},
     **{name: TransformOperation(POSTPROCESS[name]) for name in _RESULTS},
 }

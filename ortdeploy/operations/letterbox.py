@@ -1,7 +1,7 @@
 """`letterbox` — an image scaled into `size: [height, width]` with its sides in proportion, in the middle, filled up.
 
-Gives the image and how it was done, float32 [rows, 3]: the factor, and the pixels left of it and above it;
-`unletterbox` takes that to bring boxes back.
+Gives the image and how it was done, float32 [rows, 6]: the factors across and down, the pixels left
+of it and above it, and the height and width that it had; `unletterbox` takes that to bring boxes back.
 """
 
 import numpy as np
@@ -36,7 +36,9 @@ CONTRACT = Contract(
     inputs=(FormalParameter("image", "T", forms("NHWC rows height width channels"), "images"),),
     outputs=(
         FormalParameter("image", "T", forms("NHWC rows new_height new_width channels"), "images of one size"),
-        FormalParameter("how", "float32", forms("rows 3"), "factor, left, top", units=(FIT,)),
+        FormalParameter(
+            "how", "float32", forms("rows 6"), "factors across and down, left, top, height, width", units=(FIT,)
+        ),
     ),
     attributes=(
         image_size("size", binds=("new_height", "new_width")),
@@ -65,6 +67,8 @@ def build(options: Options, types: Types) -> Call:  # noqa: ARG001  the same for
         top, left = (height - inner[0]) // 2, (width - inner[1]) // 2
         made = np.full((height, width, image.shape[2]), value, dtype=image.dtype)
         made[top : top + inner[0], left : left + inner[1]] = scaled
-        return made, np.array([factor, left, top], dtype=np.float32)
+        return made, np.array(
+            [inner[1] / image.shape[1], inner[0] / image.shape[0], left, top, *image.shape[:2]], dtype=np.float32
+        )
 
     return by_row(fit, 2, "image")

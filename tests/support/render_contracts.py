@@ -52,6 +52,7 @@ def _parameter(verb: str, one: FormalParameter, contract: Contract) -> str:
     units = f"; unit: {' or '.join(one.units)}" if one.units else ""
     numbers = "; NaN and infinities fail the row" if one.finite else "; NaN fails the row" if one.not_nan else ""
     named = f" (`{one.named_by}`{', if it is given' if one.option == OPTIONAL else ''})" if one.named_by else ""
+    named = " (if it is given)" if verb == "takes" and one.option == OPTIONAL else named
     return f"| {verb} `{one.name}`{named} | {types} | {shapes} | {one.meaning}{units}{numbers} |"
 
 

@@ -1,0 +1,81 @@
+"""Writes what other projects' own code makes of small inputs: python tests/support/operation_references.py NAME.
+
+Each NAME needs its package, installed beside numpy; the arrays that are written to tests/data/operations/ are small,
+and the tests of operations compare with them where the package is missing, as it usually is.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+FOLDER = Path(__file__).parent.parent / "data/operations"
+
+Arrays = dict[str, np.ndarray]
+
+
+def ultralytics() -> Arrays:
+    """Return raw YOLOv8 and YOLOv10 outputs, and what ultralytics' predictor makes of them."""
+    import torch  # noqa: PLC0415
+    from ultralytics.data.augment import LetterBox  # noqa: PLC0415
+    from ultralytics.utils import ops  # noqa: PLC0415
+    from ultralytics.utils.nms import non_max_suppression  # noqa: PLC0415
+
+    raw, decided, image = yolo_inputs()
+    found: Arrays = {"raw": raw, "decided": decided, "image": image}
+    for name, settings in NMS_SETTINGS.items():
+        kept = non_max_suppression(torch.tensor(raw), nc=3, **settings)
+        found |= {f"{name}_{row}": one.numpy() for row, one in enumerate(kept)}
+    kept = non_max_suppression(torch.tensor(decided), conf_thres=0.4, end2end=True)
+    found |= {f"decided_{row}": one.numpy() for row, one in enumerate(kept)}
+    boxes = torch.tensor(raw[0, :4].T.copy())
+    corners = ops.xywh2xyxy(boxes)
+    found["corners"] = corners.numpy()
+    found["scaled"] = ops.scale_boxes((96, 128), corners.clone(), image.shape[:2]).numpy()
+    found["letterboxed"] = LetterBox((96, 128), auto=False)(image=image)
+    return found
+
+
+NMS_SETTINGS: Mapping[str, Mapping[str, float | bool | list[int]]] = {
+    "best": {"conf_thres": 0.25, "iou_thres": 0.45},
+    "all": {"conf_thres": 0.2, "iou_thres": 0.6, "multi_label": True},
+    "agnostic": {"conf_thres": 0.25, "iou_thres": 0.45, "agnostic": True},
+    "few": {"conf_thres": 0.1, "iou_thres": 0.7, "max_det": 5, "classes": [0, 2]},
+}
+
+
+def yolo_inputs() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return float32 [2, 4 + 3, 60], float32 [2, 20, 6] and uint8 [37, 61, 3]."""
+    random = np.random.default_rng(7)
+    raw = np.concatenate(
+        [random.uniform(10, 90, (2, 2, 60)), random.uniform(15, 50, (2, 2, 60)), random.beta(1, 4, (2, 3, 60))], axis=1
+    )
+    middles, sides = random.uniform(10, 90, (2, 20, 2)), random.uniform(5, 20, (2, 20, 2))
+    decided = np.concatenate(
+        [middles - sides, middles + sides, random.uniform(0, 1, (2, 20, 1)), random.integers(0, 3, (2, 20, 1))], axis=2
+    )
+    return raw.astype(np.float32), decided.astype(np.float32), picture(37, 61)
+
+
+def picture(height: int, width: int, channels: int = 3) -> np.ndarray:
+    """Return a picture with edges, slopes and noise, uint8 [height, width, channels]."""
+    random = np.random.default_rng(height * width)
+    y, x = np.mgrid[:height, :width]
+    waves = [127 + 100 * np.sin(x / (3 + one) + y / (5 - one)) for one in range(channels)]
+    made = np.stack(waves, axis=2) + random.normal(0, 12, (height, width, channels))
+    made[height // 3 : height // 2, width // 4 : width // 2] = 250
+    return made.clip(0, 255).astype(np.uint8)
+
+
+MAKERS: dict[str, Callable[[], Arrays]] = {"ultralytics": ultralytics}
+
+
+def main(name: str) -> None:
+    FOLDER.mkdir(exist_ok=True)
+    arrays = MAKERS[name]()
+    np.savez_compressed(FOLDER / f"{name}.npz", **arrays)  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
