@@ -71,7 +71,9 @@ def _resolve_pipeline(
         return ResolvedPipeline(spec=pipeline, parts=parts, types=None, diffusion=facts.diffusion[pipeline.name])
     known = {part.spec.name: part.facts for part in parts}
     axes = {part.spec.name: derive_axes(part.spec, part.facts) for part in parts}
-    types = type_pipeline(pipeline, known, axes, facts.adapters, partial(_arriving, job, facts.inputs[job.name]))
+    arriving = partial(_arriving, job, facts.inputs[job.name])
+    lines = {path: file.lines for path, file in facts.resources.items()}
+    types = type_pipeline(pipeline, known, axes, facts.adapters, arriving, lines)
     return ResolvedPipeline(spec=pipeline, parts=parts, types=types, diffusion=None)
 
 

@@ -24,9 +24,8 @@ from ortdeploy.tensors.contracts import (
     forms,
     image_size,
 )
-from ortdeploy.tensors.types import TensorType
-from ortdeploy.transforms import resize
 from ortdeploy.transforms.protocol import Options
+from ortdeploy.transforms.sampling import sampler
 
 PACKAGE = None
 
@@ -64,13 +63,13 @@ CONTRACT = Contract(
 
 def build(options: Options, types: Types) -> Call:
     size = options.get("size")
-    shrink = resize.build({"resize": size, "method": "bilinear"}, TensorType()) if size else None
+    shrink = sampler({}) if size else None
     axes = (1, 2) if types["image"].layout == "NCHW" else (0, 1)
 
     def crops(image: Array, boxes: Any) -> tuple[Any]:
         pictures = [_cut(image, box, axes) for box in np.asarray(boxes, dtype=np.float64)]
-        if shrink is not None:
-            pictures = [shrink(picture[np.newaxis])[0][0] for picture in pictures]
+        if shrink is not None and size:
+            pictures = [shrink(picture, size[0], size[1]) for picture in pictures]
         column = as_column(pictures)
         return (column if pictures else _none_of(image, size),)
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 from ortdeploy.diagnostics import Certainty
 from ortdeploy.facts.host import EXTENSION_DOMAINS, EXTENSIONS, OPTIMUM
 from ortdeploy.manifest.pipelines import DIFFUSION, walk
-from ortdeploy.operations.catalogue import OPERATIONS, PILLOW
+from ortdeploy.operations.catalogue import OPERATIONS
 from ortdeploy.rules.protocol import Finding, Rule
+from ortdeploy.transforms.sampling import PILLOW, package_of
 
 if TYPE_CHECKING:
     from ortdeploy.deployment.resolved import Deployment
@@ -44,7 +45,8 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             yield Finding(at=(*job.spec.output.at, "images"), detail=detail, job=job.spec.name)
         for name, steps in job.spec.prepare.items():
             for step in steps:
-                if step.name == "resize" and "PIL" not in deployment.facts.runtime.packages:
+                needed = step.name == "resize" and package_of(step.options) is not None
+                if needed and "PIL" not in deployment.facts.runtime.packages:
                     detail = f"resize of input \"{name}\" needs Pillow. Install it: pip install 'ortdeploy[images]'."
                     yield Finding(at=step.at, detail=detail, job=job.spec.name)
 
@@ -54,8 +56,10 @@ def _of_operations(deployment: "Deployment") -> Iterator[Finding]:
     steps = (step for pipeline in deployment.spec.pipelines for step in walk(pipeline.steps) if step.kind == "do")
     for step in steps:
         package = OPERATIONS[step.name].package
-        if package is None and step.name == "crop" and "size" in step.options:
-            package = OPERATIONS["resize"].package
+        if package == PILLOW:
+            package = package_of(step.options)
+        elif step.name == "crop" and "size" in step.options:
+            package = PILLOW
         if package is not None and package.module not in deployment.facts.runtime.packages:
             yield Finding(at=(*step.at, "do"), detail=f"{step.name} needs {_needs(package)}")
 

@@ -1,6 +1,9 @@
-"""`pad: [HEIGHT, WIDTH]` — at least that size, the image in the middle; a larger one stays as it is."""
+"""`pad: [HEIGHT, WIDTH]`, or `pad: {multiple: 32}` — at least that size; a larger image stays as it is.
 
-import numpy as np
+The image stands in the middle, or with `place: top_left` is filled up right and below.
+"""
+
+from collections.abc import Mapping
 
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import (
@@ -15,19 +18,28 @@ from ortdeploy.tensors.contracts import (
     image_size,
 )
 from ortdeploy.tensors.types import TensorType
+from ortdeploy.transforms.fitting import PLACE, padded
 from ortdeploy.transforms.protocol import Apply, Options, image_axes
 
 
 def _grow(solved: Solved, types: Types) -> None:  # noqa: ARG001  the sizes are solved
-    """Take the larger of the image's size and the wanted one."""
-    for name, wanted in zip(("height", "width"), solved.options["pad"], strict=True):
+    """Work out the sizes that are known."""
+    wanted = solved.options["pad"]
+    for place, name in enumerate(("height", "width")):
         have = solved.size(name)
-        solved.sizes[f"padded_{name}"] = None if have is None else max(have, wanted)
+        solved.sizes[f"padded_{name}"] = None if have is None else _at_least(wanted, place, have)
+
+
+def _at_least(wanted: Mapping[str, int] | list[int], place: int, have: int) -> int:
+    """Return the size of a side, which is that of the image where that is larger."""
+    if isinstance(wanted, Mapping):
+        return -(-have // wanted["multiple"]) * wanted["multiple"]
+    return max(have, wanted[place])
 
 
 CONTRACT = Contract(
     name="pad",
-    meaning="At least that size, the image in the middle; a larger one stays as it is",
+    meaning="At least that size, or a multiple of one; a larger image stays as it is",
     inputs=(FormalParameter("x", "T", IMAGE, "images"),),
     outputs=(
         FormalParameter(
@@ -40,6 +52,8 @@ CONTRACT = Contract(
     ),
     attributes=(
         image_size("pad"),
+        Attribute("pad.multiple", "INT", "what each side is to be a multiple of", least=1, most=65536),
+        PLACE,
         Attribute("value", "FLOAT", "what the sides are filled with", default=0),
     ),
     types=(NUMBERS,),
@@ -51,10 +65,7 @@ def build(options: Options, tensor: TensorType) -> Apply:
     axes = image_axes(tensor)[:2]
 
     def apply(array: Array) -> tuple[Array, ...]:
-        widths = [(0, 0)] * array.ndim
-        for axis, size in zip(axes, options["pad"], strict=True):
-            missing = max(size - array.shape[axis], 0)
-            widths[axis] = (missing // 2, missing - missing // 2)
-        return (np.pad(array, widths, constant_values=options["value"]),)
+        height, width = (_at_least(options["pad"], place, array.shape[axis]) for place, axis in enumerate(axes))
+        return (padded(array, axes, (height, width), options["place"], options["value"]),)
 
     return apply

@@ -127,9 +127,8 @@ def test_nms_keeps_the_best_of_each_class() -> None:
 def test_ctc_joins_repeats_and_leaves_blanks_out() -> None:
     path = [1, 1, 0, 1, 2, 2, 0, 0, 3]
     logits = np.eye(4, dtype=np.float32)[path][None]
-    assert do("ctc_greedy", {"alphabet": "abc"}, {"logits": TensorType("float32", (ROWS, None, 4))}, logits=logits) == (
-        ["aabc"],
-    )
+    types = {"logits": TensorType("float32", (ROWS, None, 4))}
+    assert do("ctc_greedy", {"alphabet": "abc"}, types, logits=logits) == (["aabc"], [1])
     with pytest.raises(InapplicableError, match="5 classes"):
         OPERATIONS["ctc_greedy"].infer({"alphabet": "abc"}, {"logits": TensorType("float32", (ROWS, None, 5))})
 

@@ -68,7 +68,42 @@ def picture(height: int, width: int, channels: int = 3) -> np.ndarray:
     return made.clip(0, 255).astype(np.uint8)
 
 
-MAKERS: dict[str, Callable[[], Arrays]] = {"ultralytics": ultralytics}
+SIZES = ((7, 9), (40, 31), (13, 50), (30, 22), (60, 20), (5, 80))
+"""What a picture of 26 x 44 pixels is resized to."""
+
+
+def opencv() -> Arrays:
+    """Return a picture, and what cv2.resize makes of it."""
+    import cv2  # noqa: PLC0415
+
+    image = picture(26, 44)
+    found: Arrays = {"image": image}
+    for method, number in (("nearest", 0), ("bilinear", 1), ("bicubic", 2), ("area", 3)):
+        for height, width in SIZES:
+            found[f"{method}_{height}_{width}"] = cv2.resize(image, (width, height), interpolation=number)
+            floating = cv2.resize(image.astype(np.float32), (width, height), interpolation=number)
+            found[f"{method}_{height}_{width}_float"] = floating.astype(np.float16)
+    return found
+
+
+def torchvision() -> Arrays:
+    """Return heights and widths of pictures, and those that torchvision's Resize makes of them."""
+    from PIL import Image  # noqa: PLC0415
+    from torchvision.transforms import Resize  # noqa: PLC0415
+
+    rows = []
+    for height, width in np.random.default_rng(3).integers(20, 400, (60, 2)).tolist():
+        shortest, longest = Resize(37), Resize(37, max_size=60)
+        made = [one(Image.new("L", (width, height))) for one in (shortest, longest)]
+        rows.append([height, width, *made[0].size[::-1], *made[1].size[::-1]])
+    return {"sizes": np.array(rows)}
+
+
+MAKERS: dict[str, Callable[[], Arrays]] = {
+    "opencv": opencv,
+    "torchvision": torchvision,
+    "ultralytics": ultralytics,
+}
 
 
 def main(name: str) -> None:
