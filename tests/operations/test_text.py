@@ -1,6 +1,7 @@
 """Text from a recogniser: where its letters come from, the blank, repeats and the confidence."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from support.models import save_model
+from support.operation_references import FOLDER
 
 from ortdeploy.operations.catalogue import OPERATIONS
 from ortdeploy.tensors.types import ROWS, InapplicableError, TensorType
@@ -71,6 +73,68 @@ def test_the_confidence_is_the_mean_of_the_letters() -> None:
 def test_letters_that_do_not_fit_are_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(InapplicableError, match=words):
         OPERATIONS["ctc_greedy"].infer(options, {"logits": TensorType("float32", (ROWS, None, 4))})
+
+
+@pytest.fixture(scope="module")
+def rapidocr() -> Mapping[str, np.ndarray]:
+    with np.load(FOLDER / "rapidocr.npz") as arrays:
+        return dict(arrays)
+
+
+def test_texts_and_confidences_are_those_of_rapidocr(rapidocr: Mapping[str, np.ndarray]) -> None:
+    texts, sure = read(rapidocr["shares"], alphabet="abcde", append=" ")
+    assert texts == rapidocr["texts"].tolist()
+    np.testing.assert_allclose(sure, rapidocr["confidences"], atol=2e-5)
+
+
+def boxes_of(heat: np.ndarray, **options: Any) -> tuple[np.ndarray, np.ndarray]:
+    image = np.zeros((1, 240, 384, 1), np.uint8)
+    types = {"heat": TensorType("float16", (ROWS, *heat.shape)), "image": TensorType("uint8", (ROWS, *image.shape[1:]))}
+    boxes, scores = OPERATIONS["text_boxes"].build(options, types)({"heat": heat[None], "image": image})
+    return boxes[0], scores[0]
+
+
+@pytest.mark.parametrize("dilated", [True, False])
+def test_rotated_boxes_are_those_of_rapidocr(rapidocr: Mapping[str, np.ndarray], *, dilated: bool) -> None:
+    for seed, heat in enumerate(rapidocr["maps"]):
+        boxes, scores = boxes_of(heat, dilate=1 + dilated)
+        theirs = rapidocr[f"boxes_{dilated}_{seed}"]
+        assert len(theirs) > 0
+        np.testing.assert_allclose(boxes, theirs, atol=3)  # a pixel of the map is three of the image
+        np.testing.assert_allclose(np.sort(scores), rapidocr[f"scores_{dilated}_{seed}"], atol=0.03)
+
+
+def test_boxes_without_an_image_are_in_pixels_of_the_map() -> None:
+    heat = np.zeros((1, 1, 40, 60), np.float32)
+    heat[0, 0, 10:21, 20:41] = 0.9
+    heat[0, 0, 35, 5] = 0.9  # too small
+    types = {"heat": TensorType("float32", (ROWS, 1, 40, 60))}
+    (boxes, *_), (scores, *_) = OPERATIONS["text_boxes"].build({"dilate": 1, "unclip": 0.6}, types)({"heat": heat})
+    assert boxes.tolist() == [[[18, 8], [42, 8], [42, 22], [18, 22]]]  # grown by 200 * 0.6 / 60
+    assert scores == pytest.approx([0.9])
+    for least, unclip in ((0.95, 1.6), (0.5, 1.6)):
+        found, _ = OPERATIONS["text_boxes"].build({"score": least, "unclip": unclip}, types)({"heat": heat})
+        assert np.shape(found[0]) == ((0 if least > 0.9 else 1), 4, 2)
+    found, _ = OPERATIONS["text_boxes"].build({}, types)({"heat": heat * 0})
+    assert np.shape(found[0]) == (0, 4, 2)
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+def test_crops_of_corners_are_those_of_rapidocr(rapidocr: Mapping[str, np.ndarray], layout: str) -> None:
+    axes = (2, 0, 1) if layout == "NCHW" else (0, 1, 2)
+    image, corners = rapidocr["image"].transpose(axes), rapidocr["corners"]
+    types = {
+        "image": TensorType("uint8", (ROWS, *image.shape), layout),
+        "boxes": TensorType("float32", (ROWS, None, 4, 2)),
+    }
+    (made,) = OPERATIONS["crop"].build({}, types)({"image": image[None], "boxes": corners[None]})
+    for place, one in enumerate(made[0]):
+        theirs = rapidocr[f"crop_{place}"].transpose(axes)
+        assert one.shape == theirs.shape
+        assert np.abs(one.astype(int) - theirs).max() <= 1
+    for bad in (np.zeros((4, 2)), [[0, 0], [9, 0], [18, 0], [27, 0]]):
+        with pytest.raises(ValueError, match="no area"):
+            OPERATIONS["crop"].build({}, types)({"image": image[None], "boxes": np.array([[bad]], np.float32)})
 
 
 MANIFEST = """\

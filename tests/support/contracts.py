@@ -140,6 +140,8 @@ def array(
     made = np.ones(shape, dtype)
     if form.axes[-1] == 4:
         made[..., 0:2] = 0  # left, top, right, bottom
+    if form.axes[-2:] == (4, 2):
+        made[...] = np.array([[0, 0], [2, 0], [2, 2], [0, 2]])
     return made
 
 

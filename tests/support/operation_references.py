@@ -99,8 +99,62 @@ def torchvision() -> Arrays:
     return {"sizes": np.array(rows)}
 
 
+def rapidocr() -> Arrays:
+    """Return maps of text with the boxes that RapidOCR finds, crops of a picture, and texts of probabilities."""
+    from rapidocr.ch_ppocr_det.main import TextDetector  # noqa: PLC0415
+    from rapidocr.ch_ppocr_det.utils import DBPostProcess  # noqa: PLC0415
+    from rapidocr.ch_ppocr_rec.utils import CTCLabelDecode  # noqa: PLC0415
+    from rapidocr.utils.process_img import get_rotate_crop_image  # noqa: PLC0415
+
+    found: Arrays = {"maps": np.stack([text_map(seed) for seed in range(6)])}
+    for dilated in (True, False):
+        find = DBPostProcess(thresh=0.3, box_thresh=0.5, unclip_ratio=1.6, use_dilation=dilated)
+        for seed, heat in enumerate(found["maps"].astype(np.float32)):
+            boxes, scores = find(heat[None, None], (240, 384))
+            found[f"boxes_{dilated}_{seed}"] = TextDetector.sorted_boxes(boxes)
+            found[f"scores_{dilated}_{seed}"] = np.sort(scores)
+    image = picture(90, 120)
+    found["image"], found["corners"] = image, CORNERS
+    for place, corners in enumerate(CORNERS):
+        found[f"crop_{place}"] = get_rotate_crop_image(image, corners.copy())
+    random = np.random.default_rng(2)
+    scores = np.exp(random.normal(0, 3, (8, 20, 7)))
+    found["shares"] = (scores / scores.sum(axis=2, keepdims=True)).astype(np.float32)
+    lines, _ = CTCLabelDecode(character=list("abcde"))(found["shares"])
+    found["texts"], found["confidences"] = (np.array(column) for column in zip(*lines, strict=True))
+    return found
+
+
+CORNERS = np.array(
+    [
+        [[10, 12], [80, 4], [83, 30], [13, 38]],
+        [[30, 10], [50, 12], [46, 80], [26, 78]],
+        [[0, 60], [119, 60], [119, 89], [0, 89]],
+        [[60, 20], [110, 25], [100, 60], [58, 50]],
+    ],
+    np.float32,
+)
+"""Corners of boxes in a picture of 90 x 120 pixels: slanted, running down, at the edges, and no rectangle."""
+
+
+def text_map(seed: int) -> np.ndarray:
+    """Return a map of slanted lines that fade at their edges, float16 [80, 128]."""
+    random = np.random.default_rng(seed)
+    y, x = np.mgrid[:80, :128]
+    heat = np.zeros(x.shape)
+    for row in range(4):
+        angle = np.radians(random.uniform(-12, 12) if seed else 0)
+        right, down = x - random.uniform(40, 90), y - 12 - 19 * row
+        along = np.cos(angle) * right + np.sin(angle) * down
+        across = np.cos(angle) * down - np.sin(angle) * right
+        beside = np.maximum(np.abs(along) - random.uniform(12, 30), np.abs(across) - random.uniform(3, 5))
+        heat = np.maximum(heat, random.uniform(0.5, 1) / (1 + np.exp(3 * beside)))
+    return heat.astype(np.float16)
+
+
 MAKERS: dict[str, Callable[[], Arrays]] = {
     "opencv": opencv,
+    "rapidocr": rapidocr,
     "torchvision": torchvision,
     "ultralytics": ultralytics,
 }
