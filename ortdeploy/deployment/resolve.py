@@ -39,6 +39,7 @@ from ortdeploy.providers.catalogue import find_provider, full_name
 from ortdeploy.tensors.row_axes import RowAxes, rows_first, to_front
 from ortdeploy.tensors.types import ROWS, WIDER, InapplicableError, Shape, TensorType
 from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
+from ortdeploy.transforms.resample import RATE, needs_rate
 
 DEFAULT_BATCH = 32
 _MOST_SORTED = 8  # batches that are read at once, so that rows of one adapter fill runs
@@ -294,6 +295,7 @@ def _bind(
     if source.format in TEXT_FORMATS and target.dtype in WIDER:  # text is read as the type that holds each value of it
         steps = (*steps, StepSpec(name="cast", options={"cast": target.dtype}, at=(*job.at, "prepare", value.name)))
     stages, problem = _infer_prepare(steps, start)
+    problem = problem or _without_rate(steps, source)
     return Binding(
         value=value,
         declared=next((tensor for tensor in model.spec.inputs if tensor.name == value.name), None),
@@ -306,6 +308,14 @@ def _bind(
         stages=stages,
         problem=problem,
     )
+
+
+def _without_rate(steps: Sequence[StepSpec], source: InputFacts) -> StepProblem | None:
+    """Return the step that needs the sample rate of each row, of an input that has none."""
+    step = next((one for one in steps if needs_rate(one.name, one.options)), None)
+    if step is None or RATE in source.columns or not source.columns:
+        return None
+    return StepProblem(step=step, reason="the input has no column rate; say which rate it has, as in from: 44100")
 
 
 def _needs_vector(source: InputFacts, columns: tuple[str, ...], target: TensorType) -> bool:

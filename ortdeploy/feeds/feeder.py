@@ -7,7 +7,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -21,12 +23,13 @@ from ortdeploy.tensors.columns import Array, Column, pick
 from ortdeploy.tensors.elements import numpy_dtype, widened
 from ortdeploy.tensors.types import TensorType, format_shape
 from ortdeploy.transforms.catalogue import PREPARE
+from ortdeploy.transforms.resample import RATE, needs_rate
 
 
 def wanted_columns(job: RunJob) -> Wanted:
     """Return what a job's source is to read."""
     return Wanted(
-        dtypes={name: planned.read_dtype for planned in job.inputs for name in planned.columns},
+        dtypes={name: planned.read_dtype for planned in job.inputs for name in planned.columns} | _rates(job),
         keys=tuple(dict.fromkeys((*job.input.key, *_choosing(job), "path"))),
         missing=job.input.missing,
         first_row=job.input.first_row,
@@ -35,6 +38,15 @@ def wanted_columns(job: RunJob) -> Wanted:
         memory_limit=job.limits.memory,
         rate=job.input.rate,
     )
+
+
+def _rates(job: RunJob) -> dict[str, str | None]:
+    """Return the column of sample rates, where an input's steps need those of each row."""
+    return {RATE: None} if any(_need_rates(planned) for planned in job.inputs) else {}
+
+
+def _need_rates(planned: PlannedInput) -> bool:
+    return any(needs_rate(step.name, step.options) for step in planned.steps)
 
 
 def _choosing(job: RunJob) -> tuple[str, ...]:
@@ -164,9 +176,14 @@ def padded(feeds: Mapping[str, Array], rows: int) -> dict[str, Array]:
     }
 
 
-def _build_prepare(step: PlannedStep) -> Callable[[Array], Array]:
-    apply = PREPARE[step.name].build(step.options, TensorType(step.dtype, step.shape, step.layout))
-    return lambda array: apply(array)[0]
+def _build_prepare(step: PlannedStep) -> Callable[[Array, int | None], Array]:
+    """Return a step on rows, beside which it is given their sample rate if it needs that."""
+    tensor = TensorType(step.dtype, step.shape, step.layout)
+    if needs_rate(step.name, step.options):
+        at = cache(lambda rate: PREPARE[step.name].build({**step.options, "from": rate}, tensor))
+        return lambda array, rate: at(rate)(array)[0]
+    apply = PREPARE[step.name].build(step.options, tensor)
+    return lambda array, _rate: apply(array)[0]
 
 
 class _PreparedInput:
@@ -178,13 +195,16 @@ class _PreparedInput:
         self._steps = [(step.name, _build_prepare(step)) for step in planned.steps]
         self._dtype = numpy_dtype(planned.dtype)
         self._whole_rows = whole_rows
+        self._needs_rates = _need_rates(planned)
 
     def prepare(self, columns: dict[str, Column], rows: Sequence[int], available: int) -> Array:
         """Return the named rows, stacked and taken through the steps. Raises StageError."""
         parts = [_pick(columns[name], rows, available) for name in self._planned.columns]
         column = self._stack(parts) if self._planned.stacked else parts[0]
-        if isinstance(column, list):
-            prepared = [self._apply(np.asarray(value)[np.newaxis])[0] for value in column]
+        if isinstance(column, list) or self._needs_rates:
+            rates = _pick(columns[RATE], rows, available) if self._needs_rates else [None] * len(column)
+            pairs = zip(column, rates, strict=True)
+            prepared = [self._apply(np.asarray(value)[np.newaxis], rate)[0] for value, rate in pairs]
             if len({(value.shape, value.dtype) for value in prepared}) > 1:
                 raise StageError("contract", "ragged-rows", f"rows of input {self.name} differ in shape")
             return np.stack(prepared)
@@ -197,10 +217,10 @@ class _PreparedInput:
         except ValueError as error:
             raise StageError("contract", "ragged-rows", f"columns of input {self.name} differ in shape") from error
 
-    def _apply(self, array: Array) -> Array:
+    def _apply(self, array: Array, rate: Any = None) -> Array:
         for name, step in self._steps:
             try:
-                array = step(array)
+                array = step(array, None if rate is None else int(rate))
             except (ValueError, IndexError, ArithmeticError, TypeError) as error:
                 raise StageError("prepare", name, f"{self.name}: {error}") from error
         return array

@@ -16,6 +16,7 @@ from ortdeploy.operations import (
     mean_pool,
     nms,
     pixels,
+    resample,
     text_boxes,
     tokenize,
     tokenize_clip,
@@ -80,6 +81,7 @@ _MODULES: dict[str, Operation] = {
     "yolo_decode": yolo_decode,
     **{name: TransformOperation(step, PILLOW if name == "resize" else None) for name, step in PREPARE.items()},
     **{name: TransformOperation(step) for name, step in POSTPROCESS.items()},
+    "resample": resample,  # it takes the rate as a value, too
 }
 
 OPERATIONS = {name: HeldOperation(module) for name, module in _MODULES.items()}

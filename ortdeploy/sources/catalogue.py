@@ -14,7 +14,7 @@ from ortdeploy.files.gate import first_outside
 from ortdeploy.files.object_store import fetched
 from ortdeploy.redaction import shown_path
 from ortdeploy.results.rows import Block
-from ortdeploy.sources import arrow, csv, image, jsonl, npy, npz, parquet, pb, raw, text, wav
+from ortdeploy.sources import arrow, audio, csv, image, jsonl, npy, npz, parquet, pb, raw, text, wav
 from ortdeploy.sources.arrivals import Settling, sort_arrivals
 from ortdeploy.sources.files import (
     file_states,
@@ -30,6 +30,7 @@ from ortdeploy.tensors.types import TensorType
 
 SOURCES: dict[str, SourceModule] = {
     "arrow": arrow,
+    "audio": audio,
     "csv": csv,
     "image": image,
     "jsonl": jsonl,
@@ -45,8 +46,11 @@ SOURCES: dict[str, SourceModule] = {
 STREAMED = ("csv", "jsonl", "text")
 """Formats that are read from the beginning to the end, and so may be compressed."""
 
-FILE_IS_ROW = ("image", "wav")
+FILE_IS_ROW = ("audio", "image", "wav")
 """Formats of which each file is a row: one that holds something else fails alone, within the job's error budget."""
+
+RECORDINGS = ("audio", "wav")
+"""Formats whose files have a sample rate."""
 
 _BY_SUFFIX = {suffix: name for name, module in SOURCES.items() for suffix in module.SUFFIXES}
 
@@ -197,8 +201,8 @@ def _unfit(
     name: str, files: Sequence[str], folder: str, row_type: TensorType | None, rate: int | None
 ) -> Problem | None:
     """Say what of the input does not go with its format."""
-    if rate is not None and name != "wav":
-        detail = f"rate: is for recordings (format wav); {name} files have no sample rate. Remove it."
+    if rate is not None and name not in RECORDINGS:
+        detail = f"rate: is for recordings ({', '.join(RECORDINGS)}); {name} files have no sample rate. Remove it."
         return Problem(kind="rated", detail=detail)
     if row_type is not None and name != "raw":
         detail = f"dtype: and shape: are for raw tensors; {name} files say themselves what they hold. Remove both."

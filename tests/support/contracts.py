@@ -81,6 +81,8 @@ def settings(contract: Contract, folder: Path) -> dict[str, Any]:
         options["lines"] = [str(number) for number in range(300)]
     if contract.name == "layout":
         options["from"] = "NHWC"
+    if contract.name == "resample" and len(contract.inputs) > 1:
+        del options["from"]  # the operation takes it as a value
     if contract.name == "ctc_greedy":
         options = {"alphabet": "ab"}
     if contract.name == "boxes":
