@@ -84,8 +84,8 @@ def _arriving(job: JobSpec, source: InputFacts, name: str) -> TensorType | None:
     There is none either where the input is missing or cannot be read.
     """
     column = job.input.columns.get(name, (name,))[0]
-    if column not in source.columns and len(source.columns) == 1 and name not in job.input.columns:
-        column = next(iter(source.columns))
+    if column not in source.columns and source.only_column and name not in job.input.columns:
+        column = source.only_column
     tensor = source.columns.get(column)
     if tensor is None:
         return None
@@ -261,7 +261,7 @@ def _bind_all(
 ) -> tuple[Binding, ...]:
     """Bind every input that must be fed, and the optional ones that the manifest feeds."""
     unnamed = [v.name for v in inputs if not v.optional and v.name not in job.input.columns]
-    only_column = next(iter(source.columns)) if len(source.columns) == 1 and len(unnamed) == 1 else None
+    only_column = source.only_column if len(unnamed) == 1 else None
     bindings = []
     for value in inputs:
         columns = job.input.columns.get(value.name, ())

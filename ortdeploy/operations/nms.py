@@ -128,23 +128,35 @@ def _counts(table: Array, options: Options, *, best_alone: bool) -> Array:
     return np.asarray(named & (table.argmax(axis=1)[:, np.newaxis] == np.arange(count)))
 
 
+_AT_ONCE = 1024
+"""Boxes that are held against those that are kept: mostly the first few of very many are enough."""
+
+
 def _keep(
     boxes: Array, classes: Array, groups: Array, overlap: float, most: int, most_per_class: int | None
 ) -> list[int]:
     """Return the places of boxes, the best first, that no better one of their group overlaps too much."""
-    sides = np.maximum(boxes[:, 2:] - boxes[:, :2], 0)
-    areas = sides[:, 0] * sides[:, 1]
-    left = np.arange(len(boxes))
     kept: list[int] = []
     of_class: Counter[int] = Counter()
-    while len(left) and len(kept) < most:
-        best, rest = left[0], left[1:]
-        kept.append(int(best))
-        low, high = np.maximum(boxes[best, :2], boxes[rest, :2]), np.minimum(boxes[best, 2:], boxes[rest, 2:])
-        common = np.maximum(high - low, 0).prod(axis=1)
-        union = areas[best] + areas[rest] - common
-        left = rest[(groups[rest] != groups[best]) | (common <= overlap * union)]
-        of_class[int(classes[best])] += 1
-        if of_class[int(classes[best])] == most_per_class:
-            left = left[classes[left] != classes[best]]
+    for begin in range(0, len(boxes), _AT_ONCE):
+        left = np.arange(begin, min(begin + _AT_ONCE, len(boxes)))
+        left = left[~np.isin(classes[left], [one for one, count in of_class.items() if count == most_per_class])]
+        left = left[~_too_close(boxes, groups, np.array(kept, int)[:, np.newaxis], left, overlap).any(axis=0)]
+        while len(left) and len(kept) < most:
+            best, rest = left[0], left[1:]
+            kept.append(int(best))
+            left = rest[~_too_close(boxes, groups, best, rest, overlap)]
+            of_class[int(classes[best])] += 1
+            if of_class[int(classes[best])] == most_per_class:
+                left = left[classes[left] != classes[best]]
+        if len(kept) == most:
+            break
     return kept
+
+
+def _too_close(boxes: Array, groups: Array, better: Array, others: Array, overlap: float) -> Array:
+    """Return whether boxes of one group overlap by more than is allowed; both are places in `boxes`."""
+    one, other = boxes[better], boxes[others]
+    common = (np.minimum(one[..., 2:], other[..., 2:]) - np.maximum(one[..., :2], other[..., :2])).clip(0).prod(axis=-1)
+    areas = [(box[..., 2:] - box[..., :2]).clip(0).prod(axis=-1) for box in (one, other)]
+    return np.asarray((groups[better] == groups[others]) & (common > overlap * (areas[0] + areas[1] - common)))

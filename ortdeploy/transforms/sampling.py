@@ -112,8 +112,7 @@ def _area(image: Array, height: int, width: int) -> Array:
     """Mix all pixels below each new one; where a side grows, OpenCV mixes two of them instead."""
     if height > image.shape[0] or width > image.shape[1]:
         return _of_two(image, _grown_taps(height, image.shape[0]), _grown_taps(width, image.shape[1]))
-    down, across = _shares(height, image.shape[0]), _shares(width, image.shape[1])
-    made = np.einsum("yh,hwc,xw->yxc", down, image.astype(np.float32), across, optimize=True)
+    made = _means(_means(image.astype(np.float64), height, 0), width, 1)
     rounded = np.rint(made).clip(0, 255) if image.dtype == np.uint8 else made
     return np.asarray(rounded.astype(image.dtype))
 
@@ -164,14 +163,15 @@ def cubic_weights(x: Array) -> Array:
     return np.stack([first, second, third, 1 - first - second - third], 1).astype(np.float32)
 
 
-def _shares(new: int, old: int) -> Array:
-    """Return which share each pixel has in each new one, float32 [new, old]."""
-    scale = old / new
-    begin = np.arange(new)[:, np.newaxis] * scale
-    end = np.minimum(begin + scale, old)
-    pixel = np.arange(old)
-    common = np.minimum(end, pixel + 1) - np.maximum(begin, pixel)
-    return np.asarray((common.clip(0, None) / (end - begin)).astype(np.float32))
+def _means(image: Array, new: int, axis: int) -> Array:
+    """Return the means of the pixels, and parts of pixels, that each new one covers along an axis."""
+    old = image.shape[axis]
+    edges = np.minimum(np.arange(new + 1) * _scale(new, old), old)
+    whole = np.minimum(edges.astype(int), old - 1)
+    shape = [-1 if one == axis else 1 for one in range(image.ndim)]
+    sums = np.cumsum(image, axis=axis) - image  # of all pixels before each one
+    before = np.take(sums, whole, axis) + np.take(image, whole, axis) * (edges - whole).reshape(shape)
+    return np.asarray(np.diff(before, axis=axis) / np.diff(edges).reshape(shape))
 
 
 def _fixed(taps: Taps) -> Taps:

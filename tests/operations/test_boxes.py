@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.operation_references import FOLDER
 
@@ -187,3 +188,47 @@ def test_a_change_of_units_needs_the_size_of_the_image() -> None:
         do("boxes", options, boxes=np.ones((1, 2, 4), np.float32), sizes=np.array([[np.inf, 3]], np.float32))
     with pytest.raises(ValueError, match="no size"):
         do("boxes", options, boxes=np.ones((1, 2, 4), np.float32), sizes=np.array([[0, 3]], np.float32))
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    most_per_class=st.sampled_from([None, 1, 3]),
+    most=st.integers(1, 12),
+    by_class=st.booleans(),
+)
+@settings(max_examples=60)
+def test_suppression_is_that_of_one_box_after_the_other(
+    seed: int, most_per_class: int | None, most: int, *, by_class: bool
+) -> None:
+    random = np.random.default_rng(seed)
+    low = random.uniform(0, 20, (1, 40, 2))
+    boxes = np.concatenate([low, low + random.uniform(0, 15, (1, 40, 2))], axis=2).astype(np.float32)
+    scores = random.uniform(0, 1, (1, 40, 3)).astype(np.float32)
+    options: dict[str, Any] = {"max": most, "iou": 0.3, "among": "class" if by_class else "all"}
+    if most_per_class:
+        options["max_per_class"] = most_per_class
+    with mock.patch("ortdeploy.operations.nms._AT_ONCE", 7):
+        *_, classes, places = do("nms", options, boxes=boxes, scores=scores)
+    assert list(zip(places[0], classes[0], strict=True)) == one_by_one(
+        boxes[0], scores[0], most_per_class or 40, most, by_class=by_class
+    )
+
+
+def one_by_one(
+    boxes: np.ndarray, scores: np.ndarray, most_per_class: int, most: int, *, by_class: bool
+) -> list[tuple[int, int]]:
+    """Suppress boxes by comparing each candidate with all that are kept."""
+    kept: list[tuple[int, int]] = []
+    for place, named in sorted(np.argwhere(scores >= 0.25).tolist(), key=lambda pair: -scores[pair[0], pair[1]]):
+        rivals = [one for one, other in kept if other == named or not by_class]
+        enough = len(kept) == most or sum(other == named for _, other in kept) == most_per_class
+        if not enough and all(overlap(boxes[one], boxes[place]) <= 0.3 for one in rivals):
+            kept.append((place, named))
+    return kept
+
+
+def overlap(one: np.ndarray, other: np.ndarray) -> float:
+    across = max(0.0, min(one[2], other[2]) - max(one[0], other[0]))
+    down = max(0.0, min(one[3], other[3]) - max(one[1], other[1]))
+    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (one, other)]
+    return float(across * down / (sum(areas) - across * down))
