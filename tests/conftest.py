@@ -2,9 +2,10 @@
 
 import json
 import os
+import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,55 @@ from typing import Any
 import numpy as np
 import pytest
 import structlog
+from support import forks, markers
 from support.models import scale_model
 
 from ortdeploy.cli.main import main
 from ortdeploy.files import gate
 
 REPOSITORY = Path(__file__).parent.parent
+IN_MEMORY = Path("/dev/shm")  # noqa: S108  files of tests are in a folder of their own there
+ROOM = 2 * 1024**3
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the flag that writes golden files instead of comparing with them."""
+    parser.addoption("--update-golden", action="store_true", help="write what is printed now to golden files")
+
+
+@pytest.fixture
+def update_golden(request: pytest.FixtureRequest) -> bool:
+    """Whether golden files are written."""
+    return bool(request.config.getoption("--update-golden"))
+
+
+def pytest_configure() -> None:
+    """Keep the tests' files in memory if there is room: thousands of them are synced to disk, one after the other."""
+    platform.platform()  # which starts `uname -p` once
+    if hasattr(os, "statvfs") and os.access(IN_MEMORY, os.W_OK):
+        room = os.statvfs(IN_MEMORY)
+        if room.f_bavail * room.f_frsize > ROOM and not room.f_flag & os.ST_NOEXEC:  # some tests load libraries
+            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests before -m chooses among them."""
+    markers.mark(items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    """Hold a unit test to its marker in its fixtures."""
+    with markers.held(item):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Hold a unit test to its marker."""
+    with markers.held(item):
+        return (yield)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +87,13 @@ Cli = Callable[..., Result]
 
 @pytest.fixture
 def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Call ortdeploy in this process."""
+    """Call ortdeploy in this process. The children that it starts are forks of it."""
 
     def call(*arguments: str | Path) -> Result:
         capsys.readouterr()
         try:
-            code = main([str(argument) for argument in arguments])
+            with forks.children_as_forks():
+                code = main([str(argument) for argument in arguments])
         finally:
             structlog.reset_defaults()
         captured = capsys.readouterr()
@@ -64,6 +109,21 @@ def run_process(arguments: Sequence[str | Path], *, cwd: Path, env: dict[str, st
         command, cwd=cwd, env={**os.environ, **(env or {})}, capture_output=True, encoding="utf-8", check=False
     )
     return Result(done.returncode, done.stdout, done.stderr)
+
+
+def run_fork(arguments: Sequence[str | Path], *, cwd: Path, env: dict[str, str] | None = None) -> Result:
+    """Call ortdeploy in a process of its own that is a fork of this one, where how it begins is of no account."""
+    with forks.start_program(
+        arguments,
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    ) as process:
+        out, err = process.communicate()
+    return Result(process.returncode, out, err)
 
 
 MANIFEST = """\

@@ -1,6 +1,7 @@
 """The command line: every command with its flags. What they mean is in `commands/`."""
 
 import argparse
+import os
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -13,6 +14,7 @@ exit codes:
   2            changes present, only with plan --detailed-exitcode
   3            a bug of ortdeploy
   4            the state is locked by a live run
+  5            paused by hours:, until: or pause:; there is more to do
   64           wrong usage
   129/130/143  interrupted (SIGHUP, SIGINT, SIGTERM), state saved
 """
@@ -53,6 +55,13 @@ class _Once(argparse.Action):
 
 
 _GIVEN = "_given"
+_VARIABLES: dict[str, tuple[str, str | None]] = {
+    "color": ("ORTDEPLOY_COLOR", "auto"),
+    "format": ("ORTDEPLOY_FORMAT", "text"),
+    "log_format": ("ORTDEPLOY_LOG_FORMAT", None),
+    "state_dir": ("ORTDEPLOY_STATE_DIR", None),
+}
+"""The environment variables that stand for flags which are not given, and what holds without either."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -77,7 +86,19 @@ class _Parser(argparse.ArgumentParser):
         if unknown:
             self.error(self._unknown(unknown[0]))
         known.__dict__.pop(_GIVEN, None)
+        for action in self._actions:
+            if action.dest in _VARIABLES and getattr(known, action.dest) is None:
+                setattr(known, action.dest, self._from_variable(action))
         return known, unknown
+
+    def _from_variable(self, action: argparse.Action) -> str | None:
+        """Return what an environment variable says in place of a flag that is not given, or the default."""
+        variable, default = _VARIABLES[action.dest]
+        value = os.environ.get(variable) or default
+        if action.choices is not None and value is not None and value not in action.choices:
+            choices = ", ".join(map(str, action.choices))
+            self.error(f'{variable} is "{value}", and {self.prog} takes {choices}. Change it, or give the flag')
+        return value
 
     def _unknown(self, text: str) -> str:
         if not text.startswith("-"):
@@ -118,7 +139,7 @@ def _add_manifests(parser: argparse.ArgumentParser, formats: Sequence[str], path
     """Add what every command that reads manifests takes."""
     add = parser.add_argument
     add("paths", nargs="+", metavar="PATH", help=paths)
-    add("--format", choices=formats, default="text", help="how results are printed (default: text)")
+    add("--format", choices=formats, help="how results are printed (default: text; also: ORTDEPLOY_FORMAT)")
     add("--profile", metavar="NAME", help="apply the overrides under profiles: NAME:")
     overlay = "lay a file over the manifest, as ortdeploy tune writes them"
     add("--overlay", metavar="FILE", action="append", default=[], dest="overlays", help=overlay)
@@ -126,12 +147,16 @@ def _add_manifests(parser: argparse.ArgumentParser, formats: Sequence[str], path
     add("--set", metavar="KEY=VALUE", action="append", default=[], dest="sets", type=_key_value, help=setting)
     root = "let paths lead into this folder too"
     add("--allow-root", metavar="DIR", action="append", default=[], dest="roots", help=root)
-    add("--state-dir", metavar="DIR", help="where the ledger lies (default: .ortdeploy beside the manifest)")
-    add("--log-format", choices=("console", "json"), help="default: console on a terminal, json elsewhere")
+    state = "where the ledger lies (default: .ortdeploy beside the manifest; also: ORTDEPLOY_STATE_DIR)"
+    add("--state-dir", metavar="DIR", help=state)
+    form = "default: console on a terminal, json elsewhere (also: ORTDEPLOY_LOG_FORMAT)"
+    add("--log-format", choices=("console", "json"), help=form)
     add("--log-file", metavar="FILE", help="append logs to a file instead of stderr")
     add("-q", "--quiet", action="store_true", help="only what is wrong")
     add("-v", "--verbose", action="store_true", help="more of it")
-    add("--no-color", action="store_true", help="no colors (also: NO_COLOR)")
+    color = "default: auto, on a terminal (also: ORTDEPLOY_COLOR, NO_COLOR, FORCE_COLOR)"
+    add("--color", choices=("auto", "always", "never"), help=color)
+    add("--no-color", action="store_const", const="never", dest="color", help="the same as --color never")
 
 
 def _key_value(text: str) -> str:
@@ -165,12 +190,14 @@ def _add_retry(parser: argparse.ArgumentParser) -> None:
     _add_manifests(parser, _DIAGNOSTICS, "a manifest, or a folder of them")
     meaning = "the job whose failed rows are run, by name or glob; may be given several times"
     parser.add_argument("--job", metavar="NAME", action="append", dest="jobs", required=True, help=meaning)
-    parser.set_defaults(new_run=False)
+    parser.set_defaults(new_run=False, excluded=[])
 
 
 def _add_jobs(parser: argparse.ArgumentParser) -> None:
     meaning = "this job only, by name or glob; may be given several times"
     parser.add_argument("--job", metavar="NAME", action="append", dest="jobs", help=meaning)
+    left_out = "all but this job, by name or glob; may be given several times"
+    parser.add_argument("--exclude", metavar="NAME", action="append", default=[], dest="excluded", help=left_out)
 
 
 def _add_root(parser: argparse.ArgumentParser) -> None:
@@ -230,7 +257,7 @@ def _add_adapter(parser: argparse.ArgumentParser) -> None:
     fit.add_argument("model", metavar="MODEL.onnx")
     for one in (show, fit):
         one.add_argument("file", metavar="FILE.onnx_adapter")
-        one.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+        one.add_argument("--format", choices=("text", "json"), help="default: text (also: ORTDEPLOY_FORMAT)")
     convert = actions.add_parser("convert", help="make one of a PEFT folder, a safetensors file or a .npz archive")
     add = convert.add_argument
     add("source", metavar="SOURCE", help="the folder or file that it is made of")
@@ -265,7 +292,7 @@ def _add_schema(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="RULE|PROVIDER")
+    parser.add_argument("name", nargs="?", metavar="RULE|PROVIDER", help="default: list them by area")
 
 
 def _add_device(parser: argparse.ArgumentParser) -> None:

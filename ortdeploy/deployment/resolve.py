@@ -5,6 +5,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
+from ortdeploy.deployment.column_patterns import expanded, fillers, is_pattern
 from ortdeploy.deployment.pipeline_types import type_pipeline
 from ortdeploy.deployment.placement_prediction import predict_placement
 from ortdeploy.deployment.resolved import (
@@ -37,7 +40,7 @@ from ortdeploy.manifest.spec import (
 from ortdeploy.plan.batching import Batching
 from ortdeploy.providers.catalogue import find_provider, full_name
 from ortdeploy.tensors.row_axes import RowAxes, rows_first, to_front
-from ortdeploy.tensors.types import ROWS, WIDER, InapplicableError, Shape, TensorType
+from ortdeploy.tensors.types import INTEGERS, ROWS, WIDER, InapplicableError, Shape, TensorType
 from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
 from ortdeploy.transforms.resample import RATE, needs_rate
 
@@ -83,12 +86,15 @@ def _arriving(job: JobSpec, source: InputFacts, name: str) -> TensorType | None:
 
     There is none either where the input is missing or cannot be read.
     """
-    column = job.input.columns.get(name, (name,))[0]
-    if column not in source.columns and source.only_column and name not in job.input.columns:
-        column = source.only_column
-    tensor = source.columns.get(column)
-    if tensor is None:
+    source = _with_fillers(source, job)
+    written = job.input.columns.get(name, (name,))
+    if name not in source.columns and source.only_column and name not in job.input.columns:
+        written = (source.only_column,)
+    columns = expanded(written, source.columns)
+    if any(column not in source.columns for column in columns):
         return None
+    stacked = _is_stacked(written, columns, source)
+    tensor = _source_type(source, columns, TensorType(), stacked=stacked)
     if source.format in TEXT_FORMATS and tensor.dtype is None:
         tensor = replace(tensor, dtype="float32")
     stages, _ = _infer_prepare(job.prepare.get(name, ()), tensor)
@@ -180,6 +186,7 @@ def _resolve_job(
     spec: Spec, job: JobSpec, model: ResolvedModel, facts: Facts, pipeline: ResolvedPipeline | None = None
 ) -> ResolvedJob:
     source = facts.inputs[job.name]
+    columns = _with_fillers(source, job)
     names = dict.fromkeys((*job.adapters.names, *(pipeline.spec.adapters if pipeline else ())))
     adapters = tuple(found for name in names if (found := spec.adapter(name)))
     adapted = {one.name for adapter in adapters for one in facts.adapters[adapter.name].parameters}
@@ -190,7 +197,7 @@ def _resolve_job(
     fed = [value for value in inputs if value.name not in job.input.values]
     by_row = [value for value in fed if not value.optional and axes.of_input(value.name) is not None]
     batching = _batching(job, [targets[value.name] for value in by_row], pipeline)
-    bindings = _bind_all(job, model, source, fed, targets, axes)
+    bindings = _bind_all(job, model, columns, fed, targets, axes)
     values = tuple(_fed_value(job, value, targets[value.name], axes) for value in inputs if value not in fed)
     outputs = {
         value.name: _output_type(value, axes.of_output(value.name), batched=batching.size is not None)
@@ -209,6 +216,7 @@ def _resolve_job(
         output=facts.outputs[job.name],
         axes=axes,
         bindings=bindings,
+        missing=fillers(job.input.missing, dict.fromkeys(name for one in bindings for name in one.columns)),
         values=values,
         batching=batching,
         outputs=outputs,
@@ -264,13 +272,13 @@ def _bind_all(
     only_column = source.only_column if len(unnamed) == 1 else None
     bindings = []
     for value in inputs:
-        columns = job.input.columns.get(value.name, ())
-        if not columns and value.name in source.columns:
-            columns = (value.name,)
-        if not columns and only_column and value.name == unnamed[0]:
-            columns = (only_column,)
-        if columns or not value.optional:
-            bound = _bind(job, model, source, value, targets[value.name], columns)
+        written = job.input.columns.get(value.name, ())
+        if not written and value.name in source.columns:
+            written = (value.name,)
+        if not written and only_column and value.name == unnamed[0]:
+            written = (only_column,)
+        if written or not value.optional:
+            bound = _bind(job, model, source, value, targets[value.name], written)
             bindings.append(replace(bound, axis=axes.of_input(value.name)))
     return tuple(bindings)
 
@@ -287,9 +295,10 @@ def _bind(
     source: InputFacts,
     value: ValueFacts,
     target: TensorType,
-    columns: tuple[str, ...],
+    written: tuple[str, ...],
 ) -> Binding:
-    stacked = len(columns) > 1 or _needs_vector(source, columns, target)
+    columns = expanded(written, source.columns)
+    stacked = _is_stacked(written, columns, source) or _needs_vector(source, columns, target)
     start = _source_type(source, columns, target, stacked=stacked)
     steps = job.prepare.get(value.name, ())
     if source.format in TEXT_FORMATS and target.dtype in WIDER:  # text is read as the type that holds each value of it
@@ -318,6 +327,22 @@ def _without_rate(steps: Sequence[StepSpec], source: InputFacts) -> StepProblem 
     return StepProblem(step=step, reason="the input has no column rate; say which rate it has, as in from: 44100")
 
 
+def _is_stacked(written: Sequence[str], columns: Sequence[str], source: InputFacts) -> bool:
+    """Return whether columns make one vector a row: several do, and those of a pattern, however many they are."""
+    return len(columns) > 1 or any(is_pattern(name, source.columns) for name in written)
+
+
+def _with_fillers(source: InputFacts, job: JobSpec) -> InputFacts:
+    """Return the input with the types that its columns are read as: whole numbers with nan among them are float64."""
+    if source.format in TEXT_FORMATS:
+        return source
+    filled = [name for name, filler in fillers(job.input.missing, source.columns).items() if filler == "nan"]
+    whole = [name for name in filled if source.columns[name].dtype in {*INTEGERS, "bool"}]
+    return replace(
+        source, columns={**source.columns, **{n: replace(source.columns[n], dtype="float64") for n in whole}}
+    )
+
+
 def _needs_vector(source: InputFacts, columns: tuple[str, ...], target: TensorType) -> bool:
     """Tell whether a column of single values feeds [rows, 1]: there is only one way to read it so."""
     shapes = [source.columns[name].shape for name in columns if name in source.columns]
@@ -329,11 +354,24 @@ def _source_type(source: InputFacts, columns: tuple[str, ...], target: TensorTyp
     if not known:
         return TensorType()
     first = known[0]
-    dtype = _numpy_type(target.dtype) if source.format in TEXT_FORMATS else first.dtype
+    dtype = _numpy_type(target.dtype) if source.format in TEXT_FORMATS else _common_type(known, target)
     if not stacked:
         return replace(first, dtype=dtype)
     shape: Shape | None = (ROWS, len(columns), *first.shape[1:]) if first.shape else None
     return TensorType(dtype, shape)
+
+
+def _common_type(columns: Sequence[TensorType], target: TensorType) -> str | None:
+    """Return the element type of columns that are stacked: numpy's for numbers; text and numbers have none.
+
+    Of those the one that the target does not have is named, so that a cast is asked for: it is done column by column.
+    """
+    dtypes = list(dict.fromkeys(column.dtype for column in columns))
+    if len(dtypes) < 2 or None in dtypes:  # noqa: PLR2004  all of one type
+        return dtypes[0]
+    if "string" in dtypes:
+        return "string" if target.dtype != "string" else next(dtype for dtype in dtypes if dtype != "string")
+    return str(np.result_type(*(str(dtype) for dtype in dtypes)))
 
 
 def _numpy_type(dtype: str | None) -> str | None:

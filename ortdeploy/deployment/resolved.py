@@ -163,6 +163,8 @@ class FedValue:
 class ResolvedJob:
     """A job with everything it rests on. `axes` say where its model has the rows.
 
+    `missing` says by column that is fed what an empty value of it stands for.
+
     A pipeline stands for a `model` whose inputs and outputs are the pipeline's, and whose sessions are its models'.
     """
 
@@ -175,6 +177,7 @@ class ResolvedJob:
     output: OutputFacts
     axes: RowAxes
     bindings: tuple[Binding, ...]
+    missing: Mapping[str, Any]
     values: tuple[FedValue, ...]
     batching: Batching
     outputs: Mapping[str, TensorType]
@@ -204,7 +207,7 @@ class ResolvedJob:
             "columns": json_digest(
                 [
                     *([b.value.name, b.columns, b.stacked] for b in self.bindings),
-                    *sorted(spec.input.missing.items()),
+                    *sorted(self.missing.items()),
                     *([one.value.name, one.axis, one.content] for one in self.values),
                     *([name, axis] for name, axis in self.moved_axes.items()),
                 ]

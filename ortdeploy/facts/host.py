@@ -36,7 +36,10 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineFacts:
-    """A machine: what this process may use of it, and the processor features that kernels care about."""
+    """A machine: what this process may use of it, and the processor features that kernels care about.
+
+    `sensors` are those that can be read: temperature, battery; None: not known.
+    """
 
     system: str
     architecture: str
@@ -45,6 +48,7 @@ class MachineFacts:
     cpu_quota: float | None
     memory_bytes: int | None
     cpu_flags: tuple[str, ...]
+    sensors: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ import numpy as np
 from ortdeploy.files.object_store import fetched
 from ortdeploy.plan.steps import PlannedInput, PlannedStep, RunJob
 from ortdeploy.results.rows import Block, StageError
+from ortdeploy.sources.bytes import DATA
 from ortdeploy.sources.catalogue import open_input
 from ortdeploy.sources.files import full_path
 from ortdeploy.sources.protocol import Source, Wanted
@@ -37,6 +38,7 @@ def wanted_columns(job: RunJob) -> Wanted:
         row_type=job.input.row_type,
         memory_limit=job.limits.memory,
         rate=job.input.rate,
+        ends=_ends(job),
     )
 
 
@@ -47,6 +49,17 @@ def _rates(job: RunJob) -> dict[str, str | None]:
 
 def _need_rates(planned: PlannedInput) -> bool:
     return any(needs_rate(step.name, step.options) for step in planned.steps)
+
+
+def _ends(job: RunJob) -> tuple[int, int] | None:
+    """Return how many of a file's first and last bytes are enough, for all inputs take no others before all else."""
+    if job.input.format != "bytes" or DATA in job.input.key:
+        return None
+    first = [planned.steps[0].options if planned.steps else {} for planned in job.inputs if DATA in planned.columns]
+    if not all("head" in options or "tail" in options for options in first):
+        return None
+    heads, tails = ([options.get(end, 0) for options in first] for end in ("head", "tail"))
+    return max(heads, default=0), max(tails, default=0)
 
 
 def _choosing(job: RunJob) -> tuple[str, ...]:
@@ -176,7 +189,10 @@ def padded(feeds: Mapping[str, Array], rows: int) -> dict[str, Array]:
     }
 
 
-def _build_prepare(step: PlannedStep) -> Callable[[Array, int | None], Array]:
+Step = Callable[[Array, int | None], Array]
+
+
+def _build_prepare(step: PlannedStep) -> Step:
     """Return a step on rows, beside which it is given their sample rate if it needs that."""
     tensor = TensorType(step.dtype, step.shape, step.layout)
     if needs_rate(step.name, step.options):
@@ -192,7 +208,10 @@ class _PreparedInput:
     def __init__(self, planned: PlannedInput, *, whole_rows: bool) -> None:
         self.name = planned.name
         self._planned = planned
-        self._steps = [(step.name, _build_prepare(step)) for step in planned.steps]
+        built = [(step.name, _build_prepare(step)) for step in planned.steps]
+        casts_first = planned.stacked and bool(built) and built[0][0] == "cast"
+        self._of_columns, self._steps = (built[:1], built[1:]) if casts_first else ([], built)
+        self._is_even = all(PREPARE[step.name].contract.even for step in planned.steps)
         self._dtype = numpy_dtype(planned.dtype)
         self._whole_rows = whole_rows
         self._needs_rates = _need_rates(planned)
@@ -201,7 +220,7 @@ class _PreparedInput:
         """Return the named rows, stacked and taken through the steps. Raises StageError."""
         parts = [_pick(columns[name], rows, available) for name in self._planned.columns]
         column = self._stack(parts) if self._planned.stacked else parts[0]
-        if isinstance(column, list) or self._needs_rates:
+        if isinstance(column, list) or self._needs_rates or not self._is_even:
             rates = _pick(columns[RATE], rows, available) if self._needs_rates else [None] * len(column)
             pairs = zip(column, rates, strict=True)
             prepared = [self._apply(np.asarray(value)[np.newaxis], rate)[0] for value, rate in pairs]
@@ -213,12 +232,23 @@ class _PreparedInput:
     def _stack(self, parts: list[Column]) -> Array:
         """Make one vector a row of several columns."""
         try:
-            return np.stack([np.asarray(part) for part in parts], axis=1)
+            return np.stack([np.asarray(self._cast(part)) for part in parts], axis=1)
         except ValueError as error:
-            raise StageError("contract", "ragged-rows", f"columns of input {self.name} differ in shape") from error
+            told = ", ".join(
+                f"{name} {list(np.shape(part[0]))}" for name, part in zip(self._planned.columns, parts, strict=True)
+            )
+            message = f"columns of input {self.name} differ in shape: {told}"
+            raise StageError("contract", "ragged-rows", message) from error
+
+    def _cast(self, part: Column) -> Column:
+        """Return one of several columns with the element type that all of them are cast to."""
+        return self._take(self._of_columns, np.asarray(part)) if self._of_columns else part
 
     def _apply(self, array: Array, rate: Any = None) -> Array:
-        for name, step in self._steps:
+        return self._take(self._steps, array, rate)
+
+    def _take(self, steps: Sequence[tuple[str, Step]], array: Array, rate: Any = None) -> Array:
+        for name, step in steps:
             try:
                 array = step(array, None if rate is None else int(rate))
             except (ValueError, IndexError, ArithmeticError, TypeError) as error:

@@ -189,7 +189,7 @@ class Begun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputRecord:
-    """What the ledger knows of one output folder. `status` is running, done, failed or interrupted.
+    """What the ledger knows of one output folder. `status` is one of STATUSES.
 
     `first_row` rows came from input files of runs that are finished. `batch_size` is what `auto` has found.
     `part_digits` is the width of the number in the names of parts. `begun` is what is through of the next part.
@@ -231,7 +231,7 @@ class OutputRecord:
         return self.parts if self.begun is None else (*self.parts, self.begun.part)
 
 
-STATUSES = ("running", "done", "failed", "interrupted")
+STATUSES = ("running", "done", "failed", "interrupted", "paused")
 
 _OUTPUT_COLUMNS: Mapping[str, Any] = {
     "output": str, "deployment": str, "job": str, "identity": str, "status": str, "run": str, "started": str,

@@ -15,6 +15,7 @@ from ortdeploy.files.urls import is_url
 from ortdeploy.manifest.document import Document, Path
 from ortdeploy.manifest.memory import MemorySpec, arena_config, read_memory
 from ortdeploy.manifest.pipelines import PipelineSpec, component_models, read_pipeline
+from ortdeploy.plan.timing import ALWAYS, Hours, JobTiming, PauseLimits
 from ortdeploy.redaction import shown_path
 from ortdeploy.tensors.types import TensorType
 from ortdeploy.units import parse_size
@@ -32,6 +33,9 @@ ROWS_ATOL = 1e-5
 
 RESULT_OPTIONS = ("as", "value_as", "values_as")
 """Options of postprocess steps that name a result."""
+
+ALL_COLUMNS = "*"
+"""The pattern that one value under `missing` stands for."""
 
 ALWAYS_COLUMNS = ("path", "row")
 """Key columns that every source offers: the row's file and its number."""
@@ -190,8 +194,8 @@ class StepSpec:
 class InputSpec:
     """Where a job's rows come from; `columns` maps model inputs to one or several column names.
 
-    `row_type` is that of raw tensors, `rate` the sample rate of recordings in Hz. `missing` says by column what an
-    empty value stands for; None: its row fails. `values` are by model input those that no row carries.
+    `row_type` is that of raw tensors, `rate` the sample rate of recordings in Hz. `missing` says by column, or by
+    pattern, what an empty value stands for; None: its row fails. `values` are by model input those that no row carries.
     """
 
     paths: tuple[str, ...]
@@ -295,6 +299,7 @@ class JobSpec:
     limits: LimitsSpec
     reports: tuple[str, ...]
     at: Path
+    timing: JobTiming = ALWAYS
 
     @property
     def nan_policy(self) -> str:
@@ -565,6 +570,33 @@ def _job(name: str, data: Mapping[str, Any], limits: Mapping[str, Any]) -> JobSp
         limits=_limits(limits, data.get("limits", {}), at),
         reports=(report,) if isinstance(report, str) else tuple(report),
         at=at,
+        timing=_timing(data),
+    )
+
+
+def _timing(data: Mapping[str, Any]) -> JobTiming:
+    hours, pause = data.get("hours"), data.get("pause")
+    return JobTiming(
+        hours=_hours(hours) if hours else None,
+        until=_seconds(data["until"]) if "until" in data else None,
+        pause=_pause(pause.get("above", {}), pause.get("below", {})) if pause else None,
+    )
+
+
+def _hours(data: Mapping[str, str]) -> Hours:
+    return Hours(begin=_minutes(data["from"]), end=_minutes(data["to"]), zone=data.get("zone"))
+
+
+def _minutes(text: str) -> int:
+    hour, _, minute = text.partition(":")
+    return int(hour) * 60 + int(minute)
+
+
+def _pause(above: Mapping[str, str], below: Mapping[str, Any]) -> PauseLimits:
+    return PauseLimits(
+        temperature=float(above["temperature"].rstrip("C ")) if "temperature" in above else None,
+        battery=float(below["battery"].rstrip("% ")) if "battery" in below else None,
+        free_disk=parse_size(below["free_disk"]) if "free_disk" in below else None,
     )
 
 
@@ -584,7 +616,7 @@ def _input(data: Mapping[str, Any], at: Path) -> InputSpec:
     }
     return InputSpec(
         paths=(paths,) if isinstance(paths, str) else tuple(paths),
-        missing=data.get("missing", {}),
+        missing=_fillers(data.get("missing", {})),
         format=data.get("format"),
         row_type=TensorType(data["dtype"], tuple(data["shape"])) if "dtype" in data else None,
         rate=data.get("rate"),
@@ -603,6 +635,11 @@ def _arrivals(data: Mapping[str, Any]) -> ArrivalPolicy:
         on_remove=data.get("on_remove", "keep"),
         stable_for=_seconds(data.get("stable_for", 0)),
     )
+
+
+def _fillers(data: Any) -> Mapping[str, Any]:
+    """Read what empty values stand for: by name or pattern, or one value for all columns."""
+    return data if isinstance(data, dict) else {ALL_COLUMNS: data}
 
 
 _SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
@@ -637,7 +674,7 @@ def _output(data: Mapping[str, Any], at: Path) -> OutputSpec:
     )
 
 
-_STEP_OPTIONS = frozenset({"as", "at", "from", "k", "method", "value", "value_as", "values_as"})
+_STEP_OPTIONS = frozenset({"as", "at", "from", "k", "method", "of", "side", "value", "value_as", "values_as"})
 
 
 def _steps(data: list[Any], at: Path) -> tuple[StepSpec, ...]:

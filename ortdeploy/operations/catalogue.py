@@ -56,7 +56,7 @@ class TransformOperation:
 
         def call(values: Mapping[str, Column]) -> tuple[Column, ...]:
             column = values["x"]
-            if not isinstance(column, list):
+            if isinstance(column, np.ndarray) and self.CONTRACT.even:
                 return apply(column)
             rows = [apply(np.asarray(row)[None]) for row in column]
             return tuple(as_column([row[index][0] for row in rows]) for index in range(len(rows[0])))

@@ -50,6 +50,11 @@ def keep_jobs(plan: Plan, jobs: Collection[str]) -> Plan:
     return replace(plan, steps=steps, gates=gates, finished=tuple(done for done in plan.finished if done.job in jobs))
 
 
+def run_jobs(plan: Plan) -> tuple[RunJob, ...]:
+    """Return the steps of a plan that run a job."""
+    return tuple(step for step in plan.steps if isinstance(step, RunJob))
+
+
 def job_names(plan: Plan) -> tuple[str, ...]:
     """Return the jobs of a plan, those that would run and those that are finished."""
-    return (*(step.job for step in plan.steps if isinstance(step, RunJob)), *(done.job for done in plan.finished))
+    return (*(step.job for step in run_jobs(plan)), *(done.job for done in plan.finished))

@@ -11,6 +11,7 @@ from ortdeploy.facts.data import FileState, HashedFile
 from ortdeploy.facts.preflight import MemoryForecast
 from ortdeploy.plan.batching import Batching
 from ortdeploy.plan.pipeline import PlannedPipeline
+from ortdeploy.plan.timing import ALWAYS, JobTiming
 from ortdeploy.redaction import shown_path
 from ortdeploy.tensors.types import Shape, TensorType
 
@@ -292,6 +293,7 @@ class RunJob:
     row_axes: Mapping[str, int] = field(default_factory=dict)
     values: tuple[PlannedConstant, ...] = ()
     row_check: RowCheck = RowCheck(counts=False)
+    timing: JobTiming = ALWAYS
 
     @property
     def adapter_names(self) -> tuple[str, ...]:

@@ -84,26 +84,29 @@ def plan_manifests(
     *,
     state_dir: str | None,
     jobs: Sequence[str] | None = None,
+    excluded: Sequence[str] = (),
     device: str | None = None,
     new_run: bool = False,
     retry: bool = False,
 ) -> Planned:
     """Validate, look at the world, object, and write down the steps; `device` is a file to take for this machine.
 
-    `jobs` are names or globs of the jobs that are wanted; None: all. `new_run`: jobs whose result is unfinished, or
-    made from something else, start over. `retry`: failed rows of jobs are run, nothing else.
+    `jobs` are names or globs of the jobs that are wanted; None: all, without those that are `excluded`. `new_run`: jobs
+    whose result is unfinished, or made from something else, start over. `retry`: failed rows of jobs are run, nothing
+    else.
     """
     validated = validate(paths, options)
     plans: list[Plan] = []
     diagnostics = validated.diagnostics
     if validated.specs:
-        select_jobs(jobs, [job.name for spec in validated.specs for job in spec.jobs])
+        select_jobs(jobs, excluded, [job.name for spec in validated.specs for job in spec.jobs])
     host, found = _host_facts(validated.specs, device)
     diagnostics += found
     for spec in validated.specs:
         if host is None:
             break
-        wanted = None if jobs is None else _matching(jobs, [job.name for job in spec.jobs])
+        names = [job.name for job in spec.jobs]
+        wanted = None if jobs is None and not excluded else _chosen(jobs, excluded, names)
         elsewhere = device is not None
         plan, found = _plan_one(spec, host, state_dir, wanted, new_run=new_run, retry=retry, elsewhere=elsewhere)
         diagnostics += _assumed(found) if device else found
@@ -187,18 +190,27 @@ def _nothing_to_check(spec: Spec, only_model: str | None) -> tuple[Diagnostic, .
     return (replace(stage_diagnostic("nothing-to-check", detail, spec.locate(first.at, key=True)), model=first.name),)
 
 
-def check_job_name(job: str, known: Sequence[str]) -> None:
-    """Refuse a --job that names no job. Raises UsageError."""
+def check_job_name(job: str, known: Sequence[str], flag: str = "--job") -> None:
+    """Refuse a --job, or another flag, that names no job. Raises UsageError."""
     if job not in known:
-        raise UsageError(f'--job: there is no job "{job}". {did_you_mean(job, known)}')
+        raise UsageError(f'{flag}: there is no job "{job}". {did_you_mean(job, known)}')
 
 
-def select_jobs(wanted: Sequence[str] | None, known: Sequence[str]) -> tuple[str, ...]:
-    """Return the jobs that --job names, by name or by glob; all when it is not given. Raises UsageError."""
-    for name in wanted or ():
-        if not _matching([name], known):
-            check_job_name(name, known)
-    return tuple(known) if wanted is None else _matching(wanted, known)
+def select_jobs(wanted: Sequence[str] | None, excluded: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    """Return the jobs that --job names, or all, without those of --exclude, by name or glob. Raises UsageError."""
+    for flag, names in (("--job", wanted or ()), ("--exclude", excluded)):
+        for name in names:
+            if not _matching([name], known):
+                check_job_name(name, known, flag)
+    chosen = _chosen(wanted, excluded, known)
+    if excluded and not chosen:
+        raise UsageError("--exclude leaves no job")
+    return chosen
+
+
+def _chosen(wanted: Sequence[str] | None, excluded: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    left_out = _matching(excluded, known)
+    return tuple(name for name in (known if wanted is None else _matching(wanted, known)) if name not in left_out)
 
 
 def _matching(wanted: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:

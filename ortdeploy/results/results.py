@@ -11,6 +11,7 @@ class Status(StrEnum):
     DONE = "done"
     FAILED = "failed"
     INTERRUPTED = "interrupted"
+    PAUSED = "paused"
     NOTHING_TO_DO = "nothing-to-do"
 
 

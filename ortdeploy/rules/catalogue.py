@@ -42,6 +42,7 @@ SPEC_RULES: tuple[str, ...] = (
     "unknown-provider",
     "unreachable-provider",
     "unusable-auto-threads",
+    "unusable-hours",
     "unused-declaration",
 )
 
@@ -94,6 +95,7 @@ DEPLOYMENT_RULES: tuple[str, ...] = (
     "unreadable-input",
     "unreadable-labels",
     "unreadable-model",
+    "unreadable-sensor",
     "unsupported-tensor",
     "unusable-affinity",
     "unusable-filler",

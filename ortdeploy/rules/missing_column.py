@@ -10,6 +10,7 @@ How to fix: say which column feeds which input: input: {columns: {b: c}}.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ortdeploy.deployment.column_patterns import is_pattern
 from ortdeploy.diagnostics import did_you_mean
 from ortdeploy.manifest.spec import ALWAYS_COLUMNS
 from ortdeploy.rules.protocol import Finding, Rule
@@ -34,7 +35,8 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
                 )
                 yield Finding(at=(*at, "columns"), detail=detail, key=True, job=job.spec.name, model=job.spec.model)
             for name in binding.unknown:
-                detail = f'The data has no column "{name}". {did_you_mean(name, known)}'
+                none = "no column that matches" if is_pattern(name, known) else "no column"
+                detail = f'The data has {none} "{name}". {did_you_mean(name, known)}'
                 yield Finding(at=(*at, "columns", binding.value.name), detail=detail, job=job.spec.name)
         chosen = job.spec.adapters.column
         if chosen is not None and chosen not in known and chosen not in ALWAYS_COLUMNS:

@@ -4,8 +4,9 @@ Why: results are written row by row. A sum over the batch, or a constant, belong
 
 Example: an output [] or [10] of a model that gets batches of 32, or one that the manifest declares with row_axis: none.
 
-How to fix: leave it out with output: {columns: […]}; say which axis counts rows where one does: outputs: {scores:
-{row_axis: 1}}; or give each row a run of its own, batch: {size: 1}, or {size: none} for a model without rows.
+How to fix: leave it out with output: {columns: […]}; say which axis counts rows where one does, also one that a
+converter has fixed to 1: outputs: {scores: {row_axis: 1}}; or give each row a run of its own, batch: {size: 1}, or
+{size: none} for a model without rows.
 """
 
 from collections.abc import Iterator
@@ -40,6 +41,8 @@ def _detail(value: "ValueFacts", job: "ResolvedJob") -> str | None:
     if axis is not None and axis >= len(shape):  # of a declared axis that is not there another rule speaks
         return None
     size = None if axis is None else shape[axis]
+    if size == 1 and value.name in job.axes.declared:  # converters write 1 for any number; the first run tells
+        return None
     if axis is None or (isinstance(size, int) and size != job.batching.size):
         return (
             f'Output "{value.name}" is {value.tensor}, for batches of {job.batching.size} rows. Leave it out with '

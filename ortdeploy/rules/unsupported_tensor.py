@@ -2,12 +2,14 @@
 dimension for rows although the job runs in batches; an output that is a sequence or map where the output's format, a
 postprocess step or the batch cannot take one; an element type that nothing here has.
 
-Why: classifiers exported from scikit-learn give a sequence of maps, one for each row, unless told otherwise. JSON lines
-hold those, arrays and tables do not. Any other sequence or map belongs to a run, not to a row; so does a scalar input.
+Why: classifiers exported from scikit-learn give a sequence of maps, one for each row, unless told otherwise. Parquet,
+Arrow and JSON lines hold those, CSV and arrays do not. Any other sequence or map belongs to a run, not to a row; so
+does a scalar input.
 
 Example: an output of type seq(map(int64, tensor(float))) with format: npz.
 
-How to fix: write format: jsonl, leave the output out with columns:, use batch: {size: none}, or export with zipmap off.
+How to fix: write format: parquet or jsonl, leave the output out with columns:, use batch: {size: none}, or export with
+zipmap off.
 """
 
 from collections.abc import Iterator
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 RULE = Rule(id="unsupported-tensor", summary="Input or output that rows cannot carry")
 
 
+_NESTED = ("arrow", "jsonl", "parquet")
+"""Formats of outputs that hold lists and maps."""
 _WHOLE = (
     "has no dimension for rows, so that no column can feed it. Give its value, input: {values: {NAME: …}}, or use "
     "batch: {size: none}"
@@ -53,8 +57,8 @@ def _output_reason(value: "ValueFacts", job: "ResolvedJob") -> str | None:
         return _reason(value)
     if value.kind == "sparse":
         return "is a sparse tensor, which ONNX Runtime does not hand to Python"
-    if job.spec.output.format != "jsonl":
-        return f"is a {value.kind}, which {job.spec.output.format} cannot hold; use format: jsonl"
+    if job.spec.output.format not in _NESTED:
+        return f"is a {value.kind}, which {job.spec.output.format} cannot hold; use format: jsonl, parquet or arrow"
     if any(step.reads == value.name for step in job.postprocess):
         return f"is a {value.kind}, and postprocess steps read tensors"
     if job.batching.size and value.element != "map":

@@ -30,6 +30,8 @@ def carry_out(context: JobContext, memory: MemoryWatch, work: Callable[[], Statu
         with memory.bound:
             return Ending(status=work())
     except (StoppedError, KeyboardInterrupt) as error:
+        if context.pause.reason is not None and not context.stop_asked():
+            return Ending(status=Status.PAUSED, reason=context.pause.reason)
         how = "asked to stop" if isinstance(error, StoppedError) else "stopped at once"
         return Ending(status=Status.INTERRUPTED, reason=f"the run was {how}")
     except OSError as error:

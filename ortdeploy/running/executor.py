@@ -18,18 +18,21 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.gate import Use, admit, require_inside
 from ortdeploy.files.remembered import TuningCache
 from ortdeploy.files.urls import is_url
-from ortdeploy.ledger.ledger import Ledger
+from ortdeploy.ledger.ledger import Ledger, OutputRecord
 from ortdeploy.pipelines.component import ComposedSession
 from ortdeploy.pipelines.compose import compose, failed_component
 from ortdeploy.plan.plan_file import encode
-from ortdeploy.plan.selection import keep_jobs
+from ortdeploy.plan.selection import keep_jobs, run_jobs
 from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, PlannedSession, PlannedThreadLayout, RunJob
 from ortdeploy.process.memory import memory_of_the_group, trim_memory
 from ortdeploy.process.memory_limit import MemoryBound
 from ortdeploy.results.results import JobResult, Observer, Status
+from ortdeploy.running.ending import Ending
 from ortdeploy.running.held_files import Files, UnheldFiles
 from ortdeploy.running.job import JobRun
 from ortdeploy.running.job_context import JobContext
+from ortdeploy.running.job_report import log_end, recorded_result
+from ortdeploy.running.pause_watch import PauseWatch
 from ortdeploy.running.retry import RetryRun
 from ortdeploy.runtime.protocol import Runtime
 from ortdeploy.sessions.opening import ModelOpener, OnNativeCall, OpenedModel, OpenedSession, SkippedSession
@@ -73,13 +76,19 @@ class Execution:
         """Do every step, and yield each job's result when it ends."""
         sessions: dict[str, _Opened] = {}
         yield from self.finished(self.plan)
+        paused = self._paused()
+        needed = {name for step in run_jobs(self.plan) if step.job not in paused for name in step.sessions}
         for step in self.plan.steps:
+            if isinstance(step, OpenSession | LoadAdapter) and step.session not in needed:
+                continue
             stray = self._leads_out(step)
             match step:
                 case OpenSession() | LoadAdapter() if stray is not None:
                     sessions[step.session] = stray
                 case RunJob() if stray is not None:
                     yield self._refused(step, stray)
+                case RunJob() if step.job in paused:
+                    yield paused[step.job]
                 case OpenSession():
                     laid_out = self._laid_out(step)
                     sessions[step.session] = self._open(laid_out, laid_out.candidates, self.skipped.get(step.model, ()))
@@ -87,6 +96,27 @@ class Execution:
                     sessions[step.session] = self._load_adapter(step, sessions[step.session])
                 case RunJob():
                     yield self._run_job(step, sessions)
+
+    def _paused(self) -> dict[str, JobResult]:
+        """Return the results of jobs that must pause before their sessions are opened."""
+        found = {}
+        for step in run_jobs(self.plan):
+            watch = self._pause_watch(step)
+            if watch():
+                ending = Ending(status=Status.PAUSED, reason=watch.reason)
+                found[step.job] = recorded_result(step, self._record(step), ending)
+                log_end(found[step.job])
+        return found
+
+    def _record(self, step: RunJob) -> OutputRecord | None:
+        """Return what the ledger knows of a job's output, unless that makes room for a new one."""
+        record = self.ledger.output(self.ledger.key(Path(self.plan.folder) / step.output.path))
+        return None if record is None or record.run == step.output.replaces else record
+
+    def _pause_watch(self, step: RunJob) -> PauseWatch:
+        record = self._record(step) if step.timing.pause is not None else None
+        paused_for = record.reason if record is not None and record.status == Status.PAUSED else None
+        return PauseWatch(step.timing, Path(self.plan.folder) / step.output.path, paused_for or "")
 
     def _leads_out(self, step: OpenSession | LoadAdapter | RunJob) -> OrtdeployError | None:
         """Say which path of a step leads out of the tree: a saved plan may have been changed since it was checked."""
@@ -245,7 +275,8 @@ class Execution:
                 run_id=self.run_id,
                 ledger=self.ledger,
                 observer=self.observer,
-                stop=self.stop,
+                stop_asked=self.stop,
+                pause=self._pause_watch(step),
                 native_text=self.native_text,
                 prove=partial(self._row_proof, step, ProvenRows(self.tuning_cache)),
                 files=self.files,
@@ -271,8 +302,8 @@ class Execution:
 
     def _with_found_batch(self, step: RunJob, opened: OpenedModel) -> RunJob:
         """Return a job with the batch size that it began with, or that is found on its first rows."""
-        record = self.ledger.output(self.ledger.key(Path(self.plan.folder) / step.output.path))
-        begun_with = None if record is None or record.run == step.output.replaces else record.batch_size
+        record = self._record(step)
+        begun_with = None if record is None else record.batch_size
         with structlog.contextvars.bound_contextvars(job=step.job, model=step.model):
             try:
                 return choose_batch(self.plan, step, opened, begun_with, self.tuning_cache)

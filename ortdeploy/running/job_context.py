@@ -9,6 +9,7 @@ from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.results.results import Observer
 from ortdeploy.running.held_files import Files
+from ortdeploy.running.pause_watch import PauseWatch
 from ortdeploy.sessions.opening import OpenedModel, OpenedSession
 from ortdeploy.sessions.row_proof import RowProof
 
@@ -17,8 +18,9 @@ from ortdeploy.sessions.row_proof import RowProof
 class JobContext:
     """One job of one run. `output` is what the ledger calls the `folder` that it writes into.
 
-    `stop` tells whether the run is to end early. `native_text` returns what native libraries printed since the last
-    call. `prove` gives what proves of a session that the rows of a batch do not depend on each other.
+    `stop_asked` tells whether somebody wants the run to end early, `pause` whether the job must. `native_text` returns
+    what native libraries printed since the last call. `prove` gives what proves of a session that the rows of a batch
+    do not depend on each other.
     """
 
     plan: Plan
@@ -27,13 +29,18 @@ class JobContext:
     run_id: str
     ledger: Ledger
     observer: Observer
-    stop: Callable[[], bool]
+    stop_asked: Callable[[], bool]
     native_text: Callable[[], str]
     prove: Callable[[OpenedSession], RowProof | None]
     files: Files
+    pause: PauseWatch
     folder: Path = field(init=False)
     output: str = field(init=False)
     upload: Upload | None = field(init=False)
+
+    def stop(self) -> bool:
+        """Return whether the job is to end early."""
+        return self.stop_asked() or self.pause()
 
     def __post_init__(self) -> None:
         """Find out where the job writes; nothing is touched yet."""

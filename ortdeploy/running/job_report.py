@@ -6,6 +6,8 @@ from dataclasses import replace
 import structlog
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.ledger.ledger import OutputRecord
+from ortdeploy.plan.steps import RunJob
 from ortdeploy.process.memory import memory_now
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.ending import Ending
@@ -61,26 +63,38 @@ class JobReport:
             record = self._context.ledger.output(self._context.output)
         except OrtdeployError:
             record = None
-        parts, begun = (record.parts, record.begun) if record else ((), None)
-        return JobResult(
-            job=self._context.step.job,
-            status=ending.status,
-            output=self._context.step.output.shown,
-            committed=sum(part.committed for part in parts),
-            failed=(record.failed if record else 0) + pending,
-            skipped=sum(part.skipped for part in parts),
-            kept=begun.part.rows if begun else 0,
+        result = recorded_result(self._context.step, record, ending)
+        return replace(
+            result,
+            failed=result.failed + pending,
             seconds=self.statistics.seconds,
-            reason=ending.reason,
-            provider_failed=ending.provider_failed,
             dropped=tuple(member.name for member in self.members if member.failure is not None),
         )
 
 
+def recorded_result(step: RunJob, record: OutputRecord | None, ending: Ending) -> JobResult:
+    """Return how a job ended, with the counts of its output's record."""
+    parts, begun = (record.parts, record.begun) if record else ((), None)
+    return JobResult(
+        job=step.job,
+        status=ending.status,
+        output=step.output.shown,
+        committed=sum(part.committed for part in parts),
+        failed=record.failed if record else 0,
+        skipped=sum(part.skipped for part in parts),
+        kept=begun.part.rows if begun else 0,
+        reason=ending.reason,
+        provider_failed=ending.provider_failed,
+    )
+
+
+_EVENTS = {Status.FAILED: "job.failed", Status.INTERRUPTED: "job.interrupted", Status.PAUSED: "job.paused"}
+
+
 def log_end(result: JobResult) -> None:
     """Say in the log how a job ended."""
-    event = {Status.FAILED: "job.failed", Status.INTERRUPTED: "job.interrupted"}.get(result.status, "job.finished")
-    level = log.info if event == "job.finished" else log.error
+    event = _EVENTS.get(result.status, "job.finished")
+    level = log.error if result.status in {Status.FAILED, Status.INTERRUPTED} else log.info
     level(
         event,
         committed=result.committed,

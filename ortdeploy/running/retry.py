@@ -59,7 +59,7 @@ class RetryRun:
         statistics = JobStatistics({}, stream, PartWriter(step, context.folder, self._origin))
         self._report = JobReport(context, stream.members, statistics)
         self._log = log.bind()  # once: the module's logger is a proxy that binds at every call
-        self._is_ours = False
+        self._found = False  # a result of this job, whose report is renewed
         self._digits = PART_DIGITS
         self._done = 0
 
@@ -67,7 +67,7 @@ class RetryRun:
         """Run the failed rows of every part. How the job itself stands is not changed by a retry."""
         ending = carry_out(self._context, self._memory, self._work)
         try:
-            if self._is_ours:
+            if self._found:
                 self._report.write()
         except (OSError, OrtdeployError) as error:
             ending = replace(ending, status=Status.FAILED, reason=ending.reason or str(error))
@@ -86,7 +86,7 @@ class RetryRun:
         self._digits = known.part_digits
         attempts = context.ledger.failed_rows(context.output)
         parts = [part for part in committed_parts(context) if part.number in attempts]
-        self._is_ours = True  # a retry that was killed may have left a report from before
+        self._found = True  # a retry that was killed may have left a report from before
         if not parts:
             return Status.NOTHING_TO_DO
         self._step = self._step_of_all_files()

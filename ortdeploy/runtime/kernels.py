@@ -5,6 +5,7 @@ assumed for versions that are not in `versions.TESTED_WITH`.
 """
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 from onnxruntime.capi import _pybind_state
@@ -12,6 +13,7 @@ from onnxruntime.capi import _pybind_state
 from ortdeploy.facts.host import Kernel
 
 
+@cache  # what a library is built with stays as it is, and asking takes longer than the rest of a plan
 def built_in_kernels() -> dict[str, dict[str, tuple[Kernel, ...]]]:
     """Return kernels by provider and by `domain.operator`."""
     by_provider: dict[str, list[Any]] = {}
@@ -20,6 +22,7 @@ def built_in_kernels() -> dict[str, dict[str, tuple[Kernel, ...]]]:
     return {provider: _by_operator(definitions) for provider, definitions in by_provider.items()}
 
 
+@cache
 def known_attributes() -> dict[str, dict[int, frozenset[str]]]:
     """Return the attributes of ONNX's operators as this runtime knows them, by `domain.operator` and version."""
     known: dict[str, dict[int, frozenset[str]]] = {}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ortdeploy.facts.host import MachineFacts
 from ortdeploy.process.memory import memory_of_the_group
+from ortdeploy.process.sensors import read_battery, read_temperature
 
 _FLAGS = (
     "amx_bf16", "amx_int8", "asimddp", "asimdhp", "avx", "avx2", "avx512_bf16", "avx512_fp16", "avx512_vnni", "avx512f",
@@ -28,7 +29,13 @@ def probe_machine() -> MachineFacts:
         cpu_quota=_cpu_quota(),
         memory_bytes=_memory(),
         cpu_flags=_cpu_flags(),
+        sensors=_sensors(),
     )
+
+
+def _sensors() -> frozenset[str]:
+    found = {"temperature": read_temperature(), "battery": read_battery()}
+    return frozenset(name for name, value in found.items() if value is not None)
 
 
 def _read(path: Path) -> str:

@@ -79,12 +79,23 @@ class TableSink:
         self._take(self._record_batch(columns))
 
     def _begin_with(self, fields: "Iterable[pa.Field]", arrays: "Sequence[pa.Array]") -> None:
-        """Begin the file, with the columns of its first rows."""
+        """Take the columns of the first rows for those of the part."""
+        self._take_schema(fields)
+        self._group = _rows_of_a_group(arrays)
+
+    def _take_schema(self, fields: "Iterable[pa.Field]") -> None:
         import pyarrow as pa  # noqa: PLC0415
 
         self._schema = pa.schema(list(fields), metadata={ORIGIN: self._origin.encode()})
-        self._writer = self._begin(self._schema)
-        self._group = _rows_of_a_group(arrays)
+
+    def _learn(self, arrays: "Sequence[pa.Array]") -> None:
+        """Take the type of what the rows so far had nothing of, such as lists that were all empty."""
+        schema: pa.Schema = self._schema
+        if self._writer is not None or not any(_is_open(field.type) for field in schema):
+            return
+        pairs = zip(schema, arrays, strict=True)
+        self._take_schema(field.with_type(one.type) if _is_open(field.type) else field for field, one in pairs)
+        self._held = [batch.cast(self._schema) for batch in self._held]
 
     def _take(self, batch: "pa.RecordBatch") -> None:
         self._held.append(batch)
@@ -107,6 +118,7 @@ class TableSink:
             if self._schema is None:
                 fields = [pa.field(name, array.type) for name, array in zip(self._columns, arrays, strict=True)]
                 self._begin_with(fields, arrays)
+            self._learn(arrays)
             schema: pa.Schema = self._schema
             arrays = [
                 array if array.type == field.type else array.cast(field.type)
@@ -122,10 +134,22 @@ class TableSink:
         table = pa.Table.from_batches(self._held)
         first = [table.slice(0, 1), table.slice(1, rows - 1)]  # joined they are copied, without the rest of a block
         (batch,) = pa.concat_tables(first).combine_chunks().to_batches()
-        if self._writer is not None:
-            self._writer.write_batch(batch)
+        if self._writer is None:
+            self._writer = self._begin(self._schema)
+        self._writer.write_batch(batch)
         self._held = table.slice(rows).to_batches()
         self._rows -= rows
+
+
+def _is_open(kind: "pa.DataType") -> bool:
+    """Return whether no value has told a type yet."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    if pa.types.is_map(kind):
+        return _is_open(kind.key_type) or _is_open(kind.item_type)
+    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+        return _is_open(kind.value_type)
+    return bool(pa.types.is_null(kind))
 
 
 def _rows_of_a_group(arrays: "Sequence[pa.Array]") -> int:

@@ -14,7 +14,21 @@ from ortdeploy.files.gate import first_outside
 from ortdeploy.files.object_store import fetched
 from ortdeploy.redaction import shown_path
 from ortdeploy.results.rows import Block
-from ortdeploy.sources import arrow, audio, csv, image, jsonl, npy, npz, parquet, pb, raw, text, wav
+from ortdeploy.sources import (
+    arrow,
+    audio,
+    bytes,  # noqa: A004  the name of the format
+    csv,
+    image,
+    jsonl,
+    npy,
+    npz,
+    parquet,
+    pb,
+    raw,
+    text,
+    wav,
+)
 from ortdeploy.sources.arrivals import Settling, sort_arrivals
 from ortdeploy.sources.files import (
     file_states,
@@ -31,6 +45,7 @@ from ortdeploy.tensors.types import TensorType
 SOURCES: dict[str, SourceModule] = {
     "arrow": arrow,
     "audio": audio,
+    "bytes": bytes,
     "csv": csv,
     "image": image,
     "jsonl": jsonl,
@@ -208,7 +223,7 @@ def _unfit(
         detail = f"dtype: and shape: are for raw tensors; {name} files say themselves what they hold. Remove both."
         return Problem(kind="typed", detail=detail)
     packed = next((path for path in files if is_compressed(path)), None)
-    if packed is not None and name not in STREAMED:
+    if packed is not None and name not in {*STREAMED, "bytes"}:
         detail = f"{shown(packed, folder)} is compressed, which only {', '.join(STREAMED)} files may be. Unpack it."
         return Problem(kind="compressed", detail=detail)
     return None

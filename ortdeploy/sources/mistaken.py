@@ -16,9 +16,9 @@ _BROKEN = (OSError, EOFError, lzma.LZMAError, zlib.error)
 def find_mistaken(name: str, files: Sequence[str], *, declared: bool, may_be_packed: bool) -> str | None:
     """Say what the first file is that its format does not read, and what to do; None where there is none.
 
-    `declared`: the manifest says the format, not the suffix. Bytes that are declared to be raw may be anything.
+    `declared`: the manifest says the format, not the suffix. Bytes that are declared to be such may be anything.
     """
-    if declared and name == "raw":
+    if declared and name in {"bytes", "raw"}:
         return None
     for path in files:
         wrong = _wrong_suffix(path) or _wrong_content(name, path, declared=declared, may_be_packed=may_be_packed)

@@ -23,7 +23,7 @@ class Wanted:
     number of the files' first row: other files had the rows before it. `retries`: so often is a row tried again whose
     file cannot be read for a passing reason. `only`: the numbers of the rows to read, where not all are wanted.
     `row_type` is what the manifest says of files that do not. `memory_limit` is the job's, in bytes. `rate` is the
-    sample rate that recordings must have, in Hz.
+    sample rate that recordings must have, in Hz. `ends`: of a file's bytes only so many of the first and of the last.
     """
 
     dtypes: Mapping[str, str | None]
@@ -35,6 +35,7 @@ class Wanted:
     row_type: TensorType | None = None
     memory_limit: int | None = None
     rate: int | None = None
+    ends: tuple[int, int] | None = None
 
 
 def pieces_of(only: Sequence[int], sizes: Iterable[int]) -> Iterator[tuple[int, int]]:

@@ -214,6 +214,8 @@ class _Columns:
     def read(self, name: str) -> Column:
         """Return a column as an array of its rows, or as a list of arrays where they differ in shape."""
         column = self._column(name)
+        if self.missing.get(name) == "nan":
+            column = _as_floating(column)
         if _has_gaps(column):
             column = self._filled(name, column)
         return _rows(column)
@@ -254,6 +256,14 @@ class _Columns:
             raise TableError(
                 f'what missing: gives for "{name}" does not fit its type {column.type}: {error}'
             ) from error
+
+
+def _as_floating(column: "pa.Array") -> "pa.Array":
+    """Return a column of whole numbers or booleans as float64, which has NaN."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    whole = pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)
+    return column.cast(pa.float64(), safe=False) if whole else column
 
 
 def _plain(value: Any) -> Any:

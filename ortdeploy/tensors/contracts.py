@@ -154,8 +154,8 @@ class Attribute:
     """A setting: its type, by ONNX's names, and what it may be.
 
     A path is a STRING that names a file or a folder. `binds` are the axes, or the type variable, that the setting's
-    values fix. FLOATS may be a single number; INTS of no `length` hold any number of them. A dot leads into a mapping,
-    which may stand in the place of a list of the same name.
+    values fix. FLOATS may be a single number, and INTS that are `scalar`; INTS of no `length` hold any number of them.
+    A dot leads into a mapping, which may stand in the place of a list of the same name.
     """
 
     name: str
@@ -168,6 +168,7 @@ class Attribute:
     most: float | None = None
     choices: tuple[str, ...] = ()
     length: int | None = None
+    scalar: bool = False
     path: str | None = None
     binds: tuple[str, ...] = ()
 
@@ -224,7 +225,10 @@ Arithmetic = Callable[[Solved, Types], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contract:
-    """What a step takes, gives and is set with. `row_wise`: a row's result does not depend on other rows."""
+    """What a step takes, gives and is set with. `row_wise`: a row's result does not depend on other rows.
+
+    Where it is not `even`, rows of one shape may give rows of several, so that each is taken alone.
+    """
 
     name: str
     meaning: str
@@ -234,6 +238,7 @@ class Contract:
     types: tuple[TypeConstraint, ...] = ()
     sizes: tuple[SizeConstraint, ...] = ()
     row_wise: bool = True
+    even: bool = True
     arithmetic: Arithmetic | None = None
 
     def filled(self, options: Options) -> dict[str, Any]:

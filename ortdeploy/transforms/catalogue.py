@@ -8,6 +8,7 @@ from ortdeploy.transforms import (
     expand,
     flatten,
     grayscale,
+    head,
     labels,
     layout,
     mono,
@@ -20,6 +21,8 @@ from ortdeploy.transforms import (
     sigmoid,
     softmax,
     squeeze,
+    strip,
+    tail,
     threshold,
     top_k,
 )
@@ -32,6 +35,7 @@ _PREPARE: dict[str, Transform] = {
     "expand": expand,
     "flatten": flatten,
     "grayscale": grayscale,
+    "head": head,
     "layout": layout,
     "mono": mono,
     "normalize": normalize,
@@ -41,6 +45,8 @@ _PREPARE: dict[str, Transform] = {
     "rgb": rgb,
     "scale": scale,
     "squeeze": squeeze,
+    "strip": strip,
+    "tail": tail,
 }
 
 _POSTPROCESS: dict[str, Transform] = {

@@ -1,9 +1,12 @@
-"""`pad: [HEIGHT, WIDTH]`, or `pad: {multiple: 32}` — at least that size; a larger image stays as it is.
+"""`pad: [HEIGHT, WIDTH]`, or `pad: {multiple: 32}` — images of at least that size; `pad: LENGTH` — rows of values.
 
-The image stands in the middle, or with `place: top_left` is filled up right and below.
+What is larger stays as it is. An image stands in the middle, or with `place: top_left` is filled up right and below;
+rows of values are filled up at one end.
 """
 
 from collections.abc import Mapping
+
+import numpy as np
 
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import (
@@ -11,50 +14,79 @@ from ortdeploy.tensors.contracts import (
     NUMBERS,
     Attribute,
     Contract,
+    ContractError,
     FormalParameter,
     Solved,
     Types,
     forms,
-    image_size,
 )
-from ortdeploy.tensors.types import TensorType
+from ortdeploy.tensors.types import INTEGERS, TensorType
 from ortdeploy.transforms.fitting import PLACE, padded
 from ortdeploy.transforms.protocol import Apply, Options, image_axes
 
 
-def _grow(solved: Solved, types: Types) -> None:  # noqa: ARG001  the sizes are solved
-    """Work out the sizes that are known."""
+def _grow(solved: Solved, types: Types) -> None:
+    """Take the larger of the sizes that there are and those that are wanted."""
     wanted = solved.options["pad"]
-    for place, name in enumerate(("height", "width")):
+    is_length = isinstance(wanted, int)
+    if not is_length and "side" in solved.options:
+        raise ContractError("side is for rows of values; an image is filled up by its place. Take it away")
+    if is_length and "place" in solved.options:
+        raise ContractError("place is for images; rows of values are filled up at a side. Take it away")
+    if is_length and types["x"].shape is None:  # it is no image
+        solved.layout = None
+    if types["x"].shape is not None and is_length != (len(types["x"].shape) == 2):  # noqa: PLR2004  rows and values
+        said = "a length, such as pad: 1024, for rows of values" if not is_length else "a height and a width for images"
+        raise ContractError(f"it takes {said}, and gets {types['x']}")
+    for place, name in enumerate(["length"] if is_length else ["height", "width"]):
         have = solved.size(name)
         solved.sizes[f"padded_{name}"] = None if have is None else _at_least(wanted, place, have)
+    _hold_value(solved)
 
 
-def _at_least(wanted: Mapping[str, int] | list[int], place: int, have: int) -> int:
-    """Return the size of a side, which is that of the image where that is larger."""
+def _at_least(wanted: Mapping[str, int] | list[int] | int, place: int, have: int) -> int:
+    """Return the size of a side, which is the one that it has where that is larger."""
     if isinstance(wanted, Mapping):
         return -(-have // wanted["multiple"]) * wanted["multiple"]
-    return max(have, wanted[place])
+    return max(have, wanted if isinstance(wanted, int) else wanted[place])
+
+
+def _hold_value(solved: Solved) -> None:
+    """Refuse to fill up with a number that the element type does not have."""
+    value, dtype = solved.options.get("value", 0), solved.types.get("T")
+    if dtype not in INTEGERS:
+        return
+    limits = np.iinfo(dtype)
+    if not float(value).is_integer() or not limits.min <= value <= limits.max:
+        held = f"{dtype} holds whole numbers from {limits.min} to {limits.max}"
+        raise ContractError(f"{held}, and value is {value}; cast before")
 
 
 CONTRACT = Contract(
     name="pad",
-    meaning="At least that size, or a multiple of one; a larger image stays as it is",
-    inputs=(FormalParameter("x", "T", IMAGE, "images"),),
+    meaning="At least that size, an image in the middle, other values at one end; what is larger stays as it is",
+    inputs=(FormalParameter("x", "T", (*IMAGE, *forms("rows length")), "images, or rows of values"),),
     outputs=(
         FormalParameter(
-            "image",
+            "padded",
             "T",
-            forms("NHWC rows padded_height padded_width channels", "NCHW rows channels padded_height padded_width"),
-            "images of at least one size",
+            forms(
+                "NHWC rows padded_height padded_width channels",
+                "NCHW rows channels padded_height padded_width",
+                "rows padded_length",
+            ),
+            "what has at least that size",
             keeps=("layout", "unit"),
         ),
     ),
     attributes=(
-        image_size("pad"),
+        Attribute(
+            "pad", "INTS", "height, width; or a length", required=True, least=1, most=65536, length=2, scalar=True
+        ),
         Attribute("pad.multiple", "INT", "what each side is to be a multiple of", least=1, most=65536),
         PLACE,
-        Attribute("value", "FLOAT", "what the sides are filled with", default=0),
+        Attribute("value", "FLOAT", "what is filled in", default=0),
+        Attribute("side", "STRING", "where a row of values is filled up", default="end", choices=("start", "end")),
     ),
     types=(NUMBERS,),
     arithmetic=_grow,
@@ -62,10 +94,20 @@ CONTRACT = Contract(
 
 
 def build(options: Options, tensor: TensorType) -> Apply:
+    wanted = options["pad"]
+    if isinstance(wanted, int):
+        return lambda array: (_fill_up(array, wanted, options),)
     axes = image_axes(tensor)[:2]
 
     def apply(array: Array) -> tuple[Array, ...]:
-        height, width = (_at_least(options["pad"], place, array.shape[axis]) for place, axis in enumerate(axes))
+        height, width = (_at_least(wanted, place, array.shape[axis]) for place, axis in enumerate(axes))
         return (padded(array, axes, (height, width), options["place"], options["value"]),)
 
     return apply
+
+
+def _fill_up(array: Array, length: int, options: Options) -> Array:
+    """Return rows of at least a length."""
+    missing = max(length - array.shape[1], 0)
+    widths = (missing, 0) if options["side"] == "start" else (0, missing)
+    return np.pad(array, [(0, 0), widths], constant_values=options["value"])

@@ -194,6 +194,8 @@ def _render_job(step: "RunJob", paint: Paint) -> Iterator[str]:
         models, agree = " and ".join(step.row_check.declared), step.row_check.agree
         within = "" if agree is None else f", within rtol {agree[0]:g} and atol {agree[1]:g}"
         yield f"    a row's results may depend on the rows beside it: row_independence of {models}{within}"
+    if step.timing.text:
+        yield f"    runs {step.timing.text}"
     if step.limits.forecast is not None:
         yield f"    {_render_memory(step.limits.forecast)}"
     columns = ", ".join((*step.input.key, *step.output.columns))
@@ -211,8 +213,18 @@ def _render_memory(forecast: "MemoryForecast") -> str:
 
 
 def _render_input(planned: "PlannedInput") -> str:
-    steps = " → ".join([", ".join(planned.columns), *(step.name for step in planned.steps)])
+    steps = " → ".join([_columns(planned.columns), *(step.name for step in planned.steps)])
     return f"{planned.name} {planned.dtype} {format_shape(planned.shape)} ← {steps}"
+
+
+_MOST_COLUMNS = 12
+
+
+def _columns(names: "Sequence[str]") -> str:
+    """Return `a, b, c`; of many the first and the last ones, and their number."""
+    if len(names) <= _MOST_COLUMNS:
+        return ", ".join(names)
+    return f"{', '.join(names[: _MOST_COLUMNS - 2])}, … {', '.join(names[-2:])} ({len(names)} columns)"
 
 
 def _render_finished(job: "FinishedJob") -> Iterator[str]:
@@ -240,7 +252,8 @@ def _render_result(result: "JobResult", paint: Paint) -> str:
         case "done":
             rate = f" in {result.seconds:.2f} s" if result.seconds else ""
             return f"{name}: {paint('done', _GREEN)}{rate}: {counts}, in {result.output}."
-    return f"{name}: {paint(result.status, _RED)}: {counts}. {result.reason}".rstrip(". ") + "."
+    color = _YELLOW if result.status == "paused" else _RED
+    return f"{name}: {paint(result.status, color)}: {counts}. {result.reason}".rstrip(". ") + "."
 
 
 def _more_rows(number: int) -> str:

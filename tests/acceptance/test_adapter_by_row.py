@@ -9,6 +9,7 @@ import pytest
 from conftest import Cli
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.effort import effort
 from support.models import lora_model, make_adapter
 
 from ortdeploy.diagnostics import OrtdeployError
@@ -88,7 +89,7 @@ def prepared(folder: Path) -> Path:
     return folder / "m.yaml"
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=effort(8, 40), deadline=None)
 @given(
     languages=st.lists(st.sampled_from(["fr", "it", "de"]), min_size=1, max_size=40),
     size=st.integers(1, 5),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import MANIFEST, Cli, read_rows, run_process
+from conftest import MANIFEST, Cli, read_rows, run_fork
 from onnx import TensorProto, helper, numpy_helper
 from onnx import save as save_model
 from support.fakes import FakeRuntime, double
@@ -47,14 +47,14 @@ def test_a_full_disk_ends_the_job_with_a_word_and_the_next_apply_goes_on(small_d
     np.save(small_disk / "data.npy", values)
     text = MANIFEST.replace("format: jsonl", f"format: {kind}, rows_per_part: 1000").replace("size: 8", "size: 100")
     (small_disk / "m.yaml").write_text(text)
-    full = run_process(["apply", "m.yaml"], cwd=small_disk)
+    full = run_fork(["apply", "m.yaml"], cwd=small_disk)
     assert full.code == 1, full.err
     assert "No space left on device" in full.out + full.err or "database or disk is full" in full.out
     assert "Traceback" not in full.out + full.err
     for part in (small_disk / "outbox/run").glob("part-*"):
         assert part.stat().st_size > 0
     subprocess.run(["mount", "-o", "remount,size=50m", str(small_disk)], check=True)  # noqa: S607  as above
-    done = run_process(["apply", "m.yaml"], cwd=small_disk)
+    done = run_fork(["apply", "m.yaml"], cwd=small_disk)
     assert done.code == 0, done.err
     report = json.loads((small_disk / "outbox/run/_run.json").read_text())
     assert report["rows"] == {"input": 20_000, "committed": 20_000, "failed": 0, "skipped": 0}
@@ -92,6 +92,7 @@ def test_a_part_that_is_taken_away_while_a_job_runs_is_named(tmp_path: Path, cha
     assert "while the job ran" in (result.reason or "")
 
 
+@pytest.mark.process
 def test_a_clock_that_jumps_back_disturbs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path, range(40))
     clock = [datetime(2031, 1, 1, tzinfo=UTC)]
@@ -184,7 +185,7 @@ def test_rows_of_a_file_whose_name_is_not_utf8_are_written(deployment: Path, kin
     (deployment / "data.npy").rename(deployment / "data\udcff.npy")
     text = MANIFEST.replace("data.npy, key: [row]", '"data*.npy", key: [path, row]')
     (deployment / "m.yaml").write_text(text.replace("jsonl", kind))
-    done = run_process(["apply", "m.yaml"], cwd=deployment)
+    done = run_fork(["apply", "m.yaml"], cwd=deployment)
     assert done.code == 0, done.out + done.err
     assert (deployment / "outbox/run" / f"part-00000000.{kind}").is_file()
 
@@ -193,6 +194,6 @@ def test_rows_of_a_file_whose_name_is_not_utf8_are_written(deployment: Path, kin
 def test_a_model_below_a_folder_whose_name_is_not_utf8_is_refused(deployment: Path) -> None:
     """ONNX Runtime's binding answers with the signatures of its constructors."""
     folder = deployment.rename(deployment.with_name("\udcff"))
-    planned = run_process(["plan", "m.yaml"], cwd=folder)
+    planned = run_fork(["plan", "m.yaml"], cwd=folder)
     assert planned.code == 1
     assert "ONNX Runtime opens only files whose path is UTF-8" in planned.out

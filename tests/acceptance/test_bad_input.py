@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from conftest import MANIFEST, REPOSITORY, Cli, read_rows, run_process
+from conftest import MANIFEST, REPOSITORY, Cli, read_rows, run_fork
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
@@ -350,7 +350,7 @@ def test_a_full_disk_is_an_error_and_loses_nothing(deployment: Path) -> None:
     assert "Traceback" not in done.stderr
     assert not list((deployment / "outbox/run").glob(".*partial"))
     assert len(read_rows(deployment / "outbox/run")) in {0, 2000}
-    assert run_process(["apply", "m.yaml"], cwd=deployment).code == 0
+    assert run_fork(["apply", "m.yaml"], cwd=deployment).code == 0
     assert len(read_rows(deployment / "outbox/run")) == 4000
 
 
@@ -391,7 +391,7 @@ WORDS = st.sampled_from(
 
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    max_examples=effort(50, 150),
+    max_examples=effort(20, 150),
     deadline=None,
 )
 @given(st.data())
@@ -426,7 +426,7 @@ VALUES = st.recursive(
 
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    max_examples=effort(50, 150),
+    max_examples=effort(20, 150),
     deadline=None,
 )
 @given(st.data())
@@ -473,7 +473,7 @@ def places_of(node: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    max_examples=effort(40, 250),
+    max_examples=effort(20, 250),
     deadline=None,
 )
 @given(st.sampled_from(EXAMPLES), st.data())

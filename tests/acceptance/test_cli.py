@@ -1,32 +1,30 @@
 """The program as a user calls it: commands, outputs, exit codes."""
 
-import fcntl
 import json
 import os
-import pty
 import re
-import signal
 import struct
 import subprocess
 import sys
-import termios
-import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from conftest import MANIFEST, REPOSITORY, Cli, read_rows, run_process
+from conftest import MANIFEST, REPOSITORY, Cli, read_rows, run_fork
 from jsonschema import Draft202012Validator
 from pyarrow import parquet
+from support.forks import start_program
 from support.models import lora_model, make_adapter, save_model, scale_model
 
 from ortdeploy.cli.arguments import COMMANDS
 from ortdeploy.ledger.ledger import open_ledger
 from ortdeploy.ledger.live_progress import Live
 from ortdeploy.ledger.output_lock import hold_output
+from ortdeploy.manifest.pages import PAGES
 from ortdeploy.planning import probe
+from ortdeploy.rules.catalogue import RULES
 
 
 def test_apply_plans_runs_and_then_has_nothing_to_do(cli: Cli, deployment: Path) -> None:
@@ -197,6 +195,37 @@ def test_one_failing_job_does_not_lose_the_others(cli: Cli, deployment: Path) ->
     assert "job other: done" in result.out
 
 
+def test_a_refused_manifest_does_not_stop_the_others_of_a_folder(cli: Cli, deployment: Path) -> None:
+    (deployment / "broken.yaml").write_text("version: 1\nmodels: {m: {path: m.onnx}}\njob: {}\n")
+    (deployment / "without.yaml").write_text("version: 1\nmodels: {m: {path: gone.onnx}}\n")
+    planned = cli("plan", deployment)
+    assert planned.code == 1
+    assert "unknown-key" in planned.out
+    assert "unreadable-model" in planned.out
+    assert "run job run" in planned.out
+    done = cli("apply", deployment, "--format", "json")
+    assert done.code == 1
+    assert [(job["job"], job["status"]) for job in done.json["jobs"]] == [("run", "done")]
+    shown = cli("status", deployment)
+    assert shown.code == 1
+    assert "unknown-key" in shown.err
+    assert "20" in shown.out
+    assert cli("status", deployment / "broken.yaml").out == ""
+
+
+def test_a_saved_plan_is_carried_out_as_a_whole(cli: Cli, deployment: Path) -> None:
+    other = (deployment / "m.yaml").read_text().replace("outbox/run", "outbox/other").replace("demo", "other")
+    (deployment / "other.yaml").write_text(other.replace("data.npy", "more.npy"))
+    np.save(deployment / "more.npy", np.zeros((4, 4), np.float32))
+    plan = deployment / "plan.json"
+    assert cli("plan", deployment, "--out", plan).code == 0
+    np.save(deployment / "more.npy", np.ones((4, 4), np.float32))
+    refused = cli("apply", plan)
+    assert refused.code == 1
+    assert "moved-fact" in refused.out
+    assert not (deployment / "outbox").exists()
+
+
 def test_a_folder_of_manifests(cli: Cli, deployment: Path) -> None:
     (deployment / "second.yml").write_text(MANIFEST.replace("outbox/run", "outbox/second"))
     result = cli("apply", deployment)
@@ -311,12 +340,20 @@ def test_several_jobs_by_name_and_glob(cli: Cli, deployment: Path) -> None:
 
     assert planned("--job", "run", "--job", "night") == ["run", "night"]
     assert planned("--job", "day-*") == ["day-1", "day-2"]
+    assert planned("--exclude", "day-*") == ["run", "night"]
+    assert planned("--job", "day-*", "--exclude", "day-1", "--exclude", "night") == ["day-2"]
+    wrong = cli("plan", deployment / "m.yaml", "--exclude", "week-*")
+    assert wrong.code == 64
+    assert '--exclude: there is no job "week-*"' in wrong.err
+    wrong = cli("apply", deployment / "m.yaml", "--job", "day-*", "--exclude", "day-?")
+    assert wrong.code == 64
+    assert "--exclude leaves no job" in wrong.err
     wrong = cli("plan", deployment / "m.yaml", "--job", "run", "--job", "week-*")
     assert wrong.code == 64
     assert 'there is no job "week-*"' in wrong.err
     plan = deployment / "plan.json"
     assert cli("plan", deployment / "m.yaml", "--job", "day-*", "--job", "night", "--out", plan).code == 0
-    assert cli("apply", plan, "--job", "day-?").code == 0
+    assert cli("apply", plan, "--exclude", "night").code == 0
     assert sorted(path.name for path in (deployment / "outbox").iterdir()) == ["day-1", "day-2"]
 
 
@@ -358,6 +395,14 @@ def test_explain_rules_stage_pages_and_providers(cli: Cli) -> None:
     assert 'Did you mean "unknown-key"?' in cli("explain", "unknown-kee").err
 
 
+def test_explain_without_a_name_lists_every_page(cli: Cli) -> None:
+    said = cli("explain")
+    assert said.code == 0
+    listed = {line.split()[0] for line in said.out.splitlines() if line.startswith("  ")}
+    assert listed >= {*RULES, *PAGES}
+    assert "OpenVINO" in said.out
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
 def test_completion(cli: Cli, shell: str) -> None:
     result = cli("completion", shell)
@@ -381,7 +426,7 @@ def test_logs_are_json_lines_and_mask_secrets(deployment: Path) -> None:
         "{path: double.onnx}", "{path: double.onnx, session: {config: {ep.fooexecutionprovider.api_token: hunter2}}}"
     )
     (deployment / "m.yaml").write_text(text)
-    result = run_process(["apply", "m.yaml", "-v"], cwd=deployment)
+    result = run_fork(["apply", "m.yaml", "-v"], cwd=deployment)
     assert result.code == 0, result.err
     events = [json.loads(line) for line in result.err.splitlines()]
     assert [event["event"] for event in events][:2] == ["run.started", "session.opened"]
@@ -390,14 +435,14 @@ def test_logs_are_json_lines_and_mask_secrets(deployment: Path) -> None:
 
 
 def test_a_log_file_gets_the_logs(deployment: Path) -> None:
-    result = run_process(["apply", "m.yaml", "--log-file", "log.jsonl", "--log-format", "json"], cwd=deployment)
+    result = run_fork(["apply", "m.yaml", "--log-file", "log.jsonl", "--log-format", "json"], cwd=deployment)
     assert result.err == ""
     lines = (deployment / "log.jsonl").read_text().splitlines()
     assert json.loads(lines[-1])["event"] == "run.finished"
 
 
 def test_a_log_file_that_cannot_be_written_is_an_error(deployment: Path) -> None:
-    result = run_process(["apply", "m.yaml", "--log-file", "nowhere/log"], cwd=deployment)
+    result = run_fork(["apply", "m.yaml", "--log-file", "nowhere/log"], cwd=deployment)
     assert (result.code, "nowhere/log cannot be written" in result.err) == (1, True)
 
 
@@ -438,18 +483,21 @@ def test_apply_gives_annotations_and_sarif_too(cli: Cli, deployment: Path) -> No
 
 
 def test_quiet_prints_only_what_is_wrong(deployment: Path) -> None:
-    assert run_process(["validate", "m.yaml", "-q"], cwd=deployment).out == ""
-    assert run_process(["apply", "m.yaml", "-q"], cwd=deployment).err == ""
+    assert run_fork(["validate", "m.yaml", "-q"], cwd=deployment).out == ""
+    assert run_fork(["apply", "m.yaml", "-q"], cwd=deployment).err == ""
 
 
 def on_terminal(arguments: list[str], cwd: Path, **env: str) -> str:
     """Everything that a terminal would show."""
+    import fcntl  # noqa: PLC0415  not on Windows
+    import pty  # noqa: PLC0415
+    import termios  # noqa: PLC0415
+
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ortdeploy", *arguments], cwd=cwd, stdout=follower, stderr=follower, stdin=follower,
-        env={**os.environ, "TERM": "xterm", **env},
-    )  # fmt: skip
+    process = start_program(
+        arguments, cwd=cwd, stdout=follower, stderr=follower, stdin=follower, env={"TERM": "xterm", **env}
+    )
     os.close(follower)
     shown = bytearray()
     while True:
@@ -479,6 +527,65 @@ def test_no_color_is_honoured(deployment: Path) -> None:
     assert "\x1b[3" not in on_terminal(["apply", "m.yaml", "--no-color"], deployment)
 
 
+@pytest.mark.parametrize(
+    ("flags", "variables", "colored"),
+    [
+        ((), {}, False),
+        ((), {"FORCE_COLOR": "1"}, True),
+        ((), {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+        (("--color", "always"), {"NO_COLOR": "1"}, True),
+        (("--color", "never"), {"FORCE_COLOR": "1"}, False),
+        (("--no-color",), {"ORTDEPLOY_COLOR": "always"}, False),
+        ((), {"ORTDEPLOY_COLOR": "always", "NO_COLOR": "1"}, True),
+        (("--color", "auto"), {"ORTDEPLOY_COLOR": "always"}, False),
+    ],
+)
+def test_color_is_as_asked_for(
+    cli: Cli,
+    deployment: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    flags: tuple[str, ...],
+    variables: dict[str, str],
+    colored: bool,
+) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR", "ORTDEPLOY_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    (deployment / "m.yaml").write_text("version: 1\nmodel: {}\n")
+    assert ("\x1b[" in cli("validate", deployment / "m.yaml", *flags).out) == colored
+
+
+def test_environment_variables_stand_for_flags_that_are_not_given(
+    cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORTDEPLOY_FORMAT", "json")
+    monkeypatch.setenv("ORTDEPLOY_LOG_FORMAT", "console")
+    monkeypatch.setenv("ORTDEPLOY_STATE_DIR", str(deployment / "elsewhere"))
+    done = cli("apply", deployment / "m.yaml")
+    assert done.json["jobs"][0]["status"] == "done"
+    assert '"event"' not in done.err
+    assert (deployment / "elsewhere/state.db").exists()
+    assert not (deployment / ".ortdeploy").exists()
+    assert "nothing to do" in cli("apply", deployment / "m.yaml", "--format", "text").out
+    monkeypatch.setenv("ORTDEPLOY_FORMAT", "sarif")
+    refused = cli("status", deployment / "m.yaml")
+    assert refused.code == 64
+    assert 'ORTDEPLOY_FORMAT is "sarif", and ortdeploy status takes text, json. Change it' in refused.err
+    assert cli("status", deployment / "m.yaml", "--format", "text").code == 0
+
+
+def test_quiet_says_only_what_is_wrong(cli: Cli, deployment: Path) -> None:
+    assert cli("apply", deployment / "m.yaml", "-q").out == ""
+    assert cli("apply", deployment / "m.yaml", "-q").out == ""
+    np.save(deployment / "data.npy", np.full((4, 4), np.nan, np.float32))
+    path = deployment / "m.yaml"
+    path.write_text(path.read_text().replace("outbox/run", "outbox/other") + "    errors: {on_nan: fail}\n")
+    failed = cli("apply", path, "-q")
+    assert failed.code == 1
+    assert "job run: failed" in failed.out
+
+
 def test_control_characters_of_a_manifest_do_not_reach_the_terminal(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "m.yaml").write_text('version: 1\nmodels: {m: {path: m.onnx, "\\e[31mred": 1}}\n')
     assert "\x1b" not in cli("validate", tmp_path).out
@@ -493,14 +600,14 @@ def test_control_characters_of_names_do_not_reach_the_terminal(cli: Cli, deploym
         assert "[2Jun" in result.out
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize(("number", "code"), [(2, 130), (15, 143), (1, 129)], ids=["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_signal_stops_the_run_and_the_next_goes_on(deployment: Path, number: int, code: int) -> None:
     np.save(deployment / "data.npy", np.zeros((200_000, 4), np.float32))
     text = MANIFEST.replace("size: 8", "size: 1").replace("format: jsonl", "format: jsonl, rows_per_part: 1000")
     (deployment / "m.yaml").write_text(text)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ortdeploy", "apply", "m.yaml"], cwd=deployment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
-    )  # fmt: skip
+    process = start_program(
+        ["apply", "m.yaml"], cwd=deployment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
+    )
     assert process.stderr is not None
     for line in process.stderr:
         if "part.committed" in line:
@@ -510,7 +617,7 @@ def test_a_signal_stops_the_run_and_the_next_goes_on(deployment: Path, number: i
     assert process.returncode == code, err
     assert "interrupted" in out
     assert {path.suffix for path in (deployment / "outbox/run").glob(".*")} <= {".begun"}
-    shown = run_process(["status", "m.yaml"], cwd=deployment).out
+    shown = run_fork(["status", "m.yaml"], cwd=deployment).out
     assert "interrupted" in shown
 
 
@@ -588,16 +695,11 @@ def test_a_run_that_begins_while_another_plans_is_not_taken_for_a_stranger(
 def test_two_applies_at_once_do_not_mix(deployment: Path) -> None:
     np.save(deployment / "data.npy", np.zeros((30_000, 4), np.float32))
     (deployment / "m.yaml").write_text(MANIFEST.replace("size: 8", "size: 1"))
-    results = []
-    threads = [
-        threading.Thread(target=lambda: results.append(run_process(["apply", "m.yaml"], cwd=deployment)))
+    runs = [
+        start_program(["apply", "m.yaml"], cwd=deployment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for _ in range(3)
     ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    codes = sorted(result.code for result in results)
+    codes = sorted(run.wait() for run in runs)
     assert codes[0] == 0
     assert set(codes) <= {0, 4}
     assert len(read_rows(deployment / "outbox/run")) == 30_000

@@ -4,10 +4,12 @@ import random
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from conftest import MANIFEST, run_process
+from conftest import MANIFEST, run_fork
+from support import forks
 from support.models import scale_model
 
 ROWS, KILLS = 6_000, 20
@@ -22,9 +24,10 @@ def prepare(folder: Path) -> Path:
     return folder
 
 
-def start(folder: Path) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "ortdeploy", "apply", "m.yaml"]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8")
+def start(folder: Path) -> Any:
+    return forks.start_program(
+        ["apply", "m.yaml"], cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8"
+    )
 
 
 def kill_after(process: "subprocess.Popen[str]", commits: int, spins: int) -> bool:
@@ -51,14 +54,14 @@ def parts(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("seed", [1])
 def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path: Path, seed: int) -> None:
     whole = prepare(tmp_path / "whole")
-    assert run_process(["apply", "m.yaml"], cwd=whole).code == 0
+    assert run_fork(["apply", "m.yaml"], cwd=whole).code == 0
     killed = prepare(tmp_path / "killed")
     moments = random.Random(seed)  # noqa: S311  moments, not secrets
     kills = 0
     while kills < KILLS and kill_after(start(killed), moments.randint(0, 3), moments.randint(0, 300_000)):
         kills += 1
         check_whole_parts(killed)
-    result = run_process(["apply", "m.yaml"], cwd=killed)
+    result = run_fork(["apply", "m.yaml"], cwd=killed)
     assert result.code == 0, result.err
     assert kills > KILLS / 2
     assert parts(killed) == parts(whole)
@@ -68,12 +71,12 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path: Path, seed: int) -> No
 def check_whole_parts(folder: Path) -> None:
     """Whatever has its final name is whole, and status can be asked at any time."""
     assert all(content.count(b"\n") == 100 for content in parts(folder).values())
-    status = run_process(["status", "m.yaml", "--format", "json"], cwd=folder)
+    status = run_fork(["status", "m.yaml", "--format", "json"], cwd=folder)
     assert status.code == 0, status.err
     assert status.json["jobs"][0]["status"] in {"never-run", "stopped", "done"}
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+@pytest.mark.parametrize("kind", ["jsonl", pytest.param("parquet", marks=pytest.mark.slow)])
 def test_kills_within_a_run_and_a_retry_leave_what_an_undisturbed_one_does(tmp_path: Path, kind: str) -> None:
     assert killed_runs(tmp_path, kind, kills=20) >= 20
 

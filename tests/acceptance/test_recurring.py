@@ -195,3 +195,40 @@ def test_every_content_that_an_apply_finds_is_committed_once(
             assert found == expected
     report = folder / "out/_run.json"
     assert not expected or json.loads(report.read_text())["rows"]["committed"] == len(expected)
+
+
+def with_timing(deployment: Path, text: str) -> Path:
+    """The deployment with batches of one row and what its job says of time."""
+    manifest = deployment / "m.yaml"
+    shown = (deployment / "first.yaml").read_text() if (deployment / "first.yaml").exists() else manifest.read_text()
+    (deployment / "first.yaml").write_text(shown)
+    manifest.write_text(shown.replace("batch: {size: 8}", "batch: {size: 1}") + f"    {text}\n")
+    return manifest
+
+
+def test_a_job_outside_of_its_hours_pauses_before_a_session_is_opened(cli: Cli, deployment: Path) -> None:
+    now = time.localtime()
+    hour = f"{(now.tm_hour + 2) % 24:02}"
+    manifest = with_timing(deployment, f'hours: {{from: "{hour}:00", to: "{hour}:30"}}')
+    assert f"runs from {hour}:00 to {hour}:30" in cli("plan", manifest).words
+    paused = cli("apply", manifest)
+    assert paused.code == 5, paused
+    assert f"job run: paused: 0 rows committed, 0 failed, 0 skipped. it runs from {hour}:00" in paused.words
+    assert "session.opened" not in paused.err
+    assert cli("apply", with_timing(deployment, "limits: {}")).code == 0
+
+
+def test_a_job_that_runs_out_of_time_goes_on_with_the_next_apply(cli: Cli, deployment: Path) -> None:
+    manifest = with_timing(deployment, "until: 1ms")
+    assert cli("apply", manifest).code == 5
+    report = json.loads((deployment / "outbox/run/_run.json").read_text())
+    assert report["status"] == "paused"
+    assert cli("status", manifest).code == 0
+    assert cli("apply", with_timing(deployment, "until: 1h")).code == 0
+    assert len(read_rows(deployment / "outbox/run")) == 20
+
+
+def test_a_time_of_the_day_without_quotes_is_a_number_for_yaml(cli: Cli, deployment: Path) -> None:
+    result = cli("validate", with_timing(deployment, "hours: {from: 22:00, to: 06:00}"))
+    assert result.code == 1
+    assert "ambiguous-scalar" in result.words

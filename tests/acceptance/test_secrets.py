@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import Cli, Result, run_process
+from conftest import Cli, Result, run_fork
 from support.models import scale_model
 from support.web import Server, running
 
@@ -111,10 +111,10 @@ def test_two_inputs_that_differ_in_their_query_are_two(tmp_path: Path, cli: Cli,
 
 def test_a_child_of_its_own_says_no_more(tmp_path: Path, server: Server) -> None:
     manifest = deployment(tmp_path, server, top="shared_arena: {}", model="memory: {arena: shared}")
-    calls = [run_process(["apply", manifest, "-v", "--log-format", form], cwd=tmp_path) for form in ("json", "console")]
+    calls = [run_fork(["apply", manifest, "-v", "--log-format", form], cwd=tmp_path) for form in ("json", "console")]
     assert calls[0].code == 0, calls[0].err
     server.replies["/b"] = (500, {}, b"")
-    calls.append(run_process(["apply", manifest, "-v", "--new-run"], cwd=tmp_path))
+    calls.append(run_fork(["apply", manifest, "-v", "--new-run"], cwd=tmp_path))
     assert calls[-1].code == 1
     assert leaks(tmp_path, *calls) == []
 

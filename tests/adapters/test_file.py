@@ -10,6 +10,7 @@ import onnxruntime
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.effort import effort
 from support.models import make_adapter
 
 from ortdeploy.adapters.file import read_adapter
@@ -63,7 +64,7 @@ def loads(path: Path) -> bool:
     return True
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=effort(100, 400), deadline=None)
 @given(data=st.data())
 def test_a_damaged_file_is_a_problem_or_loads(tmp_path: Path, whole: bytes, data: st.DataObject) -> None:
     """What onnxruntime loads in spite of a flipped bit may be refused here; what is read here may not crash anything."""

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.effort import effort
 from support.fakes import FakeRuntime, double, refuse_negative
 from support.jobs import execute, plan_for, retrying, rows, save
 from support.ledgers import BAD, ROWS, begun, finished, merging, plan_of, unfinished
@@ -87,7 +88,7 @@ VALUES = st.one_of(
 )  # fmt: skip
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=effort(25, 120), deadline=None)
 @given(data=st.data())
 def test_whatever_cell_is_changed_rows_are_complete_or_the_run_refuses(
     scenes: dict[str, Path], tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

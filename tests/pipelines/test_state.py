@@ -11,6 +11,7 @@ from conftest import Cli
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
+from support.effort import effort
 from support.models import save_model
 
 from ortdeploy.cli.main import main
@@ -158,7 +159,7 @@ def test_state_begins_anew_where_a_column_changes(stream: Path, cli: Cli) -> Non
     np.testing.assert_allclose(sums(stream), expected)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=effort(6, 30), deadline=None)
 @given(bad=st.sets(st.integers(1, 19), max_size=6), size=st.integers(1, 9))
 def test_a_row_that_fails_hands_nothing_on(bad: set[int], size: int, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Wherever rows fail, the others are as if those were not there."""

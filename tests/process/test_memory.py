@@ -52,6 +52,7 @@ def test_near_the_limit_batches_are_halved_and_every_row_comes_out(
     assert {event["event"] for event in events} >= {"job.near_limit"}
 
 
+@pytest.mark.process
 def test_beyond_the_limit_the_job_ends_and_the_next_one_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import run_fork
 from onnx import TensorProto, helper
 from support.models import save_model
 
@@ -84,8 +85,7 @@ def test_the_plan_knows_the_groups_limit(wide: Path, group: Group) -> None:
 
 
 def test_a_plan_that_was_made_where_there_was_more_memory_is_refused(wide: Path, group: Group) -> None:
-    planned = [sys.executable, "-m", "ortdeploy", "plan", "m.yaml", "--out", "plan.json"]
-    assert subprocess.run(planned, cwd=wide, capture_output=True, check=False).returncode == 0
+    assert run_fork(["plan", "m.yaml", "--out", "plan.json"], cwd=wide).code == 0
     done = group.run(200 * MIB, "apply", "plan.json", cwd=wide)
     assert done.returncode == 1
     assert "control group of this process, has 200 MiB" in " ".join(done.stdout.split())
@@ -106,7 +106,7 @@ sys.exit(result.status != "done")
 """
 
 
-@pytest.mark.parametrize("limit", [260, 200, 150, 130])
+@pytest.mark.parametrize("limit", [150, *(pytest.param(limit, marks=pytest.mark.slow) for limit in (260, 200, 130))])
 def test_a_run_in_a_group_that_is_too_small_is_never_killed(wide: Path, group: Group, limit: int) -> None:
     """A group that others fill up after the plan was made: the run alone has to get along."""
     (plan,) = plan_manifests([str(wide / "m.yaml")], LoadOptions(), state_dir=None).plans
@@ -119,13 +119,7 @@ def test_a_run_in_a_group_that_is_too_small_is_never_killed(wide: Path, group: G
         assert report["rows"]["committed"] == 4096
     else:
         assert "memory" in report["reason"]
-        again = subprocess.run(
-            [sys.executable, "-m", "ortdeploy", "apply", "m.yaml"],
-            cwd=wide,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert again.returncode == 0, again.stdout
+        again = run_fork(["apply", "m.yaml"], cwd=wide)
+        assert again.code == 0, again.out
     rows = np.concatenate([np.load(path) for path in sorted((wide / "out").glob("part-*"))])
     np.testing.assert_allclose(rows.ravel(), np.full(4096, 512 * 64 * np.sin(1.0)), rtol=1e-3)

@@ -7,6 +7,7 @@ import pytest
 from ortdeploy.cli.commands.explain import page_of
 from ortdeploy.manifest.pages import PAGES
 from ortdeploy.rules import catalogue
+from ortdeploy.rules.areas import AREAS
 from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, PREFLIGHT_RULES, RULES, SPEC_RULES, load_rule
 from ortdeploy.rules.protocol import Finding, Rule, RuleCrashError, check_rules
 
@@ -14,7 +15,7 @@ FOLDER = Path(catalogue.__file__).parent
 
 
 def test_every_rule_file_is_in_the_catalogue() -> None:
-    files = {path.stem for path in FOLDER.glob("*.py")} - {"__init__", "catalogue", "protocol"}
+    files = {path.stem for path in FOLDER.glob("*.py")} - {"__init__", "areas", "catalogue", "protocol"}
     assert files == {rule.replace("-", "_") for rule in RULES}
 
 
@@ -38,6 +39,11 @@ def test_every_page_has_its_four_parts(rule: str) -> None:
     places = [page.find(part) for part in ("What it catches:", "Why:", "Example:", "How to fix:")]
     assert -1 not in places
     assert places == sorted(places)
+
+
+def test_every_rule_stands_in_one_area() -> None:
+    assert sorted(rule for rules in AREAS.values() for rule in rules) == sorted(RULES)
+    assert all(list(rules) == sorted(rules) for rules in AREAS.values())
 
 
 def test_rules_and_stage_pages_do_not_share_names() -> None:

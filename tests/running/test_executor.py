@@ -12,6 +12,7 @@ import structlog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
+from support.effort import effort
 from support.fakes import Counter, FakeRuntime, double, refuse_negative
 from support.jobs import execute, failed, plan_for, plan_with_all, plan_with_sessions, report, rows, save
 
@@ -374,7 +375,7 @@ def test_a_stop_ends_a_job_on_several_sessions_and_the_next_run_goes_on(tmp_path
     assert rows(tmp_path) == [(row, row * 2.0) for row in range(40)]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=effort(20, 100), deadline=None)
 @given(
     count=st.integers(0, 40),
     size=st.integers(1, 9),

@@ -17,9 +17,10 @@ import numpy as np
 import onnx
 import pytest
 from conftest import MANIFEST as SMALL
-from conftest import Cli, read_rows, run_process
+from conftest import Cli, read_rows, run_fork
 from onnx import TensorProto, helper
 from support.changed_files import FILES, Change, applied, changing, judge, prepare, rows_of
+from support.forks import start_program
 from support.models import Shape, save_model, scale_model
 
 from ortdeploy.diagnostics import OrtdeployError
@@ -123,8 +124,8 @@ def test_without_room_for_a_copy_a_name_that_moves_on_is_the_next_runs_business(
 
 def disturbed(folder: Path, then: Callable[[], None], *arguments: str) -> tuple[int, str]:
     """Apply in a process of its own, for a map that is cut ends one by SIGBUS; do something after the first part."""
-    command = [sys.executable, "-m", "ortdeploy", "apply", "m.yaml", "--log-format", "json", *arguments]
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+    command = ["apply", "m.yaml", "--log-format", "json", *arguments]
+    with start_program(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
         if child.stderr is None:
             raise AssertionError("a pipe was asked for")
         for line in child.stderr:
@@ -214,7 +215,7 @@ def test_without_room_for_a_copy_external_data_that_is_cut_is_told(little_room: 
     assert "w.bin" in said
     assert "Traceback" not in said
     assert all(row["y"] == [3.0] * 4 for row in read_rows(little_room / "outbox/run"))
-    status = run_process(["status", "m.yaml", "--format", "json"], cwd=little_room)
+    status = run_fork(["status", "m.yaml", "--format", "json"], cwd=little_room)
     assert status.json["jobs"][0]["status"] in {"failed", "stopped"}
 
 
@@ -322,7 +323,7 @@ def changed_runs(folder: Path, count: int) -> int:
 
 
 def test_files_that_are_changed_at_any_stage_are_named_or_change_nothing(tmp_path: Path) -> None:
-    assert changed_runs(tmp_path, 12) > 6
+    assert changed_runs(tmp_path, 6) > 2
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.effort import effort
 from support.fakes import Counter, FakeRuntime, double, refuse_negative
 from support.jobs import (
     READ,
@@ -52,7 +53,7 @@ def left(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((folder / "out").glob("part-*"))}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=effort(60, 200), deadline=None)
 @given(
     first_row=st.integers(0, 50), parts=st.integers(0, 5), within=st.integers(0, 40), batch=st.integers(1, 9),
     batches=st.integers(1, 5), runs=st.lists(st.floats(1e-4, 1), max_size=12),
@@ -182,7 +183,7 @@ def die_at(method: str, folder: Path, plan: Plan, after: int) -> None:
         )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=effort(10, 50), deadline=None)
 @given(
     interruptions=st.lists(
         st.tuples(

@@ -292,6 +292,7 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Event], dict[
     return list(events), left(folder)
 
 
+@pytest.mark.process
 def test_every_state_that_power_loss_may_leave_is_recovered_from(
     recorded: tuple[list[Event], dict[str, bytes]], tmp_path: Path
 ) -> None:
@@ -308,7 +309,9 @@ def test_every_state_that_power_loss_may_leave_is_recovered_from(
 @pytest.mark.parametrize(
     ("forgotten", "what"),
     [
-        ("sync", "the bytes of a part"), ("work/out", "the name of a part"), ("ledger", "that a commit lasts"),
+        pytest.param("sync", "the bytes of a part", marks=pytest.mark.slow),
+        pytest.param("work/out", "the name of a part", marks=pytest.mark.slow),
+        ("ledger", "that a commit lasts"),
         ("state/deep", "the name of the state directory"),
     ],
 )  # fmt: skip

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.effort import effort
 from support.fakes import FakeRuntime, double, refuse_negative
 from support.jobs import READ, Killed, execute, failed, plan_for, report, retrying, rows, save, written_as
 
@@ -128,7 +129,7 @@ def test_a_merge_is_completed_whenever_it_was_interrupted(
     assert all((tmp_path / "out" / (part.file or "")).stat().st_size == part.bytes for part in record.parts)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=effort(15, 60), deadline=None)
 @given(
     bad=st.lists(st.booleans(), min_size=1, max_size=60),
     still_bad=st.sets(st.integers(0, 59), max_size=8),

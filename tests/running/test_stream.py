@@ -81,6 +81,7 @@ def test_one_row_that_memory_is_too_small_for_fails_alone(tmp_path: Path) -> Non
     assert [(row["row"], row["stage"], row["code"]) for row in failed(tmp_path)] == [(3, "run", "out-of-memory")]
 
 
+@pytest.mark.process
 def test_what_may_pass_is_tried_again_and_what_may_not_is_not(tmp_path: Path) -> None:
     save(tmp_path, range(8))
     calls = dict.fromkeys((2, 5), 0)
@@ -218,7 +219,7 @@ def test_slow_is_not_hanging(tmp_path: Path) -> None:
 
 
 SIGNALLED = """\
-import sys, threading, time
+import os, sys, threading, time
 from pathlib import Path
 from typing import Any
 sys.path.insert(0, {tests!r})
@@ -227,19 +228,20 @@ from support.fakes import FakeRuntime, double
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.ledger.ledger import Ledger
 folder = Path({folder!r})
+def say(what):
+    os.write(2, (what + "\\n").encode())  # whole, and not among the log lines
 def slow(feeds):
     if (feeds["x"] == 20).any():
-        print("hangs", flush=True)
+        say("hangs")
         time.sleep({seconds})
     time.sleep(0.005)
     return double(feeds)
 if {stuck}:
-    Ledger.keep_statistics = lambda *_: (print("stuck", flush=True), time.sleep(60))
-stop = StopFlag()
+    Ledger.keep_statistics = lambda *_: (say("stuck"), time.sleep(60))
+stop = StopFlag(lambda _number: say("signal"))
 with stop.installed():
     result = execute(folder, plan_for(folder, 4000, rows_per_part={rows_per_part}), FakeRuntime(slow), stop=stop)
-print(result.status, result.committed, flush=True)
-import os
+say(f"{{result.status}} {{result.committed}}")
 os._exit(stop.exit_code)
 """
 
@@ -247,23 +249,26 @@ os._exit(stop.exit_code)
 def run_signalled(
     folder: Path, seconds: float, signals: int, *, stuck: bool = False, rows_per_part: int = 4000
 ) -> tuple[int, str]:
-    """Run a job whose sixth batch takes so long; send SIGINT when it is there; return exit code and last line."""
+    """Run a job whose sixth batch takes so long; send SIGINT when it is there; return exit code and last line.
+
+    Each signal is sent when the one before has come: the system makes one of two that wait.
+    """
     save(folder, range(4000))
     tests = str(Path(__file__).parents[1])
     script = SIGNALLED.format(
         tests=tests, folder=str(folder), seconds=seconds, stuck=stuck, rows_per_part=rows_per_part
     )
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, encoding="utf-8")
-    assert process.stdout is not None
-    lines = []
-    with process.stdout as output:
-        for line in output:
-            lines.append(line)
-            if "hangs" in line or "stuck" in line:
-                for _ in range(signals if "hangs" in line else 1):
-                    process.send_signal(signal.SIGINT)
-                    time.sleep(0.2)
-    return process.wait(timeout=60), lines[-1].strip()
+    command = [sys.executable, "-c", script]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8")
+    assert process.stderr is not None
+    last = ""
+    with process.stderr as said:
+        for line in map(str.strip, said):
+            last = last if line == "signal" else line
+            signals -= line == "signal"
+            if line in {"hangs", "stuck"} or (line == "signal" and signals > 0):
+                process.send_signal(signal.SIGINT)
+    return process.wait(timeout=60), last
 
 
 def test_the_first_signal_finishes_what_runs_and_commits_the_parts_that_are_whole(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def refuse(capsys: pytest.CaptureFixture[str], path: Path, raw: bytes) -> str:
 
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    max_examples=effort(50, 250),
+    max_examples=effort(20, 250),
     deadline=None,
 )
 @given(name=st.sampled_from(sorted(WRITE)), data=st.data())

@@ -111,7 +111,7 @@ READ_BY = {"png": "image", "jpeg": "image", "gif": "image", "bmp": "image", "tif
 
 TEXT_REMEDY = "Write format: csv, jsonl or text."
 
-TABLES = [name for name in SOURCES if name not in {*FILE_IS_ROW, "raw"}]
+TABLES = [name for name in SOURCES if name not in {*FILE_IS_ROW, "bytes", "raw"}]
 
 
 def probe(folder: Path, name: str, declared: str | None = None, row_type: TensorType | None = None) -> InputFacts:

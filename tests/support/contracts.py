@@ -100,7 +100,8 @@ def right(contract: Contract, folder: Path, rows: int = 2, free: int = 5) -> lis
         for form in varied.forms:
             if contract.name == "layout" and form.layout == "NCHW":
                 continue  # `from` says otherwise
-            cases.append(_case(contract, options, {varied.name: form}, rows, free))
+            fitting = {**options, "pad": 4} if contract.name == "pad" and form.layout is None else options
+            cases.append(_case(contract, fitting, {varied.name: form}, rows, free))
     return cases
 
 

@@ -213,6 +213,7 @@ def machine(data: Mapping[str, Any]) -> MachineFacts:
         cpu_quota=data.get("cpu_quota"),
         memory_bytes=data.get("memory_bytes"),
         cpu_flags=tuple(data.get("cpu_flags", ())),
+        sensors=frozenset(data["sensors"]) if "sensors" in data else None,
     )
 
 

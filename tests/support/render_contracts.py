@@ -51,8 +51,9 @@ def _parameter(verb: str, one: FormalParameter, contract: Contract) -> str:
     types = contract.constraint(one).called if verb == "takes" else _given_type(one)
     units = f"; unit: {' or '.join(one.units)}" if one.units else ""
     numbers = "; NaN and infinities fail the row" if one.finite else "; NaN fails the row" if one.not_nan else ""
-    named = f" (`{one.named_by}`{', if it is given' if one.option == OPTIONAL else ''})" if one.named_by else ""
-    named = " (if it is given)" if verb == "takes" and one.option == OPTIONAL else named
+    given = ["if it is given"] if one.option == OPTIONAL else []
+    said = [f"`{one.named_by}`", *given] if one.named_by else given
+    named = f" ({', '.join(said)})" if said else ""
     return f"| {verb} `{one.name}`{named} | {types} | {shapes} | {one.meaning}{units}{numbers} |"
 
 

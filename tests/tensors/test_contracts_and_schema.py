@@ -58,7 +58,9 @@ def of_attribute(attribute: Attribute) -> dict[str, Any]:
             return {"anyOf": [number, {"type": "array", "minItems": 1, "items": number}], **default}
         case "INTS":
             count = {"minItems": attribute.length or 1} | ({"maxItems": attribute.length} if attribute.length else {})
-            return {"type": "array", "items": {"type": "integer", **numbers}, **count, **default}
+            number = {"type": "integer", **numbers}
+            array = {"type": "array", "items": number, **count}
+            return {**({"anyOf": [number, array]} if attribute.scalar else array), **default}
     raise AssertionError(attribute.type)
 
 
@@ -84,7 +86,9 @@ def nesting(properties: dict[str, Any], name: str) -> dict[str, Any]:
     nested: dict[str, Any] = {"type": "object", "additionalProperties": False, "properties": {}}
     written: dict[str, Any] = properties.setdefault(name, nested)
     if "anyOf" in written:
-        mapping: dict[str, Any] = written["anyOf"][1]
+        if written["anyOf"][-1]["type"] != "object":
+            written["anyOf"].append(nested | {"minProperties": 1})
+        mapping: dict[str, Any] = written["anyOf"][-1]
         return mapping
     if written.get("type") == "array":
         properties[name] = {"anyOf": [written, nested | {"minProperties": 1}]}

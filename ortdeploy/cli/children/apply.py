@@ -24,15 +24,17 @@ from ortdeploy.process.child import Asked, Say
 from ortdeploy.process.native_output import NativeOutput
 from ortdeploy.process.python_warnings import warnings_to
 from ortdeploy.results.results import JobResult, Observer, Status
+from ortdeploy.running.ending import Ending
 from ortdeploy.running.executor import Execution
 from ortdeploy.running.held_files import cut_files, hold_files, may_be_cut
 from ortdeploy.running.held_runtime import HeldRuntime
+from ortdeploy.running.job_report import recorded_result
 from ortdeploy.running.supervisor import Supervisor, needs_supervision, result_message
 from ortdeploy.sessions.opening import OnNativeCall, SkippedSession
 from ortdeploy.views import progress
 
 log = structlog.get_logger()
-_LOGGING = ("quiet", "verbose", "log_file", "log_format", "no_color")
+_LOGGING = ("quiet", "verbose", "log_file", "log_format", "color")
 
 
 def choose_progress(*, quiet: bool) -> Observer:
@@ -131,17 +133,7 @@ def _failed_job(ledger: Ledger, folder: Path, step: RunJob, reason: str) -> JobR
     record = ledger.output(key)
     if record is not None and record.status == "running":
         ledger.end(key, Status.FAILED, reason)
-    parts, begun = (record.parts, record.begun) if record else ((), None)
-    return JobResult(
-        job=step.job,
-        status=Status.FAILED,
-        output=step.output.shown,
-        committed=sum(part.committed for part in parts),
-        failed=record.failed if record else 0,
-        skipped=sum(part.skipped for part in parts),
-        kept=begun.part.rows if begun else 0,
-        reason=reason,
-    )
+    return recorded_result(step, record, Ending(status=Status.FAILED, reason=reason))
 
 
 def main(asked: Asked) -> None:

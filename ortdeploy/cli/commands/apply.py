@@ -15,7 +15,7 @@ from ortdeploy.checks.run import PASSED
 from ortdeploy.cli.children.apply import run_plan
 from ortdeploy.cli.commands.check import run_checks
 from ortdeploy.cli.commands.shared import load_options, plan_root, start_logging, use_color, write_diagnostics
-from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
+from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_PAUSED, EXIT_REJECTED
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.diagnostics import UsageError, has_errors
 from ortdeploy.files.names import is_file
@@ -30,33 +30,37 @@ from ortdeploy.views import json, text
 
 log = structlog.get_logger()
 
+_BAD = (Status.FAILED, Status.INTERRUPTED)
 _OPTIONS_OF_PLANS = {"--new-run": "new_run", "--profile": "profile", "--set": "sets", "--overlay": "overlays"}
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Plan, show the plan, run it, say how each job ended."""
+    """Plan, show the plan, run it, say how each job ended. A manifest that is refused does not stop the others."""
     with ExitStack() as stack:
         start_logging(arguments, stack)
         planned = _load_or_plan(arguments)
         rejected = has_errors(planned.diagnostics)
         if arguments.format != "json":
             write_diagnostics(planned.diagnostics, arguments)
-        if arguments.format == "text" and not rejected and not arguments.quiet:
+        if arguments.format == "text" and (planned.plans or not rejected) and not arguments.quiet:
             shown = text.render_plan(planned.plans, color=use_color(arguments), verbose=arguments.verbose)
             sys.stdout.write(shown)
             sys.stdout.flush()
         results: tuple[JobResult, ...] = ()
         stopped = StopFlag()
-        if not rejected:
+        if planned.plans:
             with stopped.installed():
                 results = _execute(planned.plans, arguments, stopped)
     if arguments.format == "json":
         sys.stdout.write(json.render_apply(planned.diagnostics, planned.plans, results))
     elif arguments.format != "sarif":
-        sys.stdout.write(text.render_results(results, color=use_color(arguments)))
+        told = [one for one in results if not arguments.quiet or one.status in _BAD]
+        sys.stdout.write(text.render_results(told, color=use_color(arguments)))
     if any(result.status is Status.INTERRUPTED for result in results):
         return stopped.exit_code
-    return EXIT_REJECTED if rejected or any(result.status is Status.FAILED for result in results) else EXIT_OK
+    if rejected or any(result.status is Status.FAILED for result in results):
+        return EXIT_REJECTED
+    return EXIT_PAUSED if any(result.status is Status.PAUSED for result in results) else EXIT_OK
 
 
 def _load_or_plan(arguments: argparse.Namespace) -> Planned:
@@ -71,6 +75,7 @@ def _load_or_plan(arguments: argparse.Namespace) -> Planned:
         load_options(arguments),
         state_dir=arguments.state_dir,
         jobs=arguments.jobs,
+        excluded=arguments.excluded,
         new_run=arguments.new_run,
         retry=arguments.command == "retry",
     )
@@ -86,10 +91,12 @@ def _plan_of_file(raw: bytes, arguments: argparse.Namespace) -> Planned:
     if diagnostics:
         return Planned(plans=(), diagnostics=diagnostics)
     planned = plan_again(saved, roots, arguments.state_dir)
-    if arguments.jobs is None or has_errors(planned.diagnostics):
+    if has_errors(planned.diagnostics):
+        return replace(planned, plans=())
+    if arguments.jobs is None and not arguments.excluded:
         return planned
     known = [name for plan in planned.plans for name in job_names(plan)]
-    jobs = select_jobs(arguments.jobs, known)
+    jobs = select_jobs(arguments.jobs, arguments.excluded, known)
     return replace(planned, plans=tuple(keep_jobs(plan, jobs) for plan in planned.plans))
 
 

@@ -24,6 +24,7 @@ def run(arguments: argparse.Namespace) -> int:
         load_options(arguments),
         state_dir=arguments.state_dir,
         jobs=arguments.jobs,
+        excluded=arguments.excluded,
         device=arguments.device,
         new_run=arguments.new_run,
     )
@@ -32,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(json.render_check(planned.diagnostics, planned.plans))
     else:
         write_diagnostics(planned.diagnostics, arguments)
-    if arguments.format == "text" and not rejected and not arguments.quiet:
+    if arguments.format == "text" and (planned.plans or not rejected) and not arguments.quiet:
         sys.stdout.write(text.render_plan(planned.plans, color=use_color(arguments), verbose=arguments.verbose))
     changes = any(plan.steps for plan in planned.plans)
     log_outcome(arguments, "plan.made", rejected=rejected, changes=changes, diagnostics=len(planned.diagnostics))

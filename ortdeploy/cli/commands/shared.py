@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ortdeploy.facts.models import ModelFacts
 
 
-_LOG_OPTIONS = ("log_format", "log_file", "no_color")
+_LOG_OPTIONS = ("log_format", "log_file", "color")
 
 
 def load_options(arguments: argparse.Namespace, *, digest: bool = True) -> LoadOptions:
@@ -36,14 +36,18 @@ def plan_root(root: str | None, plan: Path) -> Path:
 
 def use_color(arguments: argparse.Namespace) -> bool:
     """Whether stdout gets colors."""
-    return wants_color(sys.stdout, forbidden=arguments.no_color)
+    return wants_color(sys.stdout, arguments.color)
 
 
-def wants_color(stream: TextIO, *, forbidden: bool) -> bool:
-    """Whether to color: on a terminal that is not dumb, unless --no-color or NO_COLOR says otherwise."""
-    if forbidden or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+def wants_color(stream: TextIO, choice: str | None) -> bool:
+    """Whether to color: always or never, or else as NO_COLOR or FORCE_COLOR says, or on a terminal that is not dumb."""
+    if choice in {"always", "never"}:
+        return choice == "always"
+    if os.environ.get("NO_COLOR"):
         return False
-    return stream.isatty() and sys.platform != "win32"
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return stream.isatty() and os.environ.get("TERM") != "dumb" and sys.platform != "win32"
 
 
 def write_diagnostics(diagnostics: Sequence[Diagnostic], arguments: argparse.Namespace) -> None:
@@ -79,7 +83,7 @@ def start_logging(arguments: argparse.Namespace, stack: ExitStack) -> None:
         stack.callback(_close_log, stream, arguments.log_file)
     else:
         stream = sys.stderr
-    color = wants_color(stream, forbidden=arguments.no_color)
+    color = wants_color(stream, arguments.color)
     configure_logging(form=arguments.log_format, stream=AboveBar(stream), level=level, color=color)
 
 

@@ -18,10 +18,12 @@ from ortdeploy.views.job_status import JobStatus
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print each job with its state."""
+    """Print each job with its state. A manifest that is refused does not hide the others."""
     validated = validate(arguments.paths, load_options(arguments))
-    if has_errors(validated.diagnostics):
+    rejected = has_errors(validated.diagnostics)
+    if rejected:
         sys.stderr.write(text.render_diagnostics(validated.diagnostics, color=use_color(arguments)))
+    if rejected and not validated.specs:
         return EXIT_REJECTED
     records = [record for spec in validated.specs for record in _records(spec, arguments.state_dir)]
     if arguments.format == "json":
@@ -29,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         sys.stdout.write(text.render_status(records, verbose=arguments.verbose))
     log_outcome(arguments, "status.shown", jobs=len(records))
-    return EXIT_OK
+    return EXIT_REJECTED if rejected else EXIT_OK
 
 
 def _records(spec: Spec, state_dir: str | None) -> list[JobStatus]:

@@ -47,6 +47,7 @@ def planned_job(job: ResolvedJob) -> RunJob:
         values=tuple(map(_planned_constant, job.values)),
         row_check=_row_check(job),
         trim=any(model.spec.memory.trim for model in job.models),
+        timing=spec.timing,
     )
 
 
@@ -61,7 +62,7 @@ def _job_input(job: ResolvedJob) -> JobInput:
         rows=None if facts.rows is None else facts.first_row + facts.rows,
         row_type=facts.row_type,
         rate=spec.rate,
-        missing=spec.missing,
+        missing=job.missing,
         key=spec.key,
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Cli, run_process
+from conftest import Cli, run_fork, run_process
 from onnx import TensorProto, helper
 from support.models import save_model
 
@@ -147,7 +147,7 @@ def test_ways_to_use_threads_that_memory_has_no_room_for_are_not_measured(wide: 
     assert "is measured: 1 session of 2 threads; 1 session of 1 thread with 2 callers; 2 sess" in planned.out
 
 
-@pytest.mark.parametrize("limit", ["200MiB", "180MiB"])
+@pytest.mark.parametrize("limit", [pytest.param("200MiB", marks=pytest.mark.slow), "180MiB"])
 def test_a_job_keeps_to_its_limit(wide: Path, limit: str) -> None:
     write(wide, top=f"limits: {{memory: {limit}}}", size=64)
     done = run_process(["apply", "m.yaml"], cwd=wide)
@@ -191,7 +191,11 @@ def test_a_job_that_was_let_through_is_still_held(wide: Path) -> None:
 
 @pytest.mark.parametrize(
     ("limit", "model", "without"),
-    [("200MiB", "", True), ("200MiB", ", memory: {arena: true}", False), ("900MiB", "", False)],
+    [
+        ("200MiB", "", True),
+        ("200MiB", ", memory: {arena: true}", False),
+        pytest.param("900MiB", "", False, marks=pytest.mark.slow),
+    ],
 )
 def test_a_job_near_its_limit_has_no_arena(wide: Path, limit: str, model: str, *, without: bool) -> None:
     """An arena that cannot grow takes what is left, and is broken then."""
@@ -211,7 +215,7 @@ def test_threads_are_divided_over_the_sessions(wide: Path, cli: Cli) -> None:
 @pytest.mark.parametrize("memory", ["lean", "fast", "{arena: shared, shrink_after_run: true}", "{prepacking: false}"])
 def test_every_profile_runs_and_gives_the_same_rows(wide: Path, memory: str) -> None:
     write(wide, model=f", memory: {memory}", size=64)
-    done = run_process(["apply", "m.yaml"], cwd=wide)
+    done = run_fork(["apply", "m.yaml"], cwd=wide)
     assert done.code == 0, done.out + done.err
     np.testing.assert_allclose(
         np.concatenate([np.load(path) for path in sorted((wide / "out").glob("part-*"))]).ravel(),
@@ -222,7 +226,7 @@ def test_every_profile_runs_and_gives_the_same_rows(wide: Path, memory: str) -> 
 
 def test_a_shared_arena_bounds_activations_and_runs_are_halved(wide: Path) -> None:
     write(wide, top="shared_arena: {max: 24MiB, extend_strategy: same_as_requested}", model=", memory: {arena: shared}")
-    done = run_process(["apply", "m.yaml"], cwd=wide)
+    done = run_fork(["apply", "m.yaml"], cwd=wide)
     assert done.code == 0, done.out + done.err
     report = json.loads((wide / "out/_run.json").read_text())
     assert report["sessions"][0]["batch_size"] < 256

@@ -1,0 +1,74 @@
+"""The machine's temperature and battery, as Linux shows them below /sys; other systems show nothing here."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_SYS = Path("/sys/class")
+_ZONES = ("cpu", "core", "gpu", "pkg", "soc", "tdie", "x86")
+"""Parts of the names of thermal zones of processors, GPUs and systems on a chip."""
+
+_CHIPS = ("amdgpu", "coretemp", "cpu_thermal", "k10temp", "nouveau", "soc_thermal", "zenpower")
+"""The hwmon drivers of processors, GPUs and systems on a chip."""
+
+_ABSURD = 200.0
+"""Degrees above which, and below minus which, a sensor is broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Temperature:
+    """The hottest sensor of processor, GPU or SoC, in degrees Celsius."""
+
+    celsius: float
+    sensor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Battery:
+    """The charge of the battery in percent, and whether it is being discharged."""
+
+    percent: float
+    discharging: bool
+
+
+def read_temperature(root: Path = _SYS) -> Temperature | None:
+    """Return the hottest sensor; None if there is none."""
+    return max(_temperatures(root), key=lambda one: one.celsius, default=None)
+
+
+def _temperatures(root: Path) -> Iterator[Temperature]:
+    for zone in root.glob("thermal/thermal_zone*"):
+        name = _text(zone / "type")
+        if any(part in name.lower() for part in _ZONES):
+            yield from _celsius(zone / "temp", name)
+    for chip in root.glob("hwmon/hwmon*"):
+        name = _text(chip / "name")
+        if name in _CHIPS:
+            for sensor in chip.glob("temp*_input"):
+                yield from _celsius(sensor, f"{name} {sensor.name.removesuffix('_input')}")
+
+
+def _celsius(path: Path, sensor: str) -> Iterator[Temperature]:
+    with suppress(ValueError):
+        celsius = int(_text(path)) / 1000
+        if abs(celsius) < _ABSURD:
+            yield Temperature(celsius, sensor)
+
+
+def read_battery(root: Path = _SYS) -> Battery | None:
+    """Return the emptiest battery of the machine itself; None if there is none."""
+    found = []
+    for supply in root.glob("power_supply/*"):
+        is_battery = _text(supply / "type") == "Battery" and _text(supply / "scope") != "Device"  # a mouse has one too
+        with suppress(ValueError):
+            if is_battery:
+                found.append(Battery(int(_text(supply / "capacity")), _text(supply / "status") == "Discharging"))
+    return min(found, key=lambda one: one.percent, default=None)
+
+
+def _text(path: Path) -> str:
+    """Return what a file says; nothing if it cannot be read, as a sensor that sleeps."""
+    with suppress(OSError):
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    return ""

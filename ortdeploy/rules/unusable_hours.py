@@ -1,0 +1,45 @@
+"""What it catches: hours: of a job that begin and end at the same minute, or in a time zone that is not known here.
+
+Why: such a job would never run, or at another time of the day than was meant.
+
+Example:
+
+    hours: {from: "22:00", to: "06:00", zone: Europe/Berln}
+
+How to fix: correct the time or the zone. On a system without a time zone database (Windows, small containers) install
+the package tzdata, or leave the zone out: the machine's own is taken.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo, available_timezones
+
+from ortdeploy.diagnostics import did_you_mean
+from ortdeploy.rules.protocol import Finding, Rule
+
+if TYPE_CHECKING:
+    from ortdeploy.manifest.spec import Spec
+
+RULE = Rule(id="unusable-hours", summary="Hours in which a job never runs")
+
+
+def check(spec: "Spec") -> Iterator[Finding]:
+    for job in spec.jobs:
+        hours = job.timing.hours
+        if hours is None:
+            continue
+        if hours.begin == hours.end:
+            detail = "The hours end when they begin. Leave hours: out for a job that may always run."
+            yield Finding(at=(*job.at, "hours"), detail=detail, job=job.name)
+        if hours.zone is not None and not _is_known(hours.zone):
+            nearest = did_you_mean(hours.zone, sorted(available_timezones()))
+            detail = f'There is no time zone "{hours.zone}" here. {nearest}'
+            yield Finding(at=(*job.at, "hours", "zone"), detail=detail, job=job.name)
+
+
+def _is_known(zone: str) -> bool:
+    try:
+        ZoneInfo(zone)
+    except (OSError, KeyError, ValueError):  # no file, no such zone, or no name of one
+        return False
+    return True

@@ -1,0 +1,101 @@
+"""Watches what makes a job pause: the hours in which it may run, its time, heat, the battery and free disk."""
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+from ortdeploy.plan.timing import ALWAYS, Hours, JobTiming, PauseLimits
+from ortdeploy.process.sensors import Battery, Temperature, read_battery, read_temperature
+from ortdeploy.units import format_size
+
+SECONDS_BETWEEN = 1.0
+"""Sensors are read this often at most."""
+
+_MARGIN = 5
+"""A pause ends so many degrees, or percent, away from its limit."""
+
+_HOT, _LOW = "temperature", "battery"
+
+
+def _free_bytes(folder: Path) -> int | None:
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    with suppress(OSError):
+        return shutil.disk_usage(folder).free
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Senses:
+    """How a watch learns of the world: clocks, sensors, and the free bytes where a folder lies."""
+
+    monotonic: Callable[[], float] = time.monotonic
+    now: Callable[[ZoneInfo | None], datetime] = datetime.now
+    temperature: Callable[[], Temperature | None] = read_temperature
+    battery: Callable[[], Battery | None] = read_battery
+    free_bytes: Callable[[Path], int | None] = _free_bytes
+
+
+@dataclass(slots=True)
+class PauseWatch:
+    """Tells whether one job must pause. Once it must, it stays so: the next run looks anew.
+
+    `folder` is the job's output. `paused_for` is why the run before paused: heat and an empty battery must be over by a
+    margin before the job goes on.
+    """
+
+    timing: JobTiming
+    folder: Path
+    paused_for: str = ""
+    senses: Senses = field(default_factory=Senses)
+    reason: str | None = None
+    _began: float = field(init=False)
+    _looked: float = field(init=False, default=float("-inf"))
+
+    def __post_init__(self) -> None:
+        """Begin to count the job's time."""
+        self._began = self.senses.monotonic()
+
+    def __call__(self) -> bool:
+        """Return whether the job must pause."""
+        if self.timing == ALWAYS or self.reason is not None:
+            return self.reason is not None
+        now = self.senses.monotonic()
+        if now - self._looked >= SECONDS_BETWEEN:
+            self._looked = now
+            self.reason = next(self._reasons(now - self._began), None)
+        return self.reason is not None
+
+    def _reasons(self, seconds: float) -> Iterator[str]:
+        timing = self.timing
+        if timing.hours is not None and not self._is_within(timing.hours):
+            yield f"it runs from {timing.hours.text}"
+        if timing.until is not None and seconds >= timing.until:
+            yield f"it has run for {timing.until:g} s, as until: says"
+        if timing.pause is not None:
+            yield from self._limits(timing.pause)
+
+    def _is_within(self, hours: Hours) -> bool:
+        now = self.senses.now(ZoneInfo(hours.zone) if hours.zone else None)
+        return hours.hold(now.hour * 60 + now.minute)
+
+    def _limits(self, limits: PauseLimits) -> Iterator[str]:
+        if limits.temperature is not None:
+            most = limits.temperature - (_MARGIN if self.paused_for.startswith(_HOT) else 0)
+            found = self.senses.temperature()
+            if found is not None and found.celsius > most:
+                yield f"{_HOT} {found.celsius:.0f} °C ({found.sensor}), it runs up to {most:g} °C"
+        if limits.battery is not None:
+            least = limits.battery + (_MARGIN if self.paused_for.startswith(_LOW) else 0)
+            charge = self.senses.battery()
+            if charge is not None and charge.discharging and charge.percent < least:
+                yield f"{_LOW} {charge.percent:.0f} % and discharging, it runs from {least:g} %"
+        if limits.free_disk is not None:
+            free = self.senses.free_bytes(self.folder)
+            if free is not None and free < limits.free_disk:
+                yield f"free disk {format_size(free)}, it runs from {format_size(limits.free_disk)}"

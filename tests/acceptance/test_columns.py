@@ -1,0 +1,147 @@
+"""Tables with many columns: named by patterns, cast as a whole, with gaps; against what numpy makes of the same table."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from conftest import Cli, read_rows
+from onnx import TensorProto, helper
+from pyarrow import parquet
+from support.models import save_model
+
+MANIFEST = """\
+version: 1
+models: {{m: {{path: m.onnx}}}}
+jobs:
+  run:
+    model: m
+    input: {{path: {data}, columns: {{x: {columns}}}, {missing}}}
+    prepare: {{x: [{prepare}]}}
+    output: {{path: out}}
+"""
+TABLE = {
+    "f10": pa.array([1.5, None, 3.5], pa.float64()),
+    "label": pa.array(["a", "b", "c"]),
+    "f2": pa.array([1, 2, None], pa.int64()),
+    "flag": pa.array([True, None, False]),
+    "f1": pa.array([7, 8, 9], pa.int32()),
+}
+
+
+def deploy(folder: Path, data: str, **said: Any) -> Path:
+    settings = {"columns": "[f*]", "missing": "missing: nan", "prepare": "{cast: float32}"} | said
+    kind: tuple[int, list[int | str | None]] = (TensorProto.FLOAT, ["batch", "features"])
+    save_model(folder / "m.onnx", [helper.make_node("Identity", ["x"], ["y"])], {"x": kind}, {"y": kind})
+    (folder / "m.yaml").write_text(MANIFEST.format(data=data, **settings))
+    return folder / "m.yaml"
+
+
+def write(folder: Path, form: str) -> str:
+    columns = {name: column.to_pylist() for name, column in TABLE.items()}
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    if form == "parquet":
+        parquet.write_table(pa.table(TABLE), folder / "t.parquet")
+    elif form == "jsonl":
+        (folder / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    else:
+        cells = [
+            ["" if cell is None else str(cell * 1 if cell in {True, False} else cell) for cell in row.values()]
+            for row in rows
+        ]
+        (folder / "t.csv").write_text("\n".join(",".join(line) for line in [list(columns), *cells]))
+    return f"t.{form}"
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv", "jsonl"])
+def test_columns_of_several_types_with_gaps_reach_the_model_as_one_vector(cli: Cli, tmp_path: Path, form: str) -> None:
+    path = deploy(tmp_path, write(tmp_path, form))
+    assert "x float32 [batch, features] ← f10, f2, flag, f1 → cast" in cli("plan", path).out
+    done = cli("apply", path, "-q")
+    assert done.code == 0, done.out + done.err
+    names = ("f10", "f2", "flag", "f1")
+    wanted = np.array([[float(v) if v is not None else np.nan for v in TABLE[name].to_pylist()] for name in names]).T
+    np.testing.assert_array_equal(np.array([row["y"] for row in read_rows(tmp_path / "out")], float), wanted)
+
+
+def test_a_pattern_of_one_column_makes_vectors_too(cli: Cli, tmp_path: Path) -> None:
+    path = deploy(tmp_path, write(tmp_path, "parquet"), columns="f1*")
+    assert cli("apply", deploy(tmp_path, "t.parquet", columns="[f10*]"), "-q").code == 0
+    assert [row["y"] for row in read_rows(tmp_path / "out")] == [[1.5], [None], [3.5]]
+    assert "← f10, f1" in cli("plan", deploy(path.parent, "t.parquet", columns="f1*"), "--new-run").out
+
+
+def test_many_columns_are_counted_by_the_plan(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(",".join(f"f{n}" for n in range(300)) + "\n" + ",".join(["1"] * 300))
+    said = cli("plan", deploy(tmp_path, "t.csv", missing="", prepare=""))
+    assert "← f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, … f298, f299 (300 columns)" in said.out
+    whole = json.loads(cli("plan", tmp_path / "m.yaml", "--format", "json").out)
+    (job,) = (step for step in whole["steps"] if "inputs" in step)
+    assert job["inputs"][0]["columns"] == [f"f{n}" for n in range(300)]
+
+
+@pytest.mark.parametrize(
+    ("said", "rule", "words"),
+    [
+        ({"columns": "[g*]"}, "missing-column", 'no column that matches "g*"'),
+        ({"columns": "[fl*, label]"}, "unusable-filler", '"label" feeds input "x"'),
+        ({"columns": "[f1, label]", "missing": "", "prepare": ""}, "input-type-mismatch", "gets string. Add a step"),
+        ({"columns": "[f1, f10]", "missing": "", "prepare": ""}, "input-type-mismatch", "gets float64. Add a step"),
+        ({"missing": "missing: {f2: 0.5, f10: nan, flag: nan}"}, "unusable-filler", "takes int64, and 0.5"),
+    ],
+)
+def test_what_cannot_work_is_said_by_the_plan(
+    cli: Cli, tmp_path: Path, said: dict[str, str], rule: str, words: str
+) -> None:
+    found = cli("plan", deploy(tmp_path, write(tmp_path, "parquet"), **said), "--format", "json").json["diagnostics"]
+    errors = {one["rule"]: one["detail"] for one in found if one["severity"] == "error"}
+    assert list(errors) == [rule]
+    assert words in errors[rule]
+
+
+def test_text_that_is_no_number_fails_its_row_alone(cli: Cli, tmp_path: Path) -> None:
+    numbers = {"a": pa.array(["1", "x", "3"]), "b": pa.array([1, 2, 3])}
+    parquet.write_table(pa.table(numbers), tmp_path / "t.parquet")
+    path = deploy(tmp_path, "t.parquet", columns='["?"]', missing="")
+    path.write_text(path.read_text() + "    errors: {max_failed: 1}\n")
+    assert cli("apply", path, "-q").code == 0
+    assert [row["y"] for row in read_rows(tmp_path / "out")] == [[1.0, 1.0], [3.0, 3.0]]
+    assert "could not convert" in (tmp_path / "out/_failed.jsonl").read_text()
+
+
+def test_columns_that_differ_in_shape_are_named(cli: Cli, tmp_path: Path) -> None:
+    table = {"f1": pa.array([1.0, 2.0], pa.float32()), "f2": pa.array([[1.0], [2.0]], pa.list_(pa.float32(), 1))}
+    parquet.write_table(pa.table(table), tmp_path / "t.parquet")
+    said = cli("plan", deploy(tmp_path, "t.parquet", missing="", prepare=""))
+    assert said.code == 1
+    assert "differ in shape: f1 [], f2 [1]" in " ".join(said.out.split())
+
+
+PIPELINE = """\
+version: 1
+models: {m: {path: m.onnx}}
+pipelines:
+  p:
+    steps:
+      - {do: l2_normalize, in: {x: $features}, out: unit}
+      - {run: m, in: {x: $unit}, out: {y: y}}
+    outputs: {y: $y}
+jobs:
+  run:
+    pipeline: p
+    input: {path: t.parquet, columns: {features: [f1*, f2]}, missing: {"f*": 0}}
+    prepare: {features: [{cast: float32}]}
+    output: {path: out}
+"""
+
+
+def test_a_pipeline_takes_columns_by_pattern(cli: Cli, tmp_path: Path) -> None:
+    write(tmp_path, "parquet")
+    deploy(tmp_path, "t.parquet").write_text(PIPELINE)
+    done = cli("apply", tmp_path / "m.yaml", "-q")
+    assert done.code == 0, done.out + done.err
+    wanted = np.array([[1.5, 7, 1], [0, 8, 2], [3.5, 9, 0]])
+    made = [row["y"] for row in read_rows(tmp_path / "out")]
+    np.testing.assert_allclose(made, wanted / np.linalg.norm(wanted, axis=1, keepdims=True), rtol=1e-6)

@@ -1,0 +1,210 @@
+"""Text and pairs of texts as tokens: against the tokenizers library itself, and a reranker's own project."""
+
+import importlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Cli, read_rows
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+from support.models import save_model
+
+from ortdeploy.operations.catalogue import OPERATIONS
+from ortdeploy.tensors.columns import Column
+from ortdeploy.tensors.types import ROWS, InapplicableError, TensorType
+
+tokenizers = pytest.importorskip("tokenizers")
+LETTERS = "abcdefghijklmnopqrstuvwxyz.,é"
+TEXT = TensorType("string", (ROWS,))
+PAIRS = [("what is a boat", "a boat swims"), ("sea", "the sea is wide, and deep, and cold"), ("é", "a")]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A WordPiece tokenizer as BERT has it, whose words are pieces of one letter."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+    vocabulary = {word: place for place, word in enumerate([*special, *LETTERS, *(f"##{one}" for one in LETTERS)])}
+    made = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocabulary, unk_token="[UNK]"))  # noqa: S106  no password
+    made.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    name = tmp_path_factory.mktemp("tokenizer") / "tokenizer.json"
+    made.save(str(name))
+    return str(name)
+
+
+def tokenize(path: str, options: dict[str, Any], texts: Sequence[Any]) -> tuple[Column, ...]:
+    """Tokenize texts, or pairs of them, and hold what comes out against what the plan was promised."""
+    columns = list(zip(*texts, strict=True)) if isinstance(texts[0], tuple) else [texts]
+    values = {name: np.array(column, dtype=object) for name, column in zip(("text", "pair"), columns, strict=False)}
+    types = dict.fromkeys(values, TEXT)
+    options = {"tokenizer": path, **options}
+    promised = OPERATIONS["tokenize"].infer(options, types)
+    made = OPERATIONS["tokenize"].build(options, types)(values)
+    for kind, column in zip(promised, made, strict=True):
+        assert all(np.asarray(row).dtype == kind.dtype for row in column)
+        assert {np.asarray(row).ndim + 1 for row in column} == {len(kind.shape or ())}
+    return made
+
+
+words = st.text(f"{LETTERS} #", max_size=24)
+
+
+@given(
+    texts=st.lists(words, min_size=1, max_size=4) | st.lists(st.tuples(words, words), min_size=1, max_size=4),
+    truncate=st.none() | st.integers(4, 20),
+    padding=st.sampled_from(["longest", "none", "length"]),
+    strategy=st.sampled_from(["longest_first", None]),
+)
+def test_tokens_are_those_of_the_library(
+    path: str, texts: list[Any], truncate: int | None, padding: str, strategy: str | None
+) -> None:
+    own = tokenizers.Tokenizer.from_file(path)
+    options: dict[str, Any] = {"offsets": "characters"}
+    if padding == "length":
+        truncate = truncate or 9
+        own.enable_padding(length=truncate)
+        options["length"] = truncate
+    elif padding == "longest":
+        own.enable_padding()
+    else:
+        options["padding"] = "none"
+    if truncate is not None:
+        own.enable_truncation(truncate)
+        options |= {} if padding == "length" else {"truncate": truncate}
+        options |= {"strategy": strategy} if strategy and isinstance(texts[0], tuple) else {}
+    wanted = own.encode_batch(texts)
+    for name, column in zip(
+        ("ids", "attention_mask", "type_ids", "offsets"), tokenize(path, options, texts), strict=True
+    ):
+        for row, one in zip(column, wanted, strict=True):
+            np.testing.assert_array_equal(np.asarray(row), np.array(getattr(one, name)).reshape(np.shape(row)))
+            assert len(row) == len(one.ids)
+
+
+def test_offsets_are_places_in_the_text_of_the_type(path: str) -> None:
+    ids, _, types, offsets = tokenize(path, {"offsets": "characters"}, [("ab éc", "de")])
+    tokenizer = tokenizers.Tokenizer.from_file(path)
+    texts = ("ab éc", "de")
+    for token, kind, (begin, end) in zip(ids[0], types[0], offsets[0], strict=True):
+        if end:
+            assert texts[kind][begin:end] == tokenizer.id_to_token(int(token)).removeprefix("##")
+
+
+@pytest.mark.parametrize(("strategy", "kept"), [("only_first", (2, 3)), ("only_second", (4, 1))])
+def test_the_text_that_is_cut_is_chosen(path: str, strategy: str, kept: tuple[int, int]) -> None:
+    _, _, types = tokenize(path, {"truncate": 8, "strategy": strategy}, [("abcd", "efg")])
+    assert (list(types[0]).count(0) - 2, list(types[0]).count(1) - 1) == kept
+
+
+def test_a_pair_that_cannot_be_cut_fails_its_row(path: str) -> None:
+    with pytest.raises(ValueError, match="cannot be tokenized"):
+        tokenize(path, {"truncate": 8, "strategy": "only_second"}, [("abcdefghijkl", "efg")])
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"length": 8, "truncate": 6}, "take truncate or length away"),
+        ({"length": 8, "padding": "none"}, "take padding or length away"),
+        ({"truncate": 8, "strategy": "only_first"}, "needs pair"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(path: str, options: dict[str, Any], why: str) -> None:
+    with pytest.raises(InapplicableError, match=why):
+        OPERATIONS["tokenize"].infer({"tokenizer": path, **options}, {"text": TEXT})
+
+
+def test_a_strategy_without_a_limit_is_refused(path: str) -> None:
+    with pytest.raises(InapplicableError, match="truncate or length"):
+        OPERATIONS["tokenize"].infer({"tokenizer": path, "strategy": "only_first"}, {"text": TEXT, "pair": TEXT})
+
+
+RERANK = """\
+version: 1
+models: {rank: {path: rank.onnx}}
+pipelines:
+  rerank:
+    steps:
+      - do: tokenize
+        in: {text: $query, pair: $passage, tokenizer: tokenizer.json, truncate: 24}
+        out: [ids, mask, types]
+      - {run: rank, in: {input_ids: $ids, attention_mask: $mask, token_type_ids: $types}, out: {logits: logits}}
+    outputs: {logits: $logits, ids: $ids}
+jobs:
+  run:
+    pipeline: rerank
+    input: {path: pairs.jsonl, key: [row]}
+    batch: {size: 2}
+    postprocess: [{sigmoid: logits, as: score}]
+    output: {path: out}
+"""
+
+
+def ranking_model(path: Path) -> None:
+    """The sum of a table's values by id, of the tokens that the mask keeps, of which those of the pair count twice."""
+    sizes = (TensorProto.INT64, ["batch", "tokens"])
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["values"]),
+        helper.make_node("Add", ["token_type_ids", "one"], ["counted"]),
+        helper.make_node("Mul", ["counted", "attention_mask"], ["weights"]),
+        helper.make_node("Cast", ["weights"], ["factors"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["values", "factors"], ["weighted"]),
+        helper.make_node("ReduceSum", ["weighted", "axis"], ["logits"], keepdims=1),
+    ]
+    weights: dict[str, np.ndarray] = {
+        "table": np.random.default_rng(2).normal(0, 0.2, 100).astype(np.float32),
+        "one": np.array(1, np.int64),
+        "axis": np.array([1], np.int64),
+    }
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    save_model(path, nodes, dict.fromkeys(names, sizes), {"logits": (TensorProto.FLOAT, ["batch", 1])}, weights)
+
+
+def rerank(folder: Path, cli: Cli, path: str) -> list[dict[str, Any]]:
+    ranking_model(folder / "rank.onnx")
+    (folder / "tokenizer.json").write_bytes(Path(path).read_bytes())
+    lines = [json.dumps({"query": query, "passage": passage}) for query, passage in PAIRS]
+    (folder / "pairs.jsonl").write_text("\n".join(lines))
+    (folder / "m.yaml").write_text(RERANK)
+    done = cli("apply", folder / "m.yaml", "-q")
+    assert done.code == 0, done.out + done.err
+    return read_rows(folder / "out")
+
+
+def test_pairs_of_columns_reach_a_reranker(cli: Cli, tmp_path: Path, path: str) -> None:
+    own = tokenizers.Tokenizer.from_file(path)
+    own.enable_truncation(24)
+    own.enable_padding()
+    table = np.random.default_rng(2).normal(0, 0.2, 100).astype(np.float32)
+    for row, batch in zip(rerank(tmp_path, cli, path), (PAIRS[:2], PAIRS[:2], PAIRS[2:]), strict=True):
+        one = own.encode_batch(batch)[row["row"] % 2]
+        assert row["ids"] == one.ids  # filled up to the longest of its batch
+        weights = np.array(one.attention_mask) * (np.array(one.type_ids) + 1)
+        assert row["logits"][0] == pytest.approx(float((table[one.ids] * weights).sum()), rel=1e-4)
+
+
+def test_scores_are_those_of_flashrank(cli: Cli, tmp_path: Path, path: str) -> None:
+    """Its Ranker reads the same folder as it reads the one that it would download."""
+    flashrank = pytest.importorskip("flashrank")
+    config = importlib.import_module("flashrank.Config")
+    rows = rerank(tmp_path, cli, path)
+    folder = tmp_path / "cache" / config.default_model
+    folder.mkdir(parents=True)
+    ranking_model(folder / config.model_file_map[config.default_model])
+    (folder / "tokenizer.json").write_bytes(Path(path).read_bytes())
+    (folder / "config.json").write_text('{"pad_token_id": 0}')
+    (folder / "tokenizer_config.json").write_text('{"pad_token": "[PAD]", "model_max_length": 512}')
+    (folder / "special_tokens_map.json").write_text(
+        '{"pad_token": "[PAD]", "sep_token": "[SEP]", "cls_token": "[CLS]"}'
+    )
+    ranker = flashrank.Ranker(cache_dir=str(tmp_path / "cache"), max_length=24)
+    for (query, passage), row in zip(PAIRS, rows, strict=True):
+        (ranked,) = ranker.rerank(flashrank.RerankRequest(query=query, passages=[{"text": passage}]))
+        assert row["score"][0] == pytest.approx(float(ranked["score"]), rel=1e-5)

@@ -1,0 +1,111 @@
+"""Which tests are `unit`, `process` or `device`, found by what they use; and the guard that holds unit tests to it.
+
+Nobody has to remember a marker: a test that runs the program, or names something that starts a process or waits, is
+found here; one that is not found fails, and says so.
+"""
+
+import inspect
+import os
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import CodeType, FunctionType
+from typing import Any, NoReturn
+
+import pytest
+
+PROCESS_NAMES = {
+    *("Child", "Fork", "Popen", "ask", "ask_fork", "fork", "forks", "sleep", "start_program", "subprocess"),
+    *(
+        "Supervisor",
+        "loading_problem",
+        "main",
+        "plan_manifests",
+        "probe_plugin",
+        "run_fork",
+        "run_process",
+        "try_to_open",
+    ),
+}
+"""What runs the program whole, starts a process or waits; a plan opens its models in a process of its own."""
+_DEVICES = re.compile(r"CUDA|OpenVINO|QNN|WebGPU", re.IGNORECASE)
+
+
+def mark(items: Iterable[pytest.Item]) -> None:
+    """Mark what needs a device, what is about processes, and, if it is neither nor slow, the rest as unit tests."""
+    for item in items:
+        if any(_DEVICES.search(str(one.kwargs.get("reason"))) for one in item.iter_markers("skipif")):
+            item.add_marker("device")
+        if not is_marked(item, "process") and _starts_processes(item):
+            item.add_marker("process")
+        if not is_marked(item, "process", "device", "slow"):
+            item.add_marker("unit")
+
+
+def is_marked(item: pytest.Item, *names: str) -> bool:
+    """Return whether a test has one of these markers."""
+    return any(item.get_closest_marker(name) for name in names)
+
+
+def _starts_processes(item: pytest.Item) -> bool:
+    if not isinstance(item, pytest.Function):
+        return False
+    fixtures = [one[-1].func for one in item._fixtureinfo.name2fixturedefs.values()]  # noqa: SLF001  no public name
+    own = [one for one in fixtures if _of_the_tests(one, item.function.__module__)]
+    return any(_names(one) & PROCESS_NAMES for one in (item.function, *own))
+
+
+def _names(function: Callable[..., Any], known: frozenset[str] = frozenset()) -> set[str]:
+    """Return the names that a function uses, and those that functions and classes of the tests use which it names."""
+    function = getattr(getattr(function, "hypothesis", None), "inner_test", function)
+    function = inspect.unwrap(function)
+    found = set(_names_of(function.__code__)) if isinstance(function, FunctionType) else set()
+    for name in found - known:
+        for other in _of_the_tests(getattr(function, "__globals__", {}).get(name), function.__module__):
+            found |= _names(other, known | found)
+    return found
+
+
+def _of_the_tests(value: object, module: str) -> list[FunctionType]:
+    """Return the functions that stand for a value of this module, of the tests' shared language or of their fixtures."""
+    place = str(getattr(value, "__module__", ""))
+    if place != module and place.partition(".")[0] not in {"support", "conftest", "tests"}:
+        return []
+    members = vars(value).values() if isinstance(value, type) else [value]
+    return [one for one in members if isinstance(one, FunctionType)]
+
+
+def _names_of(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_of(constant)
+
+
+@contextmanager
+def held(item: pytest.Item) -> Iterator[None]:
+    """Fail a unit test that starts a process or waits."""
+    if not is_marked(item, "unit"):
+        yield
+        return
+    done: list[str] = []
+
+    def refuse(what: str) -> NoReturn:
+        done.append(what)
+        pytest.fail(f"a unit test {what}: mark it `process`, or name what does it in tests/support/markers.py")
+
+    def sleep(seconds: float, real: Callable[[float], None] = time.sleep) -> None:
+        if seconds > 0:
+            refuse("sleeps")
+        real(seconds)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess.Popen, "__init__", lambda *_, **__: refuse("starts a process"))
+        if hasattr(os, "fork"):
+            patch.setattr(os, "fork", lambda: refuse("forks"))
+        patch.setattr(time, "sleep", sleep)
+        yield
+    if done:
+        pytest.fail(f"in a thread, a unit test {done[0]}: mark it `process`")
