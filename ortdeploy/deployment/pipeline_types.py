@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from ortdeploy.deployment.fed_values import FedValue
@@ -10,8 +11,9 @@ from ortdeploy.deployment.item_state import axes_of_state
 from ortdeploy.diagnostics import did_you_mean
 from ortdeploy.facts.models import AdapterFacts, ModelFacts, ValueFacts
 from ortdeploy.manifest.document import Path
-from ortdeploy.manifest.pipelines import PipelineSpec, StepOfPipeline
+from ortdeploy.manifest.pipelines import FILES, PipelineSpec, StepOfPipeline
 from ortdeploy.operations.catalogue import OPERATIONS
+from ortdeploy.operations.ctc_greedy import ALPHABET
 from ortdeploy.tensors.row_axes import HOW_TO_DECLARE, RowAxes, rows_first, to_front
 from ortdeploy.tensors.types import (
     ROWS,
@@ -81,14 +83,18 @@ def type_pipeline(
     axes: Mapping[str, RowAxes],
     adapters: Mapping[str, AdapterFacts],
     arrives: Callable[[str], TensorType | None],
+    *,
     given: Mapping[str, Any],
+    lines: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
 ) -> PipelineTypes:
     """Type a pipeline. `axes` say where its models have the rows, `given` are values that the job feeds to inputs.
+
+    `lines` are those of the text files that it names.
 
     `arrives` tells in which type a column comes, for inputs that only operations read. Where there is no such column,
     which is a problem of the job, nothing is said about what is made of it.
     """
-    typer = _PipelineTyper(models, axes, adapters, arrives, pipeline.state, given)
+    typer = _PipelineTyper(models, axes, adapters, arrives, pipeline.state, lines, given)
     values: dict[str, TensorType] = {}
     steps = tuple(typer.step(step, values) for step in pipeline.steps)
     typer.check_state((*pipeline.at, "state"), pipeline.state, values, pipeline.outputs.values())
@@ -114,6 +120,7 @@ class _PipelineTyper:
     adapters: Mapping[str, AdapterFacts]
     arrives: Callable[[str], TensorType | None]
     state: Mapping[str, str]
+    lines: Mapping[str, tuple[str, ...]]
     given: Mapping[str, Any]
     carried: frozenset[str] = frozenset()
     untold: set[str] = field(default_factory=set)
@@ -280,7 +287,7 @@ class _PipelineTyper:
 
     def _do(self, step: StepOfPipeline, values: Mapping[str, TensorType]) -> TypedStep:
         operation = OPERATIONS[step.name]
-        options = {step.name: True, **step.options}
+        options = {step.name: True, **step.options, **self._lines_of(step)}
         types: dict[str, TensorType] = {}
         for argument, name in step.wires.items():
             types[argument] = values[name] if name in values else self._input_of_operation(name, argument, step.name)
@@ -300,6 +307,24 @@ class _PipelineTyper:
             for index, (_, name) in enumerate(step.outputs)
         }
         return TypedStep(spec=step, types=types, made=made, options=options)
+
+    def _lines_of(self, step: StepOfPipeline) -> dict[str, list[str]]:
+        """Return the lines that an operation takes from a file, or from what is written into a model."""
+        for option, kind in FILES.get(step.name, {}).items():
+            if kind == "lines" and option in step.options:
+                return {"lines": list(self.lines.get(step.options[option], ()))}
+        if step.name != "ctc_greedy" or "model" not in step.options:
+            return {}
+        name, key = step.options["model"], step.options.get("metadata", ALPHABET)
+        if name not in self.models:
+            detail = f'The pipeline runs no model "{name}". {did_you_mean(name, self.models)}'
+            self.complain((*step.at, "in", "model"), detail)
+            return {"lines": []}
+        written = self.models[name].metadata
+        if key not in written:
+            detail = f'Model "{name}" has no "{key}" in its metadata. {did_you_mean(key, written)}'
+            self.complain((*step.at, "in", "model"), detail)
+        return {"lines": written.get(key, "").splitlines()}
 
     def _input_of_operation(self, name: str, argument: str, operation: str) -> TensorType:
         """Return the type of an input of the pipeline that an operation reads: as it says, or as its column arrives."""

@@ -43,6 +43,7 @@ from ortdeploy.providers.catalogue import find_provider, full_name
 from ortdeploy.tensors.row_axes import RowAxes, rows_first, to_front
 from ortdeploy.tensors.types import INTEGERS, ROWS, WIDER, InapplicableError, Shape, TensorType
 from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
+from ortdeploy.transforms.resample import RATE, needs_rate
 
 DEFAULT_BATCH = 32
 _MOST_SORTED = 8  # batches that are read at once, so that rows of one adapter fill runs
@@ -76,7 +77,8 @@ def _resolve_pipeline(
     known = {part.spec.name: part.facts for part in parts}
     axes = {part.spec.name: derive_axes(part.spec, part.facts) for part in parts}
     arrives = partial(_arriving, job, facts.inputs[job.name])
-    types = type_pipeline(pipeline, known, axes, facts.adapters, arrives, job.input.values)
+    lines = {path: file.lines for path, file in facts.resources.items()}
+    types = type_pipeline(pipeline, known, axes, facts.adapters, arrives, given=job.input.values, lines=lines)
     return ResolvedPipeline(spec=pipeline, parts=parts, types=types, diffusion=None)
 
 
@@ -87,8 +89,8 @@ def _arriving(job: JobSpec, source: InputFacts, name: str) -> TensorType | None:
     """
     source = _with_fillers(source, job)
     written = job.input.columns.get(name, (name,))
-    if name not in source.columns and len(source.columns) == 1 and name not in job.input.columns:
-        written = tuple(source.columns)
+    if name not in source.columns and source.only_column and name not in job.input.columns:
+        written = (source.only_column,)
     columns = expanded(written, source.columns)
     if any(column not in source.columns for column in columns):
         return None
@@ -281,7 +283,7 @@ def _bind_all(
 ) -> tuple[Binding, ...]:
     """Bind every input that must be fed, and the optional ones that the manifest feeds."""
     unnamed = [v.name for v in inputs if not v.optional and v.name not in job.input.columns]
-    only_column = next(iter(source.columns)) if len(source.columns) == 1 and len(unnamed) == 1 else None
+    only_column = source.only_column if len(unnamed) == 1 else None
     bindings = []
     for value in inputs:
         written = job.input.columns.get(value.name, ())
@@ -316,6 +318,7 @@ def _bind(
     if source.format in TEXT_FORMATS and target.dtype in WIDER:  # text is read as the type that holds each value of it
         steps = (*steps, StepSpec(name="cast", options={"cast": target.dtype}, at=(*job.at, "prepare", value.name)))
     stages, problem = _infer_prepare(steps, start)
+    problem = problem or _without_rate(steps, source)
     return Binding(
         value=value,
         declared=next((tensor for tensor in model.spec.inputs if tensor.name == value.name), None),
@@ -328,6 +331,14 @@ def _bind(
         stages=stages,
         problem=problem,
     )
+
+
+def _without_rate(steps: Sequence[StepSpec], source: InputFacts) -> StepProblem | None:
+    """Return the step that needs the sample rate of each row, of an input that has none."""
+    step = next((one for one in steps if needs_rate(one.name, one.options)), None)
+    if step is None or RATE in source.columns or not source.columns:
+        return None
+    return StepProblem(step=step, reason="the input has no column rate; say which rate it has, as in from: 44100")
 
 
 def _is_stacked(written: Sequence[str], columns: Sequence[str], source: InputFacts) -> bool:

@@ -33,6 +33,7 @@ from ortdeploy.providers.options import needed_libraries
 from ortdeploy.providers.secrets import masked_options
 from ortdeploy.tensors.row_axes import RowAxes, to_front, to_place
 from ortdeploy.tensors.types import Shape, TensorType
+from ortdeploy.transforms.resample import needs_rate
 from ortdeploy.units import allowed_count, allows_none
 
 
@@ -307,6 +308,11 @@ class ResolvedJob:
     def feeds(self, column: str) -> bool:
         """Return whether a column of the source reaches the model."""
         return any(column in binding.columns for binding in self.bindings)
+
+    @property
+    def resamples(self) -> bool:
+        """Whether a prepare step brings recordings of any sample rate to one."""
+        return any(needs_rate(step.name, step.options) for one in self.bindings for step in one.steps)
 
     @property
     def needed(self) -> frozenset[str]:

@@ -84,7 +84,7 @@ class InputFacts:
     an earlier run has taken up and that are not what they were, `gone` those whose rows are run and that are no longer
     there. `unsettled` files are left for the next run. `memory_limit` is the job's, in bytes; `held_bytes` is
     what the largest file takes that cannot be read in pieces, or not row by row. `rates` are the sample rates of
-    recordings in Hz, each with the rows that have it.
+    recordings in Hz, each with the rows that have it. Columns `beside` the others feed an input only by their name.
     """
 
     format: str | None = None
@@ -102,8 +102,15 @@ class InputFacts:
     memory_limit: int | None = None
     held_bytes: int = 0
     rates: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    beside: frozenset[str] = frozenset()
     missing_package: Package | None = None
     problem: Problem | None = None
+
+    @property
+    def only_column(self) -> str | None:
+        """The column that feeds the only input without being named, where no other could be meant."""
+        meant = [name for name in self.columns if name not in self.beside]
+        return meant[0] if len(meant) == 1 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

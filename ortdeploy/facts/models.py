@@ -80,7 +80,8 @@ class ModelFacts:
     not accept it. `outline` is the model without the bytes of its weights, to be opened; None where there is no such.
     `files` are the model, its external data and compiled binaries.
     `row_followers` are by output the axes that grow with the number of rows, for outputs whose names do not tell; none:
-    its sizes do not depend on it. `draws` are the operators that draw numbers at random.
+    its sizes do not depend on it. `draws` are the operators that draw numbers at random, `metadata` is what whoever
+    exported it has written into it.
     """
 
     path: str
@@ -99,6 +100,7 @@ class ModelFacts:
     weights: WeightFacts = WeightFacts()
     row_followers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     draws: tuple[str, ...] = ()
+    metadata: Mapping[str, str] = field(default_factory=dict, repr=False)
     problem: Problem | None = None
 
     @property

@@ -7,7 +7,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -22,12 +24,13 @@ from ortdeploy.tensors.columns import Array, Column, beside, is_beside, pick
 from ortdeploy.tensors.elements import numpy_dtype, widened
 from ortdeploy.tensors.types import TensorType, format_shape
 from ortdeploy.transforms.catalogue import PREPARE
+from ortdeploy.transforms.resample import RATE, needs_rate
 
 
 def wanted_columns(job: RunJob) -> Wanted:
     """Return what a job's source is to read."""
     return Wanted(
-        dtypes={name: planned.read_dtype for planned in job.inputs for name in planned.columns},
+        dtypes={name: planned.read_dtype for planned in job.inputs for name in planned.columns} | _rates(job),
         keys=tuple(dict.fromkeys((*job.input.key, *_choosing(job), "path"))),
         missing=job.input.missing,
         first_row=job.input.first_row,
@@ -37,6 +40,15 @@ def wanted_columns(job: RunJob) -> Wanted:
         rate=job.input.rate,
         ends=_ends(job),
     )
+
+
+def _rates(job: RunJob) -> dict[str, str | None]:
+    """Return the column of sample rates, where an input's steps need those of each row."""
+    return {RATE: None} if any(_need_rates(planned) for planned in job.inputs) else {}
+
+
+def _need_rates(planned: PlannedInput) -> bool:
+    return any(needs_rate(step.name, step.options) for step in planned.steps)
 
 
 def _ends(job: RunJob) -> tuple[int, int] | None:
@@ -189,12 +201,17 @@ def padded(feeds: Mapping[str, Array], rows: int) -> dict[str, Array]:
     }
 
 
-Step = Callable[[Array], Array]
+Step = Callable[[Array, int | None], Array]
 
 
 def _build_prepare(step: PlannedStep) -> Step:
-    apply = PREPARE[step.name].build(step.options, TensorType(step.dtype, step.shape, step.layout))
-    return lambda array: apply(array)[0]
+    """Return a step on rows, beside which it is given their sample rate if it needs that."""
+    tensor = TensorType(step.dtype, step.shape, step.layout)
+    if needs_rate(step.name, step.options):
+        at = cache(lambda rate: PREPARE[step.name].build({**step.options, "from": rate}, tensor))
+        return lambda array, rate: at(rate)(array)[0]
+    apply = PREPARE[step.name].build(step.options, tensor)
+    return lambda array, _rate: apply(array)[0]
 
 
 def _leaves_sizes_open(planned: PlannedInput) -> bool:
@@ -216,13 +233,16 @@ class _PreparedInput:
         self._is_even = all(PREPARE[step.name].contract.even for step in planned.steps)
         self._dtype = numpy_dtype(planned.dtype)
         self._whole_rows = whole_rows
+        self._needs_rates = _need_rates(planned)
 
     def prepare(self, columns: dict[str, Column], rows: Sequence[int], available: int) -> Array:
         """Return the named rows, stacked and taken through the steps. Raises StageError."""
         parts = [_pick(columns[name], rows, available) for name in self._planned.columns]
         column = self._stack(parts) if self._planned.stacked else parts[0]
-        if isinstance(column, list) or not self._is_even:
-            prepared = [self._apply(np.asarray(value)[np.newaxis])[0] for value in column]
+        if isinstance(column, list) or self._needs_rates or not self._is_even:
+            rates = _pick(columns[RATE], rows, available) if self._needs_rates else [None] * len(column)
+            pairs = zip(column, rates, strict=True)
+            prepared = [self._apply(np.asarray(value)[np.newaxis], rate)[0] for value, rate in pairs]
             if len({(value.shape, value.dtype) for value in prepared}) > 1:
                 return self._beside(prepared)
             return np.stack(prepared)
@@ -252,13 +272,13 @@ class _PreparedInput:
         """Return one of several columns with the element type that all of them are cast to."""
         return self._take(self._of_columns, np.asarray(part)) if self._of_columns else part
 
-    def _apply(self, array: Array) -> Array:
-        return self._take(self._steps, array)
+    def _apply(self, array: Array, rate: Any = None) -> Array:
+        return self._take(self._steps, array, rate)
 
-    def _take(self, steps: Sequence[tuple[str, Step]], array: Array) -> Array:
+    def _take(self, steps: Sequence[tuple[str, Step]], array: Array, rate: Any = None) -> Array:
         for name, step in steps:
             try:
-                array = step(array)
+                array = step(array, None if rate is None else int(rate))
             except (ValueError, IndexError, ArithmeticError, TypeError) as error:
                 raise StageError("prepare", name, f"{self.name}: {error}") from error
         return array

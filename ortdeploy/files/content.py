@@ -33,7 +33,7 @@ def _image(what: str) -> Content:
 
 
 def _recording(what: str) -> Content:
-    return Content(what, as_input="Convert it to WAV.")
+    return Content(what, formats=("audio",))
 
 
 _UNPACK = "Unpack it."
@@ -76,7 +76,7 @@ _SIGNS: tuple[tuple[_Sign, Content], ...] = (
     (((0, b"II*\x00"),), _image("a TIFF image")),
     (((0, b"MM\x00*"),), _image("a TIFF image")),
     (((0, b"RIFF"), (8, b"WEBP")), _image("a WebP image")),
-    (((0, b"RIFF"), (8, b"WAVE")), Content("a WAV recording", formats=("wav",))),
+    (((0, b"RIFF"), (8, b"WAVE")), Content("a WAV recording", formats=("wav", "audio"))),
     (((0, b"fLaC"),), _recording("a FLAC recording")),
     (((0, b"OggS"),), _recording("an Ogg recording")),
     (((0, b"ID3"),), _recording("an MP3 recording")),

@@ -177,6 +177,7 @@ def _facts(path: Path, model: onnx.ModelProto, files: tuple[HashedFile, ...], *,
         compiled_by=_compilers(model),
         weights=weights,
         draws=draws,
+        metadata={one.key: one.value for one in model.metadata_props},
     )
 
 

@@ -2,7 +2,8 @@
 
 Kinds: `file` and `folder` must be there, `new-file` and `new-folder` are written by ONNX Runtime or the provider,
 `library` is looked up by the provider unless it has a slash, `document` is a .json file or else the text itself;
-`tokenizer` is a file, `vocabulary` a folder of an operation. All are relative to the manifest.
+`tokenizer` is a file, `vocabulary` a folder of an operation, `lines` a text file of one. All are relative
+to the manifest.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -22,8 +22,13 @@ KNOWN_COMPONENTS = {
     DIFFUSION: (*COMPONENTS, "text_encoder_2", "text_encoder_3", "transformer", "vae_encoder"),
 }
 
-FILES = {"tokenize": {"tokenizer": "tokenizer"}, "tokenize_clip": {"folder": "vocabulary"}}
-"""The options of operations that name a file or a folder, and what it must hold."""
+FILES = {
+    "ctc_greedy": {"from": "lines"},
+    "labels": {"from": "lines"},
+    "tokenize": {"tokenizer": "tokenizer"},
+    "tokenize_clip": {"folder": "vocabulary"},
+}
+"""The options of operations that name a file or a folder, and what it must hold; a plan carries `lines` themselves."""
 
 
 def wire_name(value: Any) -> str | None:

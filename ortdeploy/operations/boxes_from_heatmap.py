@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ortdeploy.operations.places import find_runs
 from ortdeploy.operations.protocol import BOXES, Call, Types, by_row
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import IMAGE_SIZES, REALS, Attribute, Contract, FormalParameter, forms
@@ -59,42 +60,10 @@ def _in_reading_order(boxes: list[Box]) -> list[Box]:
 
 
 def _places(hot: Array) -> Iterator[tuple[Box, int]]:
-    """Yield the box of each connected place, its right and bottom edge beyond it, and its number of pixels.
-
-    Rows are cut into runs of hot pixels, and runs that touch those of the row above are one place.
-    """
-    edges = np.diff(np.pad(hot, ((0, 0), (1, 1))).astype(np.int8), axis=1)
-    rows, lefts = (edge.tolist() for edge in np.nonzero(edges == 1))
-    rights = np.nonzero(edges == -1)[1].tolist()
-    parents = list(range(len(rows)))
-    above, begin = range(0), 0
-    for row in range(hot.shape[0]):
-        end = begin
-        while end < len(rows) and rows[end] == row:
-            end += 1
-        _join_rows(above, range(begin, end), lefts, rights, parents)
-        above, begin = range(begin, end), end
+    """Yield the box of each connected place, its right and bottom edge beyond it, and its number of pixels."""
+    runs = find_runs(hot)
     found: dict[int, tuple[Box, int]] = {}
-    for run, (row, left, right) in enumerate(zip(rows, lefts, rights, strict=True)):
-        (a, b, c, d), size = found.get(root := _root(parents, run), ((left, row, right, row + 1), 0))
-        found[root] = (min(a, left), min(b, row), max(c, right), max(d, row + 1)), size + right - left
+    for row, left, right, place in zip(runs.rows, runs.lefts, runs.rights, runs.places, strict=True):
+        (a, b, c, d), size = found.get(place, ((left, row, right, row + 1), 0))
+        found[place] = (min(a, left), min(b, row), max(c, right), max(d, row + 1)), size + right - left
     yield from found.values()
-
-
-def _join_rows(above: range, here: range, lefts: list[int], rights: list[int], parents: list[int]) -> None:
-    """Give runs of two rows that touch, also at a corner, the same root."""
-    upper, lower = above.start, here.start
-    while upper < above.stop and lower < here.stop:
-        if lefts[upper] <= rights[lower] and lefts[lower] <= rights[upper]:
-            parents[_root(parents, lower)] = _root(parents, upper)
-        if rights[upper] < rights[lower]:
-            upper += 1
-        else:
-            lower += 1
-
-
-def _root(parents: list[int], run: int) -> int:
-    while parents[run] != run:
-        parents[run] = parents[parents[run]]
-        run = parents[run]
-    return run

@@ -1,6 +1,10 @@
 """`ctc_greedy` — text from [rows, steps, classes]: the best class at every step, repeats joined, blanks left out.
 
-Class `blank` (default 0) is the blank; the others are the letters of `alphabet`, in order.
+Class `blank` (default 0; -1 is the last) is the blank; the others are the letters, in order: those of `alphabet`, the
+lines of a file `from`, or the lines that a `model` has in its `metadata`. `append` are letters behind these.
+
+The confidence is the mean of what the letters' classes had at their first step, 0 where there are none: the scores
+themselves if those of every step are probabilities, else their softmax.
 
 Source: Graves et al., Connectionist Temporal Classification, ICML 2006, best path decoding.
 """
@@ -21,34 +25,60 @@ from ortdeploy.tensors.contracts import (
     Types,
     forms,
 )
-from ortdeploy.transforms.protocol import Options
+from ortdeploy.transforms.protocol import Options, as_floating
+from ortdeploy.transforms.softmax import softmax
 
 PACKAGE = None
+
+ALPHABET = "character"
+"""Where PaddleOCR and RapidOCR write the letters into a model."""
+_SOURCES = ("alphabet", "from", "model")
 
 
 def _hold_alphabet(solved: Solved, types: Types) -> None:  # noqa: ARG001  the classes are solved
     """Hold the letters and the blank against the classes. Raises ContractError."""
-    classes, letters = solved.size("classes"), len(solved.options["alphabet"])
+    options = solved.options
+    named = [name for name in _SOURCES if name in options]
+    if len(named) != 1:
+        raise ContractError(
+            f"it takes its letters from alphabet, from or model, and gets {' and '.join(named) or 'none'}"
+        )
+    classes, letters = solved.size("classes"), len(_letters(options))
+    if letters == 0:  # the file or the model says why
+        return
     if classes is not None and classes != letters + 1:
         raise ContractError(f"logits have {classes} classes, and the alphabet has {letters} letters and a blank")
-    if solved.options.get("blank", 0) > letters:
-        raise ContractError(f"blank is {solved.options['blank']}, and the last class is {letters}")
+    if options.get("blank", 0) > letters:
+        raise ContractError(f"blank is {options['blank']}, and the last class is {letters}")
+
+
+def _letters(options: Options) -> list[str]:
+    """Return the letters of all classes but the blank; none where they cannot be read."""
+    letters = list(options["lines"] if "lines" in options else options.get("alphabet", ""))
+    return [*letters, *options.get("append", "")] if letters else []
 
 
 CONTRACT = Contract(
     name="ctc_greedy",
-    meaning="Text: the best class at every step, repeats and blanks left out",
+    meaning="Text: the best class at every step, repeats and blanks left out; and how sure that is",
     inputs=(
         FormalParameter(
             "logits", "T", forms("rows steps classes"), "scores", units=(LOGITS, PROBABILITY), not_nan=True
         ),
     ),
-    outputs=(FormalParameter("text", "string", forms("rows"), "the text"),),
-    attributes=(
-        Attribute(
-            "alphabet", "STRING", "the letters, in the order of their classes", required=True, least=1, most=65536
+    outputs=(
+        FormalParameter("text", "string", forms("rows"), "the text"),
+        FormalParameter(
+            "confidence", "float32", forms("rows"), "the mean over the letters, from 0 to 1", units=(PROBABILITY,)
         ),
-        Attribute("blank", "INT", "the class that stands for no letter", default=0, least=0),
+    ),
+    attributes=(
+        Attribute("alphabet", "STRING", "the letters, in the order of their classes", least=1, most=65536),
+        Attribute("from", "STRING", "a text file with the letters, one a line", path="file"),
+        Attribute("model", "STRING", "a model of the pipeline that has the letters in its metadata", least=1, most=255),
+        Attribute("metadata", "STRING", "the key of the letters there", default=ALPHABET, least=1, most=255),
+        Attribute("append", "STRING", "letters behind these, such as PaddleOCR's space", least=1, most=255),
+        Attribute("blank", "INT", "the class that stands for no letter; -1: the last", default=0, least=-1),
     ),
     types=(NUMBERS,),
     arithmetic=_hold_alphabet,
@@ -56,13 +86,28 @@ CONTRACT = Contract(
 
 
 def build(options: Options, types: Types) -> Call:  # noqa: ARG001  the same for every tensor
-    blank = int(options["blank"])
-    letters = list(options["alphabet"])
+    letters = _letters(options)
+    blank = options["blank"] if options["blank"] >= 0 else len(letters)
     letters.insert(blank, "")
 
-    def decode(logits: Array) -> tuple[str]:
+    def decode(logits: Array) -> tuple[str, Array]:
         best = logits.argmax(axis=-1)
-        fresh = np.diff(best, prepend=-1) != 0
-        return ("".join(letters[index] for index in best[fresh]),)
+        kept = (np.diff(best, prepend=-1) != 0) & (best != blank)
+        chosen = _probabilities(as_floating(logits))[kept, best[kept]]
+        confidence = np.float32(chosen.mean() if len(chosen) else 0)
+        return "".join(letters[index] for index in best[kept]), np.asarray(confidence)
 
-    return by_row(decode, 1, "logits")
+    return by_row(decode, 2, "logits")
+
+
+_HALF_PRECISION = 0.02
+"""How far from 1 the probabilities of thousands of classes sum up in float16."""
+
+
+def _probabilities(scores: Array) -> Array:
+    """Return the probabilities of classes [steps, classes]: the scores themselves where they are some."""
+    if not scores.size:
+        return scores
+    sums = scores.sum(axis=-1, dtype=np.float64)
+    given = scores.min() >= 0 and np.abs(sums - 1).max() <= _HALF_PRECISION
+    return scores if given else softmax(scores.astype(np.float32))

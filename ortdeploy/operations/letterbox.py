@@ -1,12 +1,12 @@
-"""`letterbox` — an image scaled into `size: [height, width]` with its sides in proportion, in the middle, filled up.
+"""`letterbox` — an image scaled into `size: [height, width]` with its sides in proportion, and filled up.
 
-Gives the image and how it was done, float32 [rows, 3]: the factor, and the pixels left of it and above it;
-`unletterbox` takes that to bring boxes back.
+Gives the image and how it was done, float32 [rows, 6]: the factors across and down, the pixels left of it and above it,
+and the height and width that it had; `unletterbox` takes that to bring boxes back. The image stands in the middle, or
+with `place: top_left` is filled up right and below; with `only: shrink` a small one is not enlarged.
 """
 
 import numpy as np
 
-from ortdeploy.facts.problems import Package
 from ortdeploy.operations.protocol import Call, Types, by_row
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import (
@@ -17,54 +17,57 @@ from ortdeploy.tensors.contracts import (
     Contract,
     FormalParameter,
     SizeConstraint,
+    Solved,
     forms,
     image_size,
 )
-from ortdeploy.tensors.types import TensorType
-from ortdeploy.transforms import resize
+from ortdeploy.transforms.fitting import PLACE, before, inside, padded
 from ortdeploy.transforms.protocol import Options
+from ortdeploy.transforms.sampling import PILLOW, SAMPLING, hold_method, sampler
 
-PACKAGE = Package(module="PIL", name="Pillow", extra="images")
+PACKAGE = PILLOW
 
 _GREY = 114
 """What YOLO models were trained with around their images."""
 
 
+def _hold_method(solved: Solved, types: Types) -> None:  # noqa: ARG001  a setting alone
+    hold_method(solved.options)
+
+
 CONTRACT = Contract(
     name="letterbox",
-    meaning="An image scaled into a size with its sides in proportion, in the middle, filled up; and how that was done",
+    meaning="An image scaled into a size with its sides in proportion, and filled up; and how that was done",
     inputs=(FormalParameter("image", "T", forms("NHWC rows height width channels"), "images"),),
     outputs=(
         FormalParameter("image", "T", forms("NHWC rows new_height new_width channels"), "images of one size"),
-        FormalParameter("how", "float32", forms("rows 3"), "factor, left, top", units=(FIT,)),
+        FormalParameter(
+            "how", "float32", forms("rows 6"), "factors across and down, left, top, height, width", units=(FIT,)
+        ),
     ),
     attributes=(
         image_size("size", binds=("new_height", "new_width")),
         Attribute("value", "FLOAT", "what is filled up with", default=_GREY),
+        PLACE,
+        Attribute("only", "STRING", "images that would grow stay", choices=("shrink",)),
+        *SAMPLING,
     ),
     types=(PICTURES,),
     sizes=(*IMAGE_SIZES, SizeConstraint("channels", least=1)),
+    arithmetic=_hold_method,
 )
 
 
 def build(options: Options, types: Types) -> Call:  # noqa: ARG001  the same for every image
     height, width = options["size"]
-    value = options["value"]
+    place, sample = options["place"], sampler(options)
 
     def fit(image: Array) -> tuple[Array, Array]:
-        factor = min(height / image.shape[0], width / image.shape[1])
-        inner = [
-            max(1, min(side, round(have * factor))) for side, have in zip((height, width), image.shape, strict=False)
-        ]
-        same = inner == list(image.shape[:2])
-        scaled = (
-            image
-            if same
-            else resize.build({"resize": inner, "method": "bilinear"}, TensorType())(image[np.newaxis])[0][0]
-        )
-        top, left = (height - inner[0]) // 2, (width - inner[1]) // 2
-        made = np.full((height, width, image.shape[2]), value, dtype=image.dtype)
-        made[top : top + inner[0], left : left + inner[1]] = scaled
-        return made, np.array([factor, left, top], dtype=np.float32)
+        inner = inside(height, width, image, may_grow="only" not in options)
+        scaled = image if inner == image.shape[:2] else sample(image, *inner)
+        left, top = before(width - inner[1], place), before(height - inner[0], place)
+        factors = inner[1] / image.shape[1], inner[0] / image.shape[0]
+        how = np.array([*factors, left, top, *image.shape[:2]], dtype=np.float32)
+        return padded(scaled, (0, 1), (height, width), place, options["value"]), how
 
     return by_row(fit, 2, "image")

@@ -1,9 +1,13 @@
 """`nms` — the boxes of each row that do not overlap a better one of their class: non-maximum suppression.
 
-`boxes` are [rows, n, 4] (left, top, right, bottom), `scores` [rows, n] or [rows, n, classes]. Boxes below `score`
-(default 0.25) are left out, then those that overlap a better one of their class by more than `iou` (default 0.45); at
-most `max` (default 300) are kept, the best first. Gives boxes [n, 4], scores [n] and classes [n].
+`boxes` are [rows, n, 4] (left, top, right, bottom), `scores` [rows, n] or [rows, n, classes]. Boxes below `score` are
+left out, then those that overlap a better one by more than `iou`: one of their class, or of any with `among: all`. With
+[n, classes] a box counts for each of its classes, or with `labels: best` for its best alone. The class `background`
+counts for nothing, nor do classes that a list `classes` does not name. At most `max` are kept of all classes together,
+and `max_per_class` of each. Gives boxes [kept, 4], the best first, their scores, their classes, and their places in n.
 """
+
+from collections import Counter
 
 import numpy as np
 
@@ -19,7 +23,9 @@ from ortdeploy.tensors.contracts import (
     REALS,
     Attribute,
     Contract,
+    ContractError,
     FormalParameter,
+    Solved,
     forms,
 )
 from ortdeploy.transforms.protocol import Options
@@ -29,8 +35,24 @@ PACKAGE = None
 
 _RAW = (
     "The raw output of a detector, such as [rows, 84, 8400], holds boxes and scores in one tensor: let the model give "
-    "them as two outputs, boxes [rows, n, 4] as left, top, right, bottom and scores [rows, n, classes]"
+    "them as two outputs, boxes [rows, n, 4] as left, top, right, bottom and scores [rows, n, classes], or take it "
+    "apart with yolo_decode"
 )
+
+
+def _hold_classes(solved: Solved, types: Types) -> None:
+    """Hold the classes that are named against those that come. Raises ContractError."""
+    scores, count = types["scores"].shape, solved.size("classes")
+    for key in ("background", "classes"):
+        named = solved.options.get(key)
+        if named is None:
+            continue
+        if scores is not None and len(scores) == 2:  # noqa: PLR2004  rows and boxes
+            raise ContractError(f"{key} names classes, and scores {types['scores']} have none")
+        for one in named if isinstance(named, list) else [named]:
+            if count is not None and one >= count:
+                raise ContractError(f"{key} names class {one}, and the last of {count} classes is {count - 1}")
+
 
 CONTRACT = Contract(
     name="nms",
@@ -58,44 +80,83 @@ CONTRACT = Contract(
         FormalParameter("boxes", "float32", forms("rows kept 4"), "the boxes, the best first", keeps=("unit",)),
         FormalParameter("scores", "float32", forms("rows kept"), "their scores", keeps=("unit",), like="scores"),
         FormalParameter("classes", "int64", forms("rows kept"), "their classes", units=(INDEX,)),
+        FormalParameter("places", "int64", forms("rows kept"), "their places in n, from 0"),
     ),
     attributes=(
-        Attribute("iou", "FLOAT", "the largest overlap of two boxes of a class", default=0.45, least=0, most=1),
+        Attribute("iou", "FLOAT", "the largest overlap of two boxes", default=0.45, least=0, most=1),
         Attribute("score", "FLOAT", "boxes below are left out", default=0.25),
-        Attribute("max", "INT", "at most so many boxes are kept", default=300, least=1),
+        Attribute("max", "INT", "at most so many boxes are kept, of all classes together", default=300, least=1),
+        Attribute("max_per_class", "INT", "at most so many are kept of each class", least=1),
+        Attribute("background", "INT", "the class that is none", least=0),
+        Attribute("classes", "INTS", "the only classes that count", least=0),
+        Attribute("labels", "STRING", "the classes that a box counts for", default="all", choices=("all", "best")),
+        Attribute("among", "STRING", "whose boxes a better one suppresses", default="class", choices=("class", "all")),
     ),
     types=(REALS, COORDINATES),
+    arithmetic=_hold_classes,
 )
 
 
 def build(options: Options, types: Types) -> Call:  # noqa: ARG001  the same for every tensor
-    least, most = float(options["score"]), int(options["max"])
-    overlap = float(options["iou"])
+    least, overlap = float(options["score"]), float(options["iou"])
+    best_alone, by_class = options["labels"] == "best", options["among"] == "class"
 
-    def suppress(boxes: Array, scores: Array) -> tuple[Array, Array, Array]:
+    def suppress(boxes: Array, scores: Array) -> tuple[Array, ...]:
         boxes = np.asarray(boxes, dtype=np.float32)
         table = np.asarray(scores[:, np.newaxis] if scores.ndim == 1 else scores, dtype=np.float32)
-        places, classes = np.nonzero(table >= least)
+        places, classes = np.nonzero(_counts(table, options, best_alone=best_alone) & (table >= least))
         order = np.argsort(-table[places, classes], kind="stable")
         places, classes = places[order], classes[order]
-        kept = _keep(boxes[places], classes, overlap, most)
+        groups = classes if by_class else np.zeros_like(classes)
+        kept = _keep(boxes[places], classes, groups, overlap, options["max"], options.get("max_per_class"))
         places, classes = places[kept], classes[kept]
-        return boxes[places], table[places, classes], classes.astype(np.int64)
+        return boxes[places], table[places, classes], classes.astype(np.int64), places.astype(np.int64)
 
-    return by_row(suppress, 3, "boxes", "scores")
+    return by_row(suppress, 4, "boxes", "scores")
 
 
-def _keep(boxes: Array, classes: Array, overlap: float, most: int) -> list[int]:
-    """Return the places of boxes, the best first, that no better one of their class overlaps too much."""
-    sides = np.maximum(boxes[:, 2:] - boxes[:, :2], 0)
-    areas = sides[:, 0] * sides[:, 1]
-    left = np.arange(len(boxes))
+def _counts(table: Array, options: Options, *, best_alone: bool) -> Array:
+    """Return whether a box counts for a class, bool [n, classes]."""
+    count = table.shape[1]
+    named = np.ones(count, bool)
+    if "classes" in options:
+        named = np.isin(np.arange(count), options["classes"])
+    if "background" in options:
+        named &= np.arange(count) != options["background"]
+    if not best_alone or not count:
+        return np.broadcast_to(named, table.shape)
+    return np.asarray(named & (table.argmax(axis=1)[:, np.newaxis] == np.arange(count)))
+
+
+_AT_ONCE = 1024
+"""Boxes that are held against those that are kept: mostly the first few of very many are enough."""
+
+
+def _keep(
+    boxes: Array, classes: Array, groups: Array, overlap: float, most: int, most_per_class: int | None
+) -> list[int]:
+    """Return the places of boxes, the best first, that no better one of their group overlaps too much."""
     kept: list[int] = []
-    while len(left) and len(kept) < most:
-        best, rest = left[0], left[1:]
-        kept.append(int(best))
-        low, high = np.maximum(boxes[best, :2], boxes[rest, :2]), np.minimum(boxes[best, 2:], boxes[rest, 2:])
-        common = np.maximum(high - low, 0).prod(axis=1)
-        union = areas[best] + areas[rest] - common
-        left = rest[(classes[rest] != classes[best]) | (common <= overlap * union)]
+    of_class: Counter[int] = Counter()
+    for begin in range(0, len(boxes), _AT_ONCE):
+        left = np.arange(begin, min(begin + _AT_ONCE, len(boxes)))
+        left = left[~np.isin(classes[left], [one for one, count in of_class.items() if count == most_per_class])]
+        left = left[~_too_close(boxes, groups, np.array(kept, int)[:, np.newaxis], left, overlap).any(axis=0)]
+        while len(left) and len(kept) < most:
+            best, rest = left[0], left[1:]
+            kept.append(int(best))
+            left = rest[~_too_close(boxes, groups, best, rest, overlap)]
+            of_class[int(classes[best])] += 1
+            if of_class[int(classes[best])] == most_per_class:
+                left = left[classes[left] != classes[best]]
+        if len(kept) == most:
+            break
     return kept
+
+
+def _too_close(boxes: Array, groups: Array, better: Array, others: Array, overlap: float) -> Array:
+    """Return whether boxes of one group overlap by more than is allowed; both are places in `boxes`."""
+    one, other = boxes[better], boxes[others]
+    common = (np.minimum(one[..., 2:], other[..., 2:]) - np.maximum(one[..., :2], other[..., :2])).clip(0).prod(axis=-1)
+    areas = [(box[..., 2:] - box[..., :2]).clip(0).prod(axis=-1) for box in (one, other)]
+    return np.asarray((groups[better] == groups[others]) & (common > overlap * (areas[0] + areas[1] - common)))

@@ -1,4 +1,8 @@
-"""`unletterbox` — boxes in the pixels of an image before `letterbox`, by what that said of `how` it was done."""
+"""`unletterbox` — boxes in the pixels of an image before `letterbox`, by what that said of `how` it was done.
+
+Boxes are kept inside of the image; those that lie beside it have no area. A `how` of three numbers (factor, left, top)
+does not tell the image's size: then they are only moved and scaled.
+"""
 
 from dataclasses import replace
 
@@ -11,15 +15,16 @@ from ortdeploy.transforms.protocol import Options
 
 PACKAGE = None
 
+_WITHOUT_SIZE = 3
+"""Numbers of a `how` that is one factor, left and top."""
+
 
 CONTRACT = Contract(
     name="unletterbox",
     meaning="Boxes in the pixels of the image before letterbox",
     inputs=(
         FormalParameter("boxes", "B", forms("rows n 4"), "left, top, right, bottom in pixels", units=(PIXELS,)),
-        FormalParameter(
-            "how", "H", forms("rows 3"), "what letterbox gives: factor, left, top", units=(FIT,), finite=True
-        ),
+        FormalParameter("how", "H", forms("rows 6", "rows 3"), "what letterbox gives", units=(FIT,), finite=True),
     ),
     outputs=(BOXES,),
     types=(COORDINATES, replace(REALS, name="H")),
@@ -28,10 +33,13 @@ CONTRACT = Contract(
 
 def build(options: Options, types: Types) -> Call:  # noqa: ARG001  it has no options
     def back(boxes: Array, how: Array) -> tuple[Array]:
-        factor, left, top = (float(number) for number in how)
-        if factor <= 0:
-            raise ValueError(f"the factor of how is {factor:g}; it takes what letterbox gives")
+        across, down, left, top, height, width = how if len(how) > _WITHOUT_SIZE else (how[0], *how, 0, 0)
+        if across <= 0 or down <= 0:
+            raise ValueError(f"the factor of how is {min(across, down):g}; it takes what letterbox gives")
         moved = np.asarray(boxes, dtype=np.float32) - np.array([left, top, left, top], dtype=np.float32)
-        return (moved / np.float32(factor),)
+        scaled = moved / np.array([across, down, across, down], dtype=np.float32)
+        if len(how) == _WITHOUT_SIZE:
+            return (scaled,)
+        return (scaled.clip(0, np.array([width, height, width, height], dtype=np.float32)),)
 
     return by_row(back, 1, "boxes", "how")

@@ -36,6 +36,7 @@ def dump_device(name: str, runtime: RuntimeFacts, machine: MachineFacts) -> str:
         "cpu_quota": machine.cpu_quota,
         "memory_bytes": machine.memory_bytes,
         "cpu_flags": list(machine.cpu_flags),
+        "sensors": None if machine.sensors is None else sorted(machine.sensors),
     }
     return (
         f"device_version: {FORMAT_VERSION}\nname: {scalar(name)}\nsource: captured\n"
@@ -114,6 +115,7 @@ def _machine_facts(data: Mapping[str, Any]) -> MachineFacts | None:
         cpu_quota=machine.get("cpu_quota"),
         memory_bytes=machine.get("memory_bytes"),
         cpu_flags=tuple(machine.get("cpu_flags", ())),
+        sensors=None if machine.get("sensors") is None else frozenset(machine["sensors"]),
     )
 
 

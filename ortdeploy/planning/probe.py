@@ -167,6 +167,7 @@ def _probe_option_paths(spec: Spec, roots: tuple[str, ...]) -> dict[tuple[str, s
         path = path_from_manifest(spec, option.path)
         problem = _stray(path, option.path, roots) or _option_path_problem(path, option)
         problem = problem or _content_problem(path, option)
+        problem = problem or (_probe_labels(path, option.path, roots).problem if option.kind == "lines" else None)
         if problem is not None:
             problems[option.kind, option.path] = problem
     return problems
@@ -251,6 +252,8 @@ def probe_adapter(path: Path, shown: str, roots: tuple[str, ...], digests: Diges
 def _probe_resource(spec: Spec, option: OptionPath, roots: tuple[str, ...], digests: DigestCache) -> FileFacts:
     """Return the digest of a file that an operation reads, or of all files of a folder."""
     path = path_from_manifest(spec, option.path)
+    if option.kind == "lines":
+        return _probe_labels(path, option.path, roots)
     problem = _stray(path, option.path, roots) or _option_path_problem(path, option)
     if problem is not None:
         return FileFacts(path=str(path), problem=problem)
@@ -296,7 +299,7 @@ def _probe_labels(path: Path, shown: str, roots: tuple[str, ...]) -> FileFacts:
     try:
         check_room(LINE_OF_VALUES * path.stat().st_size, shown, None)
         content = path.read_bytes()
-        lines = tuple(content.decode("utf-8-sig").splitlines())
+        lines = _lines(content.decode("utf-8-sig"))
     except OrtdeployError as error:
         return FileFacts(path=str(path), problem=Problem(kind="too-large", detail=f"{error}."))
     except OSError as error:
@@ -304,8 +307,13 @@ def _probe_labels(path: Path, shown: str, roots: tuple[str, ...]) -> FileFacts:
     except UnicodeDecodeError:
         return FileFacts(path=str(path), problem=Problem(kind="not-utf8", detail=f"{shown} is not UTF-8 text."))
     if not lines:
-        return FileFacts(path=str(path), problem=Problem(kind="empty", detail=f"{shown} holds no labels."))
+        return FileFacts(path=str(path), problem=Problem(kind="empty", detail=f"{shown} holds no lines."))
     return FileFacts(path=str(path), sha256=hashlib.sha256(content).hexdigest(), lines=lines)
+
+
+def _lines(text: str) -> tuple[str, ...]:
+    """Return the lines of a text: a sign such as U+2028 is a letter of an alphabet and ends none."""
+    return tuple(line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")) if text else ()
 
 
 def _probe_output(spec: Spec, job: JobSpec, state_dir: Path, before: _Before, roots: tuple[str, ...]) -> OutputFacts:

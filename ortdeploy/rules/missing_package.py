@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING
 from ortdeploy.diagnostics import Certainty
 from ortdeploy.facts.host import EXTENSION_DOMAINS, EXTENSIONS, OPTIMUM
 from ortdeploy.manifest.pipelines import DIFFUSION, walk
-from ortdeploy.operations.catalogue import OPERATIONS, PILLOW
+from ortdeploy.operations.catalogue import OPERATIONS
 from ortdeploy.rules.protocol import Finding, Rule
+from ortdeploy.transforms.resample import SOXR
+from ortdeploy.transforms.sampling import PILLOW, package_of
 
 if TYPE_CHECKING:
     from ortdeploy.deployment.resolved import Deployment
     from ortdeploy.facts.problems import Package
+    from ortdeploy.manifest.spec import StepSpec
 
 RULE = Rule(id="missing-package", summary="A package is not installed", certainty=Certainty.MACHINE)
 
@@ -44,9 +47,17 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             yield Finding(at=(*job.spec.output.at, "images"), detail=detail, job=job.spec.name)
         for name, steps in job.spec.prepare.items():
             for step in steps:
-                if step.name == "resize" and "PIL" not in deployment.facts.runtime.packages:
-                    detail = f"resize of input \"{name}\" needs Pillow. Install it: pip install 'ortdeploy[images]'."
+                package = _package_of(step)
+                if package is not None and package.module not in deployment.facts.runtime.packages:
+                    detail = f'{step.name} of input "{name}" needs {_needs(package)}'
                     yield Finding(at=step.at, detail=detail, job=job.spec.name)
+
+
+def _package_of(step: "StepSpec") -> "Package | None":
+    """Return the package that a prepare step needs."""
+    if step.name == "resample":
+        return SOXR
+    return package_of(step.options) if step.name == "resize" else None
 
 
 def _of_operations(deployment: "Deployment") -> Iterator[Finding]:
@@ -54,8 +65,10 @@ def _of_operations(deployment: "Deployment") -> Iterator[Finding]:
     steps = (step for pipeline in deployment.spec.pipelines for step in walk(pipeline.steps) if step.kind == "do")
     for step in steps:
         package = OPERATIONS[step.name].package
-        if package is None and step.name == "crop" and "size" in step.options:
-            package = OPERATIONS["resize"].package
+        if package == PILLOW:
+            package = package_of(step.options)
+        elif step.name == "crop" and "size" in step.options:
+            package = PILLOW
         if package is not None and package.module not in deployment.facts.runtime.packages:
             yield Finding(at=(*step.at, "do"), detail=f"{step.name} needs {_needs(package)}")
 

@@ -1,13 +1,13 @@
 """What it catches: recordings of another sample rate than the input declares, or of several where it declares none.
 
 Why: a model hears samples, not seconds. Speech of 8,000 samples a second sounds to a model of 16,000 like twice the
-speed, and the model answers without an error. Nothing is resampled on the way. Without a declaration nobody can say
-which of several rates is the right one; only a model that is fed the column rate can take them all.
+speed, and the model answers without an error. Without a declaration nobody can say which of several rates is the right
+one; only a model that is fed the column rate, or a step that resamples, can take them all.
 
 Example: input: {path: calls/*.wav, rate: 16000} where calls/7.wav has 8,000 samples a second.
 
-How to fix: resample the files, leave them out, or declare the rate that the model was trained on. Some files may be of
-another rate if errors: {max_failed: …} allows for as many rows.
+How to fix: have them resampled, prepare: {x: [{resample: 16000}]} and no rate, leave them out, or declare the rate that
+the model was trained on. Some files may be of another rate if errors: {max_failed: …} allows for as many rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
 def _detail(job: "ResolvedJob") -> str | None:
     rates, declared = job.input.rates, job.spec.input.rate
     if declared is None:
-        if len(rates) < 2 or job.feeds("rate"):  # noqa: PLR2004  one rate is no contradiction
+        if len(rates) < 2 or (job.feeds("rate") or job.resamples):  # noqa: PLR2004  one rate is no contradiction
             return None
         found = ", ".join(f"{rate:,} Hz ({_files(job, rows)})" for rate, rows in sorted(rates.items()))
         wanted = f"rate: {max(rates)}"

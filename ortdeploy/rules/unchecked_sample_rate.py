@@ -1,12 +1,12 @@
 """What it catches: recordings whose sample rate is held against nothing.
 
 Why: a model does not say how many samples a second it was trained on, and answers for any. The first file of another
-rate would give wrong rows without an error. Nothing is resampled on the way.
+rate would give wrong rows without an error. Nothing is resampled unless a step says so.
 
 Example: input: {path: calls/*.wav} for a model of speech at 16,000 samples a second.
 
 How to fix: write the rate that the model was trained on: input: {path: calls/*.wav, rate: 16000}. A model that is fed
-the column rate needs none.
+the column rate needs none, nor do recordings that are resampled: prepare: {x: [{resample: 16000}]}.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ RULE = Rule(id="unchecked-sample-rate", summary="Sample rate is not checked", se
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
         rates = job.input.rates
-        if len(rates) == 1 and job.spec.input.rate is None and not job.feeds("rate"):
+        if len(rates) == 1 and job.spec.input.rate is None and not (job.feeds("rate") or job.resamples):
             rate = next(iter(rates))
             detail = (
                 f"The recordings have {rate:,} samples a second, and nothing says how many the model wants. If it "

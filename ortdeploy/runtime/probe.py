@@ -16,7 +16,7 @@ from ortdeploy.runtime.plugin_probe import probe_plugin
 from ortdeploy.runtime.plugins import find_library
 from ortdeploy.runtime.supported_versions import find_limits
 
-_EXTRAS = ("PIL", "onnxruntime_extensions", "optimum", "pyarrow", "tokenizers")
+_EXTRAS = ("PIL", "onnxruntime_extensions", "optimum", "pyarrow", "soundfile", "soxr", "tokenizers")
 
 
 def probe_runtime(

@@ -16,6 +16,7 @@ from ortdeploy.redaction import shown_path
 from ortdeploy.results.rows import Block
 from ortdeploy.sources import (
     arrow,
+    audio,
     bytes,  # noqa: A004  the name of the format
     csv,
     image,
@@ -43,6 +44,7 @@ from ortdeploy.tensors.types import TensorType
 
 SOURCES: dict[str, SourceModule] = {
     "arrow": arrow,
+    "audio": audio,
     "bytes": bytes,
     "csv": csv,
     "image": image,
@@ -59,8 +61,11 @@ SOURCES: dict[str, SourceModule] = {
 STREAMED = ("csv", "jsonl", "text")
 """Formats that are read from the beginning to the end, and so may be compressed."""
 
-FILE_IS_ROW = ("image", "wav")
+FILE_IS_ROW = ("audio", "image", "wav")
 """Formats of which each file is a row: one that holds something else fails alone, within the job's error budget."""
+
+RECORDINGS = ("audio", "wav")
+"""Formats whose files have a sample rate."""
 
 _BY_SUFFIX = {suffix: name for name, module in SOURCES.items() for suffix in module.SUFFIXES}
 
@@ -211,8 +216,8 @@ def _unfit(
     name: str, files: Sequence[str], folder: str, row_type: TensorType | None, rate: int | None
 ) -> Problem | None:
     """Say what of the input does not go with its format."""
-    if rate is not None and name != "wav":
-        detail = f"rate: is for recordings (format wav); {name} files have no sample rate. Remove it."
+    if rate is not None and name not in RECORDINGS:
+        detail = f"rate: is for recordings ({', '.join(RECORDINGS)}); {name} files have no sample rate. Remove it."
         return Problem(kind="rated", detail=detail)
     if row_type is not None and name != "raw":
         detail = f"dtype: and shape: are for raw tensors; {name} files say themselves what they hold. Remove both."

@@ -1,6 +1,7 @@
 """Image files, one a row: column `pixels`, uint8 (16-bit grey: uint16) in NHWC, one channel or three.
 
-Decoded by Pillow. Palettes, transparency and CMYK become RGB; a picture is turned as its EXIF orientation says.
+Beside it are `height` and `width`, int64. Decoded by Pillow. Palettes, transparency and CMYK become RGB; a picture is
+turned as its EXIF orientation says.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,13 +30,16 @@ PACKAGE = Package(module="PIL", name="Pillow", extra="images")
 _DECODED = 12
 """What an image takes while it is decoded, in bytes a pixel: Pillow's picture, turned and converted, and the array."""
 
+_SIDES = ("height", "width")
+
 _GREY_16 = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 
 
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
     """One row a file; sizes and channels differ from file to file."""
-    pixels = TensorType("uint8", (ROWS, None, None, None), "NHWC")
-    return replace(facts, columns={"pixels": pixels}, rows=len(files))
+    pixels, side = TensorType("uint8", (ROWS, None, None, None), "NHWC"), TensorType("int64", (ROWS,))
+    columns = {"pixels": pixels, **dict.fromkeys(_SIDES, side)}
+    return replace(facts, columns=columns, beside=frozenset(_SIDES), rows=len(files))
 
 
 def _decode(raw: RawRow, limit: int | None) -> dict[str, Any]:
@@ -45,7 +49,8 @@ def _decode(raw: RawRow, limit: int | None) -> dict[str, Any]:
         with Image.open(raw.value) as image:
             width, height = image.size
             check_room(_DECODED * width * height, f"an image of {width:,} x {height:,} pixels", limit)
-            return {"pixels": _pixels(_upright(image))}
+            pixels = _pixels(_upright(image))
+            return {"pixels": pixels, **{side: np.asarray(pixels.shape[axis]) for axis, side in enumerate(_SIDES)}}
     except OrtdeployError as error:
         raise RowError(str(error), "too-large") from error
     except FileNotFoundError as error:

@@ -38,7 +38,7 @@ MASK = "mask"
 """1 for what counts, 0 for what does not."""
 TOKEN_TYPE = "token type"  # noqa: S105  which of two sentences a token is of
 FIT = "fit"
-"""How an image was fitted into another: factor, left, top."""
+"""How an image was fitted into another: factors across and down, left, top, height, width."""
 UNITS = (PIXELS, NORMALISED, PROBABILITY, LOGITS, INDEX, TOKEN, MASK, TOKEN_TYPE, FIT)
 
 SINGLE, OPTIONAL, VARIADIC = "single", "optional", "variadic"
@@ -125,6 +125,7 @@ class FormalParameter:
     `type` of an output may be `float(T)`: T where that is floating, else float32. `units` are those that an input may
     have, or the one that an output has; `keeps` says that an output keeps the layout or the unit of the input `like`,
     or of the first.
+    An input that is OPTIONAL may be left out.
     `finite` refuses NaN and infinities, `not_nan` NaN alone: where a step would swallow them. A postprocess step is
     given an output's name by the key `named_by`.
     """
@@ -153,7 +154,8 @@ class Attribute:
     """A setting: its type, by ONNX's names, and what it may be.
 
     A path is a STRING that names a file or a folder. `binds` are the axes, or the type variable, that the setting's
-    values fix. FLOATS may be a single number, and INTS that are `scalar`. A dot leads into a mapping.
+    values fix. FLOATS may be a single number, and INTS that are `scalar`; INTS of no `length` hold any number of them.
+    A dot leads into a mapping, which may stand in the place of a list of the same name.
     """
 
     name: str
@@ -175,7 +177,7 @@ class Attribute:
         found: Any = options
         for key in self.name.split("."):
             found = found.get(key) if isinstance(found, Mapping) else None
-        return self.default if found is None else found
+        return self.default if found is None or isinstance(found, Mapping) else found
 
 
 def image_size(name: str, *, required: bool = True, binds: tuple[str, ...] = ()) -> Attribute:
@@ -192,7 +194,8 @@ def row_axis(name: str) -> Attribute:
 class Solved:
     """What unification knows: the size of each named axis, the axes of each `*name`, types, layout and unit.
 
-    `by` tells what fixed a size; `chosen` is the form of each input whose rank is known.
+    `by` tells what fixed a size; `chosen` is the form of each input whose rank is known; `units` are those of outputs
+    that settings decide.
     """
 
     options: Options
@@ -203,6 +206,7 @@ class Solved:
     chosen: dict[str, Form] = field(default_factory=dict)
     layout: str | None = None
     given: dict[str, TensorType] = field(default_factory=dict)
+    units: dict[str, str] = field(default_factory=dict)
 
     @property
     def first(self) -> TensorType:
@@ -432,7 +436,7 @@ def _output(parameter: FormalParameter, solved: Solved) -> TensorType:
     elif any(one.layout for one in parameter.forms):
         given = replace(given, layout=_form_of(parameter, solved).layout)
     unit = kept.unit if "unit" in parameter.keeps else next(iter(parameter.units), None)
-    return replace(given, unit=unit)
+    return replace(given, unit=solved.units.get(parameter.name, unit))
 
 
 def _element_type(parameter: FormalParameter, solved: Solved) -> str | None:

@@ -1,7 +1,10 @@
-"""`pad: [HEIGHT, WIDTH]` — at least that size, the image in the middle; `pad: LENGTH` — rows of values, at one end.
+"""`pad: [HEIGHT, WIDTH]`, or `pad: {multiple: 32}` — images of at least that size; `pad: LENGTH` — rows of values.
 
-What is larger stays as it is.
+What is larger stays as it is. An image stands in the middle, or with `place: top_left` is filled up right and below;
+rows of values are filled up at one end.
 """
+
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -18,24 +21,34 @@ from ortdeploy.tensors.contracts import (
     forms,
 )
 from ortdeploy.tensors.types import INTEGERS, TensorType
+from ortdeploy.transforms.fitting import PLACE, padded
 from ortdeploy.transforms.protocol import Apply, Options, image_axes
 
 
 def _grow(solved: Solved, types: Types) -> None:
     """Take the larger of the sizes that there are and those that are wanted."""
     wanted = solved.options["pad"]
-    is_length = not isinstance(wanted, list | tuple)
+    is_length = isinstance(wanted, int)
     if not is_length and "side" in solved.options:
-        raise ContractError("side is for rows of values; an image is filled up on all sides. Take it away")
+        raise ContractError("side is for rows of values; an image is filled up by its place. Take it away")
+    if is_length and "place" in solved.options:
+        raise ContractError("place is for images; rows of values are filled up at a side. Take it away")
     if is_length and types["x"].shape is None:  # it is no image
         solved.layout = None
     if types["x"].shape is not None and is_length != (len(types["x"].shape) == 2):  # noqa: PLR2004  rows and values
         said = "a length, such as pad: 1024, for rows of values" if not is_length else "a height and a width for images"
         raise ContractError(f"it takes {said}, and gets {types['x']}")
-    for name, size in zip(["length"] if is_length else ["height", "width"], np.atleast_1d(wanted), strict=True):
+    for place, name in enumerate(["length"] if is_length else ["height", "width"]):
         have = solved.size(name)
-        solved.sizes[f"padded_{name}"] = None if have is None else max(have, int(size))
+        solved.sizes[f"padded_{name}"] = None if have is None else _at_least(wanted, place, have)
     _hold_value(solved)
+
+
+def _at_least(wanted: Mapping[str, int] | list[int] | int, place: int, have: int) -> int:
+    """Return the size of a side, which is the one that it has where that is larger."""
+    if isinstance(wanted, Mapping):
+        return -(-have // wanted["multiple"]) * wanted["multiple"]
+    return max(have, wanted if isinstance(wanted, int) else wanted[place])
 
 
 def _hold_value(solved: Solved) -> None:
@@ -70,6 +83,8 @@ CONTRACT = Contract(
         Attribute(
             "pad", "INTS", "height, width; or a length", required=True, least=1, most=65536, length=2, scalar=True
         ),
+        Attribute("pad.multiple", "INT", "what each side is to be a multiple of", least=1, most=65536),
+        PLACE,
         Attribute("value", "FLOAT", "what is filled in", default=0),
         Attribute("side", "STRING", "where a row of values is filled up", default="end", choices=("start", "end")),
     ),
@@ -80,16 +95,13 @@ CONTRACT = Contract(
 
 def build(options: Options, tensor: TensorType) -> Apply:
     wanted = options["pad"]
-    if not isinstance(wanted, list | tuple):
+    if isinstance(wanted, int):
         return lambda array: (_fill_up(array, wanted, options),)
     axes = image_axes(tensor)[:2]
 
     def apply(array: Array) -> tuple[Array, ...]:
-        widths = [(0, 0)] * array.ndim
-        for axis, size in zip(axes, wanted, strict=True):
-            missing = max(size - array.shape[axis], 0)
-            widths[axis] = (missing // 2, missing - missing // 2)
-        return (np.pad(array, widths, constant_values=options["value"]),)
+        height, width = (_at_least(wanted, place, array.shape[axis]) for place, axis in enumerate(axes))
+        return (padded(array, axes, (height, width), options["place"], options["value"]),)
 
     return apply
 

@@ -1,6 +1,10 @@
-"""`resize: [HEIGHT, WIDTH]` — as Pillow resizes, with its antialiasing; method nearest, bilinear, bicubic, lanczos."""
+"""`resize: [HEIGHT, WIDTH]`, or by one side: `{shortest: 256}`, `{longest: 640}`, `{height: 48}`, `{multiple: 32}`.
 
-from collections.abc import Callable
+As Pillow resizes, with its antialiasing, or with `sampling: opencv` as OpenCV does. Where sides are in proportion, rows
+come out in sizes of their own.
+"""
+
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -8,55 +12,58 @@ from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import (
     IMAGE_SIZES,
     PICTURES,
-    Attribute,
     Contract,
     FormalParameter,
     SizeConstraint,
+    Solved,
+    Types,
     forms,
     image_size,
 )
 from ortdeploy.tensors.types import TensorType
+from ortdeploy.transforms.fitting import SIZES, hold_sizes, new_size
 from ortdeploy.transforms.protocol import Apply, Options
+from ortdeploy.transforms.sampling import SAMPLING, hold_method, sampler
 
-METHODS = ("nearest", "bilinear", "bicubic", "lanczos")
+
+def _fit(solved: Solved, types: Types) -> None:  # noqa: ARG001  the sizes are solved
+    """Work the new sizes out, as far as those of the image are known. Raises ContractError."""
+    hold_method(solved.options)
+    sizes = solved.options["resize"]
+    if not isinstance(sizes, Mapping):
+        return
+    hold_sizes(sizes)
+    height, width = solved.size("height"), solved.size("width")
+    if height and width:
+        solved.sizes["new_height"], solved.sizes["new_width"] = new_size(sizes, height, width)
+    for side in {"height", "width"} & set(sizes):  # whatever the image is
+        solved.sizes[f"new_{side}"] = new_size(sizes, sizes[side], sizes[side])[side == "width"]
+
 
 CONTRACT = Contract(
     name="resize",
-    meaning="To [height, width], as Pillow does it",
+    meaning="To [height, width] or to one side in proportion, as Pillow or OpenCV does it",
     inputs=(FormalParameter("x", "T", forms("NHWC rows height width channels"), "images"),),
     outputs=(
         FormalParameter(
             "image",
             "T",
             forms("NHWC rows new_height new_width channels"),
-            "images of one size",
+            "images of the new size",
             keeps=("layout", "unit"),
         ),
     ),
-    attributes=(
-        image_size("resize", binds=("new_height", "new_width")),
-        Attribute("method", "STRING", "how pixels are mixed", default="bilinear", choices=METHODS),
-    ),
+    attributes=(image_size("resize", binds=("new_height", "new_width")), *SIZES, *SAMPLING),
     types=(PICTURES,),
     sizes=(*IMAGE_SIZES, SizeConstraint("channels", least=1)),
+    arithmetic=_fit,
 )
 
 
 def build(options: Options, tensor: TensorType) -> Apply:  # noqa: ARG001  the same for every tensor
-    from PIL import Image  # noqa: PLC0415  an extra: only who resizes needs it
+    sizes, sample = options["resize"], sampler(options)
 
-    height, width = options["resize"]
-    method = Image.Resampling[options["method"].upper()]
+    def size_of(image: Array) -> tuple[int, int]:
+        return new_size(sizes, *image.shape[:2]) if isinstance(sizes, Mapping) else tuple(sizes)
 
-    def resize_plane(plane: Array) -> Array:
-        return np.asarray(Image.fromarray(plane).resize((width, height), method))
-
-    return lambda batch: (np.stack([_resize_image(image, resize_plane) for image in batch]),)
-
-
-def _resize_image(image: Array, resize_plane: Callable[[Array], Array]) -> Array:
-    """Resize one HWC image; three uint8 channels go at once, anything else plane by plane."""
-    if image.shape[2] == 3 and image.dtype == np.uint8:  # noqa: PLR2004  RGB
-        return resize_plane(np.ascontiguousarray(image))
-    planes = [resize_plane(np.ascontiguousarray(image[:, :, channel])) for channel in range(image.shape[2])]
-    return np.stack(planes, axis=2)
+    return lambda batch: (np.stack([sample(image, *size_of(image)) for image in batch]),)

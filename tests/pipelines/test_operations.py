@@ -114,22 +114,21 @@ def test_nms_keeps_the_best_of_each_class() -> None:
     boxes = np.array([[[0, 0, 10, 10], [1, 1, 10, 10], [20, 0, 30, 10], [0, 0, 10, 10]]], dtype=np.float32)
     types = {"boxes": BOXES, "scores": TensorType("float32", (ROWS, None, 2))}
     scores = np.array([[[0.8, 0], [0.9, 0], [0.5, 0], [0, 0.7]]], dtype=np.float32)
-    kept, best, classes = do("nms", {}, types, boxes=boxes, scores=scores)
+    kept, best, classes, _ = do("nms", {}, types, boxes=boxes, scores=scores)
     assert kept[0].tolist() == [[1, 1, 10, 10], [0, 0, 10, 10], [20, 0, 30, 10]]
     assert best[0].tolist() == pytest.approx([0.9, 0.7, 0.5])
     assert classes[0].tolist() == [0, 1, 0]
-    kept, _, _ = do("nms", {"max": 1, "score": 0.1}, types, boxes=boxes, scores=scores)
+    kept, *_ = do("nms", {"max": 1, "score": 0.1}, types, boxes=boxes, scores=scores)
     assert len(kept[0]) == 1
-    kept, _, _ = do("nms", {"score": 0.95}, types, boxes=boxes, scores=scores)
+    kept, *_ = do("nms", {"score": 0.95}, types, boxes=boxes, scores=scores)
     assert np.shape(kept[0]) == (0, 4)
 
 
 def test_ctc_joins_repeats_and_leaves_blanks_out() -> None:
     path = [1, 1, 0, 1, 2, 2, 0, 0, 3]
     logits = np.eye(4, dtype=np.float32)[path][None]
-    assert do("ctc_greedy", {"alphabet": "abc"}, {"logits": TensorType("float32", (ROWS, None, 4))}, logits=logits) == (
-        ["aabc"],
-    )
+    types = {"logits": TensorType("float32", (ROWS, None, 4))}
+    assert do("ctc_greedy", {"alphabet": "abc"}, types, logits=logits) == (["aabc"], [1])
     with pytest.raises(InapplicableError, match="5 classes"):
         OPERATIONS["ctc_greedy"].infer({"alphabet": "abc"}, {"logits": TensorType("float32", (ROWS, None, 5))})
 

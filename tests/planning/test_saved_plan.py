@@ -146,7 +146,7 @@ def test_what_is_carried_out_is_what_was_planned_here(
     ("way", "value", "said"),
     [
         (("steps", 1, "input", "format"), "", "steps[1].input.format is"),
-        (("steps", 1, "input", "format"), "exe", "allowed are arrow, bytes, csv"),
+        (("steps", 1, "input", "format"), "exe", "allowed are arrow, audio, bytes, csv"),
         (("steps", 1, "identity"), {}, 'steps[1].identity needs the key "model"'),
         (("steps", 0, "candidates", 0, "count"), -(2**63), "candidates[0].count is -9223372036854775808; at least 1"),
         (("steps", 0, "candidates", 0, "count"), 10**30, "at most 64 is allowed"),

@@ -23,7 +23,7 @@ from support.models import save_model
 
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.files.content import mistaken, recognise
-from ortdeploy.sources.catalogue import SOURCES, probe_input
+from ortdeploy.sources.catalogue import FILE_IS_ROW, SOURCES, probe_input
 from ortdeploy.tensors.types import TensorType
 
 ROWS = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -111,7 +111,7 @@ READ_BY = {"png": "image", "jpeg": "image", "gif": "image", "bmp": "image", "tif
 
 TEXT_REMEDY = "Write format: csv, jsonl or text."
 
-TABLES = [name for name in SOURCES if name not in {"bytes", "image", "wav", "raw"}]
+TABLES = [name for name in SOURCES if name not in {*FILE_IS_ROW, "bytes", "raw"}]
 
 
 def probe(folder: Path, name: str, declared: str | None = None, row_type: TensorType | None = None) -> InputFacts:

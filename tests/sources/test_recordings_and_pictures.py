@@ -129,3 +129,21 @@ def test_warnings_of_a_checks_child_are_handed_on() -> None:
     with warnings_to(lambda *warning: found.append(warning)):
         show_warning("RuntimeWarning", "overflow", "a.py:3")
     assert found == [("RuntimeWarning", "overflow", "a.py:3")]
+
+
+def test_the_size_of_a_picture_is_a_column(cli: Cli, tmp_path: Path) -> None:
+    """Of the upright picture; no column but the pixels feeds an input that nobody names."""
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    Image.new("RGB", (6, 4)).save(tmp_path / "a.png", exif=exif)
+    Image.new("RGB", (5, 3)).save(tmp_path / "b.png")
+    path = deploy(tmp_path, '{path: "*.png", key: [height, width]}', shape="h,w,3", kind=UINT8)
+    assert cli("apply", path, "-q").code == 0
+    rows = [json.loads(line) for line in (tmp_path / "out/part-00000000.jsonl").read_text().splitlines()]
+    assert [(row["height"], row["width"], np.shape(row["y"])) for row in rows] == [(6, 4, (6, 4, 3)), (3, 5, (3, 5, 3))]
+    path = deploy(tmp_path, '{path: "*.png", columns: {x: [height, width]}}', shape="2", kind=int(TensorProto.INT64))
+    path.write_text(path.read_text().replace("path: out}", "path: sizes}"))
+    done = cli("apply", path, "-q")
+    assert done.code == 0, done.out
+    rows = [json.loads(line) for line in (tmp_path / "sizes/part-00000000.jsonl").read_text().splitlines()]
+    assert [row["y"] for row in rows] == [[6, 4], [3, 5]]

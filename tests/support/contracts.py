@@ -81,6 +81,14 @@ def settings(contract: Contract, folder: Path) -> dict[str, Any]:
         options["lines"] = [str(number) for number in range(300)]
     if contract.name == "layout":
         options["from"] = "NHWC"
+    if contract.name == "resample" and len(contract.inputs) > 1:
+        del options["from"]  # the operation takes it as a value
+    if contract.name == "ctc_greedy":
+        options = {"alphabet": "ab"}
+    if contract.name == "boxes":
+        options |= {"unit": "normalised", "to_unit": "pixels"}
+    if contract.name == "yolo_decode":
+        options |= {"version": "v8", "classes": 2}
     return options
 
 
@@ -108,6 +116,8 @@ def _case(contract: Contract, options: dict[str, Any], forms: dict[str, Form], r
         sizes[one.name] = one.sizes[-1] if one.sizes else max(least or 0, free)
     if contract.name == "ctc_greedy":
         sizes["classes"] = len(options["alphabet"]) + 1
+    if contract.name == "yolo_decode":
+        sizes["second"] = 4 + options["classes"]
     chosen = {one.name: forms.get(one.name, one.forms[0]) for one in contract.inputs}
     arrays = {one.name: array(contract, one, chosen[one.name], sizes, free) for one in contract.inputs}
     types = {
@@ -133,6 +143,8 @@ def array(
     made = np.ones(shape, dtype)
     if form.axes[-1] == 4:
         made[..., 0:2] = 0  # left, top, right, bottom
+    if form.axes[-2:] == (4, 2):
+        made[...] = np.array([[0, 0], [2, 0], [2, 2], [0, 2]])
     return made
 
 
@@ -195,6 +207,8 @@ def _wrong_sizes(contract: Contract, case: Case, one: FormalParameter, axis: int
                 yield 0
     if contract.name == "ctc_greedy" and axis == "classes":
         yield from (have - 1, have + 1)
+    if contract.name == "yolo_decode" and axis == "second":
+        yield from range(have)
 
 
 def wrong_units(one: FormalParameter) -> list[str]:

@@ -85,7 +85,7 @@ def test_units_go_from_step_to_step() -> None:
     (boxes,) = OPERATIONS["boxes_from_heatmap"].infer({"threshold": 0.5}, {"heat": floats(9, 9)})
     assert (how.unit, boxes.unit) == (FIT, PIXELS)
     (back,) = OPERATIONS["unletterbox"].infer({}, {"boxes": boxes, "how": how})
-    kept, scores, _ = OPERATIONS["nms"].infer({}, {"boxes": back, "scores": floats(None, unit=LOGITS)})
+    kept, scores, *_ = OPERATIONS["nms"].infer({}, {"boxes": back, "scores": floats(None, unit=LOGITS)})
     assert (kept.unit, scores.unit) == (PIXELS, LOGITS)
     (cast,) = PREPARE["cast"].infer({"cast": "float64"}, kept)
     assert cast.unit == PIXELS

@@ -57,9 +57,9 @@ def of_attribute(attribute: Attribute) -> dict[str, Any]:
             number = {"type": "number", **numbers}
             return {"anyOf": [number, {"type": "array", "minItems": 1, "items": number}], **default}
         case "INTS":
-            count = {"minItems": attribute.length, "maxItems": attribute.length}
-            number, given = {"type": "integer", **numbers}, {key: one for key, one in count.items() if one is not None}
-            array = {"type": "array", "items": number, **given}
+            count = {"minItems": attribute.length or 1} | ({"maxItems": attribute.length} if attribute.length else {})
+            number = {"type": "integer", **numbers}
+            array = {"type": "array", "items": number, **count}
             return {**({"anyOf": [number, array]} if attribute.scalar else array), **default}
     raise AssertionError(attribute.type)
 
@@ -74,12 +74,26 @@ def of_attributes(contract: Contract) -> tuple[dict[str, Any], set[str]]:
         if not rest:
             properties[first] = of_attribute(one)
             continue
-        nested = properties.setdefault(
-            first, {"type": "object", "additionalProperties": False, "properties": {}, "required": []}
-        )
+        nested = nesting(properties, first)
         nested["properties"][rest] = of_attribute(one)
-        nested["required"] = sorted([*nested["required"], *([rest] if one.required else [])])
+        if one.required:
+            nested["required"] = sorted([*nested.get("required", []), rest])
     return properties, required
+
+
+def nesting(properties: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the mapping of a setting; one that may also be a list has both forms, and the mapping is not empty."""
+    nested: dict[str, Any] = {"type": "object", "additionalProperties": False, "properties": {}}
+    written: dict[str, Any] = properties.setdefault(name, nested)
+    if "anyOf" in written:
+        if written["anyOf"][-1]["type"] != "object":
+            written["anyOf"].append(nested | {"minProperties": 1})
+        mapping: dict[str, Any] = written["anyOf"][-1]
+        return mapping
+    if written.get("type") == "array":
+        properties[name] = {"anyOf": [written, nested | {"minProperties": 1}]}
+        return nesting(properties, name)
+    return written
 
 
 def of_step(properties: dict[str, Any], required: set[str]) -> dict[str, Any]:
@@ -92,10 +106,9 @@ def test_an_operation_is_written_as_its_contract_says(name: str) -> None:
     contract = OPERATIONS[name].contract
     assert contract.name == name
     properties, required = of_attributes(contract)
-    inputs = {one.name for one in contract.inputs}
-    wires = dict.fromkeys(inputs, meant(WIRE))
-    required |= {one.name for one in contract.inputs if one.option != OPTIONAL}
-    assert meant(branches[name]["properties"]["in"]) == of_step({**wires, **properties}, required)
+    wires = {one.name: meant(WIRE) for one in contract.inputs}
+    inputs = {one.name for one in contract.inputs if one.option != OPTIONAL}
+    assert meant(branches[name]["properties"]["in"]) == of_step({**wires, **properties}, required | inputs)
 
 
 @pytest.mark.parametrize("name", PREPARE)

@@ -37,7 +37,7 @@ def _places(pipeline: ResolvedPipeline, folder: str, resources: Mapping[str, Fil
     named = [preset.latents] if preset is not None and preset.latents else []
     for step in walk_specs(pipeline.spec.steps):
         options = FILES.get(step.name, {}) if step.kind == "do" else {}
-        named += [step.options[name] for name in options if name in step.options]
+        named += [step.options[name] for name, kind in options.items() if name in step.options and kind != "lines"]
     for path in dict.fromkeys(named):
         facts, full = resources[path], Path(folder) / path
         single = len(facts.files) == 1 and facts.files[0].path == facts.path
@@ -69,7 +69,8 @@ def _plan_steps(steps: Sequence[TypedStep], folder: str) -> Iterator[PlannedWire
     for step in steps:
         spec = step.spec
         paths = FILES.get(spec.name, {}) if spec.kind == "do" else {}
-        full = {name: str(Path(folder) / step.options[name]) for name in paths if name in step.options}
+        opened = [name for name, kind in paths.items() if name in step.options and kind != "lines"]
+        full = {name: str(Path(folder) / step.options[name]) for name in opened}
         yield PlannedWireStep(
             kind=spec.kind,
             name=spec.name,

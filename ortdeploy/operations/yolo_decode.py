@@ -1,0 +1,139 @@
+"""`yolo_decode` — boxes and scores from the one output of a YOLO export, by the `version` that the model is of.
+
+v5, v6, v7: [rows, n, 5 + classes], the middle, width and height of a box, that it is an object, and of which class; a
+score is the product of both. v8, v9, v11, v12: [rows, 4 + classes, n] without objectness. v10, v26: [rows, n, 6], left,
+top, right, bottom, score and class of boxes that need no `nms` any more. `values: first` or `values: last` says where
+the numbers of a box stand in exports that have them elsewhere. Boxes below `score` are left out.
+
+Sources: the heads of ultralytics/yolov5, WongKinYiu/yolov7, THU-MIG/yolov10 and ultralytics/ultralytics.
+"""
+
+import numpy as np
+
+from ortdeploy.operations.boxes import from_cxcywh
+from ortdeploy.operations.protocol import Call, Types, by_row
+from ortdeploy.tensors.columns import Array
+from ortdeploy.tensors.contracts import (
+    INDEX,
+    PIXELS,
+    PROBABILITY,
+    REALS,
+    Attribute,
+    Contract,
+    ContractError,
+    FormalParameter,
+    Solved,
+    forms,
+)
+from ortdeploy.transforms.protocol import Options
+
+PACKAGE = None
+
+_OBJECTNESS, _PLAIN, _DECIDED = "objectness", "plain", "decided"
+_HEADS = {
+    **dict.fromkeys(("v5", "v6", "v7"), _OBJECTNESS),
+    **dict.fromkeys(("v8", "v9", "v11", "v12"), _PLAIN),
+    **dict.fromkeys(("v10", "v26"), _DECIDED),
+}
+_BEFORE_CLASSES = {_OBJECTNESS: 5, _PLAIN: 4, _DECIDED: 6}
+"""How many numbers of a box stand before those of its classes; of boxes that are decided, before any others."""
+
+
+def _hold_values(solved: Solved, types: Types) -> None:  # noqa: ARG001  the axes are solved
+    """Tell which axis has the numbers of a box, and hold them against the version. Raises ContractError."""
+    options = solved.options
+    head, first = _HEADS[options["version"]], _values_first(options)
+    values, n = (solved.size(axis) for axis in (("second", "third") if first else ("third", "second")))
+    solved.sizes |= {"n": None if options.get("score") else n, "classes": None, "more": None}
+    if head == _DECIDED:
+        solved.chosen["scores"] = _SCORE_OF_BOX
+    if values is None:
+        return
+    where = "first" if first else "last"
+    other = f"If they are on the other axis, say values: {'last' if first else 'first'}"
+    stated, before = options.get("classes"), _BEFORE_CLASSES[head]
+    least = before + (0 if head == _DECIDED else stated or 1)
+    if values < least:
+        raise ContractError(
+            f"a box of YOLO {options['version']} has at least {least} values, and {values} come {where}. {other}"
+        )
+    if n is not None and values > n and stated is None:
+        raise ContractError(
+            f"{n} boxes of {values} values each come, with the values {where}. {other}; else give the number of classes"
+        )
+    classes = 0 if head == _DECIDED else stated or values - before
+    solved.sizes |= {"classes": classes, "more": values - before - classes}
+
+
+_SCORE_OF_BOX, _SCORES_OF_CLASSES = forms("rows n", "rows n classes")
+
+
+def _values_first(options: Options) -> bool:
+    stated = options.get("values")
+    return bool(stated == "first" if stated else _HEADS[options["version"]] == _PLAIN)
+
+
+CONTRACT = Contract(
+    name="yolo_decode",
+    meaning="Boxes and scores from the one output of a YOLO export",
+    inputs=(FormalParameter("x", "T", forms("rows second third"), "the output of the model", not_nan=True),),
+    outputs=(
+        FormalParameter(
+            "boxes", "float32", forms("rows n 4"), "left, top, right, bottom in the network's image", units=(PIXELS,)
+        ),
+        FormalParameter(
+            "scores",
+            "float32",
+            (_SCORES_OF_CLASSES, _SCORE_OF_BOX),
+            "the score of each box and class; of v10 and v26 [rows, n]: that of its class",
+            units=(PROBABILITY,),
+        ),
+        FormalParameter("classes", "int64", forms("rows n"), "the best class of each box", units=(INDEX,)),
+        FormalParameter("more", "float32", forms("rows n more"), "what follows, such as the coefficients of a mask"),
+    ),
+    attributes=(
+        Attribute("version", "STRING", "the version of YOLO", required=True, choices=tuple(_HEADS)),
+        Attribute("score", "FLOAT", "boxes whose best score is below are left out", default=0, least=0, most=1),
+        Attribute(
+            "classes",
+            "INT",
+            "how many classes there are, where other values follow; if left out, all that come",
+            least=1,
+        ),
+        Attribute(
+            "values", "STRING", "where the values of a box are; if left out, by version", choices=("first", "last")
+        ),
+    ),
+    types=(REALS,),
+    arithmetic=_hold_values,
+)
+
+
+def build(options: Options, types: Types) -> Call:  # noqa: ARG001  the same for every tensor
+    head, first, least = _HEADS[options["version"]], _values_first(options), float(options["score"])
+    split = _split_decided if head == _DECIDED else _split_raw
+
+    def decode(x: Array) -> tuple[Array, ...]:
+        boxes, scores, classes, more = split(x.T if first else x, head, options.get("classes"))
+        if least > 0:
+            kept = (scores if scores.ndim == 1 else scores.max(axis=1)) >= least
+            boxes, scores, classes, more = boxes[kept], scores[kept], classes[kept], more[kept]
+        return boxes.astype(np.float32), scores.astype(np.float32), classes, more.astype(np.float32)
+
+    return by_row(decode, 4, "x")
+
+
+def _split_raw(x: Array, head: str, classes: int | None) -> tuple[Array, Array, Array, Array]:
+    """Return boxes [n, 4], scores [n, classes], best classes [n] and the rest [n, more] of x [n, values]."""
+    begin = _BEFORE_CLASSES[head]
+    end = x.shape[1] if classes is None else begin + classes
+    scores = x[:, begin:end] * x[:, 4:5] if head == _OBJECTNESS else x[:, begin:end]
+    return from_cxcywh(x[:, :4]), scores, scores.argmax(axis=1), x[:, end:]
+
+
+def _split_decided(x: Array, head: str, classes: int | None) -> tuple[Array, Array, Array, Array]:
+    """Return boxes [n, 4], scores [n], classes [n] and the rest [n, more] of x [n, values]."""
+    named = np.rint(x[:, 5]).astype(np.int64)
+    if classes is not None and ((named < 0) | (named >= classes)).any():
+        raise ValueError(f"a box is of class {named.max() if (named >= classes).any() else named.min()} of {classes}")
+    return x[:, :4], x[:, 4], named, x[:, _BEFORE_CLASSES[head] :]

@@ -1,0 +1,79 @@
+"""What the formats of recordings share: a file a row, its samples, its rate, and what keeps it from being read."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.facts.data import InputFacts
+from ortdeploy.facts.problems import Problem
+from ortdeploy.files.decoding import is_a_bug, reason_of
+from ortdeploy.sources.mistaken import what_it_is
+from ortdeploy.sources.protocol import Wanted
+from ortdeploy.sources.rows import RowError
+from ortdeploy.tensors.columns import Array
+from ortdeploy.tensors.types import ROWS, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a file says of its recording: channels, samples a second, and samples of each channel."""
+
+    channels: int
+    rate: int
+    frames: int
+
+
+def probe_recordings(files: Sequence[str], facts: InputFacts, header_of: Callable[[str], Header]) -> InputFacts:
+    """Take the number of channels from the first file, and the rates of all that have a header that can be read."""
+    try:
+        channels = header_of(files[0]).channels
+    except RowError as error:
+        return replace(facts, problem=Problem(kind="unreadable", detail=f"{files[0]}: {error}."))
+    lengths = (None,) if channels == 1 else (channels, None)
+    columns = {"samples": TensorType("float32", (ROWS, *lengths)), "rate": TensorType("int64", (ROWS,))}
+    return replace(facts, columns=columns, rows=len(files), rates=_rates(files, header_of))
+
+
+def _rates(files: Sequence[str], header_of: Callable[[str], Header]) -> dict[int, tuple[int, ...]]:
+    """Return the rows by their sample rate; a file that is damaged fails as a row when it is read."""
+    found: dict[int, list[int]] = {}
+    for row, path in enumerate(files):
+        with suppress(RowError):
+            found.setdefault(header_of(path).rate, []).append(row)
+    return {rate: tuple(rows) for rate, rows in found.items()}
+
+
+@contextmanager
+def in_words(path: str, name: str, what: str, code: str) -> Iterator[None]:
+    """Turn what reading a file of the format `name` raises into a RowError: `what` it is not, and what it is."""
+    try:
+        yield
+    except RowError:
+        raise
+    except FileNotFoundError as error:
+        raise RowError("the file is gone", "vanished-file") from error
+    except OSError as error:
+        raise RowError(f"the file cannot be read: {error.strerror}", "unreadable-file", transient=True) from error
+    except OrtdeployError as error:
+        raise RowError(str(error), "too-large") from error
+    except Exception as error:
+        if is_a_bug(error):
+            raise
+        reason = f"{reason_of(error)}{what_it_is(name, path)}"
+        raise RowError(f"not {what}: {reason}", code) from error
+
+
+def hold_rate(header: Header, wanted: Wanted) -> None:
+    """Refuse another rate than the input declares. Raises RowError."""
+    if wanted.rate not in {None, header.rate}:
+        raise RowError(f"it has {header.rate:,} samples a second, and the input declares {wanted.rate:,}", "other-rate")
+
+
+def row_of(samples: Array, header: Header) -> dict[str, Any]:
+    """Return a row's columns of float32 [frames x channels], in which the channels of a frame lie side by side."""
+    by_channel = samples if header.channels == 1 else samples.reshape(-1, header.channels).T
+    return {"samples": np.ascontiguousarray(by_channel), "rate": np.asarray(header.rate, np.int64)}

@@ -1,0 +1,98 @@
+"""The sizes that images are brought to, and where they stand in larger ones: for resize, pad and letterbox."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ortdeploy.tensors.columns import Array
+from ortdeploy.tensors.contracts import Attribute, ContractError
+
+_MOST = 65536
+
+PLACE = Attribute(
+    "place", "STRING", "where the image stands in what is larger", default="center", choices=("center", "top_left")
+)
+SIZES = (
+    Attribute("resize.shortest", "INT", "the shortest side", least=1, most=_MOST),
+    Attribute("resize.longest", "INT", "the longest side, or with shortest its bound", least=1, most=_MOST),
+    Attribute("resize.height", "INT", "the height; the width is free", least=1, most=_MOST),
+    Attribute("resize.width", "INT", "the width; the height is free", least=1, most=_MOST),
+    Attribute("resize.max_width", "INT", "with height: wider images are squeezed", least=1, most=_MOST),
+    Attribute("resize.multiple", "INT", "each side is rounded to a multiple", least=1, most=_MOST),
+    Attribute("resize.only", "STRING", "with shortest or longest: others stay", choices=("grow", "shrink")),
+)
+"""What `resize` may say in the place of [height, width]."""
+
+_TOGETHER = ({"shortest", "longest"}, {"height", "max_width"}, {"width"}, set[str]())
+_MAPPING = "resize takes [height, width], or shortest, longest, both, height (and max_width), width or multiple"
+
+
+def hold_sizes(sizes: Mapping[str, Any]) -> None:
+    """Refuse sizes that do not go together. Raises ContractError."""
+    sides = set(sizes) - {"multiple", "only"}
+    if not any(sides <= together for together in _TOGETHER) or sides == {"max_width"}:
+        raise ContractError(f"{_MAPPING}, and gets {', '.join(sizes)}")
+    if not sides and "multiple" not in sizes:
+        raise ContractError(f"{_MAPPING}, and gets {', '.join(sizes) or 'none'}")
+    if "only" in sizes and not sides & {"shortest", "longest"}:
+        raise ContractError("only: says which images shortest or longest leave as they are, and there is neither")
+
+
+def new_size(sizes: Mapping[str, Any], height: int, width: int) -> tuple[int, int]:
+    """Return the height and width that an image is brought to, each at least one pixel."""
+    made = _in_proportion(sizes, height, width)
+    multiple = sizes.get("multiple", 1)
+    new_height, new_width = (max(round(side / multiple), 1) * multiple for side in made)
+    return new_height, new_width
+
+
+def _in_proportion(sizes: Mapping[str, Any], height: int, width: int) -> tuple[int, int]:
+    if "height" in sizes:
+        free = math.ceil(sizes["height"] * (width / height))  # as PaddleOCR rounds
+        return sizes["height"], min(free, sizes.get("max_width", free))
+    if "width" in sizes:
+        return math.ceil(sizes["width"] * (height / width)), sizes["width"]
+    if "shortest" in sizes or "longest" in sizes:
+        return _by_side(sizes, height, width)
+    return height, width
+
+
+def _by_side(sizes: Mapping[str, Any], height: int, width: int) -> tuple[int, int]:
+    """Bring one side to its size, and the other as torchvision rounds it: down."""
+    short, long = sorted((height, width))
+    if "shortest" in sizes:
+        new_short, new_long = sizes["shortest"], int(sizes["shortest"] * long / short)
+        if "longest" in sizes and new_long > sizes["longest"]:
+            new_short, new_long = int(sizes["longest"] * new_short / new_long), sizes["longest"]
+    else:
+        new_short, new_long = int(sizes["longest"] * short / long), sizes["longest"]
+    grows = new_long > long or new_short > short
+    if sizes.get("only") == ("shrink" if grows else "grow"):
+        return height, width
+    return (new_short, new_long) if height <= width else (new_long, new_short)
+
+
+def inside(height: int, width: int, image: Array, *, may_grow: bool) -> tuple[int, int]:
+    """Return the largest height and width of an image's proportions that a size has room for, as YOLO rounds them."""
+    factor = min(height / image.shape[0], width / image.shape[1])
+    factor = factor if may_grow else min(factor, 1.0)
+    return (
+        max(1, min(height, round(image.shape[0] * factor))),
+        max(1, min(width, round(image.shape[1] * factor))),
+    )
+
+
+def before(missing: int, place: str) -> int:
+    """Return how many of the missing pixels stand before the image."""
+    return missing // 2 if place == "center" else 0
+
+
+def padded(image: Array, axes: tuple[int, int], sizes: tuple[int, int], place: str, value: float) -> Array:
+    """Return an image that has at least these sizes along its axes of height and width."""
+    widths = [(0, 0)] * image.ndim
+    for axis, size in zip(axes, sizes, strict=True):
+        missing = max(size - image.shape[axis], 0)
+        widths[axis] = (before(missing, place), missing - before(missing, place))
+    return np.pad(image, widths, constant_values=np.asarray(value, image.dtype))

@@ -1,0 +1,190 @@
+"""How the pixels of an image are mixed when its size changes: by Pillow, or in the arithmetic of OpenCV.
+
+They differ: Pillow takes all pixels below a smaller one into account (antialiasing), OpenCV the nearest two or four
+along each axis, except for `area`. Models keep what they were trained with.
+
+Source of the second: modules/imgproc/src/resize.cpp of opencv/opencv. uint8 is mixed in its fixed point, bit for bit
+for nearest and bilinear; bicubic and area may differ by one from builds that use vector instructions.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from ortdeploy.facts.problems import Package
+from ortdeploy.tensors.columns import Array
+from ortdeploy.tensors.contracts import Attribute, ContractError
+from ortdeploy.transforms.protocol import Options
+
+PILLOW = Package(module="PIL", name="Pillow", extra="images")
+
+Sampler = Callable[[Array, int, int], Array]
+"""From an image [height, width, channels], uint8 or float32, and another height and width to the image of that size."""
+
+_METHODS = {
+    "pillow": ("nearest", "bilinear", "bicubic", "lanczos"),
+    "opencv": ("nearest", "bilinear", "bicubic", "area"),
+}
+_EVERY_METHOD = tuple(dict.fromkeys(method for methods in _METHODS.values() for method in methods))
+
+SAMPLING = (
+    Attribute("method", "STRING", "how pixels are mixed", default="bilinear", choices=_EVERY_METHOD),
+    Attribute("sampling", "STRING", "whose arithmetic mixes them", default="pillow", choices=tuple(_METHODS)),
+)
+"""The settings of steps that change the size of images."""
+
+
+def hold_method(options: Options) -> None:
+    """Hold the method against those of the sampling. Raises ContractError."""
+    method, sampling = options.get("method", "bilinear"), options.get("sampling", "pillow")
+    if method not in _METHODS[sampling]:
+        known = ", ".join(_METHODS[sampling])
+        raise ContractError(f"sampling: {sampling} has no method {method}; it has {known}")
+
+
+def package_of(options: Options) -> Package | None:
+    """Return the package that the sampling needs."""
+    return None if options.get("sampling") == "opencv" else PILLOW
+
+
+def sampler(options: Options) -> Sampler:
+    """Return the function that changes the size of an image."""
+    method = options.get("method", "bilinear")
+    if options.get("sampling") == "opencv":
+        return _OPENCV[method]
+    from PIL import Image  # noqa: PLC0415  an extra: only who resizes needs it
+
+    return partial(_by_pillow, method=Image.Resampling[method.upper()])
+
+
+def _by_pillow(image: Array, height: int, width: int, *, method: int) -> Array:
+    """Resize three uint8 channels at once, anything else plane by plane."""
+    from PIL import Image  # noqa: PLC0415
+
+    def resize_plane(plane: Array) -> Array:
+        made = Image.fromarray(np.ascontiguousarray(plane)).resize((width, height), Image.Resampling(method))
+        return np.asarray(made)
+
+    if image.shape[2] == 3 and image.dtype == np.uint8:  # noqa: PLR2004  RGB
+        return resize_plane(image)
+    return np.stack([resize_plane(image[:, :, channel]) for channel in range(image.shape[2])], axis=2)
+
+
+_ONE = 2048
+"""One in the fixed point of OpenCV's weights."""
+
+Taps = tuple[Array, Array]
+"""Which pixels each new one is mixed of, int [new, taps], and their weights, float32 [new, taps]."""
+
+
+def _nearest(image: Array, height: int, width: int) -> Array:
+    rows, columns = (
+        np.minimum(np.floor(np.arange(new) * _scale(new, old)).astype(int), old - 1)
+        for new, old in ((height, image.shape[0]), (width, image.shape[1]))
+    )
+    return np.asarray(image[rows][:, columns])
+
+
+def _bilinear(image: Array, height: int, width: int) -> Array:
+    return _of_two(image, _two_taps(height, image.shape[0]), _two_taps(width, image.shape[1]))
+
+
+def _of_two(image: Array, down: Taps, across: Taps) -> Array:
+    """Mix an image of two pixels along each axis."""
+    if image.dtype != np.uint8:
+        return _mixed(_mixed(image, across, 1), down, 0)
+    wide = _mixed(image.astype(np.int32), _fixed(across), 1) >> 4  # then each product is rounded down, as there
+    (upper, lower), (first, second) = down[0].T, _fixed(down)[1].T.astype(np.int32)[..., np.newaxis, np.newaxis]
+    mixed = (first * wide[upper] >> 16) + (second * wide[lower] >> 16)
+    return np.asarray((mixed + 2 >> 2).astype(np.uint8))
+
+
+def _bicubic(image: Array, height: int, width: int) -> Array:
+    down, across = (_four_taps(new, old) for new, old in ((height, image.shape[0]), (width, image.shape[1])))
+    if image.dtype != np.uint8:
+        return _mixed(_mixed(image, across, 1), down, 0)
+    wide = _mixed(_mixed(image.astype(np.int32), _fixed(across), 1), _fixed(down), 0)
+    return np.asarray(np.rint(wide / (_ONE * _ONE)).clip(0, 255).astype(np.uint8))
+
+
+def _area(image: Array, height: int, width: int) -> Array:
+    """Mix all pixels below each new one; where a side grows, OpenCV mixes two of them instead."""
+    if height > image.shape[0] or width > image.shape[1]:
+        return _of_two(image, _grown_taps(height, image.shape[0]), _grown_taps(width, image.shape[1]))
+    made = _means(_means(image.astype(np.float64), height, 0), width, 1)
+    rounded = np.rint(made).clip(0, 255) if image.dtype == np.uint8 else made
+    return np.asarray(rounded.astype(image.dtype))
+
+
+_OPENCV: dict[str, Sampler] = {"nearest": _nearest, "bilinear": _bilinear, "bicubic": _bicubic, "area": _area}
+
+
+def _scale(new: int, old: int) -> float:
+    """Return how many pixels a new one stands for, rounded as OpenCV's double is."""
+    return 1 / (new / old)
+
+
+def _places(new: int, old: int) -> tuple[Array, Array]:
+    """Return the pixel left of each new one's middle, and how far behind it that is, float32."""
+    middles = ((np.arange(new) + 0.5) * _scale(new, old) - 0.5).astype(np.float32)
+    left = np.floor(middles)
+    return left.astype(int), middles - left
+
+
+def _two_taps(new: int, old: int) -> Taps:
+    left, behind = _places(new, old)
+    return np.stack([left, left + 1], 1).clip(0, old - 1), np.stack([1 - behind, behind], 1)
+
+
+def _grown_taps(new: int, old: int) -> Taps:
+    """Return the taps of OpenCV's `area` where it enlarges: most new pixels are copies."""
+    place = np.arange(new)
+    left = np.floor(place * _scale(new, old)).astype(int)
+    behind = ((place + 1) - (left + 1) * (new / old)).astype(np.float32)
+    behind = np.where(behind <= 0, np.float32(0), behind - np.floor(behind))
+    behind = np.where(left >= old - 1, np.float32(0), behind)
+    left = left.clip(0, old - 1)
+    return np.stack([left, np.minimum(left + 1, old - 1)], 1), np.stack([1 - behind, behind], 1)
+
+
+def _four_taps(new: int, old: int) -> Taps:
+    left, x = _places(new, old)
+    return (left[:, np.newaxis] + np.arange(-1, 3)).clip(0, old - 1), cubic_weights(x)
+
+
+def cubic_weights(x: Array) -> Array:
+    """Return the weights of the four pixels around a place, float32 [n, 4]; `x` [n] is how far behind the second."""
+    a = np.float32(-0.75)
+    outer, inner, other = x + 1, x, 1 - x
+    first = ((a * outer - 5 * a) * outer + 8 * a) * outer - 4 * a
+    second = ((a + 2) * inner - (a + 3)) * inner * inner + 1
+    third = ((a + 2) * other - (a + 3)) * other * other + 1
+    return np.stack([first, second, third, 1 - first - second - third], 1).astype(np.float32)
+
+
+def _means(image: Array, new: int, axis: int) -> Array:
+    """Return the means of the pixels, and parts of pixels, that each new one covers along an axis."""
+    old = image.shape[axis]
+    edges = np.minimum(np.arange(new + 1) * _scale(new, old), old)
+    whole = np.minimum(edges.astype(int), old - 1)
+    shape = [-1 if one == axis else 1 for one in range(image.ndim)]
+    sums = np.cumsum(image, axis=axis) - image  # of all pixels before each one
+    before = np.take(sums, whole, axis) + np.take(image, whole, axis) * (edges - whole).reshape(shape)
+    return np.asarray(np.diff(before, axis=axis) / np.diff(edges).reshape(shape))
+
+
+def _fixed(taps: Taps) -> Taps:
+    return taps[0], np.rint(taps[1] * _ONE).astype(np.int32)
+
+
+def _mixed(image: Array, taps: Taps, axis: int) -> Array:
+    """Mix the pixels along an axis of [height, width, channels]."""
+    places, weights = taps
+    shape = (-1, 1, 1) if axis == 0 else (1, -1, 1)
+    return np.asarray(
+        sum(
+            np.take(image, places[:, tap], axis) * weights[:, tap].reshape(shape).astype(image.dtype)
+            for tap in range(places.shape[1])
+        )
+    )
