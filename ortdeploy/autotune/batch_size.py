@@ -18,7 +18,7 @@ from ortdeploy.process.memory import available_memory, resident_memory
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.sessions.opening import OpenedModel
 from ortdeploy.sessions.rows_first import rows_first
-from ortdeploy.tensors.columns import Array
+from ortdeploy.tensors.columns import Array, OpRunners
 
 log = structlog.get_logger()
 
@@ -39,7 +39,7 @@ def choose_batch(
     key = _key(plan, step, opened)
     size = begun_with or tuning_cache.find(key)
     if size not in SIZES:
-        rates = dict(_measure(plan, step, rows_first(opened.sessions[0].session, step)))
+        rates = dict(_measure(plan, step, rows_first(opened.sessions[0].session, step), opened.sessions[0].ops))
         size = _best(rates) if rates else step.batching.run_size
         log.info("batch.chosen", rows=size, rows_per_second={str(rows): round(rate) for rows, rate in rates.items()})
         if rates:
@@ -54,9 +54,9 @@ def _key(plan: Plan, step: RunJob, opened: OpenedModel) -> str:
     return choice_key("batch", models, sessions, plan_digest(plan, step.job))
 
 
-def _measure(plan: Plan, step: RunJob, session: Session) -> Iterator[tuple[int, float]]:
+def _measure(plan: Plan, step: RunJob, session: Session, ops: OpRunners) -> Iterator[tuple[int, float]]:
     """Yield the rows per second of each size, until more rows at once bring nothing, or take too much."""
-    feeds = first_feeds(plan, step, SIZES[-1])
+    feeds = first_feeds(plan, step, SIZES[-1], ops)
     if not feeds:
         return
     rows = min(len(array) for array in feeds.values())

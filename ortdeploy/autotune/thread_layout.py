@@ -22,6 +22,7 @@ from ortdeploy.files.remembered import TuningCache, choice_key
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedThreadLayout, RunJob
 from ortdeploy.sessions.opening import OpenedModel, OpenedSession
 from ortdeploy.sessions.rows_first import rows_first
+from ortdeploy.tensors.columns import OpRunners
 
 log = structlog.get_logger()
 
@@ -36,18 +37,23 @@ OpenLayout = Callable[[PlannedThreadLayout], OpenedModel]
 
 
 def choose_layout(
-    plan: Plan, opening: OpenSession, job: RunJob, tuning_cache: TuningCache, open_layout: OpenLayout
+    plan: Plan,
+    opening: OpenSession,
+    job: RunJob,
+    tuning_cache: TuningCache,
+    open_layout: OpenLayout,
+    ops: OpRunners | None = None,
 ) -> PlannedThreadLayout | None:
     """Return the layout that was found before, or that is found now; None where none of them runs.
 
-    `open_layout` raises OrtdeployError where a layout cannot be opened. Raises OrtdeployError when the job's input
-    cannot be read.
+    `ops` run the job's op steps. `open_layout` raises OrtdeployError where a layout cannot be opened. Raises
+    OrtdeployError when the job's input cannot be read.
     """
     by_name = {layout.name: layout for layout in opening.thread_layouts}
     key = _key(opening, job)
     name = tuning_cache.find(key)
     if name not in by_name:
-        rates = _measure(opening, job, first_runs(plan, job, _RUNS), open_layout)
+        rates = _measure(opening, job, first_runs(plan, job, _RUNS, ops or {}), open_layout)
         if not rates:
             return None
         name = _best(rates)

@@ -7,7 +7,10 @@ from types import MappingProxyType
 from typing import Any
 
 from ortdeploy.deployment.fed_values import FedValue
+from ortdeploy.deployment.fusing import why_not_fused
 from ortdeploy.deployment.item_state import axes_of_state
+from ortdeploy.deployment.op_names import KnownOperators, OpStepError
+from ortdeploy.deployment.op_steps import OpStep, type_op
 from ortdeploy.diagnostics import did_you_mean
 from ortdeploy.facts.models import AdapterFacts, ModelFacts, ValueFacts
 from ortdeploy.manifest.document import Path
@@ -28,10 +31,11 @@ from ortdeploy.tensors.types import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WireProblem:
-    """A wire that does not fit: where, and why, in full sentences."""
+    """A wire that does not fit: where, and why, in full sentences; `of_operator`: an op step cannot be done."""
 
     at: Path
     detail: str
+    of_operator: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +45,7 @@ class TypedStep:
     `made` are the types of its results by their names. All have their rows first; `axes` say where the model has them.
     `constants` are what the manifest feeds its model. `state` are the values that an item takes from the one before,
     rows first or, unless `state_by_row`, whole.
+    `op` is an op step's graph, of all that it stands behind in a line too.
     """
 
     spec: StepOfPipeline
@@ -53,6 +58,7 @@ class TypedStep:
     constants: tuple[FedValue, ...] = ()
     state: Mapping[str, TensorType] = field(default_factory=dict)
     state_by_row: bool = False
+    op: OpStep | None = None
 
     @property
     def wires(self) -> dict[str, str]:
@@ -86,6 +92,7 @@ def type_pipeline(
     *,
     given: Mapping[str, Any],
     lines: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
+    operators: KnownOperators,
 ) -> PipelineTypes:
     """Type a pipeline. `axes` say where its models have the rows, `given` are values that the job feeds to inputs.
 
@@ -94,14 +101,16 @@ def type_pipeline(
     `arrives` tells in which type a column comes, for inputs that only operations read. Where there is no such column,
     which is a problem of the job, nothing is said about what is made of it.
     """
-    typer = _PipelineTyper(models, axes, adapters, arrives, pipeline.state, lines, given)
+    typer = _PipelineTyper(models, axes, adapters, arrives, operators, pipeline.state, lines, given)
     values: dict[str, TensorType] = {}
     steps = tuple(typer.step(step, values) for step in pipeline.steps)
+    typer.check_fusing(steps)
     typer.check_state((*pipeline.at, "state"), pipeline.state, values, pipeline.outputs.values())
     outputs = {}
     for name, value in pipeline.outputs.items():
         if value not in values and value not in typer.inputs:
             typer.complain((*pipeline.at, "outputs", name), f"No step makes ${value}. {did_you_mean(value, values)}")
+        typer.check_rows({"": value}, (*pipeline.at, "outputs", name))
         outputs[name] = values.get(value, TensorType())
     return PipelineTypes(
         inputs={**typer.inputs, **{name: one for name, one in typer.whole.items() if name not in typer.inputs}},
@@ -119,6 +128,7 @@ class _PipelineTyper:
     axes: Mapping[str, RowAxes]
     adapters: Mapping[str, AdapterFacts]
     arrives: Callable[[str], TensorType | None]
+    operators: KnownOperators
     state: Mapping[str, str]
     lines: Mapping[str, tuple[str, ...]]
     given: Mapping[str, Any]
@@ -128,6 +138,8 @@ class _PipelineTyper:
     inputs: dict[str, ValueFacts] = field(default_factory=dict)
     whole: dict[str, ValueFacts] = field(default_factory=dict)
     problems: list[WireProblem] = field(default_factory=list)
+    line: OpStep | None = None
+    of_sizes: frozenset[str] = frozenset()
 
     def complain(self, at: Path, detail: str) -> None:
         self.problems.append(WireProblem(at=at, detail=detail))
@@ -154,6 +166,13 @@ class _PipelineTyper:
 
     def step(self, step: StepOfPipeline, values: dict[str, TensorType]) -> TypedStep:
         """Type one step, and add what it makes to the values."""
+        if step.op is not None:
+            typed = self._op(step, values)
+            self.line = typed.op
+            values.update(typed.made)
+            return typed
+        self.line = None
+        self.check_rows(step.wires, (*step.at, "in"))
         match step.kind:
             case "run":
                 typed = self._run(step, values)
@@ -326,6 +345,51 @@ class _PipelineTyper:
             self.complain((*step.at, "in", "model"), detail)
         return {"lines": written.get(key, "").splitlines()}
 
+    def _op(self, step: StepOfPipeline, values: Mapping[str, TensorType]) -> TypedStep:
+        """Type an op step; it goes on from the one before, if that is one that is run for as many rows at once."""
+        spec = step.op
+        if spec is None:
+            raise AssertionError("a step of this kind has an operator")
+        types = {
+            place: values[name] if name in values else self._input_by_column(name) for place, name in step.wires.items()
+        }
+        nothing = {name: TensorType() for _, name in step.outputs}
+        for place, name in step.wires.items():
+            if name in self.state or name in self.carried:
+                self.complain((*step.at, "in", place), f"${name} is state, which goes from a model to a model.")
+        before = self.line if self.line is not None and self.line.graph.by_row == spec.by_row else None
+        if before is None:
+            self.check_rows(step.wires, (*step.at, "in"))
+        if self.untold.intersection(step.wires.values()):
+            self.untold.update(nothing)
+            return TypedStep(spec=step, types=types, made=nothing, options={})
+        try:
+            known = {**{name: types[place] for place, name in step.wires.items()}, **values}
+            op = type_op(spec, known, self.operators, before, self.of_sizes)
+        except OpStepError as error:
+            self.problems.append(WireProblem(at=error.at, detail=error.detail, of_operator=True))
+            self.untold.update(nothing)
+            return TypedStep(spec=step, types=types, made=nothing, options={})
+        self.of_sizes |= op.whole
+        return TypedStep(spec=step, types=types, made=op.made, options={}, op=op)
+
+    def check_fusing(self, steps: Sequence[TypedStep]) -> None:
+        """Complain of steps that cannot take the op steps around them into their session."""
+        state = {**self.state, **dict.fromkeys(self.carried, "")}
+        for index, step in enumerate(steps):
+            model = self.models.get(step.spec.name)
+            if step.spec.fuse and model is not None and model.problem is None:
+                why_not = why_not_fused(steps, index, model, state, self.operators)
+                if why_not is not None:
+                    self.problems.append(WireProblem(at=(*step.spec.at, "fuse"), detail=why_not, of_operator=True))
+
+    def check_rows(self, wires: Mapping[str, str], at: Path) -> None:
+        """Complain of values that follow from sizes alone where one of each row is taken."""
+        for name in self.of_sizes.intersection(wires.values()):
+            detail = f"${name} is not one of each row: it follows from sizes. Only op steps right behind it take it."
+            self.problems.append(WireProblem(at=at, detail=detail, of_operator=True))
+            self.untold.add(name)
+
     def _input_of_operation(self, name: str, argument: str, operation: str) -> TensorType:
         """Return the type of an input of the pipeline that an operation reads: as it says, or as its column arrives."""
         wanted = OPERATIONS[operation].contract.takes(argument)
@@ -351,6 +415,8 @@ class _PipelineTyper:
         inside = {**values, step.item: item}
         with self._state_of_items(step) as by_row:
             inner = tuple(self.step(one, inside) for one in step.steps)
+            self.check_fusing(inner)
+            self.line = None
             self.check_state((*step.at, "state"), step.state, inside, [name for name, _ in step.outputs])
         state = {name: self.taken.pop(name) for name in step.state if name in self.taken}
         made = {}

@@ -9,6 +9,7 @@ import numpy as np
 
 from ortdeploy.deployment.column_patterns import expanded, fillers, is_pattern
 from ortdeploy.deployment.fed_values import FedValue
+from ortdeploy.deployment.op_names import NO_OPERATORS, KnownOperators
 from ortdeploy.deployment.pipeline_types import type_pipeline
 from ortdeploy.deployment.placement_prediction import predict_placement
 from ortdeploy.deployment.resolved import (
@@ -23,6 +24,7 @@ from ortdeploy.deployment.resolved import (
     json_digest,
     missing_library,
 )
+from ortdeploy.deployment.step_types import infer_postprocess, infer_prepare
 from ortdeploy.facts.data import TEXT_FORMATS, InputFacts
 from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import DeviceFacts, RuntimeFacts
@@ -41,48 +43,58 @@ from ortdeploy.manifest.spec import (
 from ortdeploy.plan.batching import Batching
 from ortdeploy.providers.catalogue import find_provider, full_name
 from ortdeploy.tensors.row_axes import RowAxes, rows_first, to_front
-from ortdeploy.tensors.types import INTEGERS, ROWS, WIDER, InapplicableError, Shape, TensorType
-from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
+from ortdeploy.tensors.types import INTEGERS, ROWS, WIDER, Shape, TensorType
 from ortdeploy.transforms.resample import RATE, needs_rate
 
 DEFAULT_BATCH = 32
 _MOST_SORTED = 8  # batches that are read at once, so that rows of one adapter fill runs
 
 
-def resolve(spec: Spec, facts: Facts) -> Deployment:
-    """Join what the user said with what is there."""
+def resolve(spec: Spec, facts: Facts, operators: KnownOperators = NO_OPERATORS) -> Deployment:
+    """Join what the user said with what is there; `operators` are those that op steps may be."""
     models = {model.name: _resolve_model(spec, model, facts) for model in spec.models}
-    jobs = tuple(resolved for job in spec.jobs if (resolved := _resolve_any(spec, job, models, facts)))
+    jobs = tuple(resolved for job in spec.jobs if (resolved := _resolve_any(spec, job, models, facts, operators)))
     return Deployment(spec=spec, facts=facts, models=tuple(models.values()), jobs=jobs)
 
 
-def _resolve_any(spec: Spec, job: JobSpec, models: Mapping[str, ResolvedModel], facts: Facts) -> ResolvedJob | None:
+def _resolve_any(
+    spec: Spec, job: JobSpec, models: Mapping[str, ResolvedModel], facts: Facts, operators: KnownOperators
+) -> ResolvedJob | None:
     """Resolve a job of a model or of a pipeline; None where either is not declared."""
     pipeline = spec.pipeline(job.pipeline)
     if pipeline is None:
         model = models.get(job.model)
-        return _resolve_job(spec, job, model, facts) if model and not job.pipeline else None
+        return _resolve_job(spec, job, model, facts, operators) if model and not job.pipeline else None
     if any(name not in models for name in pipeline.models):
         return None
-    resolved = _resolve_pipeline(pipeline, job, models, facts)
-    return _resolve_job(spec, job, _as_model(resolved, facts), facts, resolved)
+    resolved = _resolve_pipeline(pipeline, job, models, facts, operators)
+    return _resolve_job(spec, job, _as_model(resolved, facts), facts, operators, resolved)
 
 
 def _resolve_pipeline(
-    pipeline: PipelineSpec, job: JobSpec, models: Mapping[str, ResolvedModel], facts: Facts
+    pipeline: PipelineSpec, job: JobSpec, models: Mapping[str, ResolvedModel], facts: Facts, operators: KnownOperators
 ) -> ResolvedPipeline:
     parts = tuple(models[name] for name in pipeline.models)
     if pipeline.preset is not None:
         return ResolvedPipeline(spec=pipeline, parts=parts, types=None, diffusion=facts.diffusion[pipeline.name])
     known = {part.spec.name: part.facts for part in parts}
     axes = {part.spec.name: derive_axes(part.spec, part.facts) for part in parts}
-    arrives = partial(_arriving, job, facts.inputs[job.name])
+    arrives = partial(_arriving, job, facts.inputs[job.name], operators)
     lines = {path: file.lines for path, file in facts.resources.items()}
-    types = type_pipeline(pipeline, known, axes, facts.adapters, arrives, given=job.input.values, lines=lines)
+    types = type_pipeline(
+        pipeline,
+        known,
+        axes,
+        facts.adapters,
+        arrives,
+        given=job.input.values,
+        lines=lines,
+        operators=operators,
+    )
     return ResolvedPipeline(spec=pipeline, parts=parts, types=types, diffusion=None)
 
 
-def _arriving(job: JobSpec, source: InputFacts, name: str) -> TensorType | None:
+def _arriving(job: JobSpec, source: InputFacts, operators: KnownOperators, name: str) -> TensorType | None:
     """Return the type in which a column reaches an input of a pipeline, after its prepare steps; None: no such column.
 
     There is none either where the input is missing or cannot be read.
@@ -98,8 +110,7 @@ def _arriving(job: JobSpec, source: InputFacts, name: str) -> TensorType | None:
     tensor = _source_type(source, columns, TensorType(), stacked=stacked)
     if source.format in TEXT_FORMATS and tensor.dtype is None:
         tensor = replace(tensor, dtype="float32")
-    stages, _ = _infer_prepare(job.prepare.get(name, ()), tensor)
-    return stages[-1]
+    return infer_prepare(job.prepare.get(name, ()), tensor, operators).stages[-1]
 
 
 def _as_model(pipeline: ResolvedPipeline, facts: Facts) -> ResolvedModel:
@@ -192,7 +203,12 @@ def choose_device(entry: ProviderSpec, devices: Sequence[DeviceFacts]) -> Device
 
 
 def _resolve_job(
-    spec: Spec, job: JobSpec, model: ResolvedModel, facts: Facts, pipeline: ResolvedPipeline | None = None
+    spec: Spec,
+    job: JobSpec,
+    model: ResolvedModel,
+    facts: Facts,
+    operators: KnownOperators,
+    pipeline: ResolvedPipeline | None = None,
 ) -> ResolvedJob:
     source = facts.inputs[job.name]
     columns = _with_fillers(source, job)
@@ -206,7 +222,7 @@ def _resolve_job(
     fed = [value for value in inputs if value.name not in job.input.values]
     by_row = [value for value in fed if not value.optional and axes.of_input(value.name) is not None]
     batching = _batching(job, [targets[value.name] for value in by_row], pipeline)
-    bindings = _bind_all(job, model, columns, fed, targets, axes)
+    bindings = _bind_all(job, model, columns, fed, targets, axes, operators=operators)
     values = tuple(_fed_value(job, value, targets[value.name], axes) for value in inputs if value not in fed)
     outputs = {
         value.name: _output_type(value, axes.of_output(value.name), batched=batching.size is not None)
@@ -214,7 +230,7 @@ def _resolve_job(
         if axes.of_output(value.name) is not None or value.name not in axes.declared
     }
     steps = tuple(_with_labels(step, facts) for step in job.postprocess)
-    results, problems = _infer_postprocess(steps, outputs)
+    types = infer_postprocess(steps, outputs, operators)
     return ResolvedJob(
         spec=job,
         model=model,
@@ -229,10 +245,11 @@ def _resolve_job(
         values=values,
         batching=batching,
         outputs=outputs,
-        results=results,
+        results=types.results,
         postprocess=steps,
-        postprocess_problems=problems,
-        columns=job.output.columns or tuple(results),
+        postprocess_problems=tuple(types.problems),
+        postprocess_ops=tuple(types.ops),
+        columns=job.output.columns or tuple(name for name in types.results if name not in types.whole),
     )
 
 
@@ -280,6 +297,8 @@ def _bind_all(
     inputs: Sequence[ValueFacts],
     targets: Mapping[str, TensorType],
     axes: RowAxes,
+    *,
+    operators: KnownOperators,
 ) -> tuple[Binding, ...]:
     """Bind every input that must be fed, and the optional ones that the manifest feeds."""
     unnamed = [v.name for v in inputs if not v.optional and v.name not in job.input.columns]
@@ -292,7 +311,7 @@ def _bind_all(
         if not written and only_column and value.name == unnamed[0]:
             written = (only_column,)
         if written or not value.optional:
-            bound = _bind(job, model, source, value, targets[value.name], written)
+            bound = _bind(job, model, source, value, targets[value.name], written, operators=operators)
             bindings.append(replace(bound, axis=axes.of_input(value.name)))
     return tuple(bindings)
 
@@ -310,6 +329,8 @@ def _bind(
     value: ValueFacts,
     target: TensorType,
     written: tuple[str, ...],
+    *,
+    operators: KnownOperators,
 ) -> Binding:
     columns = expanded(written, source.columns)
     stacked = _is_stacked(written, columns, source) or _needs_vector(source, columns, target)
@@ -317,8 +338,7 @@ def _bind(
     steps = job.prepare.get(value.name, ())
     if source.format in TEXT_FORMATS and target.dtype in WIDER:  # text is read as the type that holds each value of it
         steps = (*steps, StepSpec(name="cast", options={"cast": target.dtype}, at=(*job.at, "prepare", value.name)))
-    stages, problem = _infer_prepare(steps, start)
-    problem = problem or _without_rate(steps, source)
+    types = infer_prepare(steps, start, operators)
     return Binding(
         value=value,
         declared=next((tensor for tensor in model.spec.inputs if tensor.name == value.name), None),
@@ -328,8 +348,9 @@ def _bind(
         stacked=stacked,
         source=start,
         steps=steps,
-        stages=stages,
-        problem=problem,
+        stages=types.stages,
+        problem=types.problem or _without_rate(steps, source),
+        ops=types.ops,
     )
 
 
@@ -393,18 +414,6 @@ def _numpy_type(dtype: str | None) -> str | None:
     return WIDER.get(dtype, dtype) if dtype else dtype
 
 
-def _infer_prepare(steps: Sequence[StepSpec], tensor: TensorType) -> tuple[tuple[TensorType, ...], StepProblem | None]:
-    """Return the type before the first step and after each, up to the first that cannot go on."""
-    stages = [tensor]
-    for step in steps:
-        try:
-            (tensor,) = PREPARE[step.name].infer(step.options, tensor)
-        except InapplicableError as error:
-            return (*stages, TensorType()), StepProblem(step=step, reason=str(error))
-        stages.append(tensor)
-    return tuple(stages), None
-
-
 def _output_type(value: ValueFacts, axis: int | None, *, batched: bool) -> TensorType:
     """Return a model output's type with the rows in front."""
     dtype, shape = _numpy_type(value.tensor.dtype), to_front(value.tensor.shape, axis)
@@ -418,18 +427,3 @@ def _with_labels(step: StepSpec, facts: Facts) -> StepSpec:
         return step
     lines = facts.labels[step.options["from"]].lines
     return replace(step, options={**step.options, "lines": list(lines)})
-
-
-def _infer_postprocess(
-    steps: Sequence[StepSpec], outputs: Mapping[str, TensorType]
-) -> tuple[dict[str, TensorType], tuple[StepProblem, ...]]:
-    results, problems = dict(outputs), []
-    for step in steps:
-        tensor = results.get(step.reads, TensorType())
-        try:
-            types = POSTPROCESS[step.name].infer(step.options, tensor)
-        except InapplicableError as error:
-            problems.append(StepProblem(step=step, reason=str(error)))
-            types = tuple(TensorType() for _ in step.results)
-        results.update(zip(step.results, types, strict=True))
-    return results, tuple(problems)

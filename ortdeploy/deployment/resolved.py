@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ortdeploy.deployment.fed_values import FedValue
+from ortdeploy.deployment.op_steps import OpStep
 from ortdeploy.deployment.pipeline_types import PipelineTypes
 from ortdeploy.deployment.placement_prediction import Prediction
 from ortdeploy.deployment.threads import ThreadLayout, sleeping, thread_layouts, usable_cores
@@ -16,6 +17,7 @@ from ortdeploy.facts.host import DeviceFacts, RuntimeFacts
 from ortdeploy.facts.models import AdapterFacts, DiffusionFacts, ModelFacts, ValueFacts
 from ortdeploy.facts.preflight import FirstRows, Preflight
 from ortdeploy.facts.problems import WAITING
+from ortdeploy.manifest.document import Path
 from ortdeploy.manifest.pipelines import PipelineSpec
 from ortdeploy.manifest.spec import (
     AdapterSpec,
@@ -114,10 +116,11 @@ class ResolvedPipeline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepProblem:
-    """A step that cannot take what reaches it."""
+    """A step that cannot take what reaches it; of an op step, `at` is the place inside of it."""
 
     step: StepSpec
     reason: str
+    at: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +129,7 @@ class Binding:
 
     `target` is what the session takes, rows first, without the rows' dimension when the model has none; in the graph
     they are at `axis` (None: it is not by row). `columns` is empty when nothing feeds the input; `unknown` are columns
-    that the source does not have.
+    that the source does not have. `ops` are by step: those that are operators, joined.
     """
 
     value: ValueFacts
@@ -139,6 +142,7 @@ class Binding:
     steps: tuple[StepSpec, ...]
     stages: tuple[TensorType, ...]
     problem: StepProblem | None
+    ops: tuple[OpStep | None, ...] = ()
     axis: int | None = 0
 
     @property
@@ -163,7 +167,8 @@ class Binding:
 class ResolvedJob:
     """A job with everything it rests on. `axes` say where its model has the rows.
 
-    `missing` says by column that is fed what an empty value of it stands for.
+    `missing` says by column that is fed what an empty value of it stands for. `postprocess_ops` are by step: those that
+    are operators, joined.
 
     A pipeline stands for a `model` whose inputs and outputs are the pipeline's, and whose sessions are its models'.
     """
@@ -184,6 +189,7 @@ class ResolvedJob:
     results: Mapping[str, TensorType]
     postprocess: tuple[StepSpec, ...]
     postprocess_problems: tuple[StepProblem, ...]
+    postprocess_ops: tuple[OpStep | None, ...]
     columns: tuple[str, ...]
 
     @property
@@ -218,6 +224,12 @@ class ResolvedJob:
             "postprocess": json_digest([dict(step.options) for step in self.postprocess]),
             "output": json_digest(output),
         }
+
+    @property
+    def op_problems(self) -> tuple[StepProblem, ...]:
+        """What is wrong with prepare and postprocess steps that are operators."""
+        of_inputs = [binding.problem for binding in self.bindings if self.readable and not binding.unknown]
+        return tuple(one for one in (*of_inputs, *self.postprocess_problems) if one is not None and one.at is not None)
 
     @property
     def kind(self) -> str:
@@ -317,7 +329,7 @@ class ResolvedJob:
     @property
     def needed(self) -> frozenset[str]:
         """Results that are written, or that a step reads."""
-        return frozenset({*self.columns, *(step.reads for step in self.postprocess)})
+        return frozenset({*self.columns, *(name for step in self.postprocess for name in step.reads)})
 
     @property
     def has_varying_shapes(self) -> bool:

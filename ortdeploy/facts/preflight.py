@@ -16,6 +16,15 @@ class Opening:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedOperators:
+    """Op steps in a line that ONNX Runtime does not open: the last of them, their operators, and why."""
+
+    at: tuple[str | int, ...]
+    operators: str
+    refusal: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedBatch:
     """Why a graph cannot take so many rows at a time, and numbers that it can take.
 
@@ -129,6 +138,7 @@ class Preflight:
     """
 
     openings: Mapping[str, Opening] = field(default_factory=dict)
+    refused_operators: Mapping[str, tuple[RefusedOperators, ...]] = field(default_factory=dict)
     first_rows: Mapping[str, FirstRows] = field(default_factory=dict)
     refused_batches: Mapping[str, RefusedBatch] = field(default_factory=dict)
     memory: Mapping[str, MemoryForecast] = field(default_factory=dict)

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 
 from ortdeploy.files.object_store import fetched
+from ortdeploy.plan.pipeline import PlannedWireStep
 from ortdeploy.plan.steps import PlannedInput, PlannedStep, RunJob
 from ortdeploy.results.rows import Block, StageError
 from ortdeploy.sources.bytes import DATA
 from ortdeploy.sources.catalogue import open_input
 from ortdeploy.sources.files import full_path
 from ortdeploy.sources.protocol import Source, Wanted
-from ortdeploy.tensors.columns import Array, Column, beside, is_beside, pick
+from ortdeploy.tensors.columns import Array, Column, OpRun, OpRunners, beside, is_beside, pick
 from ortdeploy.tensors.elements import numpy_dtype, widened
 from ortdeploy.tensors.types import TensorType, format_shape
 from ortdeploy.transforms.catalogue import PREPARE
@@ -82,8 +83,8 @@ def open_rows(job: RunJob, folder: str, only: Sequence[int] | None = None) -> It
 class Feeder:
     """Makes the tensors of one job's runs."""
 
-    def __init__(self, job: RunJob) -> None:
-        """Build every prepare step once."""
+    def __init__(self, job: RunJob, ops: OpRunners | None = None) -> None:
+        """Build every prepare step once; `ops` run those that are operators."""
         self._pad_to = job.batching.pad_to
         self._size = job.batching.run_size
         self._one_by_one = job.batching.size is None
@@ -91,7 +92,7 @@ class Feeder:
         self._planned = job.inputs
         free = job.pipeline is not None and job.pipeline.preset is None
         self._inputs = [
-            _PreparedInput(planned, whole_rows=self._one_by_one, ragged=free and _leaves_sizes_open(planned))
+            _PreparedInput(planned, ops or {}, whole_rows=self._one_by_one, ragged=free and _leaves_sizes_open(planned))
             for planned in job.inputs
         ]
         self._accepted: list[list[tuple[int, ...]]] = []
@@ -204,8 +205,11 @@ def padded(feeds: Mapping[str, Array], rows: int) -> dict[str, Array]:
 Step = Callable[[Array, int | None], Array]
 
 
-def _build_prepare(step: PlannedStep) -> Step:
+def _build_prepare(step: PlannedStep, ops: OpRunners) -> Step:
     """Return a step on rows, beside which it is given their sample rate if it needs that."""
+    if step.op is not None:
+        line, run = step.op, ops[step.op.name]
+        return lambda array, _rate: _run_op(line, run, array)
     tensor = TensorType(step.dtype, step.shape, step.layout)
     if needs_rate(step.name, step.options):
         at = cache(lambda rate: PREPARE[step.name].build({**step.options, "from": rate}, tensor))
@@ -220,17 +224,26 @@ def _leaves_sizes_open(planned: PlannedInput) -> bool:
     return None in sizes and not any(isinstance(size, str) for size in sizes)
 
 
+def _run_op(line: PlannedWireStep, run: OpRun, array: Array) -> Array:
+    """Return what op steps make of the value so far. Raises ValueError where rows differ in shape."""
+    ((_, taken),), ((_, given),) = line.wires, line.outputs
+    found = run({taken: array}, len(array))[given]
+    if not isinstance(found, np.ndarray):
+        raise ValueError("its results differ in shape from row to row")  # noqa: TRY004  as of any step
+    return found
+
+
 class _PreparedInput:
     """One model input: its steps, and the check that keeps what does not fit from native code."""
 
-    def __init__(self, planned: PlannedInput, *, whole_rows: bool, ragged: bool) -> None:
+    def __init__(self, planned: PlannedInput, ops: OpRunners, *, whole_rows: bool, ragged: bool) -> None:
         self.name = planned.name
         self.ragged = ragged
         self._planned = planned
-        built = [(step.name, _build_prepare(step)) for step in planned.steps]
+        built = [(step.name, _build_prepare(step, ops)) for step in planned.steps]
         casts_first = planned.stacked and bool(built) and built[0][0] == "cast"
         self._of_columns, self._steps = (built[:1], built[1:]) if casts_first else ([], built)
-        self._is_even = all(PREPARE[step.name].contract.even for step in planned.steps)
+        self._is_even = all(step.op is None and PREPARE[step.name].contract.even for step in planned.steps)
         self._dtype = numpy_dtype(planned.dtype)
         self._whole_rows = whole_rows
         self._needs_rates = _need_rates(planned)

@@ -9,19 +9,19 @@ import numpy as np
 from ortdeploy.feeds.feeder import Feeder, open_rows
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.results.rows import Block, StageError
-from ortdeploy.tensors.columns import Array, size_bytes
+from ortdeploy.tensors.columns import Array, OpRunners, size_bytes
 
 _MOST_BYTES = 64 * 1024 * 1024
 
 Feeds = dict[str, Array]
 
 
-def first_feeds(plan: Plan, step: RunJob, most: int) -> Feeds:
+def first_feeds(plan: Plan, step: RunJob, most: int, ops: OpRunners) -> Feeds:
     """Return tensors of so many rows at most, as they are fed; nothing where they cannot be fed together.
 
     Raises OrtdeployError when the input cannot be read.
     """
-    feeder = Feeder(step)
+    feeder = Feeder(step, ops)
     taken: list[Feeds] = []
     for block in _blocks(plan, step):
         feeds = feeder.prepare_block(block)
@@ -33,9 +33,9 @@ def first_feeds(plan: Plan, step: RunJob, most: int) -> Feeds:
     return _joined(taken)
 
 
-def first_runs(plan: Plan, step: RunJob, most: int) -> list[Feeds]:
+def first_runs(plan: Plan, step: RunJob, most: int, ops: OpRunners) -> list[Feeds]:
     """Return what so many runs at most are fed; what cannot be fed is left out. Raises OrtdeployError as above."""
-    feeder = Feeder(step)
+    feeder = Feeder(step, ops)
     taken: list[Feeds] = []
     for block in _blocks(plan, step):
         with suppress(StageError):

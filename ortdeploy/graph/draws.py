@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import onnx
 from onnx import numpy_helper
 
-_ALWAYS = {
+ALWAYS_DRAW = {
     "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Sampling",
 }  # fmt: skip
 _DOMAINS = {"", "ai.onnx", "com.microsoft"}
@@ -30,7 +30,7 @@ def _drawing(nodes: Iterable[onnx.NodeProto], outer: Mapping[str, onnx.TensorPro
         if node.op_type == "Constant":
             known.update((node.output[0], one.t) for one in node.attribute if one.name == "value")
         elif node.domain in _DOMAINS and (
-            node.op_type in _ALWAYS or (node.op_type == "Dropout" and _drops(node, known))
+            node.op_type in ALWAYS_DRAW or (node.op_type == "Dropout" and _drops(node, known))
         ):
             yield node.op_type
         for attribute in node.attribute:

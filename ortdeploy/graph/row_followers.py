@@ -9,7 +9,7 @@ from ortdeploy.graph.shapes import infer_shapes
 from ortdeploy.manifest.spec import TensorSpec
 from ortdeploy.tensors.types import Shape
 
-_ROWS = (17, 19)
+FEW_AND_MORE = (17, 19)
 """Two numbers of rows that no other size of a model is likely to be."""
 
 
@@ -21,10 +21,10 @@ def with_row_followers(facts: ModelFacts, declared: Sequence[TensorSpec]) -> Mod
     axes = input_axes(facts.inputs, declared)
     if not facts.skeleton or all(is_named(value, facts.inputs, axes) for value in facts.outputs):
         return facts
-    few, more = (infer_shapes(facts.skeleton, _fed(facts.inputs, axes, rows)) for rows in _ROWS)
+    few, more = (infer_shapes(facts.skeleton, _fed(facts.inputs, axes, rows)) for rows in FEW_AND_MORE)
     if few.problem or more.problem:
         return facts
-    found = {name: _following(shape, more.outputs.get(name)) for name, shape in few.outputs.items()}
+    found = {name: following(shape, more.outputs.get(name)) for name, shape in few.outputs.items()}
     return replace(facts, row_followers={name: one for name, one in found.items() if one is not None})
 
 
@@ -37,12 +37,12 @@ def _fed(inputs: Sequence[ValueFacts], axes: Mapping[str, int | None], rows: int
     }
 
 
-def _following(few: Shape | None, more: Shape | None) -> tuple[int, ...] | None:
+def following(few: Shape | None, more: Shape | None) -> tuple[int, ...] | None:
     """Return the axes that are the number of rows both times; None where a size that is not known may be one."""
     if few is None or more is None or len(few) != len(more):
         return None
     pairs = list(zip(few, more, strict=True))
-    found = tuple(axis for axis, pair in enumerate(pairs) if pair == _ROWS)
+    found = tuple(axis for axis, pair in enumerate(pairs) if pair == FEW_AND_MORE)
     if found:
         return found
     return () if all(isinstance(size, int) for pair in pairs for size in pair) else None

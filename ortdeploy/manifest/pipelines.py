@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ortdeploy.manifest.document import Path
+from ortdeploy.manifest.op_steps import OpSpec, read_op, wire_name
 
 DEFAULT_EACH_BATCH = 32
 DEFAULT_STEPS, DEFAULT_GUIDANCE, DEFAULT_SIZE = 50, 7.5, 512
@@ -31,19 +32,15 @@ FILES = {
 """The options of operations that name a file or a folder, and what it must hold; a plan carries `lines` themselves."""
 
 
-def wire_name(value: Any) -> str | None:
-    """Return the name of `$name`; None for a literal."""
-    return value[1:] if isinstance(value, str) and value.startswith("$") else None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOfPipeline:
-    """One step: `run` a model, `do` an operation, or `each` of a value's items through further steps.
+    """One step: `run` a model, `do` an operation, an `op` of ONNX, or `each` of a value's items through further steps.
 
-    `name` is the model's, the operation's, or that of the value. `wires` are arguments that are values, `options` those
+    `name` is what it runs or does, or that of the value. `wires` are arguments that are values, `options` those
     that are literals (of `run`, constants); `outputs` are pairs of what the step gives and its name in the pipeline.
     `item` is what the inner steps call one of the items; `batch` of them are run together, and a row may have `most`.
-    `state` says which value an item takes from which of the item before.
+    `state` says which value an item takes from which of the item before. `fuse`: the op steps around a `run` go into
+    its model's session.
     """
 
     kind: str
@@ -58,6 +55,8 @@ class StepOfPipeline:
     most: int | None = None
     steps: tuple["StepOfPipeline", ...] = ()
     state: Mapping[str, str] = field(default_factory=dict)
+    op: OpSpec | None = None
+    fuse: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +231,8 @@ def _step(data: Mapping[str, Any], at: Path) -> StepOfPipeline:
             state=_state(data),
             steps=tuple(_step(step, (*at, "steps", index)) for index, step in enumerate(data["steps"])),
         )
+    if "op" in data:
+        return _op_step(read_op(data, at))
     wires = {key: name for key, value in data["in"].items() if (name := wire_name(value)) is not None}
     options = {key: value for key, value in data["in"].items() if key not in wires}
     if "run" in data:
@@ -243,7 +244,15 @@ def _step(data: Mapping[str, Any], at: Path) -> StepOfPipeline:
             outputs=tuple(data["out"].items()),
             at=at,
             adapters=_names(data.get("adapter", ())),
+            fuse=data.get("fuse", False),
         )
     names = [data["out"]] if isinstance(data["out"], str) else data["out"]
     outputs = tuple((str(index), name) for index, name in enumerate(names))
     return StepOfPipeline(kind="do", name=data["do"], wires=wires, options=options, outputs=outputs, at=at)
+
+
+def _op_step(op: OpSpec) -> StepOfPipeline:
+    results = tuple(op.results())
+    return StepOfPipeline(
+        kind="op", name=op.operator, wires=dict(op.wires()), options={}, outputs=results, at=op.at, op=op
+    )

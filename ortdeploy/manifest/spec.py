@@ -14,7 +14,8 @@ from ortdeploy.files.object_store import mirror_of
 from ortdeploy.files.urls import is_url
 from ortdeploy.manifest.document import Document, Path
 from ortdeploy.manifest.memory import MemorySpec, arena_config, read_memory
-from ortdeploy.manifest.pipelines import PipelineSpec, component_models, read_pipeline
+from ortdeploy.manifest.op_steps import OpSpec, read_op
+from ortdeploy.manifest.pipelines import PipelineSpec, component_models, read_pipeline, walk
 from ortdeploy.plan.timing import ALWAYS, Hours, JobTiming, PauseLimits
 from ortdeploy.redaction import shown_path
 from ortdeploy.tensors.types import LINE_COLUMNS, TensorType
@@ -180,13 +181,20 @@ class StepSpec:
     at: Path
 
     @property
-    def reads(self) -> str:
-        """The column that a postprocess step reads."""
-        return str(self.options[self.name])
+    def op(self) -> OpSpec | None:
+        """The operator of a step that is one."""
+        return read_op(self.options, self.at) if self.name == "op" else None
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The columns that a postprocess step reads."""
+        return tuple(name for _, name in self.op.wires()) if self.op else (str(self.options[self.name]),)
 
     @property
     def results(self) -> tuple[str, ...]:
         """The columns that a postprocess step makes, in the order in which it returns them."""
+        if self.op is not None:
+            return tuple(name for _, name in self.op.results())
         return tuple(self.options[key] for key in RESULT_OPTIONS if key in self.options)
 
 
@@ -340,6 +348,14 @@ class Spec:
     def pipeline(self, name: str | None) -> PipelineSpec | None:
         """Return the pipeline of that name, if there is one."""
         return next((pipeline for pipeline in self.pipelines if pipeline.name == name), None)
+
+    def op_steps(self) -> Iterator[OpSpec]:
+        """Yield every step that is an operator of ONNX."""
+        for pipeline in self.pipelines:
+            yield from (step.op for step in walk(pipeline.steps) if step.op is not None)
+        for job in self.jobs:
+            steps = (*job.postprocess, *(step for some in job.prepare.values() for step in some))
+            yield from (step.op for step in steps if step.op is not None)
 
     def models_of(self, job: JobSpec) -> tuple[ModelSpec, ...]:
         """Return the models that a job runs, as far as they are declared: its own, or those of its pipeline."""
@@ -691,7 +707,8 @@ _STEP_OPTIONS = frozenset({"as", "at", "from", "k", "method", "of", "side", "val
 
 def _steps(data: list[Any], at: Path) -> tuple[StepSpec, ...]:
     """Build steps; what names a step is its one key that is not an option of some step."""
-    return tuple(
-        StepSpec(name=next(key for key in step if key not in _STEP_OPTIONS), options=step, at=(*at, index))
-        for index, step in enumerate(data)
-    )
+    return tuple(StepSpec(name=_step_name(step), options=step, at=(*at, index)) for index, step in enumerate(data))
+
+
+def _step_name(step: Mapping[str, Any]) -> str:
+    return "op" if "op" in step else next(key for key in step if key not in _STEP_OPTIONS)

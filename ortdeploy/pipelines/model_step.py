@@ -109,9 +109,13 @@ class ModelStep:
         return self._fed_last[1]
 
     def _checked(self, feeds: Mapping[str, Any]) -> Mapping[str, Array]:
+        self.check(feeds)
+        return feeds
+
+    def check(self, feeds: Mapping[str, Any]) -> None:
+        """Hold tensors, rows first, against the inputs. Raises OrtdeployError."""
         for name, array in feeds.items():
             self._ports[name].check(array)
-        return feeds
 
 
 class _Port:

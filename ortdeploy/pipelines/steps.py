@@ -18,6 +18,7 @@ from ortdeploy.operations.protocol import Call, as_column
 from ortdeploy.pipelines.component import Component, ComposedSession
 from ortdeploy.pipelines.each import Apply, Each, Values, first_state
 from ortdeploy.pipelines.model_step import ModelStep
+from ortdeploy.pipelines.op_step import OpLine
 from ortdeploy.plan.pipeline import PlannedPipeline, PlannedWireStep, walk
 from ortdeploy.tensors.columns import Array, Column, is_beside
 
@@ -110,6 +111,8 @@ class StepsSession(ComposedSession):
         if step.kind == "run":
             names = {name for _, name in (*step.wires, *step.outputs)}
             return ModelStep(step, self.components[step.name], whole=not names.isdisjoint(whole))
+        if step.kind == "op":
+            return OpLine(step, self.components[step.name])
         if step.kind == "do":
             return _operation(step)
         if not step.state_by_row:

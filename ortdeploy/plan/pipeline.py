@@ -29,6 +29,8 @@ class PlannedValue:
 class PlannedWireStep:
     """One step: `run` the session of a model, `do` an operation, `each` of a value's items through inner steps.
 
+    An `op` runs the session that op steps in a line were made into; `by_row`: for one row at a time.
+
     `wires` are pairs of an argument and a value's name, `takes` what must arrive there, `outputs` pairs of what the
     step gives and its name, `makes` their types, all rows first. `row_axes` are those of the model's inputs and
     outputs that are not the first. `constants` are fed to inputs of the model that no value feeds. `state` and
@@ -53,6 +55,7 @@ class PlannedWireStep:
     state: tuple[tuple[str, str], ...] = ()
     first_state: tuple[PlannedValue, ...] = ()
     state_by_row: bool = False
+    by_row: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

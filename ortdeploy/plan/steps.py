@@ -11,7 +11,8 @@ from ortdeploy.facts.data import FileState, HashedFile
 from ortdeploy.facts.preflight import MemoryForecast
 from ortdeploy.plan.batching import Batching
 from ortdeploy.plan.constants import PlannedConstant
-from ortdeploy.plan.pipeline import PlannedPipeline
+from ortdeploy.plan.op_graph import Fusion, OpGraph
+from ortdeploy.plan.pipeline import PlannedPipeline, PlannedWireStep
 from ortdeploy.plan.timing import ALWAYS, JobTiming
 from ortdeploy.redaction import shown_path
 from ortdeploy.tensors.types import Shape, TensorType
@@ -81,7 +82,8 @@ class OpenSession:
     `shared_arena` are the settings of the process's arena where they use it; `trim`: freed memory goes back to the
     system. `thread_layouts` are those to measure: the best of them takes the place of `candidates` and `options`.
     `extensions`: the model has operators of onnxruntime-extensions. `files` are the model's, the first its own;
-    `option_files` are libraries of providers, and files that options name.
+    `option_files` are libraries of providers, and files that options name. A session of op steps has a `graph` in place
+    of a file; one with op steps in the model's graph has a `fusion`.
     """
 
     session: str
@@ -102,6 +104,8 @@ class OpenSession:
     extensions: bool = False
     files: tuple[HashedFile, ...] = ()
     option_files: tuple[HashedFile, ...] = ()
+    graph: OpGraph | None = None
+    fusion: Fusion | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +142,10 @@ class PlannedAdapters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStep:
-    """A prepare or postprocess step with the type it was planned for; `results` are a postprocess step's columns."""
+    """A prepare or postprocess step with the type it was planned for; `results` are a postprocess step's columns.
+
+    `op` are op steps in a line, with their session.
+    """
 
     name: str
     options: Mapping[str, Any]
@@ -146,6 +153,7 @@ class PlannedStep:
     dtype: str | None
     shape: Shape | None
     layout: str | None
+    op: PlannedWireStep | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,8 +300,15 @@ class RunJob:
 
     @property
     def sessions(self) -> tuple[str, ...]:
-        """The sessions that it needs: its model's, or those of its pipeline's models."""
-        return self.pipeline.sessions if self.pipeline else (self.session,)
+        """The sessions that it needs: its model's, or those of its pipeline's models, and those of op steps."""
+        own = self.pipeline.sessions if self.pipeline else (self.session,)
+        return (*own, *(line.name for line in self.op_lines))
+
+    @property
+    def op_lines(self) -> tuple[PlannedWireStep, ...]:
+        """The op steps of its prepare and postprocess steps."""
+        steps = (*(step for planned in self.inputs for step in planned.steps), *self.postprocess)
+        return tuple(step.op for step in steps if step.op is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

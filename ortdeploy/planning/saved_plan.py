@@ -206,7 +206,7 @@ def _saved(value: Any, folder: str) -> Any:
 
 
 def _saved_field(kind: type, name: str, value: Any, folder: str) -> Any:
-    if name in _PATHS.get(kind, ()) and value is not None:
+    if name in _PATHS.get(kind, ()) and value:
         return _relative(value, folder)
     if name in _OPTIONS.get(kind, ()):
         return {key: _saved_option(option, folder) for key, option in value.items()}

@@ -26,6 +26,7 @@ from ortdeploy.files.gate import link_out, outside
 from ortdeploy.files.object_store import MIRRORS
 from ortdeploy.manifest.document import stage_diagnostic
 from ortdeploy.manifest.loader import Loaded, LoadOptions, find_manifests, load_manifest
+from ortdeploy.manifest.op_steps import ONNX
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.providers.catalogue import find_provider, full_name
 from ortdeploy.providers.options import needed_libraries
@@ -33,6 +34,7 @@ from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, OPENING_RULES, PREFLIGHT
 from ortdeploy.rules.protocol import check_rules
 
 if TYPE_CHECKING:
+    from ortdeploy.deployment.op_names import KnownOperators
     from ortdeploy.deployment.resolved import Deployment
     from ortdeploy.facts.host import HostFacts
     from ortdeploy.plan.steps import Plan, PlannedCheck
@@ -336,7 +338,16 @@ def _resolve(spec: Spec, host: "HostFacts", state_dir: str | None, stale: Collec
     from ortdeploy.deployment.resolve import resolve  # noqa: PLC0415  brings numpy, which validate does not need
     from ortdeploy.planning.probe import probe  # noqa: PLC0415
 
-    return resolve(spec, probe(spec, state_folder(spec.folder, state_dir, spec.roots), host, stale))
+    facts = probe(spec, state_folder(spec.folder, state_dir, spec.roots), host, stale)
+    return resolve(spec, facts, _operators(spec))
+
+
+def _operators(spec: Spec) -> "KnownOperators":
+    """Return the operators that op steps may be: those of ONNX, and of other domains where a manifest names one."""
+    from ortdeploy.graph.operators import Operators  # noqa: PLC0415  brings onnx
+    from ortdeploy.runtime.operators import other_operators  # noqa: PLC0415  brings onnxruntime
+
+    return Operators(other_operators()) if any(op.domain != ONNX for op in spec.op_steps()) else Operators()
 
 
 def _judge(
@@ -346,13 +357,17 @@ def _judge(
 
     `elsewhere`: the facts are of another machine.
     """
+    from ortdeploy.planning.preflight.op_sessions import open_op_steps  # noqa: PLC0415  starts a child
     from ortdeploy.planning.preflight.openings import open_models  # noqa: PLC0415  starts a child
 
     spec = deployment.spec
     state = state_folder(spec.folder, state_dir, spec.roots)
     diagnostics = check_rules(load_rules(DEPLOYMENT_RULES), deployment, spec)
     rejected = {one.model for one in diagnostics if one.severity is Severity.ERROR and one.model is not None}
-    preflight = Preflight(openings=open_models(deployment, rejected, state, elsewhere=elsewhere))
+    preflight = Preflight(
+        openings=open_models(deployment, rejected, state, elsewhere=elsewhere),
+        refused_operators=open_op_steps(deployment, elsewhere=elsewhere),
+    )
     deployment = replace(deployment, preflight=preflight)
     diagnostics += check_rules(load_rules(OPENING_RULES), deployment, spec)
     if deployment.jobs and not has_errors(diagnostics):

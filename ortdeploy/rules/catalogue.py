@@ -103,6 +103,7 @@ DEPLOYMENT_RULES: tuple[str, ...] = (
     "unusable-filler",
     "unusable-gate",
     "unusable-image-column",
+    "unusable-operator",
     "unusable-option-path",
     "unusable-preset",
     "unusable-row-axis",
@@ -110,7 +111,7 @@ DEPLOYMENT_RULES: tuple[str, ...] = (
     "unwritable-output",
 )
 
-OPENING_RULES = ("refused-model", "unsupported-operator")
+OPENING_RULES = ("refused-model", "refused-operator", "unsupported-operator")
 """Rules over a deployment whose models were opened without their weights; that happens to those of which no other rule
 has found an error."""
 

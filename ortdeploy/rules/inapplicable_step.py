@@ -24,6 +24,6 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
         problems = [binding.problem for binding in job.bindings if job.readable and not binding.unknown]
         for problem in (*problems, *job.postprocess_problems):
-            if problem is not None:
+            if problem is not None and problem.at is None:
                 detail = f"{problem.step.name}: {problem.reason}."
                 yield Finding(at=problem.step.at, detail=detail, job=job.spec.name)

@@ -30,6 +30,6 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
         if types is None or job.model.facts.problem is not None:
             continue
         for problem in types.problems:
-            if problem not in seen:
+            if problem not in seen and not problem.of_operator:
                 seen.add(problem)
                 yield Finding(at=problem.at, detail=problem.detail, job=job.spec.name)

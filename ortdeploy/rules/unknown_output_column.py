@@ -28,9 +28,10 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             continue
         known = [value.name for value in job.model.facts.outputs]
         for step in job.postprocess:
-            if step.reads not in known:
-                detail = f'{step.name} reads "{step.reads}". {did_you_mean(step.reads, known)}'
-                yield Finding(at=(*step.at, step.name), detail=detail, job=job.spec.name)
+            for name in step.reads:
+                if name not in known:
+                    detail = f'{step.name} reads "{name}". {did_you_mean(name, known)}'
+                    yield Finding(at=(*step.at, step.name), detail=detail, job=job.spec.name)
             known += step.results
         for index, name in enumerate(job.spec.output.columns):
             if name not in known:

@@ -59,7 +59,7 @@ def _output_reason(value: "ValueFacts", job: "ResolvedJob") -> str | None:
         return "is a sparse tensor, which ONNX Runtime does not hand to Python"
     if job.spec.output.format not in _NESTED:
         return f"is a {value.kind}, which {job.spec.output.format} cannot hold; use format: jsonl, parquet or arrow"
-    if any(step.reads == value.name for step in job.postprocess):
+    if any(value.name in step.reads for step in job.postprocess):
         return f"is a {value.kind}, and postprocess steps read tensors"
     if job.batching.size and value.element != "map":
         return f"is a {value.kind} of a whole run, not of each row; use batch: {{size: none}}"

@@ -1,24 +1,25 @@
 """One batch: some rows of a block, fed and run together on one session, postprocessed, and looked at for NaN."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import structlog
 
 from ortdeploy.feeds.feeder import Feeder
+from ortdeploy.plan.pipeline import PlannedWireStep
 from ortdeploy.plan.steps import PlannedStep, RunJob
 from ortdeploy.results.rows import Block, StageError
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.sessions.cpu_comparison import CpuComparison
 from ortdeploy.sessions.row_proof import MixedRowsError, RowProof
 from ortdeploy.sessions.runs import SessionRuns
-from ortdeploy.tensors.columns import Array, Column, size_bytes
+from ortdeploy.tensors.columns import Array, Column, OpRun, OpRunners, size_bytes
 from ortdeploy.tensors.types import TensorType
 from ortdeploy.transforms.catalogue import POSTPROCESS
-from ortdeploy.transforms.protocol import Apply
 
 log = structlog.get_logger()
 
@@ -64,13 +65,20 @@ class BatchRunner:
     """Runs batches of one job on a session. `size` is the most rows of a run: fewer than planned if memory ran out."""
 
     def __init__(
-        self, job: RunJob, session: Session, probe: CpuComparison | None, proof: RowProof | None, counts: RunCounts
+        self,
+        job: RunJob,
+        session: Session,
+        probe: CpuComparison | None,
+        proof: RowProof | None,
+        counts: RunCounts,
+        *,
+        ops: OpRunners,
     ) -> None:
-        """Build every step once."""
+        """Build every step once; `ops` run those that are operators."""
         self._job = job
         self._counts = counts
-        self._postprocess = [(step, _build_postprocess(step)) for step in job.postprocess]
-        self.feeder = Feeder(job)
+        self._postprocess = [(step, _build_postprocess(step, ops)) for step in job.postprocess]
+        self.feeder = Feeder(job, ops)
         self.runs = SessionRuns(job, session, probe, proof)
         self.size = job.batching.run_size
 
@@ -103,7 +111,7 @@ class BatchRunner:
         """Add the columns of every postprocess step to the results. Raises StageError."""
         for step, apply in self._postprocess:
             try:
-                made = apply(np.asarray(results[step.options[step.name]]))
+                made = apply(results)
             except (ValueError, IndexError, ArithmeticError, TypeError) as error:
                 raise StageError("postprocess", step.name, str(error)) from error
             results.update(zip(step.results, made, strict=True))
@@ -120,8 +128,18 @@ class BatchRunner:
         return finite
 
 
-def _build_postprocess(step: PlannedStep) -> Apply:
-    return POSTPROCESS[step.name].build(step.options, TensorType(step.dtype, step.shape, step.layout))
+def _build_postprocess(step: PlannedStep, ops: OpRunners) -> Callable[[Mapping[str, Column]], Sequence[Column]]:
+    """Return what makes a step's results of those so far."""
+    if step.op is not None:
+        return partial(_run_op, step.op, ops[step.op.name])
+    apply = POSTPROCESS[step.name].build(step.options, TensorType(step.dtype, step.shape, step.layout))
+    return lambda results: apply(np.asarray(results[step.options[step.name]]))
+
+
+def _run_op(line: PlannedWireStep, run: OpRun, results: Mapping[str, Column]) -> list[Column]:
+    taken = {name: results[name] for _, name in line.wires}
+    found = run(taken, len(next(iter(taken.values()))))
+    return [found[name] for _, name in line.outputs]
 
 
 def _finite_rows(column: Column) -> Array:

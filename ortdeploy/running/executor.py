@@ -21,6 +21,7 @@ from ortdeploy.files.urls import is_url
 from ortdeploy.ledger.ledger import Ledger, OutputRecord
 from ortdeploy.pipelines.component import ComposedSession
 from ortdeploy.pipelines.compose import compose, failed_component
+from ortdeploy.pipelines.op_step import op_runners
 from ortdeploy.plan.plan_file import encode
 from ortdeploy.plan.selection import keep_jobs, run_jobs
 from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, PlannedSession, PlannedThreadLayout, RunJob
@@ -37,6 +38,7 @@ from ortdeploy.running.retry import RetryRun
 from ortdeploy.runtime.protocol import Runtime
 from ortdeploy.sessions.opening import ModelOpener, OnNativeCall, OpenedModel, OpenedSession, SkippedSession
 from ortdeploy.sessions.row_proof import ProvenRows, RowProof
+from ortdeploy.tensors.columns import OpRunners
 
 log = structlog.get_logger()
 
@@ -90,7 +92,7 @@ class Execution:
                 case RunJob() if step.job in paused:
                     yield paused[step.job]
                 case OpenSession():
-                    laid_out = self._laid_out(step)
+                    laid_out = self._laid_out(step, sessions)
                     sessions[step.session] = self._open(laid_out, laid_out.candidates, self.skipped.get(step.model, ()))
                 case LoadAdapter():
                     sessions[step.session] = self._load_adapter(step, sessions[step.session])
@@ -122,7 +124,7 @@ class Execution:
         """Say which path of a step leads out of the tree: a saved plan may have been changed since it was checked."""
         folder = Path(self.plan.folder)
         paths = [step.output.path, *(one.path for one in step.input.files)] if isinstance(step, RunJob) else [step.path]
-        full = (path if is_url(path) else str(folder / path) for path in paths)
+        full = (path if is_url(path) else str(folder / path) for path in paths if path)  # op steps have no file
         try:
             require_inside(full, (self.plan.folder, *self.plan.roots))
             if isinstance(step, RunJob) and step.output.upload is not None:
@@ -163,7 +165,7 @@ class Execution:
             if step.trim:
                 trim_memory()
 
-    def _laid_out(self, step: OpenSession) -> OpenSession:
+    def _laid_out(self, step: OpenSession, sessions: Mapping[str, _Opened]) -> OpenSession:
         """Return the step with the way to use threads that suits its first job best, where that is to be measured."""
         jobs = self._jobs_of(step)
         if not step.thread_layouts or not jobs:
@@ -172,7 +174,8 @@ class Execution:
         found = None
         bound = MemoryBound(self._memory_limit(step), os.cpu_count() or 1)
         with bound, suppress(OrtdeployError):  # the job itself says what is wrong with its input
-            found = choose_layout(self.plan, step, jobs[0], self.tuning_cache, partial(self._open_layout, step))
+            ops = _runners(jobs[0], sessions)
+            found = choose_layout(self.plan, step, jobs[0], self.tuning_cache, partial(self._open_layout, step), ops)
         return replace(step, thread_layouts=()) if found is None else _with_layout(step, found)
 
     def _open_layout(self, step: OpenSession, layout: PlannedThreadLayout) -> OpenedModel:
@@ -250,6 +253,16 @@ class Execution:
 
     def _compose(self, step: RunJob, sessions: Mapping[str, _Opened]) -> _Opened:
         """Return the sessions of a job: its model's, or those that a pipeline makes of its models'."""
+        try:
+            ops = _runners(step, sessions)
+        except OrtdeployError as error:
+            return error
+        opened = self._composed(step, sessions)
+        if isinstance(opened, OrtdeployError) or not ops:
+            return opened
+        return replace(opened, sessions=tuple(replace(one, ops=ops) for one in opened.sessions))
+
+    def _composed(self, step: RunJob, sessions: Mapping[str, _Opened]) -> _Opened:
         if step.pipeline is None:
             return sessions[step.session]
         opened = {name: sessions[name] for name in step.pipeline.sessions}
@@ -329,3 +342,14 @@ def _with_layout(step: OpenSession, layout: PlannedThreadLayout) -> OpenSession:
     names = {candidate.name for candidate in step.candidates}
     candidates = tuple(candidate for candidate in layout.candidates if candidate.name in names)
     return replace(step, candidates=candidates, options=layout.options, thread_layouts=(layout,))
+
+
+def _runners(step: RunJob, sessions: Mapping[str, _Opened]) -> OpRunners:
+    """Return what runs a job's op steps. Raises OrtdeployError where one of their sessions could not be opened."""
+    opened: dict[str, OpenedSession] = {}
+    for line in step.op_lines:
+        model = sessions[line.name]
+        if isinstance(model, OrtdeployError):
+            raise model
+        opened[line.name] = model.sessions[0]
+    return op_runners(step.op_lines, opened)

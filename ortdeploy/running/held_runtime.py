@@ -26,6 +26,8 @@ class HeldRuntime:
 
         What options name is opened where it lies: libraries find others beside them, and documents name other files.
         """
+        if not step.files:  # as of op steps, which are made of the plan
+            return self._runtime.open_session(step, candidate)
         with (
             self._files.opening(step.option_files, in_place=True),
             self._files.opening(step.files, in_place=_writes_beside(step.options)) as held,

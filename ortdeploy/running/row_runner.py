@@ -19,7 +19,7 @@ from ortdeploy.running.salvage import Salvage, failed_row
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.sessions.cpu_comparison import CpuComparison
 from ortdeploy.sessions.row_proof import RowProof
-from ortdeploy.tensors.columns import Column, join, pick, size_bytes
+from ortdeploy.tensors.columns import Column, OpRunners, join, pick, size_bytes
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,13 +45,18 @@ class RowRunner:
     """Runs blocks of one job on a session, batch by block."""
 
     def __init__(
-        self, job: RunJob, session: Session, probe: CpuComparison | None = None, proof: RowProof | None = None
+        self,
+        job: RunJob,
+        session: Session,
+        probe: CpuComparison | None = None,
+        proof: RowProof | None = None,
+        ops: OpRunners | None = None,
     ) -> None:
         """Build every step once."""
         self._job = job
         self.counts = RunCounts()
         self.postprocess_times = Histogram()
-        self._batches = BatchRunner(job, session, probe, proof, self.counts)
+        self._batches = BatchRunner(job, session, probe, proof, self.counts, ops=ops or {})
         self._runs = self._batches.runs
         self._salvage = Salvage(job, self._batches, self.counts)
         self._smooth = True

@@ -55,12 +55,12 @@ class Stream:
         """
         self._job = job
         self.members = [
-            Member(opened=opened, rows=RowRunner(job, opened.session, opened.probe, prove(opened)))
+            Member(opened=opened, rows=RowRunner(job, opened.session, opened.probe, prove(opened), opened.ops))
             for opened in sessions
         ]
         self._dispensable = dispensable
         self._stop = stop
-        self._feeder = Feeder(job)
+        self._feeder = Feeder(job, sessions[0].ops)
         self._waiting: SimpleQueue[Ticket | None] = SimpleQueue()
         self._in_order: SimpleQueue[Ticket | BaseException | None] = SimpleQueue()
         self._in_flight = InFlight(len(sessions))

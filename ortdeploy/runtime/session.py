@@ -5,7 +5,8 @@ ONNX Runtime's Python wrapper retries on the CPU when a session cannot be create
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 from onnxruntime.capi.onnxruntime_pybind11_state import EPFail, Fail, RuntimeException
 
 from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError, ProviderFailedError, TransientError
+from ortdeploy.facts.models import EXTERNAL_DATA_FOLDER
 from ortdeploy.plan.steps import LoadAdapter, OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.runtime.library import ort
@@ -116,14 +118,20 @@ class OrtSession:
 
 
 class OrtRuntime:
-    """The real runtime; `cache` is the folder for what is made of models that the plan says to keep."""
+    """The real runtime; `cache` is the folder for what is made of models that the plan says to keep.
 
-    def __init__(self, cache: Path | None = None) -> None:
+    `make_model` returns the model of a step that has a graph.
+    """
+
+    def __init__(self, cache: Path | None = None, make_model: Callable[[OpenSession], bytes] | None = None) -> None:
         """Take the folder; it is made when something is kept."""
         self._cache = cache
+        self._make_model = make_model
 
     def open_session(self, step: OpenSession, candidate: PlannedSession) -> Session:
         """Open a session with exactly the candidate's chain and the step's options. Raises OrtdeployError."""
+        if self._make_model is not None and (step.graph is not None or step.fusion is not None):
+            return _open_made(step, candidate, self._make_model(step))
         if not step.cache or self._cache is None:
             return _open(step, candidate)
         return _open_through_cache(step, candidate, CacheEntry(self._cache, step, candidate))
@@ -148,10 +156,14 @@ def _make_shared_arena(settings: tuple[tuple[str, int], ...]) -> None:
 
 
 def _open(
-    step: OpenSession, candidate: PlannedSession, path: Path | None = None, more: Mapping[str, Any] | None = None
+    step: OpenSession,
+    candidate: PlannedSession,
+    path: Path | None = None,
+    more: Mapping[str, Any] | None = None,
+    made: bytes | None = None,
 ) -> "OrtSession":
-    """Open a session; a cache names another file than the plan, and has more options."""
-    file = str(path or step.path)
+    """Open a session; a cache names another file than the plan, and has more options. What was `made` has no file."""
+    file = made or str(path or step.path)
     config = {**step.options.get("config", {}), **(more or {}).get("config", {})}
     options = session_options({**step.options, **(more or {}), "config": config})
     if step.shared_arena is not None:
@@ -175,6 +187,17 @@ def _open(
         why = f"memory ran out ({_first_line(error)})" if _NO_MEMORY.search(str(error)) else _first_line(error)
         raise OrtdeployError(f'Model "{step.model}" cannot be opened: {why}') from error
     return OrtSession(session, step.run_options)
+
+
+def _open_made(step: OpenSession, candidate: PlannedSession, model: bytes) -> "OrtSession":
+    """Open a model that was made for the step; external data lies where the model's file does."""
+    config = step.options.get("config", {})
+    if step.path and EXTERNAL_DATA_FOLDER not in config:
+        config = {**config, EXTERNAL_DATA_FOLDER: str(Path(step.path).parent)}
+    session = _open(replace(step, options={**step.options, "config": config}), candidate, made=model)
+    if step.cache:
+        session.cache = "not kept: op steps are fused into it"
+    return session
 
 
 def _open_through_cache(step: OpenSession, candidate: PlannedSession, entry: CacheEntry) -> "OrtSession":

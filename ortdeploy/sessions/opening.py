@@ -15,7 +15,9 @@ from ortdeploy.process.native_output import because
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.runtime.protocol import Runtime, Session
 from ortdeploy.sessions.cpu_comparison import CpuComparison
+from ortdeploy.sessions.fused import with_proof
 from ortdeploy.sessions.placement import check_placement
+from ortdeploy.tensors.columns import OpRunners
 
 log = structlog.get_logger()
 
@@ -35,13 +37,14 @@ class SkippedSession:
 class OpenedSession:
     """An open session, itself and no other: which candidate of the plan it is, its number, what it is compared with.
 
-    Callers of the same session are numbered like sessions.
+    Callers of the same session are numbered like sessions. `ops` run the op steps of a job, by their sessions.
     """
 
     session: Session
     candidate: PlannedSession
     instance: int = 0
     probe: CpuComparison | None = None
+    ops: OpRunners = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -149,6 +152,7 @@ class ModelOpener:
         try:
             session = self.runtime.open_session(step, candidate)
             remark = check_placement(step, candidate, session)
+            session = with_proof(session, step, candidate, self.runtime)
         except OrtdeployError as error:
             raise OrtdeployError(f"{error}{because(self.native_text())}") from error
         if remark is not None:

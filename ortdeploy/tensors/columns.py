@@ -1,6 +1,6 @@
 """Columns: one value a row, as an array or as a list where rows differ in shape."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -10,6 +10,12 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 Column = Array | list[Any]
 """An array with the rows first; or a list with one array or value per row, where rows differ in shape."""
+
+OpRun = Callable[[Mapping[str, Column], int], Mapping[str, Column]]
+"""What op steps do: from columns, and the number of rows, to columns."""
+
+OpRunners = Mapping[str, OpRun]
+"""What runs op steps, by the names of their sessions."""
 
 
 def pick(column: Column, places: Sequence[int]) -> Column:

@@ -122,8 +122,11 @@ def _render_session(step: "OpenSession", paint: Paint) -> Iterator[str]:
         + (f", {candidate.callers} callers" if candidate.callers > 1 else "")
         for candidate in step.candidates
     ]
-    model = f"{PurePath(step.path).name} (sha256 {step.sha256[:12]}…)"
+    model = f"{PurePath(step.path).name} (sha256 {step.sha256[:12]}…)" if step.path else _operators(step)
     yield f"{paint('+', _GREEN)} open session {step.session}: {model} on {chains[0]}"
+    if step.fusion is not None:
+        before, after = (graph.operators if graph else "nothing" for graph in (step.fusion.before, step.fusion.after))
+        yield f"    {before} before and {after} behind it in its own graph"
     for candidate, chain in zip(step.candidates[1:], chains[1:], strict=True):
         yield f"    {'and' if step.use == 'all' else 'else'} {candidate.name}: {chain}"
     for candidate in step.candidates:
@@ -139,6 +142,13 @@ def _render_session(step: "OpenSession", paint: Paint) -> Iterator[str]:
         yield f"    the best of these is measured: {'; '.join(layout.name for layout in step.thread_layouts)}"
     if step.options:
         yield f"    session options{_options(dict(step.options))}"
+
+
+def _operators(step: "OpenSession") -> str:
+    """`Split, Transpose in one graph`: what a session of op steps runs."""
+    if step.graph is None:
+        return step.model
+    return f"{step.graph.operators}{' in one graph' if len(step.graph.nodes) > 1 else ''}"
 
 
 def _provider(provider: "PlannedProvider") -> str:

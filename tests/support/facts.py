@@ -26,10 +26,13 @@ from ortdeploy.facts.preflight import (
     Opening,
     Preflight,
     RefusedBatch,
+    RefusedOperators,
     RefusedRow,
 )
 from ortdeploy.facts.problems import Package, Problem
+from ortdeploy.graph.operators import Operators
 from ortdeploy.manifest.spec import Spec
+from ortdeploy.runtime.operators import other_operators
 from ortdeploy.tensors.types import Dimension, TensorType
 
 DEFAULT_MODEL: dict[str, Any] = {
@@ -267,14 +270,21 @@ def make_facts(spec: Spec, data: Mapping[str, Any] | None = None) -> Facts:
     )
 
 
+OPERATORS = Operators(other_operators())
+
+
 def make_deployment(spec: Spec, data: Mapping[str, Any] | None = None) -> Deployment:
     """A spec joined with facts, and with what preflight found out."""
-    return replace(resolve(spec, make_facts(spec, data)), preflight=_preflight(spec, data or {}))
+    return replace(resolve(spec, make_facts(spec, data), OPERATORS), preflight=_preflight(spec, data or {}))
 
 
 def _preflight(spec: Spec, data: Mapping[str, Any]) -> Preflight:
     return Preflight(
         openings={name: Opening(**found) for name, found in data.get("openings", {}).items()},
+        refused_operators={
+            job: tuple(RefusedOperators(at=tuple(at), operators=operators, refusal=why) for at, operators, why in some)
+            for job, some in data.get("refused_operators", {}).items()
+        },
         first_rows={name: first_rows(found) for name, found in data.get("first_rows", {}).items()},
         refused_batches={
             name: RefusedBatch(rows=found["rows"], problem="it does not fit", fitting=tuple(found.get("fitting", [])))

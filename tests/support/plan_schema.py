@@ -49,7 +49,7 @@ SAID: dict[tuple[str, str], dict[str, Any]] = {
     ("JobInput", "patterns"): {"minItems": 1},
     ("RunJob", "identity"): {"required": ["model"]},
     ("JobErrors", "progress_timeout"): {"exclusiveMinimum": 0},
-    ("PlannedWireStep", "kind"): {"enum": ["run", "do", "each"]},
+    ("PlannedWireStep", "kind"): {"enum": ["run", "do", "each", "op"]},
     ("PlannedPreset", "kind"): {"enum": [TEXT_TO_IMAGE, DIFFUSION]},
     ("Fact", "kind"): NAME,
 }  # fmt: skip

@@ -79,6 +79,7 @@ def _execute(
     skipped: Mapping[str, tuple[SkippedSession, ...]] | None = None,
 ) -> Iterator[JobResult]:
     from ortdeploy.runtime.session import OrtRuntime  # noqa: PLC0415  not before the plan stands
+    from ortdeploy.sessions.made_models import make_model  # noqa: PLC0415  not before the plan stands
 
     with (
         structlog.contextvars.bound_contextvars(run=run_id, deployment=plan.deployment),
@@ -90,7 +91,7 @@ def _execute(
         execution = Execution(
             plan=plan,
             run_id=run_id,
-            runtime=HeldRuntime(OrtRuntime(cache=state_dir / "cache"), files),
+            runtime=HeldRuntime(OrtRuntime(cache=state_dir / "cache", make_model=make_model), files),
             ledger=ledger,
             observer=observer,
             stop=stopped,

@@ -36,6 +36,7 @@ def main(asked: Asked) -> None:
 def _run(request: Mapping[str, Any], native: NativeOutput) -> dict[str, Any]:
     from ortdeploy.cli.log import configure_logging  # noqa: PLC0415  as in the other commands
     from ortdeploy.runtime.session import OrtRuntime  # noqa: PLC0415  not before the plan stands
+    from ortdeploy.sessions.made_models import make_model  # noqa: PLC0415  not before the plan stands
 
     configure_logging(form="json", stream=sys.stderr, level="critical", color=False)
     folder, job = Path(request["folder"]), request["job"]
@@ -57,7 +58,7 @@ def _run(request: Mapping[str, Any], native: NativeOutput) -> dict[str, Any]:
             result = Execution(
                 plan=_with_output(planned.plans[0], str(out)),
                 run_id="tune",
-                runtime=OrtRuntime(),
+                runtime=OrtRuntime(make_model=make_model),
                 ledger=ledger,
                 observer=clock,
                 stop=clock.is_up,

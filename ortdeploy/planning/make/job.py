@@ -20,6 +20,7 @@ from ortdeploy.plan.steps import (
     RunJob,
 )
 from ortdeploy.planning.make.constants import planned_constant
+from ortdeploy.planning.make.op_lines import OpLine, op_lines, planned_line
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.tensors.types import FLOATING, Shape, TensorType
 
@@ -28,16 +29,17 @@ def planned_job(job: ResolvedJob) -> RunJob:
     """Write down one job to which no rule objects."""
     spec = job.spec
     fetch = tuple(name for name in job.outputs if name in job.needed)
+    lines = tuple(op_lines(job))
     return RunJob(
         job=spec.name,
         session=job.model.spec.name,
         model=job.model.spec.name,
         adapters=_planned_adapters(spec.adapters),
         input=_job_input(job),
-        inputs=tuple(_planned_input(binding, job) for binding in job.bindings),
+        inputs=tuple(_planned_input(binding, job, lines) for binding in job.bindings),
         batching=job.batching,
         fetch=fetch,
-        postprocess=tuple(_planned_postprocess(job)),
+        postprocess=tuple(_planned_postprocess(job, lines)),
         output=_job_output(job),
         errors=_job_errors(job, fetch),
         limits=JobLimits(memory=spec.limits.memory, disk=spec.limits.disk),
@@ -171,8 +173,27 @@ def _planned_step(step: StepSpec, tensor: TensorType) -> PlannedStep:
     )
 
 
-def _planned_input(binding: Binding, job: ResolvedJob) -> PlannedInput:
-    steps = tuple(_planned_step(step, tensor) for step, tensor in zip(binding.steps, binding.stages, strict=False))
+def _planned_op(line: OpLine) -> PlannedStep:
+    return PlannedStep(
+        name="op",
+        options={},
+        results=tuple(value.name for value in line.graph.outputs),
+        dtype=None,
+        shape=None,
+        layout=None,
+        op=planned_line(line),
+    )
+
+
+def _planned_prepare(binding: Binding, lines: Sequence[OpLine]) -> Iterator[PlannedStep]:
+    for step, tensor in zip(binding.steps, binding.stages, strict=False):
+        if step.op is None:
+            yield _planned_step(step, tensor)
+        yield from (_planned_op(line) for line in lines if line.last == step.at)
+
+
+def _planned_input(binding: Binding, job: ResolvedJob, lines: Sequence[OpLine]) -> PlannedInput:
+    steps = tuple(_planned_prepare(binding, lines))
     return PlannedInput(
         name=binding.value.name,
         columns=binding.columns,
@@ -202,7 +223,10 @@ def _contract(binding: Binding, job: ResolvedJob) -> Shape | None:
     return (first, *merged[1:]) if job.batching.size else tuple(merged)
 
 
-def _planned_postprocess(job: ResolvedJob) -> Iterator[PlannedStep]:
+def _planned_postprocess(job: ResolvedJob, lines: Sequence[OpLine]) -> Iterator[PlannedStep]:
     for step in job.postprocess:
-        if job.needed.intersection(step.results):
-            yield _planned_step(step, job.results[step.reads])
+        if step.op is not None:
+            yield from (_planned_op(line) for line in lines if line.last == step.at)
+        elif job.needed.intersection(step.results):
+            (name,) = step.reads
+            yield _planned_step(step, job.results[name])

@@ -7,19 +7,34 @@ from ortdeploy.deployment.pipeline_types import TypedStep
 from ortdeploy.deployment.resolved import ResolvedPipeline
 from ortdeploy.facts.data import FileFacts
 from ortdeploy.facts.models import ValueFacts
+from ortdeploy.manifest.document import Path as Place
 from ortdeploy.manifest.pipelines import FILES
 from ortdeploy.manifest.pipelines import walk as walk_specs
-from ortdeploy.plan.pipeline import PlannedPipeline, PlannedPlace, PlannedPreset, PlannedValue, PlannedWireStep
+from ortdeploy.plan.pipeline import PlannedPipeline, PlannedPlace, PlannedPreset, PlannedValue, PlannedWireStep, walk
 from ortdeploy.planning.make.constants import planned_constant
+from ortdeploy.planning.make.fusions import FusedStep
+from ortdeploy.planning.make.op_lines import OpLine, planned_line
 from ortdeploy.tensors.types import TensorType
 
 
-def plan_pipeline(pipeline: ResolvedPipeline, folder: str, resources: Mapping[str, FileFacts]) -> PlannedPipeline:
-    """Write down a pipeline to which no rule objects; files of operations, which are `resources`, get full paths."""
+def plan_pipeline(
+    pipeline: ResolvedPipeline,
+    folder: str,
+    resources: Mapping[str, FileFacts],
+    lines: Sequence[OpLine],
+    fused: Sequence[FusedStep],
+) -> PlannedPipeline:
+    """Write down a pipeline to which no rule objects; files of operations, which are `resources`, get full paths.
+
+    `lines` are its op steps, `fused` the models that take some of them into their session.
+    """
+    ops = {line.last: planned_line(line) for line in lines} | {one.at: one.planned for one in fused}
+    steps = tuple(_plan_steps(pipeline.types.steps, folder, ops)) if pipeline.types else ()
+    sessions = dict.fromkeys(step.name for step in walk(steps) if step.kind in {"run", "op"})
     return PlannedPipeline(
         name=pipeline.spec.name,
-        sessions=pipeline.spec.models,
-        steps=tuple(_plan_steps(pipeline.types.steps, folder)) if pipeline.types else (),
+        sessions=tuple(sessions) if pipeline.types else pipeline.spec.models,
+        steps=steps,
         outputs=tuple(pipeline.spec.outputs.items()),
         preset=_plan_preset(pipeline, folder),
         places=tuple(_places(pipeline, folder, resources)),
@@ -65,9 +80,15 @@ def _plan_preset(pipeline: ResolvedPipeline, folder: str) -> PlannedPreset | Non
     )
 
 
-def _plan_steps(steps: Sequence[TypedStep], folder: str) -> Iterator[PlannedWireStep]:
+def _plan_steps(
+    steps: Sequence[TypedStep], folder: str, ops: Mapping[Place, PlannedWireStep]
+) -> Iterator[PlannedWireStep]:
     for step in steps:
         spec = step.spec
+        if spec.at in ops:
+            yield ops[spec.at]
+        if spec.at in ops or spec.kind == "op":
+            continue
         paths = FILES.get(spec.name, {}) if spec.kind == "do" else {}
         opened = [name for name, kind in paths.items() if name in step.options and kind != "lines"]
         full = {name: str(Path(folder) / step.options[name]) for name in opened}
@@ -83,7 +104,7 @@ def _plan_steps(steps: Sequence[TypedStep], folder: str) -> Iterator[PlannedWire
             item=spec.item,
             batch=spec.batch,
             most=spec.most,
-            steps=tuple(_plan_steps(step.inner, folder)),
+            steps=tuple(_plan_steps(step.inner, folder, ops)),
             row_axes={name: axis for name, axis in (*step.axes.inputs.items(), *step.axes.outputs.items()) if axis},
             constants=tuple(map(planned_constant, step.constants)),
             state=tuple(spec.state.items()),

@@ -7,14 +7,17 @@ from pathlib import Path
 from ortdeploy.deployment.resolved import (
     Deployment,
     ResolvedJob,
+    ResolvedModel,
 )
 from ortdeploy.deployment.threads import (
     threads_of_session,
 )
-from ortdeploy.plan.steps import FinishedJob, Plan, PlannedFiles, Step
+from ortdeploy.plan.steps import FinishedJob, OpenSession, Plan, PlannedFiles, Step
 from ortdeploy.planning.make.checks import make_checks
 from ortdeploy.planning.make.facts import chosen_jobs, plan_facts
+from ortdeploy.planning.make.fusions import FusedStep, fused_steps, opening_of_fused
 from ortdeploy.planning.make.job import planned_job
+from ortdeploy.planning.make.op_lines import op_lines, opening_of
 from ortdeploy.planning.make.pipeline import plan_pipeline
 from ortdeploy.planning.make.sessions import planned_adapter, planned_layouts, planned_opening
 
@@ -75,10 +78,15 @@ def _steps(jobs: Sequence[ResolvedJob], deployment: Deployment, *, retry: bool) 
     opened: set[str] = set()
     spec = deployment.spec
     for job in jobs:
-        for model in (model for model in job.models if model.spec.name not in opened):
-            limits = [one.spec.limits.threads for one in jobs if model in one.models]
-            varying = any(one.has_varying_shapes for one in jobs if model in one.models)
-            opening = planned_opening(model, threads_of_session(model.spec, limits), varying=varying)
+        fused = tuple(fused_steps(job))
+        lines = tuple(line for line in op_lines(job) if not any(line.last in one.lines for one in fused))
+        yield from (opening_of(line, job.spec.limits.threads) for line in lines)
+        resources = deployment.facts.resources
+        pipeline = plan_pipeline(job.pipeline, spec.folder, resources, lines, fused) if job.pipeline else None
+        yield from (_opening_fused(one, job, jobs) for one in fused)
+        alone = job.models if pipeline is None else [one for one in job.models if one.spec.name in pipeline.sessions]
+        for model in (model for model in alone if model.spec.name not in opened):
+            opening, varying = _opening(model, jobs)
             shared_arena = (spec.shared_arena or {}) if model.spec.memory.shared_arena else None
             layouts = tuple(planned_layouts(model, deployment, jobs, varying=varying))
             yield replace(opening, shared_arena=shared_arena, thread_layouts=layouts)
@@ -86,7 +94,18 @@ def _steps(jobs: Sequence[ResolvedJob], deployment: Deployment, *, retry: bool) 
         for adapter in (adapter for adapter in job.adapters if adapter.name not in opened):
             yield planned_adapter(adapter, job.adapter_facts[adapter.name])
             opened.add(adapter.name)
-        pipeline = plan_pipeline(job.pipeline, spec.folder, deployment.facts.resources) if job.pipeline else None
         step = planned_job(job)
         within = replace(step.limits, forecast=deployment.preflight.memory.get(job.spec.name))
         yield replace(step, retry=retry, limits=within, pipeline=pipeline)
+
+
+def _opening(model: ResolvedModel, jobs: Sequence[ResolvedJob]) -> tuple[OpenSession, bool]:
+    """Return the step that opens a model for some jobs, and whether its runs may differ in shape."""
+    limits = [one.spec.limits.threads for one in jobs if model in one.models]
+    varying = any(one.has_varying_shapes for one in jobs if model in one.models)
+    return planned_opening(model, threads_of_session(model.spec, limits), varying=varying), varying
+
+
+def _opening_fused(step: FusedStep, job: ResolvedJob, jobs: Sequence[ResolvedJob]) -> OpenSession:
+    model = next(one for one in job.models if one.spec.name == step.model)
+    return opening_of_fused(_opening(model, jobs)[0], step)

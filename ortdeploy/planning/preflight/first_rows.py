@@ -13,9 +13,10 @@ from ortdeploy.feeds.feeder import Feeder, wanted_columns
 from ortdeploy.files.object_store import fetched
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.planning.make.job import planned_job
+from ortdeploy.planning.preflight.op_sessions import open_runners
 from ortdeploy.results.rows import Block, StageError
 from ortdeploy.sources.catalogue import SOURCES, open_input
-from ortdeploy.tensors.columns import Array
+from ortdeploy.tensors.columns import Array, OpRunners
 
 
 def look_at_rows(deployment: Deployment) -> dict[str, FirstRows]:
@@ -31,6 +32,7 @@ def _look(job: ResolvedJob, folder: str) -> FirstRows:
     module = SOURCES[step.input.format]
     size = min(step.batching.run_size, module.FIRST_ROWS)
     try:
+        looker.feed_with(open_runners(job, step))
         with (
             fetched(job.input.files, job.spec.input.paths) as files,
             open_input(step.input.format, files, folder, wanted_columns(step)) as source,
@@ -58,10 +60,14 @@ class _Looker:
     """Holds rows against the model, block by block."""
 
     def __init__(self, step: RunJob) -> None:
-        self._feeder = Feeder(step)
+        self._step = step
         self.rows = 0
         self.refused: list[RefusedRow] = []
         self.not_finite: list[int] = []
+
+    def feed_with(self, ops: OpRunners) -> None:
+        """Build the steps; `ops` run those that are operators."""
+        self._feeder = Feeder(self._step, ops)
 
     def take(self, block: Block) -> None:
         """Feed a block to nobody; where that fails, each row of it alone."""

@@ -1,0 +1,50 @@
+"""What is known of ONNX operators: their inputs, outputs and attributes, as operator schemas have them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+SINGLE, OPTIONAL, VARIADIC = "single", "optional", "variadic"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorParameter:
+    """An input or an output: its type variable (or its one type) and the element types of tensors that it may have.
+
+    `alike`: all values of a variadic one have the same type. Without `types` it is no tensor.
+    """
+
+    name: str
+    variable: str
+    types: tuple[str, ...]
+    option: str = SINGLE
+    alike: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorAttribute:
+    """An attribute: its type by ONNX's name, such as INT or FLOATS, and its default."""
+
+    type: str
+    required: bool = False
+    default: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorFacts:
+    """An operator of a domain, as of the operator set `since`. `inferable`: onnx tells the types of its outputs.
+
+    `least_inputs` and `least_outputs` are how many a node has at least, whether somebody names them or not. `draws`: it
+    gives random numbers.
+    """
+
+    name: str
+    domain: str
+    since: int
+    inputs: tuple[OperatorParameter, ...]
+    outputs: tuple[OperatorParameter, ...]
+    attributes: Mapping[str, OperatorAttribute]
+    least_inputs: int = 0
+    least_outputs: int = 1
+    inferable: bool = True
+    draws: bool = False

@@ -1,0 +1,128 @@
+"""Writes down models whose op steps go into their own session."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from ortdeploy.deployment.fusing import neighbours
+from ortdeploy.deployment.pipeline_types import TypedStep
+from ortdeploy.deployment.resolved import ResolvedJob
+from ortdeploy.manifest.document import Path
+from ortdeploy.plan.op_graph import Fusion, OpGraph
+from ortdeploy.plan.pipeline import PlannedValue, PlannedWireStep
+from ortdeploy.plan.steps import OpenSession
+from ortdeploy.planning.make.op_lines import lists_of_steps, values_read
+from ortdeploy.tensors.types import ROWS, TensorType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusedStep:
+    """A step that runs a model with op steps in its graph: itself, and the op steps by the ends of their lines."""
+
+    at: Path
+    model: str
+    lines: frozenset[Path]
+    fusion: Fusion
+    planned: PlannedWireStep
+
+
+def fused_steps(job: ResolvedJob) -> Iterator[FusedStep]:
+    """Yield the steps of a job's pipeline that fuse."""
+    for name, steps, wanted in lists_of_steps(job):
+        for index, step in enumerate(steps):
+            if step.spec.fuse:
+                yield _fused(name, steps, index, wanted)
+
+
+def _fused(name: str, steps: Sequence[TypedStep], index: int, wanted: set[str]) -> FusedStep:
+    step, places = steps[index], neighbours(steps, index)
+    before, after = (_graph(steps, place) for place in places)
+    last = places[1] if places[1] is not None else index
+    read = wanted | {value for later in steps[last + 1 :] for value in values_read(later)}
+    inside = {*step.spec.wires.values(), *(value.name for value in (after.inputs if after else ()))}
+    before, after = _giving(before, read | inside), _giving(after, read)
+    gives = tuple((port, value) for port, value in step.spec.outputs if value in read | inside)
+    made_before = {value.name for value in (before.outputs if before else ())}
+    made = [*made_before, *(value for _, value in gives)]
+    fed = [
+        *(value.name for value in (before.inputs if before else ())),
+        *(value for value in step.spec.wires.values() if value not in made_before),
+        *(value.name for value in (after.inputs if after else ()) if value.name not in made),
+    ]
+    results = [*made, *(value.name for value in (after.outputs if after else ()))]
+    fusion = Fusion(
+        before=before,
+        after=after,
+        takes=tuple(step.spec.wires.items()),
+        gives=gives,
+        inputs=tuple(dict.fromkeys(fed)),
+        outputs=tuple(sorted(read.intersection(results))),
+    )
+    first = index if places[0] is None else _first(steps, places[0])
+    session = f"{name}.{first}-{last}"
+    ends = frozenset(steps[place].spec.at for place in places if place is not None)
+    return FusedStep(
+        at=step.spec.at,
+        model=step.spec.name,
+        lines=ends,
+        fusion=fusion,
+        planned=_planned(session, steps[first : last + 1], step, fusion),
+    )
+
+
+def _graph(steps: Sequence[TypedStep], place: int | None) -> OpGraph | None:
+    op = steps[place].op if place is not None else None
+    return op.graph if op is not None else None
+
+
+def _giving(graph: OpGraph | None, read: set[str]) -> OpGraph | None:
+    if graph is None:
+        return None
+    return replace(graph, outputs=tuple(value for value in graph.outputs if value.name in read))
+
+
+def _first(steps: Sequence[TypedStep], last: int) -> int:
+    """Return where the line begins that ends at a place."""
+    op = steps[last].op
+    nodes = op.graph.nodes if op is not None else ()
+    first = last
+    while first > 0 and (one := steps[first - 1].op) is not None and nodes[: len(one.graph.nodes)] == one.graph.nodes:
+        first -= 1
+    return first
+
+
+def _planned(session: str, around: Sequence[TypedStep], step: TypedStep, fusion: Fusion) -> PlannedWireStep:
+    """Return the step that runs the fused session: its ports are called like the values."""
+    types: dict[str, TensorType] = {}
+    for one in around:
+        reaching = {value: one.types[place] for place, value in one.spec.wires.items() if place in one.types}
+        types |= {**reaching, **one.made}
+    ports = {step.spec.wires[port.name]: port for port in step.ports}
+    types |= {value: port.tensor for value, port in ports.items() if value in fusion.inputs}
+    shapes = [port.tensor.shape for port in ports.values() if port.tensor.shape]
+    rows = next((shape[0] for shape in shapes if isinstance(shape[0], int)), ROWS)
+    takes = (_value(value, types.get(value, TensorType()), rows) for value in fusion.inputs)
+    limits = {value: port.limits for value, port in ports.items() if port.limits}
+    return PlannedWireStep(
+        kind="run",
+        name=session,
+        wires=tuple((value, value) for value in fusion.inputs),
+        takes=tuple(replace(one, limits=limits.get(one.name)) for one in takes),
+        options={},
+        outputs=tuple((value, value) for value in fusion.outputs),
+        makes=tuple(_value(value, types[value], ROWS) for value in fusion.outputs),
+        adapters=(),
+        item="",
+        batch=step.spec.batch,
+        most=None,
+        steps=(),
+    )
+
+
+def _value(name: str, tensor: TensorType, rows: int | str) -> PlannedValue:
+    shape = None if tensor.shape is None else (rows, *tensor.shape[1:])
+    return PlannedValue(name=name, dtype=tensor.dtype, shape=shape, layout=tensor.layout)
+
+
+def opening_of_fused(opening: OpenSession, step: FusedStep) -> OpenSession:
+    """Return the step that opens a model with op steps in its graph."""
+    return replace(opening, session=step.planned.name, fusion=step.fusion, thread_layouts=())

@@ -1,0 +1,51 @@
+"""The operators of other domains than ONNX's own, as this ONNX Runtime knows them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ortdeploy.facts.operators import OPTIONAL, SINGLE, VARIADIC, OperatorAttribute, OperatorFacts, OperatorParameter
+from ortdeploy.tensors.types import ELEMENT_TYPES
+
+_DTYPES = {f"tensor({word})": name for name, word in ELEMENT_TYPES.items()}
+_OPTIONS = {"Single": SINGLE, "Optional": OPTIONAL, "Variadic": VARIADIC}
+_OWN = {"", "ai.onnx"}
+
+
+def other_operators() -> Mapping[str, Mapping[str, OperatorFacts]]:
+    """Return the newest schema of each operator, by domain and name."""
+    from onnxruntime.capi import _pybind_state  # noqa: PLC0415  only steps of other domains
+
+    found: dict[str, dict[str, OperatorFacts]] = {}
+    for schema in sorted(_pybind_state.get_all_operator_schema(), key=lambda one: int(one.since_version)):
+        if schema.domain not in _OWN and not schema.deprecated:
+            found.setdefault(schema.domain, {})[schema.name] = _facts(schema)
+    return found
+
+
+def _facts(schema: Any) -> OperatorFacts:
+    constraints = {one.type_param_str: one.allowed_type_strs for one in schema.type_constraints}
+    return OperatorFacts(
+        name=schema.name,
+        domain=schema.domain,
+        since=schema.since_version,
+        inputs=tuple(_parameter(one, constraints) for one in schema.inputs),
+        outputs=tuple(_parameter(one, constraints) for one in schema.outputs),
+        attributes={
+            name: OperatorAttribute(type=one.type.name, required=one.required)
+            for name, one in schema.attributes.items()
+        },
+        least_inputs=schema.min_input,
+        least_outputs=schema.min_output,
+        inferable=False,
+    )
+
+
+def _parameter(one: Any, constraints: Mapping[str, Any]) -> OperatorParameter:
+    allowed = constraints.get(one.typeStr, [one.typeStr])
+    return OperatorParameter(
+        name=one.name,
+        variable=one.typeStr,
+        types=tuple(_DTYPES[text] for text in allowed if text in _DTYPES),
+        option=_OPTIONS[one.option.name],
+        alike=one.isHomogeneous,
+    )
