@@ -142,6 +142,9 @@ def _hint(name: str, called: str, key: str, known: Collection[str]) -> str:
 
 def _check_several(spec: OpSpec, parameter: OperatorParameter, written: Any) -> None:
     is_list = isinstance(written, list)
+    if written is None or isinstance(written, dict):
+        detail = f'Input "{parameter.name}" of {spec.operator} takes $NAME, a number, text or lists of them.'
+        raise OpStepError((*spec.at, "in", parameter.name), detail)
     if parameter.option == VARIADIC and (not is_list or not written):
         detail = f'Input "{parameter.name}" of {spec.operator} takes several values: write a list, [$a, $b].'
         raise OpStepError((*spec.at, "in", parameter.name), detail)

@@ -1,5 +1,5 @@
 """What it catches: steps of a pipeline whose names do not hang together: a name that is made twice, or is used before
-the step that makes it, and settings of a job that a pipeline cannot have.
+the step that makes it, steps that run no model, and settings of a job that a pipeline cannot have.
 
 Why: a value has one maker, and steps run in the order in which they are written. A cycle is a name that is used before
 it is made.
@@ -28,6 +28,9 @@ RULE = Rule(id="pipeline-wiring", summary="Steps of a pipeline do not hang toget
 def check(spec: "Spec") -> Iterator[Finding]:
     for pipeline in spec.pipelines:
         yield from _check_steps(pipeline.steps, set())
+        if not pipeline.models:
+            detail = f'Pipeline "{pipeline.name}" runs no model: a job has one at least. Add a step: {{run: MODEL, …}}.'
+            yield Finding(at=(*pipeline.at, "steps"), detail=detail, key=True)
     for job in spec.jobs:
         if job.pipeline is not None and job.batch.is_none:
             detail = f'Job "{job.name}" runs a pipeline, whose values have the rows first. Remove size: none.'

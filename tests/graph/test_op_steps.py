@@ -251,7 +251,7 @@ def wrong_step(draw: st.DrawFn) -> Step:
         case "more":
             step["attributes"] = {**step.get("attributes", {}), draw(st.sampled_from(["axe", "modus"])): 1}
         case "feeds nothing":
-            step["in"] = dict.fromkeys(step["in"], 1)
+            step["in"] = dict.fromkeys(step["in"], draw(st.sampled_from([1, None, {"a": 1}, "text"])))
         case "type":
             step["in"] = {key: _with_text(one) for key, one in step["in"].items()}
         case "output":

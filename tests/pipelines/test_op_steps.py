@@ -7,10 +7,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from conftest import Cli
+from conftest import REPOSITORY, Cli
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 from support.models import Shape, save_model
+
+from ortdeploy.manifest.loader import LoadOptions
+from ortdeploy.plan.steps import RunJob
+from ortdeploy.planning.workflow import plan_manifests
 
 FLOAT = TensorProto.FLOAT
 
@@ -333,3 +337,34 @@ def test_an_operator_that_means_something_else_in_the_models_set_is_not_fused(fo
     assert "m.yaml:7:" in refused.out
     said = " ".join(refused.out.split())
     assert "Its model has operator set 17 of ai.onnx, in which Split is not that of set 21." in said
+
+
+def activations(manifest: Path) -> int:
+    (plan,) = plan_manifests([str(manifest)], LoadOptions(), state_dir=None).plans
+    (job,) = (step for step in plan.steps if isinstance(step, RunJob))
+    assert job.limits.forecast is not None
+    return next(part.size for part in job.limits.forecast.parts if part.what == "activations")
+
+
+def test_the_memory_of_op_steps_is_forecast(folder: Path) -> None:
+    steps = "      - {op: Tile, in: {input: $raw, repeats: [1, 100, 1]}, out: tiled}\n"
+    least = "      - {op: ReduceMax, in: {data: $tiled, axes: [1, 2]}, attributes: {keepdims: 0}, out: y}"
+    few = activations(write(folder, least.replace("$tiled", "$raw"), "y: $y"))
+    assert activations(write(folder, steps + least, "y: $y")) - few >= 8 * 6 * 20 * 100 * 4
+
+
+def test_the_example_of_the_manual_runs(folder: Path, cli: Cli) -> None:
+    text = (REPOSITORY / "docs/manifest.md").read_text(encoding="utf-8")
+    steps = text.partition("### Operators of ONNX")[2].split("```yaml\n")[1].split("```")[0].rstrip()
+    shape: tuple[int, Shape] = (FLOAT, ["batch", 84, 50])
+    save_model(folder / "m.onnx", [helper.make_node("Relu", ["x"], ["raw"])], {"x": shape}, {"raw": shape})
+    data = np.random.default_rng(0).random((5, 84, 50), dtype=np.float32)
+    data[:, 4:] *= data[:, 4:] > 0.97
+    np.save(folder / "data.npy", data)
+    done = cli("apply", write(folder, steps, "kept: $kept"))
+    assert done.code == 0, done.out + done.err
+    node = helper.make_node("NonMaxSuppression", ["b", "s", "m", "i", "t"], ["y"], center_point_box=1)
+    given = {"m": np.array([300]), "i": np.array([0.45], np.float32), "t": np.array([0.25], np.float32)}
+    for row, values in zip(results(folder), data, strict=True):
+        (kept,) = reference(node, {"b": values[:4].T[None], "s": values[None, 4:], **given})
+        assert sorted(row["kept"]) == sorted(kept[:, 1:].tolist())

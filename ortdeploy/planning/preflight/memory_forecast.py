@@ -19,13 +19,16 @@ from ortdeploy.feeds.in_flight import LEAST, SMALL_BYTES
 from ortdeploy.files.room import PROCESS
 from ortdeploy.graph.activations import most_at_once, plan_buffers
 from ortdeploy.graph.arena import arena_bytes
+from ortdeploy.graph.op_model import op_model
 from ortdeploy.manifest.pipelines import DIFFUSION
+from ortdeploy.plan.op_graph import OpGraph
+from ortdeploy.planning.make.op_lines import op_lines
 from ortdeploy.presets.stable_diffusion import painted_shapes
 from ortdeploy.providers.catalogue import CPU, find_provider
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.tensors.elements import numpy_dtype
 from ortdeploy.tensors.row_axes import to_place
-from ortdeploy.tensors.types import TensorType
+from ortdeploy.tensors.types import ROWS, TensorType
 
 _MIB = 1024 * 1024
 
@@ -35,7 +38,7 @@ Shapes = dict[str, Sizes]
 _PROVIDER = {"OpenVINO": 120 * _MIB, "QNN": 60 * _MIB, "CUDA": 400 * _MIB, "Tensorrt": 600 * _MIB}
 """What a provider's own libraries add to it."""
 
-_PYARROW, _PILLOW, _TORCH = 45 * _MIB, 8 * _MIB, 400 * _MIB
+_PYARROW, _PILLOW, _TORCH, _ONNX = 45 * _MIB, 8 * _MIB, 400 * _MIB, 15 * _MIB
 
 _KEPT, _KEPT_CONVOLUTIONS = 1.1, 1.3
 """Weights of an open session, in units of their size: packed once, and reordered for convolutions."""
@@ -141,7 +144,18 @@ def _activation_bytes(job: ResolvedJob, batch: int) -> int | None:
         if one is None:
             return None
         total += _runs_at_once(model) * one
-    return total
+    of_ops = [_bytes_of_ops(line.graph, batch) for line in op_lines(job)]
+    return None if None in of_ops else total + sum(one for one in of_ops if one is not None)
+
+
+def _bytes_of_ops(graph: OpGraph, batch: int) -> int | None:
+    """Return what op steps take; those of one row at a time, whose sizes their values may decide, take little."""
+    sizes = {value.name: value.shape or () for value in graph.inputs}
+    fed = {name: tuple(batch if size == ROWS else size for size in shape) for name, shape in sizes.items()}
+    known = {name: tuple(size if isinstance(size, int) else None for size in shape) for name, shape in fed.items()}
+    model = op_model(graph).SerializeToString(deterministic=True)
+    found = _bytes_of_a_run(model, tuple(known.items()), arena=True, pattern=True)
+    return found or 0 if graph.by_row else found
 
 
 def _is_delegated(job: ResolvedJob) -> bool:
@@ -194,6 +208,7 @@ def _process_bytes(job: ResolvedJob) -> int:
     tables = {"parquet", "arrow"} & {job.input.format, job.spec.output.format}
     pictures = job.input.format == "image" or job.spec.output.images
     libraries = (_PYARROW if tables else 0) + (_PILLOW if pictures else 0) + (_TORCH if _is_delegated(job) else 0)
+    libraries += _ONNX if next(op_lines(job), None) is not None else 0
     return PROCESS + sum(_PROVIDER.get(short, 0) for short in shorts) + libraries
 
 
