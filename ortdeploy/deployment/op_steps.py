@@ -37,6 +37,10 @@ class OpStep:
     made: Mapping[str, TensorType]
     whole: frozenset[str] = frozenset()
 
+    def makes(self, name: str) -> bool:
+        """Return whether a value is made in its graph."""
+        return any(value.name == name for value in self.graph.outputs)
+
 
 def type_op(
     spec: OpSpec,
@@ -51,6 +55,10 @@ def type_op(
     """
     facts = find_operator(spec, operators)
     check_names(spec, facts)
+    before_it = before.graph.opsets.get(spec.domain, spec.opset) if before else spec.opset
+    if before_it != spec.opset:
+        detail = f"The steps before it are of operator set {before_it} of {spec.domain}; steps in a line are of one."
+        raise OpStepError((*spec.at, "opset"), detail)
     types = {place: _type_of(spec, place, name, values) for place, name in spec.wires()}
     variables = _bind(spec, facts, types)
     step = _Building(spec, facts, types, variables, before)
@@ -182,13 +190,14 @@ def _check_axes(spec: OpSpec, facts: OperatorFacts, types: Mapping[str, TensorTy
     if first is None or types[first].shape is None or dict(spec.wires())[first] in whole:
         return
     rank = len(types[first].shape or ())
+    of_rows = {0} if spec.operator == "Unsqueeze" else {0, -rank}  # whose axes count in what it gives
     for name in _AXES:
         where = "in" if name in spec.inputs else "attributes"
         written = spec.inputs.get(name, spec.attributes.get(name))
         if written is None and name in facts.attributes:
             written = facts.attributes[name].default
         axes = written if isinstance(written, list) else [written]
-        if any(isinstance(axis, int) and not isinstance(axis, bool) and axis in {0, -rank} for axis in axes):
+        if any(isinstance(axis, int) and not isinstance(axis, bool) and axis in of_rows for axis in axes):
             how = f"along axis 0, which counts the rows ({name}: {written})"
             detail = f"{spec.operator} works {how}. {_BY_ROW}; a row's own axes count from 1 otherwise."
             raise OpStepError((*spec.at, where, name), detail)

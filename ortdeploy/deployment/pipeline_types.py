@@ -358,8 +358,8 @@ class _PipelineTyper:
             if name in self.state or name in self.carried:
                 self.complain((*step.at, "in", place), f"${name} is state, which goes from a model to a model.")
         before = self.line if self.line is not None and self.line.graph.by_row == spec.by_row else None
-        if before is None:
-            self.check_rows(step.wires, (*step.at, "in"))
+        strays = {place: name for place, name in step.wires.items() if before is None or not before.makes(name)}
+        self.check_rows(strays, (*step.at, "in"))
         if self.untold.intersection(step.wires.values()):
             self.untold.update(nothing)
             return TypedStep(spec=step, types=types, made=nothing, options={})

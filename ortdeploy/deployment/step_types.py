@@ -114,8 +114,7 @@ class PostprocessTypes:
             return None
         before = _line_before(spec, self.ops)
         try:
-            if before is None:
-                self._refuse_whole(step, step.reads)
+            self._refuse_whole(step, [name for name in step.reads if before is None or not before.makes(name)])
             joined = type_op(spec, self.results, operators, before, self.whole)
         except (InapplicableError, OpStepError) as error:
             at = error.at if isinstance(error, OpStepError) else spec.at
