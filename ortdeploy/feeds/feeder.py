@@ -233,6 +233,11 @@ def _run_op(line: PlannedWireStep, run: OpRun, array: Array) -> Array:
     return found
 
 
+def _is_even(step: PlannedStep) -> bool:
+    """Return whether rows of one shape give rows of one shape."""
+    return PREPARE[step.name].contract.even if step.op is None else not step.op.by_row
+
+
 class _PreparedInput:
     """One model input: its steps, and the check that keeps what does not fit from native code."""
 
@@ -243,7 +248,7 @@ class _PreparedInput:
         built = [(step.name, _build_prepare(step, ops)) for step in planned.steps]
         casts_first = planned.stacked and bool(built) and built[0][0] == "cast"
         self._of_columns, self._steps = (built[:1], built[1:]) if casts_first else ([], built)
-        self._is_even = all(step.op is None and PREPARE[step.name].contract.even for step in planned.steps)
+        self._is_even = all(map(_is_even, planned.steps))
         self._dtype = numpy_dtype(planned.dtype)
         self._whole_rows = whole_rows
         self._needs_rates = _need_rates(planned)

@@ -113,6 +113,8 @@ AREAS: dict[str, tuple[str, ...]] = {
     "pipelines": (
         "pipeline-mismatch",
         "pipeline-wiring",
+        "refused-operator",
+        "unusable-operator",
         "unusable-preset",
     ),
     "output": (
