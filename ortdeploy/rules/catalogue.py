@@ -1,133 +1,164 @@
-"""The rules: those that need only the text, and those that need facts. Alphabetical; one line for each.
+"""The rules: one line for each, with the stage of planning in which it looks and the area that it is about.
 
 A rule is named like its module. Modules are imported when their rules are wanted, so that `validate` starts fast.
 """
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from enum import StrEnum, auto
 from typing import cast
 
 from ortdeploy.rules.protocol import RuleModule
 
-SPEC_RULES: tuple[str, ...] = (
-    "adapter-for-another-model",
-    "adapter-placement",
-    "concurrent-runs",
-    "contradictory-memory",
-    "contradictory-option",
-    "crowded-device",
-    "deprecated-provider-option",
-    "dropped-by-adapter",
-    "gate-without-checks",
-    "idle-provider",
-    "ignored-option",
-    "incompatible-providers",
-    "late-compiler",
-    "output-inside-input",
-    "path-outside-tree",
-    "pipeline-wiring",
-    "providers-and-sessions",
-    "refused-url",
-    "removed-provider-option",
-    "repeated-column",
-    "repeated-provider",
-    "shared-output-path",
-    "spinning-sessions",
-    "threads-over-limit",
-    "undefined-adapter",
-    "undefined-model",
-    "undefined-pipeline",
-    "undefined-provider-chain",
-    "unknown-component",
-    "unknown-provider",
-    "unreachable-provider",
-    "unusable-auto-threads",
-    "unusable-hours",
-    "unused-declaration",
-)
 
-DEPLOYMENT_RULES: tuple[str, ...] = (
-    "adapter-mismatch",
-    "compiled-elsewhere",
-    "digest-mismatch",
-    "dynamic-shape",
-    "element-type-mismatch",
-    "finished-output",
-    "fixed-batch-mismatch",
-    "ignored-provider-option",
-    "inapplicable-step",
-    "incompatible-devices",
-    "input-shape-mismatch",
-    "input-type-mismatch",
-    "layout-mismatch",
-    "missing-column",
-    "missing-library",
-    "missing-locale",
-    "missing-package",
-    "mixed-provider-routes",
-    "old-runtime",
-    "optimized-elsewhere",
-    "output-without-rows",
-    "overlapping-adapters",
-    "overridable-initializer",
-    "pipeline-mismatch",
-    "predicted-cpu-nodes",
-    "random-operator",
-    "sample-rate-mismatch",
-    "saturating-int8",
-    "scale-of-the-batch",
-    "several-npy-columns",
-    "several-runtimes",
-    "shape-mismatch",
-    "shape-option-mismatch",
-    "short-last-batch",
-    "skipped-provider",
-    "too-many-threads",
-    "too-new-model",
-    "unavailable-provider",
-    "unchecked-sample-rate",
-    "unknown-device",
-    "unknown-dimension",
-    "unknown-output-column",
-    "unknown-rank",
-    "unknown-tensor",
-    "unmatched-input",
-    "unreadable-adapter",
-    "unreadable-input",
-    "unreadable-labels",
-    "unreadable-model",
-    "unreadable-sensor",
-    "unsupported-tensor",
-    "unusable-affinity",
-    "unusable-explode",
-    "unusable-filler",
-    "unusable-gate",
-    "unusable-image-column",
-    "unusable-operator",
-    "unusable-option-path",
-    "unusable-preset",
-    "unusable-row-axis",
-    "unusable-value",
-    "unwritable-output",
-)
+class Stage(StrEnum):
+    """When a rule looks: at the text alone, at facts, at models that were opened, at what preflight has found."""
 
-OPENING_RULES = ("refused-model", "refused-operator", "unsupported-operator")
-"""Rules over a deployment whose models were opened without their weights; that happens to those of which no other rule
-has found an error."""
+    TEXT = auto()
+    FACTS = auto()
+    OPENING = auto()
+    PREFLIGHT = auto()
 
-PREFLIGHT_RULES = (
-    "empty-input",
-    "failing-rows",
-    "not-finite-rows",
-    "over-disk-limit",
-    "over-memory-limit",
-    "unusable-batch",
-    "unusable-rows",
-)
-"""Rules over a deployment whose jobs were tried without running: their batches by shape inference, their first rows by
-their own loaders. That happens where no other rule has found an error."""
 
-RULES = (*SPEC_RULES, *DEPLOYMENT_RULES, *OPENING_RULES, *PREFLIGHT_RULES)
+class Area(StrEnum):
+    """What rules are about, for readers who look for one without knowing its name; in the order of a manifest."""
+
+    NAMES = "names and places"
+    PROVIDERS = "providers and their options"
+    MACHINE = "this machine and what is installed"
+    TIMING = "when a job runs"
+    RESOURCES = "threads and memory"
+    MODELS = "models"
+    ADAPTERS = "adapters"
+    INPUT = "input and how it is prepared"
+    BATCHES = "batches"
+    PIPELINES = "pipelines"
+    OUTPUT = "output"
+
+
+_TABLE: Mapping[str, tuple[Stage, Area]] = {
+    "adapter-for-another-model": (Stage.TEXT, Area.ADAPTERS),
+    "adapter-mismatch": (Stage.FACTS, Area.ADAPTERS),
+    "adapter-placement": (Stage.TEXT, Area.ADAPTERS),
+    "compiled-elsewhere": (Stage.FACTS, Area.MODELS),
+    "concurrent-runs": (Stage.TEXT, Area.RESOURCES),
+    "contradictory-memory": (Stage.TEXT, Area.RESOURCES),
+    "contradictory-option": (Stage.TEXT, Area.PROVIDERS),
+    "crowded-device": (Stage.TEXT, Area.RESOURCES),
+    "deprecated-provider-option": (Stage.TEXT, Area.PROVIDERS),
+    "digest-mismatch": (Stage.FACTS, Area.MODELS),
+    "dropped-by-adapter": (Stage.TEXT, Area.ADAPTERS),
+    "dynamic-shape": (Stage.FACTS, Area.MODELS),
+    "element-type-mismatch": (Stage.FACTS, Area.MODELS),
+    "empty-input": (Stage.PREFLIGHT, Area.INPUT),
+    "failing-rows": (Stage.PREFLIGHT, Area.INPUT),
+    "finished-output": (Stage.FACTS, Area.OUTPUT),
+    "fixed-batch-mismatch": (Stage.FACTS, Area.BATCHES),
+    "gate-without-checks": (Stage.TEXT, Area.MODELS),
+    "idle-provider": (Stage.TEXT, Area.PROVIDERS),
+    "ignored-option": (Stage.TEXT, Area.PROVIDERS),
+    "ignored-provider-option": (Stage.FACTS, Area.PROVIDERS),
+    "inapplicable-step": (Stage.FACTS, Area.INPUT),
+    "incompatible-devices": (Stage.FACTS, Area.PROVIDERS),
+    "incompatible-providers": (Stage.TEXT, Area.PROVIDERS),
+    "input-shape-mismatch": (Stage.FACTS, Area.INPUT),
+    "input-type-mismatch": (Stage.FACTS, Area.INPUT),
+    "late-compiler": (Stage.TEXT, Area.PROVIDERS),
+    "layout-mismatch": (Stage.FACTS, Area.MODELS),
+    "missing-column": (Stage.FACTS, Area.INPUT),
+    "missing-library": (Stage.FACTS, Area.PROVIDERS),
+    "missing-locale": (Stage.FACTS, Area.MACHINE),
+    "missing-package": (Stage.FACTS, Area.MACHINE),
+    "mixed-provider-routes": (Stage.FACTS, Area.PROVIDERS),
+    "not-finite-rows": (Stage.PREFLIGHT, Area.INPUT),
+    "old-runtime": (Stage.FACTS, Area.MACHINE),
+    "optimized-elsewhere": (Stage.FACTS, Area.MODELS),
+    "output-inside-input": (Stage.TEXT, Area.NAMES),
+    "output-without-rows": (Stage.FACTS, Area.OUTPUT),
+    "over-disk-limit": (Stage.PREFLIGHT, Area.RESOURCES),
+    "over-memory-limit": (Stage.PREFLIGHT, Area.RESOURCES),
+    "overlapping-adapters": (Stage.FACTS, Area.ADAPTERS),
+    "overridable-initializer": (Stage.FACTS, Area.PROVIDERS),
+    "path-outside-tree": (Stage.TEXT, Area.NAMES),
+    "pipeline-mismatch": (Stage.FACTS, Area.PIPELINES),
+    "pipeline-wiring": (Stage.TEXT, Area.PIPELINES),
+    "predicted-cpu-nodes": (Stage.FACTS, Area.PROVIDERS),
+    "providers-and-sessions": (Stage.TEXT, Area.NAMES),
+    "random-operator": (Stage.FACTS, Area.MODELS),
+    "refused-model": (Stage.OPENING, Area.MODELS),
+    "refused-operator": (Stage.OPENING, Area.PIPELINES),
+    "refused-url": (Stage.TEXT, Area.NAMES),
+    "removed-provider-option": (Stage.TEXT, Area.PROVIDERS),
+    "repeated-column": (Stage.TEXT, Area.NAMES),
+    "repeated-provider": (Stage.TEXT, Area.PROVIDERS),
+    "sample-rate-mismatch": (Stage.FACTS, Area.INPUT),
+    "saturating-int8": (Stage.FACTS, Area.MACHINE),
+    "scale-of-the-batch": (Stage.FACTS, Area.MODELS),
+    "several-npy-columns": (Stage.FACTS, Area.OUTPUT),
+    "several-runtimes": (Stage.FACTS, Area.MACHINE),
+    "shape-mismatch": (Stage.FACTS, Area.MODELS),
+    "shape-option-mismatch": (Stage.FACTS, Area.PROVIDERS),
+    "shared-output-path": (Stage.TEXT, Area.NAMES),
+    "short-last-batch": (Stage.FACTS, Area.BATCHES),
+    "skipped-provider": (Stage.FACTS, Area.PROVIDERS),
+    "spinning-sessions": (Stage.TEXT, Area.RESOURCES),
+    "threads-over-limit": (Stage.TEXT, Area.RESOURCES),
+    "too-many-threads": (Stage.FACTS, Area.RESOURCES),
+    "too-new-model": (Stage.FACTS, Area.MODELS),
+    "unavailable-provider": (Stage.FACTS, Area.PROVIDERS),
+    "unchecked-sample-rate": (Stage.FACTS, Area.INPUT),
+    "undefined-adapter": (Stage.TEXT, Area.NAMES),
+    "undefined-model": (Stage.TEXT, Area.NAMES),
+    "undefined-pipeline": (Stage.TEXT, Area.NAMES),
+    "undefined-provider-chain": (Stage.TEXT, Area.NAMES),
+    "unknown-component": (Stage.TEXT, Area.NAMES),
+    "unknown-device": (Stage.FACTS, Area.PROVIDERS),
+    "unknown-dimension": (Stage.FACTS, Area.MODELS),
+    "unknown-output-column": (Stage.FACTS, Area.OUTPUT),
+    "unknown-provider": (Stage.TEXT, Area.PROVIDERS),
+    "unknown-rank": (Stage.FACTS, Area.MODELS),
+    "unknown-tensor": (Stage.FACTS, Area.INPUT),
+    "unmatched-input": (Stage.FACTS, Area.INPUT),
+    "unreachable-provider": (Stage.TEXT, Area.PROVIDERS),
+    "unreadable-adapter": (Stage.FACTS, Area.ADAPTERS),
+    "unreadable-input": (Stage.FACTS, Area.INPUT),
+    "unreadable-labels": (Stage.FACTS, Area.OUTPUT),
+    "unreadable-model": (Stage.FACTS, Area.MODELS),
+    "unreadable-sensor": (Stage.FACTS, Area.TIMING),
+    "unsupported-operator": (Stage.OPENING, Area.MODELS),
+    "unsupported-tensor": (Stage.FACTS, Area.OUTPUT),
+    "unusable-affinity": (Stage.FACTS, Area.RESOURCES),
+    "unusable-auto-threads": (Stage.TEXT, Area.RESOURCES),
+    "unusable-batch": (Stage.PREFLIGHT, Area.BATCHES),
+    "unusable-explode": (Stage.FACTS, Area.OUTPUT),
+    "unusable-filler": (Stage.FACTS, Area.INPUT),
+    "unusable-gate": (Stage.FACTS, Area.MODELS),
+    "unusable-hours": (Stage.TEXT, Area.TIMING),
+    "unusable-image-column": (Stage.FACTS, Area.OUTPUT),
+    "unusable-operator": (Stage.FACTS, Area.PIPELINES),
+    "unusable-option-path": (Stage.FACTS, Area.PROVIDERS),
+    "unusable-preset": (Stage.FACTS, Area.PIPELINES),
+    "unusable-row-axis": (Stage.FACTS, Area.MODELS),
+    "unusable-rows": (Stage.PREFLIGHT, Area.INPUT),
+    "unusable-value": (Stage.FACTS, Area.INPUT),
+    "unused-declaration": (Stage.TEXT, Area.NAMES),
+    "unwritable-output": (Stage.FACTS, Area.OUTPUT),
+}
+
+RULES: tuple[str, ...] = tuple(_TABLE)
+
+
+def _of(stage: Stage) -> tuple[str, ...]:
+    return tuple(rule for rule, (own, _) in _TABLE.items() if own is stage)
+
+
+SPEC_RULES, DEPLOYMENT_RULES, OPENING_RULES, PREFLIGHT_RULES = map(_of, Stage)
+"""By stage. A later stage comes only where no rule before it has found an error, for a model or at all."""
+
+
+def rules_of(area: Area) -> tuple[str, ...]:
+    """Return the rules of an area."""
+    return tuple(rule for rule, (_, own) in _TABLE.items() if own is area)
 
 
 def load_rule(rule: str) -> RuleModule:

@@ -16,8 +16,7 @@ from ortdeploy.providers.catalogue import (
 )
 from ortdeploy.providers.gone import find_gone, render_gone
 from ortdeploy.providers.options import render_options
-from ortdeploy.rules.areas import AREAS
-from ortdeploy.rules.catalogue import RULES, load_rule
+from ortdeploy.rules.catalogue import RULES, Area, load_rule, rules_of
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -37,7 +36,7 @@ def _index() -> str:
     """Return all rules by area with their summaries, and the providers."""
     areas = {
         "the text of manifests and saved plans": {name: summary for name, (summary, _) in PAGES.items()},
-        **{area: {rule: load_rule(rule).RULE.summary for rule in rules} for area, rules in AREAS.items()},
+        **{str(area): {rule: load_rule(rule).RULE.summary for rule in rules_of(area)} for area in Area},
     }
     width = max(len(rule) for rules in areas.values() for rule in rules)
     lines = ["ortdeploy explain NAME prints the page of one of these.", ""]
