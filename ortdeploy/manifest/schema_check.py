@@ -1,4 +1,4 @@
-"""Checks a document against `schemas/`; the only room that uses jsonschema.
+"""Checks a document against `schemas/`; the only room that uses jsonschema, and only where something is wrong.
 
 A JSON Schema error is turned into one of four diagnostics (unknown-key, missing-key, wrong-type, value-not-allowed),
 each in words about the manifest and never about the schema. Errors are Any: half of a ValidationError's attributes
@@ -10,18 +10,18 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
-from typing import Any
-
-from jsonschema import Draft202012Validator, ValidationError
-from jsonschema.validators import extend
-from referencing import Registry, Resource
-from referencing.jsonschema import DRAFT202012
+from typing import TYPE_CHECKING, Any
 
 from ortdeploy.diagnostics import Diagnostic, Span, did_you_mean, nearest
 from ortdeploy.manifest.document import Document, Path, stage_diagnostic
 from ortdeploy.manifest.pipelines import DIFFUSION, KNOWN_COMPONENTS
+from ortdeploy.manifest.quick_check import NotToldError, fits, fits_schema
 from ortdeploy.redaction import is_secret_name, without_secrets
 from ortdeploy.schemas import BASE_URI, SUFFIX, is_document_file, load_schema
+
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
+    from referencing import Registry, Resource
 
 _TYPE_NAMES = {
     "array": "a list",
@@ -41,6 +41,8 @@ def _is_whole(_: Any, value: Any) -> bool:
 
 def _check_content(validator: Any, schema: Any, text: Any, around: Mapping[str, Any]) -> Iterator[Any]:
     """Yield what is wrong with a JSON document that stands as text in an option; a file's name is none."""
+    from jsonschema import ValidationError  # noqa: PLC0415  takes longer than all the rest of a check
+
     if not isinstance(text, str) or around.get("contentMediaType") != "application/json" or is_document_file(text):
         return
     try:
@@ -51,33 +53,50 @@ def _check_content(validator: Any, schema: Any, text: Any, around: Mapping[str, 
     yield from validator.descend(document, schema)
 
 
-_Validator: type[Draft202012Validator] = extend(  # type: ignore[no-untyped-call]
-    Draft202012Validator,
-    validators={"contentSchema": _check_content},
-    type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_whole),
-)
+@cache
+def _validator_class() -> "type[Draft202012Validator]":
+    from jsonschema import Draft202012Validator  # noqa: PLC0415  takes longer than all the rest of a check
+    from jsonschema.validators import extend  # noqa: PLC0415
+
+    made: type[Draft202012Validator] = extend(  # type: ignore[no-untyped-call]
+        Draft202012Validator,
+        validators={"contentSchema": _check_content},
+        type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", _is_whole),
+    )
+    return made
 
 
 @cache
-def _validator(name: str) -> Draft202012Validator:
-    return _Validator(load_schema(name), registry=_registry())
+def _validator(name: str) -> "Draft202012Validator":
+    return _validator_class()(load_schema(name), registry=_registry())
 
 
 def make_condition(schema: Mapping[str, Any]) -> Callable[[Any], bool]:
     """Return whether a value is what a JSON Schema describes, as a function of the value."""
-    validator = _Validator(schema)
-    return lambda value: bool(validator.is_valid(value))
+
+    def holds(value: Any) -> bool:
+        try:
+            return fits_schema(schema, value)
+        except NotToldError:
+            return bool(_validator_class()(schema).is_valid(value))
+
+    return holds
 
 
-def _registry() -> Registry[Any]:
+def _registry() -> "Registry[Any]":
+    from referencing import Registry  # noqa: PLC0415  comes with jsonschema
+
     return Registry(retrieve=_retrieve)  # type: ignore[call-arg]  # an alias that attrs makes
 
 
-def _retrieve(uri: str) -> Resource[Any]:
+def _retrieve(uri: str) -> "Resource[Any]":
     """Read a schema that another refers to, when it is needed: a provider's options.
 
     Without its `$schema`, for which jsonschema would take a validator of its own that does not know our keywords.
     """
+    from referencing import Resource  # noqa: PLC0415  comes with jsonschema
+    from referencing.jsonschema import DRAFT202012  # noqa: PLC0415
+
     name = uri.removeprefix(BASE_URI).removesuffix(SUFFIX)
     contents = {key: value for key, value in load_schema(name).items() if key != "$schema"}
     return Resource.from_contents(contents, default_specification=DRAFT202012)
@@ -99,12 +118,21 @@ _WHOLE = {"deployment": "the manifest", "device": "the device file", "plan": "th
 
 def check_document(document: Document, schema: str = "deployment") -> tuple[Diagnostic, ...]:
     """Return everything about the document that the schema does not allow."""
+    if _is_surely_right(document.data, schema):
+        return ()
     document = replace(document, whole=_WHOLE.get(schema, "the document"))
     definitions = load_schema(schema).get("$defs", {})
     leaves = [leaf for error in _validator(schema).iter_errors(document.data) for leaf in _leaves(error, definitions)]
     mistyped = {tuple(leaf.absolute_path) for leaf in leaves if leaf.validator == "type"}
     wanted = [leaf for leaf in leaves if leaf.validator == "type" or tuple(leaf.absolute_path) not in mistyped]
     return tuple(diagnostic for leaf in wanted for diagnostic in _diagnose(leaf, document))
+
+
+def _is_surely_right(data: Any, schema: str) -> bool:
+    try:
+        return fits(schema, data)
+    except (NotToldError, RecursionError):
+        return False
 
 
 def _leaves(error: Any, definitions: Mapping[str, Any]) -> Iterator[Any]:
