@@ -1,20 +1,46 @@
 """The kernel definitions of the providers that this process has, and its operators, as facts.
 
 Source: onnxruntime.capi._pybind_state of 1.31 and 1.32, which has no public names for them. What follows from them is
-assumed for versions that are not in `versions.TESTED_WITH`.
+assumed for versions that are not in `versions.TESTED_WITH`. There are thousands of which a model uses a few, so each is
+read when somebody asks for it.
 """
 
-from collections.abc import Iterable
-from functools import cache
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache, cached_property
+from typing import Any, TypeVar
 
 from onnxruntime.capi import _pybind_state
 
 from ortdeploy.facts.host import Kernel
 
+Value = TypeVar("Value")
 
-@cache  # what a library is built with stays as it is, and asking takes longer than the rest of a plan
-def built_in_kernels() -> dict[str, dict[str, tuple[Kernel, ...]]]:
+
+class _OnDemand(Mapping[str, Value]):
+    """A mapping over things by name, each of which is made of its definitions when it is first asked for."""
+
+    def __init__(self, definitions: Callable[[], Mapping[str, list[Any]]], make: Callable[[list[Any]], Value]) -> None:
+        self._get, self._make = definitions, make
+        self._made: dict[str, Value] = {}
+
+    @cached_property
+    def _definitions(self) -> Mapping[str, list[Any]]:
+        return self._get()
+
+    def __getitem__(self, name: str) -> Value:
+        if name not in self._made:
+            self._made[name] = self._make(self._definitions[name])
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._definitions)
+
+    def __len__(self) -> int:
+        return len(self._definitions)
+
+
+@cache  # what a library is built with stays as it is
+def built_in_kernels() -> dict[str, Mapping[str, tuple[Kernel, ...]]]:
     """Return kernels by provider and by `domain.operator`."""
     by_provider: dict[str, list[Any]] = {}
     for definition in _pybind_state.get_all_opkernel_def():
@@ -23,16 +49,20 @@ def built_in_kernels() -> dict[str, dict[str, tuple[Kernel, ...]]]:
 
 
 @cache
-def known_attributes() -> dict[str, dict[int, frozenset[str]]]:
+def known_attributes() -> Mapping[str, Mapping[int, frozenset[str]]]:
     """Return the attributes of ONNX's operators as this runtime knows them, by `domain.operator` and version."""
-    known: dict[str, dict[int, frozenset[str]]] = {}
+    return _OnDemand(_own_schemas, lambda schemas: {one.since_version: frozenset(one.attributes) for one in schemas})
+
+
+def _own_schemas() -> dict[str, list[Any]]:
+    known: dict[str, list[Any]] = {}
     for schema in _pybind_state.get_all_operator_schema():
         if not schema.domain:
-            known.setdefault(f"ai.onnx.{schema.name}", {})[schema.since_version] = frozenset(schema.attributes)
+            known.setdefault(f"ai.onnx.{schema.name}", []).append(schema)
     return known
 
 
-def plugin_kernels(provider: str) -> dict[str, tuple[Kernel, ...]]:
+def plugin_kernels(provider: str) -> Mapping[str, tuple[Kernel, ...]]:
     """Return the kernels of a registered plugin provider; none where it compiles, or does not tell without options."""
     try:
         return _by_operator(_pybind_state.get_registered_ep_kernel_defs(provider))
@@ -40,20 +70,24 @@ def plugin_kernels(provider: str) -> dict[str, tuple[Kernel, ...]]:
         return {}
 
 
-def _by_operator(definitions: Iterable[Any]) -> dict[str, tuple[Kernel, ...]]:
-    """Merge definitions that differ in the types of one parameter only: the CPU provider has one for each type."""
-    merged: dict[tuple[str, int, int], list[dict[str, frozenset[str]]]] = {}
+def _by_operator(definitions: Iterable[Any]) -> Mapping[str, tuple[Kernel, ...]]:
+    named: dict[str, list[Any]] = {}
     for definition in definitions:
-        first, last = definition.version_range
+        named.setdefault(f"{definition.domain or 'ai.onnx'}.{definition.op_name}", []).append(definition)
+    return _OnDemand(lambda: named, _merged)
+
+
+def _merged(definitions: Iterable[Any]) -> tuple[Kernel, ...]:
+    """Merge definitions that differ in the types of one parameter only: the CPU provider has one for each type."""
+    merged: dict[tuple[int, int], list[dict[str, frozenset[str]]]] = {}
+    for definition in definitions:
         types = {key: frozenset(kinds) for key, kinds in definition.type_constraints.items()}
-        known = merged.setdefault((f"{definition.domain or 'ai.onnx'}.{definition.op_name}", first, last), [])
+        known = merged.setdefault(definition.version_range, [])
         same = next((one for one in known if len(types) == 1 and one.keys() == types.keys()), None)
         if same is None:
             known.append(types)
         else:
             same.update({key: same[key] | kinds for key, kinds in types.items()})
-    kernels: dict[str, tuple[Kernel, ...]] = {}
-    for (operator, first, last), variants in merged.items():
-        made = tuple(Kernel(first=first, last=last, types=types) for types in variants)
-        kernels[operator] = (*kernels.get(operator, ()), *made)
-    return kernels
+    return tuple(
+        Kernel(first=first, last=last, types=types) for (first, last), variants in merged.items() for types in variants
+    )

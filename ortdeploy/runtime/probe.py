@@ -4,7 +4,6 @@ import importlib.util
 import locale
 import sys
 from collections.abc import Collection, Mapping
-from importlib.metadata import PathDistribution
 from pathlib import Path
 
 from ortdeploy.facts.host import DEFAULT_LOCALE, RuntimeFacts
@@ -70,8 +69,13 @@ def _runtime_packages() -> tuple[str, ...]:
     """Return the installed distributions that carry the module onnxruntime; more than one overwrite each other."""
     folders = {Path(entry) for entry in sys.path}
     found = {info for folder in folders if folder.is_dir() for info in folder.glob("onnxruntime*.dist-info")}
-    carriers = (PathDistribution(info) for info in found if _carries_runtime(info))
-    return tuple(sorted(carrier.metadata["Name"] for carrier in carriers))
+    return tuple(sorted(_name_of(info) for info in found if _carries_runtime(info)))
+
+
+def _name_of(info: Path) -> str:
+    """Return the name that a distribution gives itself in its metadata."""
+    lines = (info / "METADATA").read_text(encoding="utf-8", errors="replace").splitlines()
+    return next(line.removeprefix("Name:").strip() for line in lines if line.startswith("Name:"))
 
 
 def _carries_runtime(info: Path) -> bool:
