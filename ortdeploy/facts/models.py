@@ -7,7 +7,7 @@ from typing import Any
 from ortdeploy.facts.data import HashedFile
 from ortdeploy.facts.host import EXTENSION_DOMAINS
 from ortdeploy.facts.problems import Problem
-from ortdeploy.tensors.types import TensorType
+from ortdeploy.tensors.types import Shape, TensorType
 
 EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
 """The session option that says where external data lies, if not beside the model."""
@@ -61,6 +61,18 @@ class WeightFacts:
     size: int = 0
     of_convolutions: int = 0
     external: bool = False
+
+
+HOLE = "weights"
+"""The file that an outline names for its big constants; all of them begin at its first byte."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferredShapes:
+    """The shapes of a graph's outputs, or why it cannot take its inputs."""
+
+    outputs: Mapping[str, Shape | None] = field(default_factory=dict)
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

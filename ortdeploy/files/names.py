@@ -7,6 +7,9 @@ import os
 from itertools import chain, count
 from pathlib import Path
 
+STATE_DIR = ".ortdeploy"
+"""The folder beside a manifest in which its ledger lies, and what is remembered of it."""
+
 
 def is_there(path: Path | str) -> bool:
     """Tell whether anything has this name."""

@@ -11,11 +11,12 @@ from typing import Any
 import onnx
 from onnx import helper
 
+from ortdeploy.facts.models import InferredShapes
 from ortdeploy.facts.operators import OPTIONAL, SINGLE, VARIADIC, OperatorAttribute, OperatorFacts, OperatorParameter
 from ortdeploy.graph.draws import ALWAYS_DRAW
 from ortdeploy.graph.op_model import ONNX, onnx_domain, op_model
 from ortdeploy.graph.row_followers import FEW_AND_MORE, following
-from ortdeploy.graph.shapes import Inferred, infer_shapes
+from ortdeploy.graph.shapes import infer_shapes
 from ortdeploy.plan.op_graph import OpGraph
 from ortdeploy.tensors.types import ELEMENT_NUMBERS, ELEMENT_TYPES, ROWS, InapplicableError, Shape, TensorType
 
@@ -154,7 +155,7 @@ def _followers(graph: OpGraph, model: onnx.ModelProto) -> dict[str, tuple[int, .
     return found
 
 
-def _inferred(graph: OpGraph, skeleton: bytes, rows: int, *, filled: bool = False) -> Inferred:
+def _inferred(graph: OpGraph, skeleton: bytes, rows: int, *, filled: bool = False) -> InferredShapes:
     """Infer with a number of rows. Raises InapplicableError where the graph cannot take that, sizes left open."""
     shapes = {value.name: tuple(_sizes(value.shape, rows, filled=filled)) for value in graph.inputs if value.shape}
     found = infer_shapes(skeleton, shapes)
@@ -173,6 +174,6 @@ def _sizes(shape: Shape, rows: int, *, filled: bool) -> Iterator[int | None]:
             yield _OPEN_SIZES[axis % len(_OPEN_SIZES)] if filled else None
 
 
-def _compare(few: Inferred, more: Inferred) -> Iterator[tuple[str, tuple[int, ...] | None]]:
+def _compare(few: InferredShapes, more: InferredShapes) -> Iterator[tuple[str, tuple[int, ...] | None]]:
     for name, shape in few.outputs.items():
         yield name, following(shape, more.outputs.get(name))

@@ -8,10 +8,7 @@ from collections.abc import Iterator
 
 import onnx
 
-from ortdeploy.facts.models import Outline
-
-HOLE = "weights"
-"""The file that an outline names for its big constants; all of them begin at its first byte."""
+from ortdeploy.facts.models import HOLE, Outline
 
 _BIG = 1024  # bytes of a constant that ONNX Runtime does not need to see
 _BITS = {

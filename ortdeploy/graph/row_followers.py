@@ -1,11 +1,10 @@
 """Which axes of a graph's outputs grow with the number of rows, by shape inference with two numbers of rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from ortdeploy.facts.models import ModelFacts, ValueFacts
+from ortdeploy.facts.models import InferredShapes, ModelFacts, ValueFacts
 from ortdeploy.graph.row_axes import input_axes, is_named
-from ortdeploy.graph.shapes import infer_shapes
 from ortdeploy.manifest.spec import TensorSpec
 from ortdeploy.tensors.types import Shape
 
@@ -13,15 +12,19 @@ FEW_AND_MORE = (17, 19)
 """Two numbers of rows that no other size of a model is likely to be."""
 
 
-def with_row_followers(facts: ModelFacts, declared: Sequence[TensorSpec]) -> ModelFacts:
+Infer = Callable[[bytes, Mapping[str, Sequence[int | None]]], InferredShapes]
+
+
+def with_row_followers(facts: ModelFacts, declared: Sequence[TensorSpec], infer: Infer) -> ModelFacts:
     """Return the facts with the axes that follow the rows, of outputs whose names do not tell.
 
-    `declared` are the inputs as the manifest has them: they may say which axis counts rows.
+    `declared` are the inputs as the manifest has them: they may say which axis counts rows. `infer` is
+    `shapes.infer_shapes`, or what remembers what that has told.
     """
     axes = input_axes(facts.inputs, declared)
     if not facts.skeleton or all(is_named(value, facts.inputs, axes) for value in facts.outputs):
         return facts
-    few, more = (infer_shapes(facts.skeleton, _fed(facts.inputs, axes, rows)) for rows in FEW_AND_MORE)
+    few, more = (infer(facts.skeleton, _fed(facts.inputs, axes, rows)) for rows in FEW_AND_MORE)
     if few.problem or more.problem:
         return facts
     found = {name: following(shape, more.outputs.get(name)) for name, shape in few.outputs.items()}

@@ -8,7 +8,6 @@ onnx's reference implementation: exporters make Reshapes of Shape, Gather, Conca
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +16,7 @@ import onnx
 import onnx.inliner
 from onnx import numpy_helper
 
+from ortdeploy.facts.models import InferredShapes
 from ortdeploy.tensors.types import Shape
 
 _SAME_COUNT = {"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
@@ -26,27 +26,19 @@ _RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "Rand
 _SMALL = 256  # elements of what is computed from sizes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inferred:
-    """The shapes of a graph's outputs, or why it cannot take its inputs."""
-
-    outputs: Mapping[str, Shape | None] = field(default_factory=dict)
-    problem: str | None = None
-
-
-def infer_shapes(skeleton: bytes, inputs: Mapping[str, Sequence[int | None]]) -> Inferred:
+def infer_shapes(skeleton: bytes, inputs: Mapping[str, Sequence[int | None]]) -> InferredShapes:
     """Infer with the given shapes of some inputs; a graph that is not consistent as it stands is not judged."""
     model = _prepared(skeleton)
     if model is None:
-        return Inferred()
+        return InferredShapes()
     inference = _Inference(model, inputs)
     problems = inference.run()
     if problems:
         before = _Inference(model, {}).run()
         problem = next((text for index, text in problems.items() if index not in before), None)
         if problem is not None:
-            return Inferred(problem=problem)
-    return Inferred(outputs={value.name: inference.shape(value.name) for value in model.graph.output})
+            return InferredShapes(problem=problem)
+    return InferredShapes(outputs={value.name: inference.shape(value.name) for value in model.graph.output})
 
 
 def infer_values(

@@ -1,7 +1,9 @@
 """Every path and URL that a manifest names, where it is written, and what it is for."""
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
 from ortdeploy.files.gate import Use
@@ -19,6 +21,11 @@ class NamedPath:
     path: str
     at: "Path"
     use: Use
+
+
+def path_from_manifest(spec: "Spec", path: str) -> FilePath:
+    """Return the full path of what a manifest names relative to its folder; links are not followed."""
+    return FilePath(os.path.normpath(FilePath(spec.folder) / path))
 
 
 def named_paths(spec: "Spec") -> Iterator[NamedPath]:

@@ -1,10 +1,12 @@
-"""Plans to and from JSON, field for field, for the child that runs them; `planning/saved_plan` is about plan files."""
+"""Plans, and other frozen data, to and from JSON, field for field; `planning/saved_plan` is about plan files."""
 
 import hashlib
 import json
 import types
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from ortdeploy.plan.masked import masked_step
@@ -17,13 +19,13 @@ STEP_NAMES = {kind: name for name, kind in _STEPS.items()}
 
 def decode_plan(data: Any) -> Plan:
     """Turn what `encode` made of a plan back into it. Raises TypeError and KeyError where it is something else."""
-    plan: Plan = _decode(Plan, data)
+    plan: Plan = decode(Plan, data)
     return plan
 
 
 def decode_check(data: Any) -> PlannedCheck:
     """Turn what `encode` made of a planned check back into it."""
-    check: PlannedCheck = _decode(PlannedCheck, data)
+    check: PlannedCheck = decode(PlannedCheck, data)
     return check
 
 
@@ -36,22 +38,33 @@ def encode(value: Any) -> Any:
         return {key: encode(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
         return [encode(item) for item in value]
-    return value
+    if isinstance(value, frozenset):
+        return sorted(value)
+    return b64encode(value).decode() if isinstance(value, bytes) else value
 
 
-def _decode(kind: Any, value: Any) -> Any:
+def decode(kind: Any, value: Any) -> Any:
     """Turn a JSON value into what a type hint asks for. Raises TypeError where it is something else."""
     if isinstance(kind, type) and is_dataclass(kind):
-        hints = get_type_hints(kind)
-        return kind(**{field.name: _decode(hints[field.name], value[field.name]) for field in fields(kind)})
+        hints = _hints(kind)
+        return kind(**{field.name: decode(hints[field.name], value[field.name]) for field in fields(kind)})
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in {Union, types.UnionType}:
         return _decode_union(arguments, value)
     if origin is tuple:
         return _decode_tuple(arguments, value)
-    if origin is not None:
-        return _expect(dict, value)
+    if origin is frozenset:
+        return frozenset(decode(arguments[0], item) for item in _expect(list, value))
+    if origin is Mapping:
+        return {key: decode(arguments[1], item) for key, item in _expect(dict, value).items()}
+    if kind is bytes:
+        return b64decode(_expect(str, value), validate=True)
     return value if kind is Any else _expect(kind, value)
+
+
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)
 
 
 def _decode_union(kinds: tuple[Any, ...], value: Any) -> Any:
@@ -59,11 +72,11 @@ def _decode_union(kinds: tuple[Any, ...], value: Any) -> Any:
         return None
     if isinstance(value, dict) and not any(get_origin(kind) is Mapping for kind in kinds):
         known = next((kind for kind in kinds if is_dataclass(kind) and kind not in STEP_NAMES), None)
-        return _decode(known or _STEPS[value["step"]], value)
+        return decode(known or _STEPS[value["step"]], value)
     for kind in kinds:
         plain = get_origin(kind) or kind
         if plain is tuple and isinstance(value, list):
-            return _decode(kind, value)
+            return decode(kind, value)
         if plain is Mapping and isinstance(value, dict):
             return value
         if plain is not tuple and type(value) is plain:
@@ -74,8 +87,8 @@ def _decode_union(kinds: tuple[Any, ...], value: Any) -> Any:
 def _decode_tuple(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
     items = _expect(list, value)
     if len(kinds) == 2 and kinds[1] is Ellipsis:  # noqa: PLR2004  tuple[X, ...]
-        return tuple(_decode(kinds[0], item) for item in items)
-    return tuple(_decode(kind, item) for kind, item in zip(kinds, items, strict=True))
+        return tuple(decode(kinds[0], item) for item in items)
+    return tuple(decode(kind, item) for kind, item in zip(kinds, items, strict=True))
 
 
 def _expect(kind: type, value: Any) -> Any:

@@ -7,9 +7,10 @@ from ortdeploy.facts.models import DiffusionFacts
 from ortdeploy.facts.problems import Problem
 from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.manifest.document import Path as DocumentPath
+from ortdeploy.manifest.named_paths import path_from_manifest
 from ortdeploy.manifest.pipelines import PresetSpec
 from ortdeploy.manifest.spec import Spec
-from ortdeploy.planning.probe import path_from_manifest, probe_adapter, probe_model, read_preset
+from ortdeploy.planning.probe import probe_adapter, probe_model, read_preset
 from ortdeploy.rules.catalogue import load_rule
 from ortdeploy.rules.protocol import Finding, diagnose
 

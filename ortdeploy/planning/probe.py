@@ -24,16 +24,17 @@ from ortdeploy.files.golden_sets import why_nothing_compares
 from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.files.names import is_file, is_folder, is_there, name_aside
 from ortdeploy.files.room import LINE_OF_VALUES, check_room
-from ortdeploy.graph.model import read_model
 from ortdeploy.graph.row_followers import with_row_followers
 from ortdeploy.ledger.check import find_contradiction
 from ortdeploy.ledger.ledger import Merge, OutputRecord, damaged, find_damage, output_key, read_ledger
+from ortdeploy.manifest.named_paths import path_from_manifest
 from ortdeploy.manifest.option_paths import OptionPath, files_to_open, find_option_paths, operation_paths
 from ortdeploy.manifest.pipelines import PresetSpec
 from ortdeploy.manifest.schema_check import check_option_document
 from ortdeploy.manifest.spec import JobSpec, ModelSpec, Spec
 from ortdeploy.operations import tokenize
 from ortdeploy.operations.tokenize_clip import ClipTokenizer
+from ortdeploy.planning.known_graphs import infer_shapes, read_model
 from ortdeploy.presets.stable_diffusion import read_diffusion
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.catalogue import probe_input
@@ -80,7 +81,7 @@ def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] =
     before = {job.name: _look_back(path_from_manifest(spec, job.output.path), state_dir) for job in spec.jobs}
     digests = DigestCache(state_dir)
     models = {model.name: probe_model(spec, model, roots, digests) for model in spec.models}
-    models |= {one.name: with_row_followers(models[one.name], one.inputs) for one in _run_by_rows(spec)}
+    models |= {one.name: with_row_followers(models[one.name], one.inputs, infer_shapes) for one in _run_by_rows(spec)}
     adapters = {
         adapter.name: probe_adapter(path_from_manifest(spec, adapter.path), adapter.path, roots, digests)
         for adapter in spec.adapters
@@ -146,11 +147,6 @@ def _stale(folder: Path, before: _Before) -> OutputFacts:
         return OutputFacts(state="stale")
     aside = unquote(name_aside(folder, before.record.started).name).rpartition("/")[2]  # a mirror's name is a URL
     return OutputFacts(state="stale", run=before.record.run, aside=aside)
-
-
-def path_from_manifest(spec: Spec, path: str) -> Path:
-    """Return the full path of what a manifest names relative to its folder; links are not followed."""
-    return Path(os.path.normpath(Path(spec.folder) / path))
 
 
 def _stray(path: Path, shown: str, roots: tuple[str, ...]) -> Problem | None:

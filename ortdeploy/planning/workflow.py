@@ -23,6 +23,7 @@ from ortdeploy.diagnostics import (
 )
 from ortdeploy.facts.preflight import Preflight
 from ortdeploy.files.gate import link_out, outside
+from ortdeploy.files.names import STATE_DIR
 from ortdeploy.files.object_store import MIRRORS
 from ortdeploy.manifest.document import stage_diagnostic
 from ortdeploy.manifest.loader import Loaded, LoadOptions, find_manifests, load_manifest
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
     from ortdeploy.plan.steps import Plan, PlannedCheck
     from ortdeploy.planning.saved_plan import SavedPlan
 
-STATE_DIR = ".ortdeploy"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validated:
@@ -53,10 +52,14 @@ class Validated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """Plans for the manifests that nothing speaks against, and everything that does."""
+    """Plans for the manifests that nothing speaks against, and everything that does.
+
+    `deployments` are what the plans were made of.
+    """
 
     plans: "tuple[Plan, ...]"
     diagnostics: tuple[Diagnostic, ...]
+    deployments: "tuple[Deployment, ...]" = ()
 
 
 def validate(paths: Sequence[str], options: LoadOptions, *, devices: bool = False) -> Validated:
@@ -100,6 +103,7 @@ def plan_manifests(
     """
     validated = validate(paths, options)
     plans: list[Plan] = []
+    deployments: list[Deployment] = []
     diagnostics = validated.diagnostics
     if validated.specs:
         select_jobs(jobs, excluded, [job.name for spec in validated.specs for job in spec.jobs])
@@ -111,11 +115,15 @@ def plan_manifests(
         names = [job.name for job in spec.jobs]
         wanted = None if jobs is None and not excluded else _chosen(jobs, excluded, names)
         elsewhere = device is not None
-        plan, found = _plan_one(spec, host, state_dir, wanted, new_run=new_run, retry=retry, elsewhere=elsewhere)
+        plan, deployment, found = _plan_one(
+            spec, host, state_dir, wanted, new_run=new_run, retry=retry, elsewhere=elsewhere
+        )
         diagnostics += _assumed(found) if device else found
-        if plan is not None:
+        if plan is not None and deployment is not None:
             plans.append(plan)
-    return Planned(plans=tuple(plans), diagnostics=sort_diagnostics(diagnostics))
+            deployments.append(deployment)
+    diagnostics = sort_diagnostics(diagnostics)
+    return Planned(plans=tuple(plans), diagnostics=diagnostics, deployments=tuple(deployments))
 
 
 def plan_again(saved: "Sequence[SavedPlan]", roots: Sequence[str], state_dir: str | None) -> Planned:
@@ -267,18 +275,21 @@ def _plan_one(
     new_run: bool,
     retry: bool,
     elsewhere: bool,
-) -> "tuple[Plan | None, tuple[Diagnostic, ...]]":
+) -> "tuple[Plan | None, Deployment | None, tuple[Diagnostic, ...]]":
+    from ortdeploy.planning.known_graphs import remembered_in  # noqa: PLC0415
     from ortdeploy.planning.make.plan import make_plan  # noqa: PLC0415
 
     unusable = _unusable_state(spec, state_dir)
     if unusable:
-        return None, unusable
-    deployment = _resolve(spec, host, state_dir)
-    if new_run:
-        stale = {name for name in _startable(deployment) if jobs is None or name in jobs}
-        deployment = _resolve(spec, host, state_dir, stale) if stale else deployment
-    deployment, diagnostics = _judge(deployment, state_dir, elsewhere=elsewhere)
-    return (None if has_errors(diagnostics) else make_plan(deployment, jobs, retry=retry, new_run=new_run)), diagnostics
+        return None, None, unusable
+    with remembered_in(state_folder(spec.folder, state_dir, spec.roots)):
+        deployment = _resolve(spec, host, state_dir)
+        if new_run:
+            stale = {name for name in _startable(deployment) if jobs is None or name in jobs}
+            deployment = _resolve(spec, host, state_dir, stale) if stale else deployment
+        deployment, diagnostics = _judge(deployment, state_dir, elsewhere=elsewhere)
+    plan = None if has_errors(diagnostics) else make_plan(deployment, jobs, retry=retry, new_run=new_run)
+    return plan, deployment, diagnostics
 
 
 def _plan_saved(

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.files.decoding import decoding
-from ortdeploy.files.onnx_data import read_tensor
 from ortdeploy.files.room import check_room
 from ortdeploy.sources.arrays import COLUMN, ArraySource, check_rows, probe_arrays
 from ortdeploy.sources.protocol import Wanted
@@ -29,6 +28,8 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
 
 
 def _read(path: str, limit: int | None) -> Array:
+    from ortdeploy.files.onnx_data import read_tensor  # noqa: PLC0415  brings onnx
+
     check_room(_HELD * Path(path).stat().st_size, path, limit)
     with decoding(path, "a TensorProto"):
         array = read_tensor(path)

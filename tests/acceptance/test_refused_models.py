@@ -16,9 +16,9 @@ from conftest import Cli
 from onnx import TensorProto, helper
 from support.models import scale_model
 
+from ortdeploy.facts.models import HOLE
 from ortdeploy.facts.preflight import Opening
 from ortdeploy.graph.model import read_model
-from ortdeploy.graph.outline import HOLE
 from ortdeploy.process.child import Answer
 from ortdeploy.runtime import trial_opening
 from ortdeploy.runtime.trial_opening import TrialRequest, try_to_open

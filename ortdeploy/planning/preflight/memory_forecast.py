@@ -17,11 +17,9 @@ from ortdeploy.deployment.threads import ThreadLayout
 from ortdeploy.facts.preflight import MemoryForecast, MemoryPart
 from ortdeploy.feeds.in_flight import LEAST, SMALL_BYTES
 from ortdeploy.files.room import PROCESS
-from ortdeploy.graph.activations import most_at_once, plan_buffers
-from ortdeploy.graph.arena import arena_bytes
-from ortdeploy.graph.op_model import op_model
 from ortdeploy.manifest.pipelines import DIFFUSION
 from ortdeploy.plan.op_graph import OpGraph
+from ortdeploy.planning.known_graphs import buffer_bytes
 from ortdeploy.planning.make.op_lines import op_lines
 from ortdeploy.presets.stable_diffusion import painted_shapes
 from ortdeploy.providers.catalogue import CPU, find_provider
@@ -153,6 +151,8 @@ def _bytes_of_ops(graph: OpGraph, batch: int) -> int | None:
     sizes = {value.name: value.shape or () for value in graph.inputs}
     fed = {name: tuple(batch if size == ROWS else size for size in shape) for name, shape in sizes.items()}
     known = {name: tuple(size if isinstance(size, int) else None for size in shape) for name, shape in fed.items()}
+    from ortdeploy.graph.op_model import op_model  # noqa: PLC0415  brings onnx
+
     model = op_model(graph).SerializeToString(deterministic=True)
     found = _bytes_of_a_run(model, tuple(known.items()), arena=True, pattern=True)
     return found or 0 if graph.by_row else found
@@ -268,10 +268,8 @@ def _bytes_of_a_run(
 
     Kept, for shape inference takes its time: a forecast asks again for every layout and number of sessions.
     """
-    buffers = plan_buffers(skeleton, dict(shapes))
-    if buffers is None:
-        return None
-    return int(_SCRATCH * arena_bytes(buffers, pattern=pattern) if arena else _BARE * most_at_once(buffers))
+    taken = buffer_bytes(skeleton, shapes, arena=arena, pattern=pattern)
+    return None if taken is None else int((_SCRATCH if arena else _BARE) * taken)
 
 
 def _data_bytes(job: ResolvedJob, batch: int, result: int) -> int:

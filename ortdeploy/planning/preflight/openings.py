@@ -12,9 +12,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from ortdeploy.deployment.resolved import Deployment, ResolvedModel
+from ortdeploy.facts.models import HOLE
 from ortdeploy.facts.preflight import Opening
 from ortdeploy.files.atomic import open_whole
-from ortdeploy.graph.outline import HOLE
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.providers.options import with_texts
 from ortdeploy.runtime.trial_opening import TrialRequest, try_to_open

@@ -1,0 +1,176 @@
+"""What was read in graphs before, so that who plans again needs no onnx: its import takes longer than planning.
+
+What is kept follows from the bytes of one model file alone, from this code, and from onnx; each has a part in the name
+of its entry. Facts with a problem are not kept, nor those of a model that has other files beside it.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import replace
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from ortdeploy.facts.data import HashedFile
+from ortdeploy.facts.models import InferredShapes, ModelFacts
+from ortdeploy.facts.problems import unnameable
+from ortdeploy.files.atomic import open_whole
+from ortdeploy.files.digests import signature
+from ortdeploy.plan.plan_file import decode, encode
+from ortdeploy.versions import package_version
+
+FOLDER = "graphs"
+_FORMAT_VERSION = 1
+_MOST = 500  # entries
+_MOST_BYTES = 16 * 1024 * 1024  # of an entry
+
+Sizes = tuple[int | None, ...]
+
+_state_dir: ContextVar[Path | None] = ContextVar("state_dir", default=None)
+_waiting: dict[Path, bytes] = {}
+"""Entries for state folders that were not there yet: a plan makes none."""
+
+
+@contextmanager
+def remembered_in(state_dir: Path) -> Iterator[None]:
+    """Look up in a state folder what graphs tell, and keep it there, inside the block; else each is read."""
+    token = _state_dir.set(state_dir)
+    try:
+        yield
+    finally:
+        _state_dir.reset(token)
+
+
+def keep_waiting() -> None:
+    """Write what waits for a state folder that is there now."""
+    for path, text in list(_waiting.items()):
+        _write(path, text)
+    _waiting.clear()
+
+
+def read_model(
+    path: Path,
+    shown: str,
+    digest_of: Callable[[Path], str],
+    load_format: str | None = None,
+    data_folder: Path | None = None,
+) -> ModelFacts:
+    """Read a model file as `graph.model.read_model` does."""
+    known = None if unnameable(str(path), shown) else _known_file(path, digest_of)
+    entry = None if known is None else _Entry("model", known.sha256, path.suffix.lower(), load_format)
+    facts: ModelFacts | None = None if entry is None else entry.find(ModelFacts)
+    if facts is not None and known is not None:
+        return replace(facts, path=str(path), files=(known,))
+
+    from ortdeploy.graph.model import read_model as read  # noqa: PLC0415  brings onnx
+
+    facts = read(path, shown, digest_of, load_format, data_folder)
+    if entry is not None and known is not None and facts.problem is None and facts.files == (known,):
+        entry.keep(replace(facts, path="", files=()))
+    return facts
+
+
+def infer_shapes(skeleton: bytes, inputs: Mapping[str, Sequence[int | None]]) -> InferredShapes:
+    """Infer shapes as `graph.shapes.infer_shapes` does."""
+    entry = _Entry("shapes", _digest(skeleton), sorted((name, list(shape)) for name, shape in inputs.items()))
+    inferred: InferredShapes | None = entry.find(InferredShapes)
+    if inferred is None:
+        from ortdeploy.graph.shapes import infer_shapes as infer  # noqa: PLC0415  brings onnx
+
+        inferred = infer(skeleton, inputs)
+        entry.keep(inferred)
+    return inferred
+
+
+def buffer_bytes(skeleton: bytes, shapes: tuple[tuple[str, Sizes], ...], *, arena: bool, pattern: bool) -> int | None:
+    """Return what the buffers of one run take, in an arena or at most at once; None where a graph leaves that open."""
+    entry = _Entry("buffers", _digest(skeleton), shapes, arena, pattern)
+    found: tuple[int | None, ...] | None = entry.find(tuple[int | None, ...])
+    if found is None:
+        from ortdeploy.graph.activations import most_at_once, plan_buffers  # noqa: PLC0415  brings onnx
+        from ortdeploy.graph.arena import arena_bytes  # noqa: PLC0415
+
+        buffers = plan_buffers(skeleton, dict(shapes))
+        taken = None
+        if buffers is not None:
+            taken = int(arena_bytes(buffers, pattern=pattern) if arena else most_at_once(buffers))
+        found = (taken,)
+        entry.keep(found)
+    return found[0]
+
+
+def _known_file(path: Path, digest_of: Callable[[Path], str]) -> HashedFile | None:
+    """Return a file that is the same before and after it was hashed; None where the reader is to say what is wrong."""
+    with suppress(OSError):
+        before = signature(path.stat())
+        file = HashedFile(name=path.name, path=str(path), sha256=digest_of(path), size=before["size"])
+        return file if signature(path.stat()) == before else None
+    return None
+
+
+@lru_cache(maxsize=64)
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@cache
+def _code() -> str:
+    """Return what is another where what reads graphs is another: the versions, and the files of the room."""
+    room = Path(__file__).parents[1] / "graph"
+    states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(room.glob("*.py"))]
+    return json.dumps([_FORMAT_VERSION, package_version("ortdeploy"), package_version("onnx"), states])
+
+
+class _Entry:
+    """One thing that is remembered, in a file of its own, whose name is the digest of all that it depends on."""
+
+    def __init__(self, *depends_on: Any) -> None:
+        state_dir = _state_dir.get()
+        self._path = None
+        if state_dir is not None:
+            name = hashlib.sha256(json.dumps([_code(), *depends_on]).encode()).hexdigest()
+            self._path = state_dir / FOLDER / f"{name}.json"
+
+    def find(self, kind: Any) -> Any:
+        """Return what is remembered, of the type that is wanted; None where nothing is, or something else."""
+        if self._path is not None:
+            with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+                document = json.loads(self._path.read_text(encoding="utf-8"))
+                if document["seal"] == _seal(document["told"]):
+                    return decode(kind, document["told"])
+        return None
+
+    def keep(self, told: Any) -> None:
+        """Remember; where it cannot be written it is read again the next time."""
+        if self._path is None:
+            return
+        data = encode(told)
+        text = json.dumps({"told": data, "seal": _seal(data)}).encode()
+        if len(text) > _MOST_BYTES:
+            return
+        if self._path.parents[1].is_dir():
+            _write(self._path, text)
+        elif len(_waiting) < _MOST:
+            _waiting[self._path] = text
+
+
+def _write(path: Path, text: bytes) -> None:
+    with suppress(OSError):
+        path.parent.mkdir(exist_ok=True)
+        _forget_oldest(path.parent)
+        with open_whole(path) as file:
+            file.write(text)
+
+
+def _seal(data: Any) -> str:
+    return hashlib.sha256(json.dumps(data).encode()).hexdigest()
+
+
+def _forget_oldest(folder: Path) -> None:
+    """Make room for one more."""
+    entries = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
+    for path in entries[: max(len(entries) - _MOST + 1, 0)]:
+        path.unlink(missing_ok=True)
