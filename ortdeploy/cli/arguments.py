@@ -2,10 +2,11 @@
 
 import argparse
 import os
-from collections.abc import Sequence
-from typing import Any, NoReturn
 
-from ortdeploy.diagnostics import UsageError, did_you_mean
+TYPE_CHECKING = False  # typing takes as long to import as the rest of a command that has nothing to do
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any, NoReturn
 
 _EPILOG = """\
 exit codes:
@@ -44,7 +45,7 @@ class _Once(argparse.Action):
         self,
         parser: argparse.ArgumentParser,
         namespace: argparse.Namespace,
-        values: Any,
+        values: "Any",
         option_string: str | None = None,
     ) -> None:
         given = namespace.__dict__.setdefault(_GIVEN, set())
@@ -70,17 +71,19 @@ class _Parser(argparse.ArgumentParser):
     Flags are never abbreviated, and what a command does not know is told by that command.
     """
 
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
+    def __init__(self, *arguments: "Any", **settings: "Any") -> None:
         settings["allow_abbrev"] = False
         super().__init__(*arguments, **settings)
         self.register("action", None, _Once)
         self.register("action", "store", _Once)
 
-    def error(self, message: str) -> NoReturn:
+    def error(self, message: str) -> "NoReturn":
+        from ortdeploy.diagnostics import UsageError  # noqa: PLC0415  only when something is wrong
+
         raise UsageError(f"{message}\n{self.format_usage().strip()}")
 
     def parse_known_args(  # type: ignore[override]  # of the two ways to call it, ours
-        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+        self, args: "Sequence[str] | None" = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
         known, unknown = super().parse_known_args(args, namespace)
         if unknown:
@@ -103,6 +106,8 @@ class _Parser(argparse.ArgumentParser):
     def _unknown(self, text: str) -> str:
         if not text.startswith("-"):
             return f'"{text}" is one argument too many'
+        from ortdeploy.diagnostics import did_you_mean  # noqa: PLC0415  only when something is wrong
+
         flags = [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
         return f"{self.prog} has no flag {text.partition('=')[0]}. {did_you_mean(text.partition('=')[0], flags)}"
 
@@ -135,7 +140,7 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
 _DIAGNOSTICS = ("text", "json", "github", "sarif")
 
 
-def _add_manifests(parser: argparse.ArgumentParser, formats: Sequence[str], paths: str) -> None:
+def _add_manifests(parser: argparse.ArgumentParser, formats: "Sequence[str]", paths: str) -> None:
     """Add what every command that reads manifests takes."""
     add = parser.add_argument
     add("paths", nargs="+", metavar="PATH", help=paths)

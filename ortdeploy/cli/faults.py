@@ -1,7 +1,7 @@
 """What a machine may lack whatever a command does: files, threads, memory, room, a library. None of it is our bug."""
 
 import errno
-from pathlib import Path
+import os
 
 _LACKING = {
     errno.EAGAIN: "; no process can be started, see ulimit -u, TasksMax and pids.max",
@@ -23,7 +23,7 @@ _UNLOADABLE = ("shared object", "DLL load failed", "Library not loaded")
 def fault_of_the_machine(error: Exception) -> str | None:
     """Return what the machine lacks, where that is why a command ended; None for what is our bug."""
     try:
-        Path.cwd()
+        os.getcwd()  # noqa: PTH109  pathlib takes longer to import
     except OSError:
         return "the current folder is gone; change into one that is there"
     if isinstance(error, OSError) and error.errno in _LACKING:

@@ -1,12 +1,12 @@
 """The front door: which command, and what each way of ending means. Commands are modules of `commands/`."""
 
+import gc
 import importlib
 import io
 import os
 import sys
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from contextlib import suppress
 
 from ortdeploy.cli.arguments import COMMANDS, build_parser
 from ortdeploy.cli.exit_codes import (
@@ -19,14 +19,17 @@ from ortdeploy.cli.exit_codes import (
 )
 from ortdeploy.cli.faults import fault_of_the_machine
 from ortdeploy.cli.streams import failure_of, open_missing, private_streams
-from ortdeploy.diagnostics import LockedError, OrtdeployError, UsageError, did_you_mean
-from ortdeploy.redaction import without_secrets
 
+_ALLOCATIONS = 50_000
+"""After so many objects Python looks for cycles; by default it does so hundreds of times while modules are imported."""
+
+TYPE_CHECKING = False  # typing takes as long to import as the rest of a command that has nothing to do
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: "Sequence[str] | None" = None) -> int:
     """Run one command and return its exit code. Nothing that a user can cause ends in a traceback."""
     open_missing()
     for stream in (sys.stdout, sys.stderr):
@@ -37,9 +40,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code or unwritten
 
 
-def _run(argv: Sequence[str] | None) -> int:
+def _run(argv: "Sequence[str] | None") -> int:
     try:
         arguments = _parse(sys.argv[1:] if argv is None else list(argv))
+        answer = _answer_before_planning(arguments)
+        if answer is not None:
+            sys.stdout.write(answer)
+            return EXIT_OK
         command = importlib.import_module(f"ortdeploy.cli.commands.{arguments.command}")
         from ortdeploy.cli.commands.shared import logged_warnings  # noqa: PLC0415  not where the arguments are wrong
 
@@ -47,22 +54,36 @@ def _run(argv: Sequence[str] | None) -> int:
             return int(command.run(arguments))
     except SystemExit as exit_:  # argparse after --help
         return int(exit_.code or 0)
-    except UsageError as error:
-        return _complain(f"ortdeploy: {error}", EXIT_USAGE)
-    except LockedError as error:
-        return _complain(f"ortdeploy: {error}.", EXIT_LOCKED)
-    except OrtdeployError as error:
-        return _complain(f"ortdeploy: {error}.", EXIT_REJECTED)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except Exception as error:  # noqa: BLE001  the front door: anything else is our bug
-        reason = fault_of_the_machine(error)
-        return _report_bug(error) if reason is None else _complain(f"ortdeploy: {reason}.", EXIT_REJECTED)
+    except Exception as error:  # noqa: BLE001  the front door: what is not expected is our bug
+        return _fail(error)
+
+
+def _answer_before_planning(arguments: "argparse.Namespace") -> str | None:
+    """Return what is printed by an apply that is known to have nothing to do, or by a status of what is at rest."""
+    if arguments.command not in {"apply", "status"}:
+        return None
+    from ortdeploy.planning.nothing_to_do import Recollection  # noqa: PLC0415  only who may have nothing to do
+
+    return Recollection(arguments).answer()
+
+
+def _fail(error: Exception) -> int:
+    diagnostics = sys.modules.get("ortdeploy.diagnostics")  # where it is not loaded, nothing has raised its errors
+    if diagnostics is not None and isinstance(error, diagnostics.OrtdeployError):
+        if isinstance(error, diagnostics.UsageError):
+            return _complain(f"ortdeploy: {error}", EXIT_USAGE)
+        locked = isinstance(error, diagnostics.LockedError)
+        return _complain(f"ortdeploy: {error}.", EXIT_LOCKED if locked else EXIT_REJECTED)
+    reason = fault_of_the_machine(error)
+    return _report_bug(error) if reason is None else _complain(f"ortdeploy: {reason}.", EXIT_REJECTED)
 
 
 def run() -> None:
     """Be the program. Threads that hang in native code or on a file are left behind, and the exit does not wait."""
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # its own allocator keeps what was freed
+    gc.set_threshold(_ALLOCATIONS)
     code = main()
     if any(thread.name.startswith("ortdeploy-") for thread in threading.enumerate()):
         sys.stdout.flush()
@@ -73,6 +94,8 @@ def run() -> None:
 
 def _parse(argv: list[str]) -> "argparse.Namespace":
     if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
+        from ortdeploy.diagnostics import UsageError, did_you_mean  # noqa: PLC0415  only when something is wrong
+
         raise UsageError(f'there is no command "{argv[0]}". {did_you_mean(argv[0], COMMANDS, len(COMMANDS))}')
     return build_parser(only=argv[0] if argv and argv[0] in COMMANDS else None).parse_args(argv)
 
@@ -87,13 +110,18 @@ def _unwritten() -> int:
 
 
 def _complain(message: str, code: int) -> int:
-    sys.stderr.write(f"{without_secrets(message)}\n")
+    with suppress(OSError):  # no file may be left to load it from; then no secret was read either
+        from ortdeploy.redaction import without_secrets  # noqa: PLC0415  only when something is wrong
+
+        message = without_secrets(message)
+    sys.stderr.write(f"{message}\n")
     return code
 
 
 def _report_bug(error: Exception) -> int:
     import traceback  # noqa: PLC0415  only when something is wrong
 
+    from ortdeploy.redaction import without_secrets  # noqa: PLC0415
     from ortdeploy.versions import versions  # noqa: PLC0415
 
     facts = "".join(f"  {name}: {value}\n" for name, value in versions().items())

@@ -8,9 +8,12 @@ import io
 import os
 import select
 import sys
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO
+
+TYPE_CHECKING = False  # typing takes as long to import as the rest of a command that has nothing to do
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any, TextIO
 
 
 class LastingFile(io.RawIOBase):
@@ -33,7 +36,7 @@ class LastingFile(io.RawIOBase):
         """Return whether it is a terminal."""
         return self._raw.isatty()
 
-    def write(self, data: Any, /) -> int:  # bytes or a view of them: what a BufferedWriter holds
+    def write(self, data: "Any", /) -> int:  # bytes or a view of them: what a BufferedWriter holds
         """Write what can be written, and say that all was."""
         try:
             while self.failure is None:
@@ -54,7 +57,7 @@ class LastingFile(io.RawIOBase):
         super().close()
 
 
-def lasting(raw: io.RawIOBase, like: TextIO | None = None, *, by_line: bool = True) -> TextIO:
+def lasting(raw: io.RawIOBase, like: "TextIO | None" = None, *, by_line: bool = True) -> "TextIO":
     """Return an unbuffered file as a stream of text that never fails, encoded as another one is."""
     encoding, errors = (like.encoding, like.errors) if like else ("utf-8", "backslashreplace")
     return io.TextIOWrapper(
@@ -62,7 +65,7 @@ def lasting(raw: io.RawIOBase, like: TextIO | None = None, *, by_line: bool = Tr
     )
 
 
-def failure_of(stream: TextIO) -> OSError | None:
+def failure_of(stream: "TextIO") -> OSError | None:
     """Return what kept a lasting stream from being written, if anything; of any other stream nothing is known."""
     raw = getattr(getattr(stream, "buffer", None), "raw", None)
     return raw.failure if isinstance(raw, LastingFile) else None
@@ -78,7 +81,7 @@ def open_missing() -> None:
 
 
 @contextmanager
-def private_streams() -> Iterator[None]:
+def private_streams() -> "Iterator[None]":
     """Give sys.stdout and sys.stderr descriptors of their own inside the block: 1 and 2 become the libraries'."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = _private(sys.stdout, 1), _private(sys.stderr, 2)
@@ -93,7 +96,7 @@ def private_streams() -> Iterator[None]:
                 stream.close()
 
 
-def _private(stream: TextIO | None, number: int) -> TextIO:
+def _private(stream: "TextIO | None", number: int) -> "TextIO":
     """Return a lasting stream beside one that writes to a descriptor; any other stream as it is."""
     if stream is not None:
         try:
@@ -104,3 +107,50 @@ def _private(stream: TextIO | None, number: int) -> TextIO:
         stream.flush()
     raw = os.fdopen(os.dup(number), "wb", buffering=0)
     return lasting(raw, stream, by_line=number > 1)
+
+
+class Overheard(io.TextIOBase):
+    """A stream that hands everything on, and keeps its text up to some length."""
+
+    MOST = 1024 * 1024
+
+    def __init__(self, stream: "TextIO") -> None:
+        """Take the stream."""
+        self._stream = stream
+        self._said: list[str] = []
+        self._length = 0
+
+    def write(self, text: str, /) -> int:
+        """Hand a text on, and keep it."""
+        self._length += len(text)
+        if self._length <= self.MOST:
+            self._said.append(text)
+        return self._stream.write(text)
+
+    def flush(self) -> None:
+        """Hand on what the stream holds back."""
+        self._stream.flush()
+
+    def isatty(self) -> bool:
+        """Return whether the stream is a terminal."""
+        return self._stream.isatty()
+
+    def fileno(self) -> int:
+        """Return the stream's descriptor."""
+        return self._stream.fileno()
+
+    def text(self) -> str | None:
+        """Return what was said; None where it was too much."""
+        return None if self._length > self.MOST else "".join(self._said)
+
+
+@contextmanager
+def overheard() -> "Iterator[Overheard]":
+    """Keep what is written to sys.stdout inside the block."""
+    before = sys.stdout
+    own = Overheard(before)
+    sys.stdout = own
+    try:
+        yield own
+    finally:
+        sys.stdout = before

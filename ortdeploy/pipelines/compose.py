@@ -3,18 +3,29 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from ortdeploy.pipelines.component import Component, ComposedSession
-from ortdeploy.pipelines.optimum import DelegatedSession
-from ortdeploy.pipelines.steps import StepsSession
-from ortdeploy.pipelines.text_to_image import TextToImageSession
 from ortdeploy.plan.pipeline import PlannedPipeline
 from ortdeploy.plan.steps import PlannedProvider, PlannedSession
 from ortdeploy.sessions.opening import OpenedModel, OpenedSession
 
-_SESSIONS: Mapping[str, Callable[[PlannedPipeline, Mapping[str, Component]], ComposedSession]] = {
-    "text-to-image": TextToImageSession,
-    "diffusion": DelegatedSession,
-}
-"""What runs a preset, by its name."""
+_Build = Callable[[PlannedPipeline, Mapping[str, Component]], ComposedSession]
+
+
+def _session_of(preset: str | None) -> _Build:
+    """Return what runs a preset, by its name, or steps; each is imported by who runs it."""
+    match preset:
+        case None:
+            from ortdeploy.pipelines.steps import StepsSession  # noqa: PLC0415
+
+            return StepsSession
+        case "text-to-image":
+            from ortdeploy.pipelines.text_to_image import TextToImageSession  # noqa: PLC0415
+
+            return TextToImageSession
+        case "diffusion":
+            from ortdeploy.pipelines.optimum import DelegatedSession  # noqa: PLC0415
+
+            return DelegatedSession
+    raise AssertionError(preset)
 
 
 def compose(pipeline: PlannedPipeline, models: Mapping[str, OpenedModel]) -> OpenedModel:
@@ -28,7 +39,7 @@ def compose(pipeline: PlannedPipeline, models: Mapping[str, OpenedModel]) -> Ope
     different = len({tuple(provider.name for provider in chain) for chain in chains})
     count = 1 if pipeline.state else max([len(components) for components in shared.values()] + [min(different, 2)])
     candidate = PlannedSession(name=pipeline.name, providers=_all_providers(chains), count=count)
-    build = _SESSIONS[pipeline.preset.kind] if pipeline.preset else StepsSession
+    build = _session_of(pipeline.preset.kind if pipeline.preset else None)
     sessions = []
     for index in range(count):
         components = {name: some[index % len(some)] for name, some in shared.items()}

@@ -44,11 +44,10 @@ def remembered_in(state_dir: Path) -> Iterator[None]:
         _state_dir.reset(token)
 
 
-def keep_waiting() -> None:
-    """Write what waits for a state folder that is there now."""
-    for path, text in list(_waiting.items()):
-        _write(path, text)
-    _waiting.clear()
+def keep_waiting(state_dir: Path) -> None:
+    """Write what waits for a state folder that the gate has let through, and that is there now."""
+    for path in [path for path in _waiting if path.parents[1] == state_dir]:
+        _write(path, _waiting.pop(path))
 
 
 def read_model(

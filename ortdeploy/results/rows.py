@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ortdeploy.tensors.columns import Column
+if TYPE_CHECKING:
+    from ortdeploy.tensors.columns import Column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,7 @@ class Block:
     start: int
     count: int
     rows: Sequence[int]
-    columns: dict[str, Column]
+    columns: "dict[str, Column]"
     failed: list[FailedRow]
     places: Sequence[str] = ()
 

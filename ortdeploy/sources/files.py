@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import FileState
+from ortdeploy.files.listing import expand
 from ortdeploy.files.names import is_file, is_folder
 from ortdeploy.files.object_store import list_urls, shown_url, state_of
 from ortdeploy.files.urls import Addresses, is_url, parse_url
@@ -30,7 +31,7 @@ def list_files(folder: str, patterns: Sequence[str] = ()) -> tuple[str, ...]:
             found.update((addresses.shown(pattern) if url == own else parse_url(url).shown, None) for url in listed)
             continue
         full = os.path.normpath(os.path.join(folder, pattern))  # noqa: PTH118  keeps a glob's text as it is
-        expanded = _expand(full)
+        expanded = expand(full)
         if not expanded:
             _check_readable(full)
         _check_folders(full)
@@ -64,16 +65,6 @@ def _check_readable(full: str) -> None:
             if not os.access(folder, os.R_OK | os.X_OK):
                 raise _unreadable(folder)
             return
-
-
-def _expand(full: str) -> list[str]:
-    if is_folder(full):
-        if not os.access(full, os.R_OK | os.X_OK):
-            return []
-        return sorted(entry.path for entry in os.scandir(full) if entry.is_file() and not entry.name.startswith("."))
-    if is_file(full) or not any(sign in full for sign in _MAGIC):  # a name may hold a bracket
-        return [full] if is_file(full) else []
-    return sorted(path for path in glob.glob(full, recursive=True) if is_file(path))  # noqa: PTH207  keeps a glob's text as it is
 
 
 def file_states(files: Sequence[str], folder: str, patterns: Sequence[str] = ()) -> tuple[FileState, ...]:

@@ -170,7 +170,7 @@ def test_without_a_state_folder_entries_wait_for_it(tmp_path: Path, readings: Re
         read(path)
         assert not state.exists()
         state.mkdir()
-        known_graphs.keep_waiting()
+        known_graphs.keep_waiting(state)
         read(path)
     assert readings.made == 1
 

@@ -5,22 +5,24 @@ import os
 import sys
 import uuid
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import structlog
 
-from ortdeploy.checks.run import PASSED
 from ortdeploy.cli.children.apply import run_plan
-from ortdeploy.cli.commands.check import run_checks
 from ortdeploy.cli.commands.shared import load_options, plan_root, start_logging, use_color, write_diagnostics
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_PAUSED, EXIT_REJECTED
 from ortdeploy.cli.signals import StopFlag
-from ortdeploy.diagnostics import UsageError, has_errors
+from ortdeploy.cli.streams import overheard
+from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors
 from ortdeploy.files.names import is_file
 from ortdeploy.plan.selection import job_names, keep_jobs
 from ortdeploy.plan.steps import Plan, RunJob
+from ortdeploy.planning.known_graphs import keep_waiting
+from ortdeploy.planning.nothing_to_do import Recollection
+from ortdeploy.planning.rests_on import rests_on
 from ortdeploy.planning.saved_plan import MAX_BYTES, is_plan_file, load_plans
 from ortdeploy.planning.workflow import Planned, plan_again, plan_manifests, select_jobs, state_folder
 from ortdeploy.results.results import JobResult, Status
@@ -35,7 +37,24 @@ _OPTIONS_OF_PLANS = {"--new-run": "new_run", "--profile": "profile", "--set": "s
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Plan, show the plan, run it, say how each job ended. A manifest that is refused does not stop the others."""
+    """Plan, show the plan, run it, say how each job ended; remember that there was nothing to do.
+
+    A manifest that is refused does not stop the others.
+    """
+    recollection = Recollection(arguments)
+    with overheard() as said:
+        planned, code = _run(arguments)
+    if code == EXIT_OK and planned.deployments:
+        with suppress(OrtdeployError):  # a state folder that has come to lead elsewhere keeps nothing
+            state_dir = state_folder(planned.plans[0].folder, arguments.state_dir, planned.plans[0].roots)
+            keep_waiting(state_dir)
+            if not any(plan.steps for plan in planned.plans):
+                rested_on = rests_on(planned.deployments, arguments.paths, state_dir)
+                recollection.keep(rested_on, str(state_dir), said.text())
+    return code
+
+
+def _run(arguments: argparse.Namespace) -> tuple[Planned, int]:
     with ExitStack() as stack:
         start_logging(arguments, stack)
         planned = _load_or_plan(arguments)
@@ -57,10 +76,10 @@ def run(arguments: argparse.Namespace) -> int:
         told = [one for one in results if not arguments.quiet or one.status in _BAD]
         sys.stdout.write(text.render_results(told, color=use_color(arguments)))
     if any(result.status is Status.INTERRUPTED for result in results):
-        return stopped.exit_code
+        return planned, stopped.exit_code
     if rejected or any(result.status is Status.FAILED for result in results):
-        return EXIT_REJECTED
-    return EXIT_PAUSED if any(result.status is Status.PAUSED for result in results) else EXIT_OK
+        return planned, EXIT_REJECTED
+    return planned, EXIT_PAUSED if any(result.status is Status.PAUSED for result in results) else EXIT_OK
 
 
 def _load_or_plan(arguments: argparse.Namespace) -> Planned:
@@ -134,6 +153,11 @@ def _execute(plans: Sequence[Plan], arguments: argparse.Namespace, stopped: Stop
 
 def _refused_by_gates(plan: Plan, state_dir: str | None) -> tuple[JobResult, ...] | None:
     """Run the golden checks that must pass before a plan; return the jobs as failed when one does not."""
+    if not plan.gates:
+        return None
+    from ortdeploy.checks.run import PASSED  # noqa: PLC0415  only who has gates
+    from ortdeploy.cli.commands.check import run_checks  # noqa: PLC0415
+
     results = list(run_checks(plan.gates, state_dir, plan.roots))
     for result in results:
         log.info("check.finished", model=result.model, session=result.session, check=result.check, status=result.status)

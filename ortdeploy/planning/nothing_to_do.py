@@ -1,0 +1,295 @@
+"""Remembers that an apply found nothing to do, and what a status said; says it again while all is as it was.
+
+A plan follows from the command line, the environment, this code, the machine and files. Each is looked at again: every
+file by device, inode, size and times, as digests are remembered, and with the place that its folder really is, for the
+gate's sake. Where anything differs, or cannot be told to be the same, the plan is made as ever. So it is where anything
+has changed shortly before the command began, for it may change again without another time. `rests_on` says of which
+plans this holds: what depends on a clock, a server or a device that comes and goes is not among them.
+
+Imports next to nothing, for that is what a process with nothing to do takes its time for.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import re
+import stat
+import sys
+import time
+from contextlib import suppress
+
+from ortdeploy.files.listing import expand, folders_like
+from ortdeploy.files.names import STATE_DIR
+
+TYPE_CHECKING = False  # typing takes as long to import as all the rest
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Mapping, Sequence
+    from typing import Any
+
+_NAME = "nothing-to-do.json"
+_FORMAT_VERSION = 1
+_MOST = 16
+"""Command lines whose answer is kept."""
+_MOST_TEXT = 32 * 1024 * 1024
+RACY_NS = 2_000_000_000
+"""What changed less than this before the command began may change again within one tick of its times."""
+_PLAIN = re.compile(r"(?:[^\x00-\x09\x0b-\x1f\x7f-\x9f]|\x1b\[[0-9;]*m)*")
+"""Text as a terminal may get it: lines, and nothing that moves a cursor."""
+OF_ONE_PROCESS = frozenset({
+    "INVOCATION_ID", "JOURNAL_STREAM", "OLDPWD", "PWD", "SHLVL", "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY",
+    "SYSTEMD_EXEC_PID", "TERM_SESSION_ID", "WINDOWID", "XDG_SESSION_ID", "_",
+})  # fmt: skip
+"""Variables that differ from start to start and that nothing here, nor a library that planning uses, looks at."""
+_OF_THE_SYSTEM = (
+    "/etc/localtime", "/etc/zoneinfo", "/usr/lib/locale", "/usr/lib/locale/locale-archive", "/usr/lib/zoneinfo",
+    "/usr/share/lib/zoneinfo", "/usr/share/zoneinfo",
+)  # fmt: skip
+"""Places of locales and time zones, which plans look up."""
+_LIMITS = (
+    "/sys/fs/cgroup/{}/cpu.max", "/sys/fs/cgroup/{}/memory.max", "/sys/fs/cgroup/memory/{}/memory.limit_in_bytes",
+    "/sys/fs/cgroup/cpu/{}/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/{}/cpu.cfs_period_us",
+)  # fmt: skip
+
+
+class Recollection:
+    """What is remembered of one command line; made before the command looks at anything."""
+
+    def __init__(self, arguments: "argparse.Namespace") -> None:
+        """Take the command line."""
+        self._began = time.time_ns()
+        self._key = _key(arguments)
+        self._folder = _folder_of(arguments)
+        self._state_dir = _state_dir(arguments, self._folder)
+        self._places = self._where()
+
+    def answer(self) -> str | None:
+        """Return what the command printed, if it would print the same again."""
+        known = None if self._state_dir is None else _read(self._state_dir).get(self._key)
+        if known is None or not _is_whole(known):
+            return None
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            if self._began < known["since"]:  # a clock that was set back makes files unsettled again
+                return None
+            look = _Look(self._began)
+            look.at_all(known["rests_on"], self._folder)
+            return str(known["printed"]) if look.digest() == known["state"] else None
+        return None
+
+    def keep(self, rests_on: "Mapping[str, Any] | None", state_dir: str, printed: str | None) -> None:
+        """Remember what was printed; where that cannot be kept, the next plan is made as ever."""
+        mine = self._state_dir is not None and os.path.realpath(self._state_dir) == os.path.realpath(state_dir)
+        if rests_on is None or printed is None or not mine:
+            return
+        if not _PLAIN.fullmatch(printed) or self._where() != self._places:
+            return
+        rests_on = {**rests_on, "code": code_files()}
+        with suppress(OSError, ValueError):
+            look = _Look(self._began)
+            look.at_all(rests_on, self._folder)
+            if look.is_settled:
+                entry = {"since": self._began, "rests_on": rests_on, "state": look.digest(), "printed": printed}
+                _write(state_dir, self._key, {**entry, "seal": seal(entry)})
+
+    def _where(self) -> "list[tuple[int, int] | None]":
+        """Return which folders the manifest's and the state folder are: neither may be exchanged meanwhile."""
+        return [_place(folder) for folder in (self._folder, self._state_dir) if folder is not None]
+
+
+def code_files() -> "list[str]":
+    """Return the files of the modules that this process has loaded, without those that came with Python."""
+    library = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120  text
+    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    own = (file for file in files if isinstance(file, str))
+    return sorted(file for file in own if not file.startswith(library) or "site-packages" in file)
+
+
+class _Look:
+    """A digest over how things are, and whether all of them have been so for a while."""
+
+    def __init__(self, began: int) -> None:
+        self._digest = hashlib.sha256()
+        self._settled_before = began - RACY_NS
+        self._newest = 0
+        self._real: dict[str, str] = {}
+        self._ways: set[str] = set()
+
+    @property
+    def is_settled(self) -> bool:
+        return self._newest < self._settled_before
+
+    def digest(self) -> str:
+        return self._digest.hexdigest()
+
+    def at_all(self, rests_on: "Mapping[str, Any]", folder: str) -> None:
+        """Look at everything. Raises OSError where something cannot be looked at."""
+        self._add(_process())
+        for path in (*sys.path, *_OF_THE_SYSTEM, *rests_on["code"]):
+            self._at(path, data=False)
+        self._ways.add(rests_on["state_dir"])  # into which every command writes
+        self._at_way(folder, folder)
+        self._at_files(rests_on["files"], folder)
+        for pattern in rests_on["patterns"]:
+            self._add([pattern, [(path, os.access(path, os.R_OK | os.X_OK)) for path in folders_like(pattern)]])
+            self._at_files(expand(pattern), folder)
+        for path in rests_on["trees"]:
+            self._at_files(list(_tree(path)), folder)
+        self._add([(path, os.path.lexists(path)) for path in rests_on["absent"]])
+        self._add([(path, os.access(path, os.W_OK | os.X_OK)) for path in rests_on["writable"]])
+        self._add([(link, os.readlink(link)) for link in _links(rests_on["state_dir"])])  # noqa: PTH115  text
+
+    def _at_files(self, files: "Sequence[str]", folder: str) -> None:
+        for file in files:
+            self._at(file)
+        for way in {os.path.dirname(file) for file in files}:  # noqa: PTH120  text
+            self._at_way(way, folder)
+
+    def _add(self, what: "Any") -> None:
+        self._digest.update(f"{what!r}\n".encode("utf-8", "surrogateescape"))
+
+    def _at(self, path: str, *, data: bool = True) -> None:
+        """Look at a file or folder; of data, also at the place that it really is."""
+        try:
+            found = os.lstat(path)
+            if stat.S_ISLNK(found.st_mode):
+                self._add([path, os.path.realpath(path), _seen(found)])
+                found = os.stat(path)  # noqa: PTH116  a hundred thousand of them
+        except OSError as error:
+            self._add([path, error.errno])
+            return
+        place = self._real_folder(os.path.dirname(path)) if data else ""  # noqa: PTH120  as above
+        self._digest.update(f"{path!r}{place!r}{_seen(found)}\n".encode("utf-8", "surrogateescape"))
+        self._newest = max(self._newest, found.st_mtime_ns, found.st_ctime_ns)
+
+    def _real_folder(self, folder: str) -> str:
+        if folder not in self._real:
+            self._real[folder] = os.path.realpath(folder)
+        return self._real[folder]
+
+    def _at_way(self, folder: str, top: str) -> None:
+        """See that no folder on the way from the manifest's was exchanged while the command looked."""
+        while folder not in self._ways:
+            self._ways.add(folder)
+            with suppress(FileNotFoundError):
+                self._newest = max(self._newest, os.lstat(folder).st_ctime_ns)
+            if not folder.startswith(top + os.sep):
+                return
+            folder = os.path.dirname(folder)  # noqa: PTH120  text
+
+
+def _seen(found: os.stat_result) -> tuple[int, ...]:
+    return (found.st_mode, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def _process() -> "list[Any]":
+    """Return what a plan rests on of this process: the interpreter, its environment and rights, its share of cores."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return [
+        [sys.version, sys.flags, sys.warnoptions],
+        _seen(os.stat(sys.executable)),  # noqa: PTH116  text
+        sys.path,
+        sorted(item for item in os.environ.items() if item[0] not in OF_ONE_PROCESS),
+        [getattr(os, name)() for name in ("geteuid", "getegid", "getgroups") if hasattr(os, name)],
+        os.uname() if hasattr(os, "uname") else "",
+        sorted(affinity(0)) if affinity else os.cpu_count(),
+        _text("/proc/sys/kernel/random/boot_id"),
+        _text("/proc/self/cgroup"),
+        [_text(limit.format(group)) for group in _groups() for limit in _LIMITS],
+    ]
+
+
+def _groups() -> "Iterator[str]":
+    """Yield the control groups that this process is in, up to the root."""
+    for line in _text("/proc/self/cgroup").splitlines():
+        path = line.rpartition(":")[2].strip("/")
+        while path:
+            yield path
+            path = path.rpartition("/")[0]
+    yield "."
+
+
+def _text(path: str) -> str:
+    with suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123  pathlib takes longer
+        return file.read(_MOST_TEXT)
+    return ""
+
+
+def _tree(path: str) -> "Iterator[str]":
+    """Yield a file; of a folder, itself and everything in it. Raises OSError where a link leads to another folder."""
+    yield path
+    if os.path.isdir(path):  # noqa: PTH112  text
+        if any(map(os.path.isdir, _links(path))):
+            raise OSError(errno.ELOOP, "a link to a folder is not looked into", path)
+        for parent, folders, files in os.walk(path):
+            folders.sort()
+            yield from (os.path.join(parent, name) for name in sorted((*folders, *files)))  # noqa: PTH118
+
+
+def _links(folder: str) -> "Iterator[str]":
+    """Yield the links in a folder, at any depth: the gate looks at where they lead."""
+    for parent, folders, files in os.walk(folder):
+        folders.sort()
+        yield from (path for name in sorted((*folders, *files)) if os.path.islink(path := os.path.join(parent, name)))  # noqa: PTH114, PTH118
+
+
+def _key(arguments: "argparse.Namespace") -> str:
+    asked = [sorted(vars(arguments).items()), os.getcwd(), sys.stdout.isatty(), sys.argv[:1]]  # noqa: PTH109
+    return hashlib.sha256(repr(asked).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _folder_of(arguments: "argparse.Namespace") -> str:
+    """Return the folder of the manifest that is named, or of the manifests."""
+    path: str = os.path.abspath(arguments.paths[0])  # noqa: PTH100  keeps links
+    return path if os.path.isdir(path) else os.path.dirname(path)  # noqa: PTH112, PTH120
+
+
+def _state_dir(arguments: "argparse.Namespace", folder: str) -> str | None:
+    """Return the state folder; None where nothing is remembered of such a command line."""
+    if len(arguments.paths) != 1 or arguments.log_file or getattr(arguments, "new_run", False):
+        return None
+    own: str = os.path.abspath(arguments.state_dir or os.path.join(folder, STATE_DIR))  # noqa: PTH100, PTH118  keeps links
+    left_to_the_gate = not arguments.state_dir and os.path.islink(own)  # noqa: PTH114  text
+    return None if left_to_the_gate else own
+
+
+def _place(folder: str) -> "tuple[int, int] | None":
+    with suppress(OSError):
+        found = os.stat(folder)  # noqa: PTH116  text
+        return found.st_dev, found.st_ino
+    return None
+
+
+def _read(state_dir: str) -> "dict[str, Any]":
+    """Return what is remembered, by command line; nothing where that is not as it was written."""
+    path = os.path.join(state_dir, _NAME)  # noqa: PTH118  text
+    with suppress(ValueError, KeyError, TypeError, RecursionError):
+        document = json.loads(_text(path) if os.path.isfile(path) else "")  # noqa: PTH113  no pipe
+        if document["format_version"] == _FORMAT_VERSION:
+            return dict(document["answers"])
+    return {}
+
+
+def _is_whole(entry: "Mapping[str, Any]") -> bool:
+    """Tell whether an entry is as it was written: its seal fits, and a terminal may get what it says."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("printed"), str):
+        return False
+    return seal({key: entry[key] for key in entry if key != "seal"}) == entry.get("seal") and bool(
+        _PLAIN.fullmatch(entry["printed"])
+    )
+
+
+def seal(entry: "Mapping[str, Any]") -> str:
+    """Return a digest over an entry, by which it is noticed that it is not what was written."""
+    return hashlib.sha256(json.dumps(entry, sort_keys=True).encode()).hexdigest()
+
+
+def _write(state_dir: str, key: str, entry: "Mapping[str, Any]") -> None:
+    from pathlib import Path  # noqa: PLC0415  only where something is written
+
+    from ortdeploy.files.atomic import open_whole  # noqa: PLC0415
+
+    answers = {**{other: one for other, one in _read(state_dir).items() if other != key}, key: entry}
+    kept = dict(list(answers.items())[-_MOST:])
+    with open_whole(Path(state_dir) / _NAME) as file:
+        file.write(json.dumps({"format_version": _FORMAT_VERSION, "answers": kept}).encode())

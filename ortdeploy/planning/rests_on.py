@@ -1,0 +1,128 @@
+"""What a plan without steps, or a status, rests on, so that neither is made again while none of it has changed.
+
+Nothing is told of plans with providers other than the CPU's, whose devices and drivers come and go; of URLs; of
+presets, whose folders have parts of their own; of inputs that wait until their files are settled, which time does
+alone; of inputs that are gone, which the next run is to note; and of jobs that pause by sensors.
+"""
+
+import glob
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ortdeploy.files.names import is_folder
+from ortdeploy.files.urls import is_url
+from ortdeploy.ledger.ledger import FILE, output_key, read_ledger
+from ortdeploy.manifest.named_paths import path_from_manifest
+from ortdeploy.manifest.option_paths import find_option_paths
+from ortdeploy.providers.catalogue import CPU, full_name
+
+if TYPE_CHECKING:
+    from ortdeploy.deployment.resolved import Deployment
+    from ortdeploy.manifest.spec import Spec
+
+_READ = frozenset({"document", "file", "folder", "tokenizer", "vocabulary"})
+"""Kinds of paths in options that are read and not written."""
+
+
+def rests_on(deployments: "Sequence[Deployment]", paths: Sequence[str], state_dir: Path) -> Mapping[str, Any] | None:
+    """Return what plans for `paths` rest on beside code and machine; None where that cannot be told.
+
+    `files` are looked at by their states, `trees` with all that is in them; `absent` must not be there, `writable` may
+    be written to, `patterns` name files or folders of which all are looked at, and `state_dir` holds links as before.
+    """
+    if not deployments or not all(map(_is_told, deployments)):
+        return None
+    text = text_rests_on([each.spec for each in deployments], paths, state_dir)
+    files = [os.path.abspath(one) for each in deployments for one in _files(each, state_dir)]  # noqa: PTH100  keeps links
+    return {
+        **text,
+        "files": sorted({*text["files"], *files}),
+        "trees": sorted({str(one) for each in deployments for one in _trees(each)}),
+        "writable": sorted({str(_there(folder)) for each in deployments for folder in _outputs(each)}),
+        "patterns": [*text["patterns"], *(one for each in deployments for one in _patterns(each))],
+    }
+
+
+def text_rests_on(specs: "Sequence[Spec]", paths: Sequence[str], state_dir: Path) -> Mapping[str, Any]:
+    """Return what the manifests of `paths` rest on, and what the ledger says of their jobs."""
+    ledger = os.path.abspath(state_dir / FILE)  # noqa: PTH100  keeps links
+    named = {os.path.abspath(path) for spec in specs for path in (spec.path, *spec.overlays)}  # noqa: PTH100
+    return {
+        "files": sorted({ledger, *named}),
+        "trees": [],
+        "absent": [f"{ledger}-journal", f"{ledger}-wal"],
+        "writable": [],
+        "patterns": [*_manifests(paths)],
+        "state_dir": os.path.abspath(state_dir),  # noqa: PTH100
+    }
+
+
+def _is_told(deployment: "Deployment") -> bool:
+    spec = deployment.spec
+    chosen = {one.name for model in deployment.models for each in model.sessions for one in each.chain}
+    chosen |= {full_name(one.name) for chain in spec.written_chains() for one in chain}
+    named = [path for job in spec.jobs for path in (*job.input.paths, job.output.url or job.output.path)]
+    return (
+        chosen <= {CPU}
+        and all(pipeline.preset is None for pipeline in spec.pipelines)
+        and not any(map(is_url, named))
+        and all(option.kind in _READ for option in find_option_paths(spec))
+        and all(job.timing.pause is None for job in spec.jobs)
+        and not any(_has_magic(os.path.dirname(path)) for path in _patterns(deployment))  # noqa: PTH120  text
+        and not any(one.unsettled or one.gone for one in deployment.facts.inputs.values())
+    )
+
+
+def _has_magic(path: str) -> bool:
+    """Tell whether folders are named by a pattern: what is in each of them, and may be read, is for planning."""
+    return any(sign in path for sign in "*?[")
+
+
+def _files(deployment: "Deployment", state_dir: Path) -> Iterator[str | Path]:
+    """Yield every file that planning has looked at but those of inputs, and outputs' folders with their parts."""
+    spec, facts = deployment.spec, deployment.facts
+    yield from (path_from_manifest(spec, model.path) for model in spec.models)
+    yield from (file.path for model in facts.models.values() for file in model.files)
+    yield from (path_from_manifest(spec, adapter.path) for adapter in spec.adapters)
+    yield from (file.path for file in facts.labels.values())
+    yield from (file.path for one in facts.resources.values() for file in one.files)
+    with read_ledger(state_dir) as ledger:
+        for folder in _outputs(deployment):
+            yield from (folder, _there(folder))
+            record = ledger.output(output_key(folder, state_dir)) if ledger else None
+            yield from (folder / part.file for part in (record.parts if record else ()) if part.file)
+
+
+def _outputs(deployment: "Deployment") -> Iterator[Path]:
+    yield from (path_from_manifest(deployment.spec, job.output.path) for job in deployment.spec.jobs)
+
+
+def _there(folder: Path) -> Path:
+    """Return a folder, or the one that is there in which it would be made."""
+    while not os.path.lexists(folder) and folder != folder.parent:
+        folder = folder.parent
+    return folder
+
+
+def _trees(deployment: "Deployment") -> Iterator[Path]:
+    """Yield what options name, and the folders of golden checks, of which planning sees whether one may pass."""
+    spec = deployment.spec
+    yield from (path_from_manifest(spec, option.path) for option in find_option_paths(spec))
+    checks = [*(one.checks for one in spec.models), *(one.checks for one in spec.adapters)]
+    yield from (path_from_manifest(spec, check.path) for one in checks for check in one)
+
+
+def _manifests(paths: Sequence[str]) -> Iterator[str]:
+    """Yield patterns for the manifests that a folder stands for."""
+    for path in filter(is_folder, paths):
+        inside = glob.escape(os.path.abspath(path))  # noqa: PTH100  keeps links
+        yield from (f"{inside}{os.sep}{start}*{end}" for start in ("", ".") for end in (".yaml", ".yml"))
+
+
+def _patterns(deployment: "Deployment") -> Iterator[str]:
+    """Yield the patterns of inputs as they are expanded."""
+    folder = deployment.spec.folder
+    for job in deployment.spec.jobs:
+        yield from (os.path.normpath(os.path.join(folder, pattern)) for pattern in job.input.paths)  # noqa: PTH118

@@ -1,0 +1,71 @@
+"""What each command may load: import time is most of what a command takes that has little to do."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY
+
+WATCHED = {
+    "PIL", "asyncio", "dataclasses", "email", "fsspec", "importlib.metadata", "jsonschema", "numpy", "numpy.random",
+    "onnx", "onnxruntime", "pyarrow", "sqlite3", "structlog", "tokenizers", "tqdm", "typing", "yaml",
+}  # fmt: skip
+"""Packages that take their time, and modules of Python's own that bring many others."""
+
+TEXT = {"dataclasses", "typing", "yaml"}
+PLANNING = TEXT | {"numpy", "onnxruntime", "sqlite3"}
+LOGGING = {"asyncio", "structlog"}
+
+MAY_LOAD = {
+    "--help": set(),
+    "apply, nothing to do": set(),
+    "status, as before": set(),
+    "validate m.yaml": TEXT,
+    "status m.yaml": TEXT | {"sqlite3"},
+    "plan m.yaml": PLANNING,
+    "apply m.yaml": PLANNING | LOGGING,
+}
+"""By command, what it may load of them where the model is one that was planned with before."""
+
+_SCRIPT = """\
+import json, sys
+import ortdeploy.planning.nothing_to_do as nothing_to_do
+from ortdeploy.cli.main import main
+nothing_to_do.RACY_NS = -10**18  # all files count as old
+code = main(sys.argv[1:])
+print(json.dumps([code, sorted(sys.modules)]))
+"""
+
+
+def _loaded(folder: Path, command: str) -> set[str]:
+    """Run a command in a process of its own, and return what it loads of the watched modules."""
+    done = subprocess.run(
+        [sys.executable, "-c", _SCRIPT, *command.split()],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    code, modules = json.loads(done.stdout.splitlines()[-1])
+    assert code == 0, done.stdout
+    return WATCHED.intersection(modules)
+
+
+@pytest.mark.parametrize("command", ["--help", "validate m.yaml"])
+def test_what_needs_no_model_loads_little(deployment: Path, command: str) -> None:
+    assert _loaded(deployment, command) <= MAY_LOAD[command]
+
+
+def test_what_was_read_before_is_not_loaded_for_again(deployment: Path) -> None:
+    assert "onnx" in _loaded(deployment, "apply -q m.yaml")
+    (deployment / "m.yaml").write_text((deployment / "m.yaml").read_text().replace("outbox/run", "outbox/other"))
+    assert _loaded(deployment, "plan m.yaml") <= MAY_LOAD["plan m.yaml"]
+    assert _loaded(deployment, "apply m.yaml") <= MAY_LOAD["apply m.yaml"]
+    assert _loaded(deployment, "status m.yaml") <= MAY_LOAD["status m.yaml"]
+    assert _loaded(deployment, "status m.yaml") == MAY_LOAD["status, as before"]
+    assert "numpy" in _loaded(deployment, "apply m.yaml")
+    assert _loaded(deployment, "apply m.yaml") == MAY_LOAD["apply, nothing to do"]

@@ -1,0 +1,545 @@
+"""An apply that had nothing to do says so again without planning, while nothing at all has changed; and only then."""
+
+import argparse
+import dataclasses
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import structlog
+from conftest import Cli
+from support.models import scale_model
+
+from ortdeploy.cli.arguments import build_parser
+from ortdeploy.cli.commands import apply, status
+from ortdeploy.cli.main import main
+from ortdeploy.facts.data import ArrivalPolicy
+from ortdeploy.facts.facts import Facts
+from ortdeploy.ledger import ledger
+from ortdeploy.manifest.spec import InputSpec, JobSpec, OutputSpec
+from ortdeploy.planning import nothing_to_do, workflow
+
+MANIFEST = """\
+version: 1
+name: demo
+models:
+  double: {path: models/double.onnx, checks: [checks/double]}
+jobs:
+  run:
+    model: double
+    input: {path: inbox/*.npy}
+    postprocess: [{argmax: y, as: most}, {labels: most, from: labels.txt, as: name}]
+    output: {path: outbox/run, format: jsonl, columns: [y, name]}
+"""
+
+
+@contextmanager
+def everything_is_old() -> Iterator[None]:
+    """Let what has only just changed count as settled, and the name of the test as nothing."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nothing_to_do, "RACY_NS", -(10**18))
+        own = nothing_to_do.OF_ONE_PROCESS | {"PYTEST_CURRENT_TEST"}
+        patch.setattr(nothing_to_do, "OF_ONE_PROCESS", own)
+        yield
+
+
+def prepare(folder: Path) -> None:
+    scale_model(folder / "models/double.onnx")
+    (folder / "inbox").mkdir()
+    for name in ("a", "b"):
+        np.save(folder / f"inbox/{name}.npy", np.ones((4, 4), np.float32))
+    (folder / "labels.txt").write_text("w\nx\ny\nz\n")
+    (folder / "checks/double").mkdir(parents=True)
+    np.savez(folder / "checks/double/inputs.npz", x=np.ones((1, 4), np.float32))
+    np.savez(folder / "checks/double/outputs.npz", y=np.full((1, 4), 2, np.float32))
+    (folder / "m.yaml").write_text(MANIFEST)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A deployment beside which nothing else changes."""
+    prepare(tmp_path / "deployment")
+    with everything_is_old():
+        yield tmp_path / "deployment"
+
+
+class Plans:
+    """Counts how often a plan is made."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.made = 0
+        plan_manifests = workflow.plan_manifests
+
+        def counted(*arguments: object, **settings: object) -> object:
+            self.made += 1
+            return plan_manifests(*arguments, **settings)  # type: ignore[arg-type]  # as it was called
+
+        monkeypatch.setattr(apply, "plan_manifests", counted)
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch) -> Plans:
+    return Plans(monkeypatch)
+
+
+@pytest.fixture
+def remembered(cli: Cli, folder: Path, plans: Plans) -> str:
+    """What an apply prints that has nothing to do, and that is remembered."""
+    assert cli("apply", folder / "m.yaml").code == 0
+    found = cli("apply", folder / "m.yaml")
+    assert (found.code, plans.made) == (0, 2)
+    assert "nothing to do" in found.out
+    return found.out
+
+
+def test_the_answer_is_the_same_and_no_plan_is_made(cli: Cli, folder: Path, plans: Plans, remembered: str) -> None:
+    again = [cli("apply", folder / "m.yaml") for _ in range(2)]
+    assert [(one.code, one.out, one.err) for one in again] == [(0, remembered, "")] * 2
+    assert plans.made == 2
+
+
+@pytest.mark.parametrize("options", [["-q"], ["-v"], ["--format", "json"], ["--format", "sarif"], ["--job", "run"]])
+def test_each_way_to_ask_has_its_own_answer(
+    cli: Cli, folder: Path, plans: Plans, remembered: str, options: list[str]
+) -> None:
+    found = [cli("apply", folder / "m.yaml", *options) for _ in range(2)]
+    assert (found[0].out, found[0].code) == (found[1].out, found[1].code)
+    assert plans.made == 3
+    assert cli("apply", folder / "m.yaml").out == remembered
+    assert plans.made == 3
+
+
+def _replace(path: Path) -> None:
+    """Put a file of the same bytes and times in a file's place."""
+    old = path.stat()
+    path.write_bytes(path.read_bytes())
+    copy = path.with_name("copy")
+    shutil.copy2(path, copy)
+    os.utime(copy, ns=(old.st_atime_ns, old.st_mtime_ns))
+    copy.replace(path)
+
+
+def _touch(path: Path) -> None:
+    os.utime(path, ns=(1, 1))
+
+
+def _link_to_moved(path: Path) -> None:
+    """Move a file or folder two folders up and leave a link: what it leads to is the very same."""
+    moved = path.parents[1] / f"moved-{path.name}"
+    path.rename(moved)
+    path.symlink_to(moved)
+
+
+def _ledger(folder: Path) -> Path:
+    return folder / ".ortdeploy/state.db"
+
+
+def _edit_ledger(folder: Path) -> None:
+    with sqlite3.connect(_ledger(folder)) as db:
+        db.execute("UPDATE outputs SET reason = 'x'")
+    db.close()
+
+
+def _begin_merge(folder: Path) -> None:
+    with sqlite3.connect(_ledger(folder)) as db:
+        db.execute(
+            "INSERT INTO merges (output, part, temporary, file, bytes, rows) VALUES ('../outbox/run', 0, 'a', 'b', 1, '[]')"
+        )
+    db.close()
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "the manifest's text": lambda at: (at / "m.yaml").write_text(MANIFEST + "# more\n"),
+    "the manifest's time": lambda at: _touch(at / "m.yaml"),
+    "the model's bytes": lambda at: scale_model(at / "models/double.onnx", factor=3.0),
+    "the model's file": lambda at: _replace(at / "models/double.onnx"),
+    "the model is gone": lambda at: (at / "models/double.onnx").unlink(),
+    "the model's folder is a link out": lambda at: _link_to_moved(at / "models"),
+    "the labels": lambda at: (at / "labels.txt").write_text("1\n2\n3\n4\n"),
+    "golden data": lambda at: (at / "checks/double/outputs.npz").unlink(),
+    "more golden data": lambda at: (at / "checks/double/test_data_set_0").mkdir(),
+    "an input's bytes": lambda at: np.save(at / "inbox/a.npy", np.ones((5, 4), np.float32)),
+    "an input's time": lambda at: _touch(at / "inbox/a.npy"),
+    "an input's file": lambda at: _replace(at / "inbox/a.npy"),
+    "one input more": lambda at: np.save(at / "inbox/c.npy", np.ones((5, 4), np.float32)),
+    "one input less": lambda at: (at / "inbox/a.npy").unlink(),
+    "a folder like an input": lambda at: (at / "inbox/c.npy").mkdir(),
+    "an input's name": lambda at: (at / "inbox/a.npy").rename(at / "inbox/c.npy"),
+    "the inputs' folder is a link out": lambda at: _link_to_moved(at / "inbox"),
+    "an input is a link": lambda at: _link_to_moved(at / "inbox/a.npy"),
+    "a part is gone": lambda at: next((at / "outbox/run").glob("part-*")).unlink(),
+    "a part is cut": lambda at: os.truncate(next((at / "outbox/run").glob("part-*")), 3),
+    "a part's time": lambda at: _touch(next((at / "outbox/run").glob("part-*"))),
+    "the output is gone": lambda at: shutil.rmtree(at / "outbox/run"),
+    "the output's folder is a link out": lambda at: _link_to_moved(at / "outbox"),
+    "the ledger is gone": lambda at: _ledger(at).unlink(),
+    "the ledger was written": _edit_ledger,
+    "a merge was begun": _begin_merge,
+    "a transaction was cut off": lambda at: Path(f"{_ledger(at)}-journal").write_bytes(b""),
+    "a link in the state folder": lambda at: (at / ".ortdeploy/link").symlink_to(at.parent),
+    "the state folder is a link": lambda at: _link_to_moved(at / ".ortdeploy"),
+}
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A deployment that was applied, and what its plan rests on."""
+
+    folder: Path
+    rests_on: str
+    printed: str
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    folder = tmp_path_factory.mktemp("finished") / "deployment"
+    prepare(folder)
+    with everything_is_old():
+        for _ in range(2):
+            assert main(["apply", str(folder / "m.yaml")]) == 0
+    structlog.reset_defaults()
+    entry = next(_entries(folder))
+    return Finished(folder, json.dumps(entry["rests_on"]), str(entry["printed"]))
+
+
+@dataclass(frozen=True)
+class Known:
+    """A copy of that deployment, whose answer is remembered as if it had been applied there."""
+
+    folder: Path
+    arguments: argparse.Namespace
+
+    def answer(self) -> str | None:
+        return nothing_to_do.Recollection(self.arguments).answer()
+
+
+@pytest.fixture
+def known(finished: Finished, tmp_path: Path) -> Iterator[Known]:
+    folder = Path(shutil.copytree(finished.folder, tmp_path / "deployment"))
+    rests_on = json.loads(finished.rests_on.replace(str(finished.folder), str(folder)))
+    arguments = build_parser().parse_args(["apply", str(folder / "m.yaml")])
+    known = Known(folder, arguments)
+    with everything_is_old():
+        nothing_to_do.Recollection(arguments).keep(rests_on, str(folder / ".ortdeploy"), finished.printed)
+        assert known.answer() == finished.printed
+        yield known
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_whatever_changes_in_the_tree_there_is_no_answer(known: Known, change: str) -> None:
+    CHANGES[change](known.folder)
+    assert known.answer() is None
+
+
+def _environment(patch: pytest.MonkeyPatch, _: Path) -> None:
+    patch.setenv("LC_ALL", "C")
+
+
+def _boot(patch: pytest.MonkeyPatch, _: Path) -> None:
+    read = nothing_to_do._text  # noqa: SLF001  stands for the system's own file
+    patch.setattr(nothing_to_do, "_text", lambda path: "another" if path.endswith("boot_id") else read(path))
+
+
+def _memory_limit(patch: pytest.MonkeyPatch, _: Path) -> None:
+    read = nothing_to_do._text  # noqa: SLF001  stands for the system's own file
+    patch.setattr(nothing_to_do, "_text", lambda path: "1000000" if path.endswith("memory.max") else read(path))
+
+
+def _user(patch: pytest.MonkeyPatch, _: Path) -> None:
+    patch.setattr(os, "geteuid", lambda: 12345)
+
+
+def _cores(patch: pytest.MonkeyPatch, _: Path) -> None:
+    patch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
+    patch.setattr(os, "cpu_count", lambda: 1)
+
+
+def _read_only(patch: pytest.MonkeyPatch, _: Path) -> None:
+    access = os.access
+    patch.setattr(os, "access", lambda path, mode: not mode & os.W_OK and access(path, mode))
+
+
+def _package(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    patch.syspath_prepend(folder)
+
+
+def _python(patch: pytest.MonkeyPatch, _: Path) -> None:
+    patch.setattr(sys, "warnoptions", ["error"])
+
+
+@pytest.mark.parametrize("change", [_environment, _boot, _memory_limit, _user, _cores, _read_only, _package, _python])
+def test_whatever_changes_around_it_there_is_no_answer(
+    known: Known, monkeypatch: pytest.MonkeyPatch, change: Callable[[pytest.MonkeyPatch, Path], None]
+) -> None:
+    change(monkeypatch, known.folder)
+    assert known.answer() is None
+
+
+def test_code_that_is_another_makes_a_plan(
+    cli: Cli, folder: Path, plans: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "module.py"
+    module.write_text("x = 1\n")
+    monkeypatch.setattr(nothing_to_do, "code_files", lambda: [str(module)])
+    for _ in range(3):
+        cli("apply", folder / "m.yaml")
+    assert plans.made == 2
+    module.write_text("x = 2\n")
+    cli("apply", folder / "m.yaml")
+    assert plans.made == 3
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--set", "jobs.run.batch.size=2"],
+        ["--new-run"],
+        ["--job", "run"],
+        ["-v"],
+        ["--state-dir", "x"],
+        ["--log-file", "x"],
+    ],
+)
+def test_another_command_line_has_no_answer(known: Known, options: list[str]) -> None:
+    arguments = build_parser().parse_args(["apply", str(known.folder / "m.yaml"), *options])
+    assert nothing_to_do.Recollection(arguments).answer() is None
+
+
+def test_another_folder_of_the_process_has_no_answer(known: Known, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(known.folder)
+    assert known.answer() is None
+
+
+def test_a_copy_has_no_answer(known: Known) -> None:
+    shutil.copytree(known.folder, known.folder.with_name("copy"), symlinks=True)
+    known.folder.rename(known.folder.with_name("old"))
+    known.folder.with_name("copy").rename(known.folder)
+    assert known.answer() is None
+
+
+def test_an_overlay_counts(cli: Cli, folder: Path, plans: Plans) -> None:
+    overlay = folder / "overlay.yaml"
+    overlay.write_text("jobs: {run: {retries: 1}}\n".replace("retries: 1", "errors: {retries: 1}"))
+    for _ in range(3):
+        assert cli("apply", folder / "m.yaml", "--overlay", overlay).code == 0
+    assert plans.made == 2
+    overlay.write_text("jobs: {run: {errors: {retries: 3}}}\n")
+    cli("apply", folder / "m.yaml", "--overlay", overlay)
+    assert plans.made == 3
+
+
+def test_a_folder_of_manifests_counts_whole(cli: Cli, folder: Path, plans: Plans) -> None:
+    for _ in range(3):
+        assert cli("apply", folder).code == 0
+    assert plans.made == 2
+    (folder / ".more.yaml").write_text(
+        MANIFEST.replace("outbox/run", "outbox/more").replace("name: demo", "name: more")
+    )
+    assert "done" in cli("apply", folder).out
+    assert plans.made == 3
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["providers: [{provider: OpenVINO}, CPU]", "providers: [CPU], cpu_fallback: allow"],
+    ids=["another provider", "the CPU's"],
+)
+def test_of_providers_with_drivers_nothing_is_remembered(cli: Cli, folder: Path, plans: Plans, line: str) -> None:
+    text = MANIFEST.replace("checks: [checks/double]", f"{line}, on_unavailable: next")
+    (folder / "m.yaml").write_text(text)
+    for _ in range(3):
+        cli("apply", folder / "m.yaml")
+    assert plans.made == (3 if "OpenVINO" in line else 2)
+
+
+def test_an_input_that_waits_is_not_remembered(cli: Cli, folder: Path, plans: Plans) -> None:
+    path = "{path: inbox/*.npy, stable_for: 1h}"
+    (folder / "m.yaml").write_text(MANIFEST.replace("{path: inbox/*.npy}", path))
+    found = [cli("apply", folder / "m.yaml") for _ in range(3)]
+    assert [(one.code, "nothing to do" in one.out) for one in found] == [(0, True)] * 3
+    assert plans.made == 3
+
+
+def test_of_jobs_that_pause_by_sensors_nothing_is_remembered(cli: Cli, folder: Path, plans: Plans) -> None:
+    (folder / "m.yaml").write_text(f"{MANIFEST}    pause: {{below: {{free_disk: 1B}}}}\n")
+    for _ in range(3):
+        assert cli("apply", folder / "m.yaml").code == 0
+    assert plans.made == 3
+
+
+def test_an_output_that_cannot_be_made_any_more_is_looked_at(
+    cli: Cli, folder: Path, plans: Plans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for file in (folder / "inbox").iterdir():
+        file.unlink()
+    path = "{path: inbox/*.npy, on_empty: done}"
+    (folder / "m.yaml").write_text(MANIFEST.replace("{path: inbox/*.npy}", path))
+    (folder / ".ortdeploy").mkdir()
+    for _ in range(3):
+        assert "nothing to do" in cli("apply", folder / "m.yaml").out
+    assert plans.made == 1
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK and access(path, mode))
+    cli("apply", folder / "m.yaml")
+    assert plans.made == 2
+
+
+def test_an_input_that_is_gone_is_noted_before_it_is_remembered(cli: Cli, folder: Path, plans: Plans) -> None:
+    assert cli("apply", folder / "m.yaml").code == 0
+    (folder / "inbox/a.npy").unlink()
+    for _ in range(4):
+        assert "nothing to do" in cli("apply", folder / "m.yaml").out
+    assert plans.made == 3
+    np.save(folder / "inbox/a.npy", np.ones((3, 4), np.float32))
+    assert "1 job to run" in cli("apply", folder / "m.yaml").out
+
+
+def test_a_clock_that_was_set_back_leaves_no_answer(known: Known, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: now() - 10**12)
+    assert known.answer() is None
+
+
+def test_what_has_only_just_changed_is_not_remembered(
+    cli: Cli, folder: Path, plans: Plans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nothing_to_do, "RACY_NS", 10**12)
+    for _ in range(3):
+        assert cli("apply", folder / "m.yaml").code == 0
+    assert plans.made == 3
+
+
+def test_a_folder_that_is_exchanged_meanwhile_is_not_remembered(
+    cli: Cli, folder: Path, plans: Plans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli("apply", folder / "m.yaml").code == 0
+    plan_manifests = workflow.plan_manifests
+
+    def exchange(*arguments: object, **settings: object) -> object:
+        planned = plan_manifests(*arguments, **settings)  # type: ignore[arg-type]  # as it was called
+        shutil.copytree(folder, folder.with_name("other"))
+        folder.rename(folder.with_name("old"))
+        folder.with_name("other").rename(folder)
+        return planned
+
+    with monkeypatch.context() as patch:
+        patch.setattr(apply, "plan_manifests", exchange)
+        assert "nothing to do" in cli("apply", folder / "m.yaml").out
+    cli("apply", folder / "m.yaml")
+    assert plans.made == 2
+
+
+def _entries(folder: Path) -> Iterator[dict[str, object]]:
+    yield from json.loads((folder / ".ortdeploy/nothing-to-do.json").read_text())["answers"].values()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format_version": 1, "answers": 3}', '{"format_version": 2}'])
+def test_a_record_that_is_damaged_is_none(known: Known, text: str) -> None:
+    (known.folder / ".ortdeploy/nothing-to-do.json").write_text(text)
+    assert known.answer() is None
+
+
+def test_a_record_that_says_something_else_is_none(known: Known) -> None:
+    path = known.folder / ".ortdeploy/nothing-to-do.json"
+    path.write_text(path.read_text().replace("nothing to do", "everything done"))
+    assert known.answer() is None
+
+
+@pytest.mark.parametrize("printed", ["all done\n", "\x1b]0;title\x07", "\x1b[2J", "a\rb", "\x9b1m"])
+def test_a_terminal_gets_no_control_characters_of_a_stranger(known: Known, printed: str) -> None:
+    path = known.folder / ".ortdeploy/nothing-to-do.json"
+    document = json.loads(path.read_text())
+    for entry in document["answers"].values():
+        del entry["seal"]
+        entry["printed"] = printed
+        entry["seal"] = nothing_to_do.seal(entry)
+    path.write_text(json.dumps(document))
+    assert known.answer() == (printed if printed.startswith("all") else None)
+
+
+@pytest.mark.parametrize("options", [[], ["-v"], ["--format", "json"]])
+def test_a_status_is_said_again_until_the_ledger_is_written(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    looked: list[object] = []
+    read_outputs = ledger.read_outputs
+
+    def counted(state_dir: Path) -> object:
+        looked.append(state_dir)
+        return read_outputs(state_dir)
+
+    monkeypatch.setattr(status, "read_outputs", counted)
+    assert cli("apply", folder / "m.yaml").code == 0
+    first, again = (cli("status", folder / "m.yaml", *options) for _ in range(2))
+    assert (again.code, again.out) == (first.code, first.out)
+    assert len(looked) == 1
+    _edit_ledger(folder)
+    cli("status", folder / "m.yaml", *options)
+    (folder / "m.yaml").write_text(MANIFEST.replace("run:", "walk:"))
+    assert "walk" in cli("status", folder / "m.yaml", *options).out
+    assert len(looked) == 3
+
+
+def test_a_status_of_a_job_that_was_stopped_is_not_remembered(cli: Cli, folder: Path) -> None:
+    assert cli("apply", folder / "m.yaml").code == 0
+    with sqlite3.connect(_ledger(folder)) as db:
+        db.execute("UPDATE outputs SET status = 'running'")
+    db.close()
+    assert "stopped" in cli("status", folder / "m.yaml").out
+    assert not (folder / ".ortdeploy/nothing-to-do.json").exists()
+
+
+_AUDIT = """\
+import json, sys
+seen = set()
+def hook(event, arguments):
+    if event in {"open", "os.listdir", "os.scandir"} and isinstance(arguments[0], str):
+        seen.add(arguments[0])
+sys.addaudithook(hook)
+from ortdeploy.cli.main import main
+code = main(["apply", "-q", "m.yaml"])
+print(json.dumps([code, sorted(seen)]))
+"""
+
+
+def test_whatever_a_plan_opens_is_looked_at_again(folder: Path, remembered: str) -> None:
+    done = subprocess.run([sys.executable, "-c", _AUDIT], cwd=folder, capture_output=True, text=True, check=True)
+    code, seen = json.loads(done.stdout.splitlines()[-1])
+    assert code == 0, remembered
+    entry = next(_entries(folder))
+    rests_on = entry["rests_on"]
+    assert isinstance(rests_on, dict)
+    looked_at = {*rests_on["files"], *map(str, (folder / "inbox").iterdir())}
+    state = folder / ".ortdeploy"
+    files = [folder / path for path in seen if (folder / path).is_relative_to(folder) and (folder / path).is_file()]
+    opened = {str(file) for file in files if not file.is_relative_to(state)}
+    trees = tuple(rests_on["trees"])
+    assert {path for path in opened if not path.startswith(trees)} <= looked_at
+    assert len(opened) >= 4
+
+
+def test_what_plans_rest_on_is_known_here() -> None:
+    """A new field is looked at by rests_on, or its jobs are left out there; then it is added here."""
+    fields = {kind: " ".join(sorted(one.name for one in dataclasses.fields(kind))) for kind in (Facts, *_NAMING)}
+    assert fields == {
+        Facts: "adapters diffusion gate_problems inputs labels machine models option_files outputs path_problems "
+        "resources runtime",
+        ArrivalPolicy: "on_change on_empty on_remove stable_for",
+        InputSpec: "arrivals at columns format key missing paths rate row_type values",
+        JobSpec: "adapters at batch has_pipeline_and_model input limits max_consecutive max_failed model name "
+        "on_nan output pipeline postprocess prepare progress_timeout reports retries timing",
+        OutputSpec: "at columns explode format images path rows_per_part url",
+    }
+
+
+_NAMING = (ArrivalPolicy, InputSpec, JobSpec, OutputSpec)
