@@ -355,6 +355,10 @@ def _resolve(spec: Spec, host: "HostFacts", state_dir: str | None, stale: Collec
 
 def _operators(spec: Spec) -> "KnownOperators":
     """Return the operators that op steps may be: those of ONNX, and of other domains where a manifest names one."""
+    if not any(spec.op_steps()):
+        from ortdeploy.deployment.op_names import NO_OPERATORS  # noqa: PLC0415  only who plans
+
+        return NO_OPERATORS
     from ortdeploy.graph.operators import Operators  # noqa: PLC0415  brings onnx
     from ortdeploy.runtime.operators import other_operators  # noqa: PLC0415  brings onnxruntime
 

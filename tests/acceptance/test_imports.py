@@ -25,7 +25,7 @@ MAY_LOAD = {
     "status, as before": set(),
     "validate m.yaml": TEXT,
     "status m.yaml": TEXT | {"sqlite3"},
-    "plan m.yaml": PLANNING,
+    "plan m.yaml": PLANNING | LOGGING,
     "apply m.yaml": PLANNING | LOGGING,
 }
 """By command, what it may load of them where the model is one that was planned with before."""
