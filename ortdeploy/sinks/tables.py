@@ -257,13 +257,28 @@ def merge_tables(parts: "list[pa.Table]", order: Sequence[int], begin: Writing) 
 
     metadata = parts[-1].schema.metadata
     parts = [part for part in parts if len(part)] or parts[-1:]
-    schema = parts[-1].schema.with_metadata(metadata)
-    table = pa.concat_tables([part.replace_schema_metadata(metadata) for part in parts]).take(
-        pa.array(order, pa.int64())
-    )
+    parts = [part.replace_schema_metadata(metadata) for part in _told(parts)]
+    schema = parts[-1].schema
+    table = pa.concat_tables(parts).take(pa.array(order, pa.int64()))
     rows = _rows_of_a_group([column.combine_chunks() for column in table.columns])
     writer = begin(schema)
     for first in range(0, len(table), rows):
         (batch,) = table.slice(first, rows).combine_chunks().to_batches()
         writer.write_batch(batch)
     writer.close()
+
+
+def _told(parts: "Sequence[pa.Table]") -> "list[pa.Table]":
+    """Return tables of equal types: a column whose values tell none, such as one of nulls, takes another part's."""
+    told = [
+        next((field for field in fields if not _is_open(field.type)), fields[0])
+        for fields in zip(*(part.schema for part in parts), strict=True)
+    ]
+    return [_cast_open(part, told) for part in parts]
+
+
+def _cast_open(part: "pa.Table", told: "Sequence[pa.Field]") -> "pa.Table":
+    for place, field in enumerate(told):
+        if _is_open(part.schema.field(place).type):
+            part = part.set_column(place, field, part.column(place).cast(field.type))
+    return part

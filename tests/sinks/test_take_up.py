@@ -125,6 +125,8 @@ def test_where_a_table_is_cut_does_not_depend_on_the_rows_of_its_first_block(
 @settings(max_examples=effort(15, 500), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(count=st.integers(2, 60), left_out=st.sets(st.integers(0, 59), min_size=1))
 @example(count=60, left_out=set(range(0, 60, 7)))
+@example(count=4, left_out={3})
+@example(count=4, left_out={0, 1, 2})
 def test_a_part_that_a_retry_has_merged_has_the_bytes_of_one_that_was_written_at_once(
     tmp_path: Path, kind: str, count: int, left_out: set[int]
 ) -> None:

@@ -20,6 +20,7 @@ PROCESS_NAMES = {
     *("Child", "Fork", "Popen", "ask", "ask_fork", "fork", "forks", "sleep", "start_program", "subprocess"),
     *(
         "Supervisor",
+        "find_missing",
         "loading_problem",
         "main",
         "plan_manifests",
