@@ -1,7 +1,7 @@
 """What it catches: a job whose adapter was declared for another model than the job's.
 
-Why: an adapter replaces inputs of one graph. On another graph ONNX Runtime fails at the first run with "Invalid input
-name", or, where names happen to agree, answers with nonsense.
+Why: an adapter replaces inputs of one graph. On another graph, ONNX Runtime fails at the first run with "Invalid input
+name". If names happen to agree, it answers with nonsense.
 
 Example:
 

@@ -1,14 +1,14 @@
-"""What it catches: an adapter that does not fit its model's graph: a parameter that is no input of it, or of another
-element type, rank or size; two parameters, or a parameter and a default, that make one symbolic rank two numbers; a
-file for another version of the model; a file without parameters.
+"""What it catches: an adapter that does not fit its model's graph. That is: a parameter that is no input of the graph,
+or of another element type, rank or size; a symbolic rank that two parameters, or a parameter and a default, make two
+different numbers; a file for another version of the model; a file without parameters.
 
-Why: ONNX Runtime finds out at the first run ("Invalid input name", "GEMM: Dimension mismatch", "Shape mismatch
-attempting to re-use buffer"), does not name the parameter, and never compares versions.
+Why: ONNX Runtime notices at the first run ("Invalid input name", "GEMM: Dimension mismatch", "Shape mismatch attempting
+to re-use buffer"). It does not name the parameter, and it never compares versions.
 
 Example: an adapter of half-precision matrices on a float32 model; lora_A of rank 4 beside lora_B of rank 8.
 
-How to fix: convert the adapter against this model: ortdeploy adapter convert. A model without LoRA inputs is exported
-with them by Olive: olive generate-adapter.
+How to fix: convert the adapter against this model: ortdeploy adapter convert. If the model has no LoRA inputs, Olive
+exports it with them: olive generate-adapter.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,12 +1,13 @@
-"""What it catches: device: on an adapter, where the model's chain has no such device, or names the CPU.
+"""What it catches: device: on an adapter, if the model's chain has no such device, or if it names the CPU.
 
 Why: where an adapter's matrices live follows from the provider chain. ONNX Runtime refuses the CPU's allocator
-("Expecting on device allocator for LoraAdapter", today "The specified allocator must be a device allocator"), and takes
-a device's only for a provider that is in the session. Without one, it copies the matrices where a run needs them.
+("Expecting on device allocator for LoraAdapter", today "The specified allocator must be a device allocator"). It
+accepts a device's allocator only if the session has the provider. Without an allocator, it copies the matrices to where
+a run needs them.
 
 Example: adapters: {french: {path: french.onnx_adapter, model: translator, device: cpu}}
 
-How to fix: take device: away.
+How to fix: remove device:.
 """
 
 from collections.abc import Iterator

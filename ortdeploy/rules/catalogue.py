@@ -1,6 +1,6 @@
 """The rules: one line for each, with the stage of planning in which it looks and the area that it is about.
 
-A rule is named like its module. Modules are imported when their rules are wanted, so that `validate` starts fast.
+A rule has the name of its module. A module is imported when its rule is needed, so that `validate` starts fast.
 """
 
 import importlib

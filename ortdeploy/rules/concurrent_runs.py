@@ -1,7 +1,7 @@
-"""What it catches: several callers of a session whose provider runs one batch at a time.
+"""What it catches: callers: of a session whose provider runs one batch at a time.
 
-Why: DirectML crashes where two threads run the same session. Sessions of XNNPACK and WebGPU let the second
-caller wait, so that callers bring nothing.
+Why: DirectML crashes if two threads run the same session. XNNPACK and WebGPU make the second caller wait, so callers
+gain nothing.
 
 Example:
 

@@ -1,7 +1,7 @@
-"""What it catches: a model whose memory: and whose session: or run: say different things about the same option.
+"""What it catches: a model whose memory: says something else about an option than its session: or run:.
 
-Why: memory: sets ONNX Runtime's own session options and run options under other names. Where both are written, one of
-them would win without a word.
+Why: memory: sets ONNX Runtime's own session options and run options under other names. If both are written, one of them
+would silently win.
 
 Example:
 

@@ -1,7 +1,8 @@
 """What it catches: a session, run or provider option that another option, or the chain, makes impossible.
 
-Why: ONNX Runtime or the provider refuses to create such a session, or refuses every run in it, often with words about
-its own source. Which options exclude each other, and who says so, is part of their schemas: ortdeploy schema.
+Why: ONNX Runtime or the provider refuses to create such a session, or refuses every run in it, often with a message
+about its own source code. The schemas say which options exclude each other, and where that is written: ortdeploy
+schema.
 
 Example:
 

@@ -6,7 +6,7 @@ Example:
 
     models: {digits: {path: digits.onnx, sha256: 4f1c…}}
 
-How to fix: bring the right file, or, when the new one is meant, write its digest.
+How to fix: bring the right file. If the new file is meant, write its digest: ortdeploy lock.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """What it catches: batch: {last: drop} in a job that chooses adapters by a column.
 
-Why: rows are sorted by adapter before they are run, so that nearly every adapter has a short last batch: other rows
-would be dropped than those at the end of the input.
+Why: rows are sorted by adapter before they run, so nearly every adapter has a short last batch. The dropped rows would
+not be those at the end of the input.
 
 Example: adapter: {column: language, …} with batch: {size: 32, last: drop}.
 

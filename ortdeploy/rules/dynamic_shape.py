@@ -1,8 +1,8 @@
-"""What it catches: a model input whose shape is not all fixed, for a provider that needs fixed shapes: QNN, NNAPI,
-VSINPU, and any NPU of OpenVINO.
+"""What it catches: a model input with a shape that is not all fixed, for a provider that needs fixed shapes: QNN,
+NNAPI, VSINPU, and any NPU of OpenVINO.
 
-Why: such a provider takes no node of the graph. ONNX Runtime runs all of it on the CPU, lists the provider as if it
-were used, and says nothing; on OpenVINO's NPU it fails ("to_shape was called on a dynamic shape").
+Why: such a provider takes no node of the graph. ONNX Runtime runs the whole graph on the CPU, still lists the provider,
+and prints nothing. OpenVINO's NPU fails ("to_shape was called on a dynamic shape").
 
 Example:
 

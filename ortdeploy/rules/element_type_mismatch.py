@@ -1,6 +1,6 @@
 """What it catches: a declared element type that the model's graph contradicts.
 
-Why: the declaration is what this deployment was built for. A model with another type is another model, and ONNX
+Why: the declaration says what this deployment was built for. A model with another type is another model, and ONNX
 Runtime would refuse the first batch with "Unexpected input data type".
 
 Example:

@@ -1,11 +1,11 @@
-"""What it catches: a job whose files are there and hold no row.
+"""What it catches: a job whose input files exist and hold no row.
 
-Why: it would end well and write nothing. Behind a step that found nothing, that may be right; behind an export that
+Why: the job would succeed and write nothing. After a step that found nothing, that may be right. After an export that
 went wrong, nobody would notice.
 
 Example: a CSV with a header line alone.
 
-How to fix: nothing, where no rows are expected; otherwise look at what writes the input.
+How to fix: nothing, if no rows are expected. Otherwise look at what writes the input.
 """
 
 from collections.abc import Iterator

@@ -1,12 +1,12 @@
-"""What it catches: some first rows of a job's data that cannot be fed to the model, where errors: may allow for them.
+"""What it catches: first rows of a job's data that cannot be fed to the model, if errors: may allow for them.
 
-Why: they will end in _failed.jsonl, and count towards max_failed and max_consecutive. More of them than errors: can
-ever allow are the error unusable-rows.
+Why: they will end in _failed.jsonl, and they count towards max_failed and max_consecutive. If they are more than
+errors: can ever allow, they are the error unusable-rows.
 
 Example: two empty cells in the first rows of a CSV, and errors: {max_failed: 1%}.
 
-How to fix: nothing, where such rows are expected; otherwise correct them, or add a filler, as in
-input: {missing: {age: 0}}.
+How to fix: nothing, if such rows are expected. Otherwise correct them, or add a filler, as in input: {missing: {age:
+0}}.
 """
 
 from collections.abc import Iterator

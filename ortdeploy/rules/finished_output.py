@@ -1,11 +1,11 @@
-"""What it catches: an output folder that holds the finished or part-finished result of something else: of the same job
-with another model, input or step, or files that ortdeploy did not write.
+"""What it catches: an output folder that holds something else: a finished or part-finished result of the same job with
+another model, input or step, or files that ortdeploy did not write.
 
 Why: a finished output is never overwritten, and parts of two plans are never mixed.
 
 Example: a job ran, then its model was replaced, and the job is applied again to the same folder.
 
-How to fix: start over with `ortdeploy apply --new-run`, which keeps the old folder under another name; or choose
+How to fix: start over with `ortdeploy apply --new-run`, which keeps the old folder under another name. Or choose
 another output path.
 """
 

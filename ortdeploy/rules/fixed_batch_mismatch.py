@@ -1,5 +1,5 @@
-"""What it catches: a batch size other than the one that the model's graph fixes, and a job without a batch for a graph
-whose inputs disagree about it.
+"""What it catches: a batch size other than the one that the model's graph fixes; or a job without a batch size, if the
+inputs of the graph fix different ones.
 
 Why: ONNX Runtime refuses every batch with "Got invalid dimensions for input".
 

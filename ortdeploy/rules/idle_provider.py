@@ -1,6 +1,7 @@
 """What it catches: a provider that never takes a node: Azure's.
 
-Why: it is in every onnxruntime wheel, is listed as available and as one of the session's providers, and does nothing.
+Why: it is in every onnxruntime wheel and in the list of available providers. In a session it is listed, and does
+nothing.
 
 Example:
 

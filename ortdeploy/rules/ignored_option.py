@@ -1,7 +1,7 @@
-"""What it catches: a session, run or provider option that has no effect beside the others, or in this chain.
+"""What it catches: a session, run or provider option that has no effect together with the others, or in this chain.
 
-Why: ONNX Runtime takes it without a word and does what it would do anyway. Threads between nodes, for example, exist
-in parallel execution mode only. Which option needs which, and who says so, is part of their schemas: ortdeploy schema.
+Why: ONNX Runtime accepts it silently and does what it would do anyway. For example, threads between nodes exist in
+parallel execution mode only. The schemas say which option needs which, and where that is written: ortdeploy schema.
 
 Example:
 

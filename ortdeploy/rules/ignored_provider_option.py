@@ -1,11 +1,11 @@
-"""What it catches: an option of a provider's built-in form given to its plugin package, or the other way round.
+"""What it catches: an option of a provider's built-in form that is given to its plugin package, or the other way round.
 
-Why: OpenVINO's plugin ignores device_type, precision, num_of_threads and most other options of the old wheel; its log
+Why: OpenVINO's plugin ignores device_type, precision, num_of_threads and most other options of the old wheel. Its log
 says so, and the session is created without them.
 
 Example: {provider: OpenVINO, options: {precision: FP16}} with onnxruntime-ep-openvino.
 
-How to fix: the option's page says what takes its place: device:, or a property in load_config.
+How to fix: see the option's page for its replacement: device:, or a property in load_config.
 """
 
 from collections.abc import Iterator

@@ -6,7 +6,7 @@ Example:
 
     prepare: {image: [{layout: NCHW}, {resize: [8, 8]}]}     # resize works before the transposition
 
-How to fix: the message says what the step needs; change the order or the step before it.
+How to fix: the message says what the step needs. Change the order, or the step before it.
 """
 
 from collections.abc import Iterator

@@ -1,16 +1,17 @@
-"""What it catches: devices in one chain whose memories do not go together: two of them with a memory of their own, or
-one whose provider shares a part of the CPU's memory, beside any other provider. Of a provider that is not on the
-machine, the device that it would have is assumed: the one that is written, or else its first.
+"""What it catches: devices in one chain whose memories do not work together: two devices that each have a memory of
+their own; or a device whose provider shares a part of the CPU's memory, together with any other provider. If a provider
+is not on the machine, the rule assumes its device: the one that is written, or else its first.
 
-Why: ONNX Runtime copies tensors for the first device memory of a chain only. And what OpenVINO's CPU device allocates
-as shared memory, other providers take for their own: QNN fails when it runs ("No HTP or DX12 allocation found for
-shared memory address"), and with WebGPU the process is aborted ("Invalid memory type: -1").
+Why: ONNX Runtime copies tensors for the first device memory of a chain only. And other providers mistake what
+OpenVINO's CPU device allocates as shared memory for their own: QNN fails when it runs ("No HTP or DX12 allocation found
+for shared memory address"), and with WebGPU the process is aborted ("Invalid memory type: -1").
 
 Example:
 
     providers: [QNN, {provider: OpenVINO, device: CPU}, CPU]
 
-How to fix: give each a session of its own, as the message writes it; or take OpenVINO's device AUTO, which shares none.
+How to fix: give each device a session of its own, as the message shows. Or use OpenVINO's device AUTO, which shares no
+memory.
 """
 
 from collections.abc import Iterator

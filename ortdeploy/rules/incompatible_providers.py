@@ -1,17 +1,17 @@
 """What it catches: providers in one chain that cannot share a session: two whose tensors live in different device
-memories, DirectML with OpenVINO on another device than the CPU, TensorRT with TensorRT-RTX, OpenVINO's device CPU with
-QNN or WebGPU. It is said wherever such a chain is written, also where none of them is on the machine.
+memories; DirectML with OpenVINO on another device than the CPU; TensorRT with TensorRT-RTX; OpenVINO's device CPU with
+QNN or WebGPU. Such a chain is refused on every machine, even if none of the providers is there.
 
-Why: ONNX Runtime copies tensors between the CPU and the first device memory of a chain only. Others get none, and the
-session fails when it is created ("Execution type 'OpenVINOExecutionProvider' doesn't support memcpy" up to 1.20,
-"DML EP can only be used with CPU EPs." later) or while it runs.
+Why: ONNX Runtime copies tensors between the CPU and the first device memory of a chain only. The other providers get no
+copies, and the session fails when it is created ("Execution type 'OpenVINOExecutionProvider' doesn't support memcpy" up
+to 1.20, "DML EP can only be used with CPU EPs." later) or while it runs.
 
 Example:
 
     providers: [OpenVINO, DirectML, CPU]
 
-How to fix: isolate them with sessions:, as the message writes it; beside DirectML OpenVINO may have device: CPU, beside
-QNN and WebGPU device: AUTO.
+How to fix: isolate them with sessions:, as the message shows. Beside DirectML, OpenVINO may have device: CPU; beside
+QNN and WebGPU, device: AUTO.
 """
 
 from collections.abc import Iterator, Sequence

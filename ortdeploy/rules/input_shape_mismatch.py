@@ -1,8 +1,8 @@
-"""What it catches: prepared rows whose rank, dimensions or layout are not those of the model input; or two inputs that
-give one symbolic dimension two sizes.
+"""What it catches: prepared rows whose rank, dimensions or layout differ from those of the model input; or two inputs
+that give one symbolic dimension two sizes.
 
-Why: at best ONNX Runtime refuses the batch. Where the sizes happen to fit, an NHWC image in an NCHW model gives
-garbage without a word, and a buffer of another element count has crashed CUDA sessions.
+Why: at best, ONNX Runtime refuses the batch. If the sizes happen to fit, an NHWC image in an NCHW model silently gives
+garbage, and a buffer with another number of elements has crashed CUDA sessions.
 
 Example: images prepared as [rows, 8, 8, 1] for an input [batch, 1, 8, 8].
 

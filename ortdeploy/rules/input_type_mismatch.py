@@ -1,6 +1,6 @@
 """What it catches: prepared rows whose element type is not that of the model input.
 
-Why: ONNX Runtime takes no other type than the graph's: "Unexpected input data type. Actual: (tensor(double)),
+Why: ONNX Runtime accepts no other type than the graph's: "Unexpected input data type. Actual: (tensor(double)),
 expected: (tensor(float))".
 
 Example: a float64 .npy for a float32 input.

@@ -1,7 +1,8 @@
-"""What it catches: a provider that compiles subgraphs, after one that has a kernel for each node.
+"""What it catches: a provider that compiles subgraphs, listed after one that has a kernel for each node.
 
-Why: the first takes its nodes one by one, and the second asks for subgraphs in which nodes are then missing: behind
-WebGPU, OpenVINO gets no node at all, with a line in the log ("nodes that were already assigned to a different EP").
+Why: the first provider takes its nodes one by one. The second asks for subgraphs, and those nodes are then missing.
+Behind WebGPU, OpenVINO gets no node at all; only a line in the log says so ("nodes that were already assigned to a
+different EP").
 
 Example:
 
@@ -20,7 +21,7 @@ from ortdeploy.rules.protocol import Finding, Rule
 if TYPE_CHECKING:
     from ortdeploy.manifest.spec import Spec
 
-RULE = Rule(id="late-compiler", summary="Compiling provider comes late", severity=Severity.WARNING)
+RULE = Rule(id="late-compiler", summary="Compiling provider comes too late", severity=Severity.WARNING)
 
 
 def check(spec: "Spec") -> Iterator[Finding]:

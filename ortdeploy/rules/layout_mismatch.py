@@ -1,13 +1,13 @@
-"""What it catches: an input declared as NHWC that the graph's convolutions take as NCHW, or the other way round.
+"""What it catches: an input declared as NHWC that the graph's convolutions read as NCHW, or the other way round.
 
-Why: where the sizes happen to fit, the model computes garbage without a word. Convolutions and pools of ONNX work on
-NCHW by their definition; a graph takes NHWC only when it moves the channels itself.
+Why: if the sizes happen to fit, the model silently computes garbage. By their definition, convolutions and pools of
+ONNX work on NCHW. A graph takes NHWC only if it moves the channels itself.
 
 Example:
 
     inputs: {image: {layout: NHWC}}     # the first node of the graph is a Conv
 
-How to fix: declare the graph's layout, and let a step bring rows into it: prepare: {image: [{layout: NCHW}]}.
+How to fix: declare the graph's layout, and add a step that brings rows into it: prepare: {image: [{layout: NCHW}]}.
 """
 
 from collections.abc import Iterator

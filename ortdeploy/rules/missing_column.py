@@ -1,6 +1,6 @@
-"""What it catches: a model input that no column of the data feeds, and a column or key that the data does not have.
+"""What it catches: a model input that no column of the data feeds, or a column or key that the data does not have.
 
-Why: ONNX Runtime wants every input that has no default: "Required inputs are missing from input feed".
+Why: ONNX Runtime needs every input that has no default: "Required inputs are missing from input feed".
 
 Example: a model with inputs a and b, and a CSV with the columns a and c.
 

@@ -1,12 +1,13 @@
-"""What it catches: an option of a provider that decides a library which is neither beside the provider's own nor where
-the system looks: QNN's backend_type, backend_path and operator packages, TensorRT's plugin libraries.
+"""What it catches: an option of a provider that needs a library which is missing, both beside the provider's own
+library and in the system's search path: QNN's backend_type, backend_path and operator packages, TensorRT's plugin
+libraries.
 
-Why: the provider logs that it cannot load it and takes no node, and the session runs on the CPU.
+Why: the provider logs that it cannot load the library and takes no node, and the session runs on the CPU.
 
-Example: {provider: QNN, options: {backend_type: cpu}} with onnxruntime-qnn, which carries no libQnnCpu.so.
+Example: {provider: QNN, options: {backend_type: cpu}} with onnxruntime-qnn, which has no libQnnCpu.so.
 
-How to fix: choose what the package carries, bring the library and name it by its path, or allow the next provider with
-on_unavailable: next.
+How to fix: choose a library that the package has, bring the library and name it by its path, or allow the next provider
+with on_unavailable: next.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
-"""What it catches: a StringNormalizer that changes or ignores case, where the system has not the locale that it names,
-or its default, en_US.UTF-8.
+"""What it catches: a StringNormalizer that changes or ignores case, if the system does not have its locale. The default
+is en_US.UTF-8.
 
 Why: ONNX Runtime refuses the session: "Failed to construct locale with name: en_US.UTF-8". Slim containers and small
-devices have the locale C alone; text models of scikit-learn need the other.
+devices have only the locale C; text models of scikit-learn need the other.
 
 Example: a TfidfVectorizer exported with lowercase, in a python:slim container.
 

@@ -1,8 +1,9 @@
 """What it catches: a format, step or model that needs a Python package which is not installed.
 
-Why: the base install stays small for devices; what only some deployments need is an extra.
+Why: the base install is small, for devices. What only some deployments need is an extra.
 
-Example: input: {path: inbox/*.png} without Pillow; a model with operators of onnxruntime-extensions without that.
+Example: input: {path: inbox/*.png} without Pillow; a model with operators of onnxruntime-extensions without that
+package.
 
 How to fix: install the extra that the message names.
 """

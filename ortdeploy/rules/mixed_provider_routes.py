@@ -1,11 +1,11 @@
-"""What it catches: a provider from a plugin package together with another built-in one than the CPU in one chain.
+"""What it catches: a chain with a provider from a plugin package and a built-in provider other than the CPU.
 
-Why: ONNX Runtime takes plugin providers by device and built-in ones by name, and where both are given it drops the
-plugin with a warning.
+Why: ONNX Runtime takes plugin providers by device and built-in ones by name. If both are given, it drops the plugin
+with a warning.
 
 Example: providers: [QNN, CUDA, CPU] with onnxruntime-gpu and the plugin package onnxruntime-qnn.
 
-How to fix: give each a session of its own under sessions:, or take both providers as plugins.
+How to fix: give each provider a session of its own under sessions:, or install both as plugins.
 """
 
 from collections.abc import Iterator

@@ -1,11 +1,12 @@
-"""What it catches: first rows whose numbers hold NaN or an infinity, in a job that does not say what becomes of such.
+"""What it catches: first rows with NaN or an infinity, in a job that does not say what happens to them.
 
-Why: ONNX Runtime takes them without a word. A maximum over NaN is index 0, a cast makes them the smallest integer, and
-a graph that mixes rows spreads them over the batch. Tree ensembles read NaN as missing, which is why it is no error.
+Why: ONNX Runtime accepts them silently. The index of a maximum over NaN is 0, a cast makes NaN the smallest integer,
+and a graph that mixes rows spreads it over the batch. Tree ensembles read NaN as a missing value, so this is a warning
+and no error.
 
 Example: a .npy with gaps, and errors: without on_nan.
 
-How to fix: say what is meant: errors: {on_nan: fail}, skip or keep; or declare the input's range:, which NaN is not in.
+How to fix: say what is meant: errors: {on_nan: fail}, skip or keep. Or declare the input's range:, which excludes NaN.
 """
 
 from collections.abc import Iterator

@@ -1,9 +1,9 @@
 """What it catches: a described device whose ONNX Runtime is older than the one that ortdeploy needs.
 
-Why: older versions cannot report the recorded node assignment or take plugin providers from Python, and which
-providers may share a session changed between them (up to 1.20 "Execution type … doesn't support memcpy").
+Why: older versions cannot report to which providers they assigned the nodes, and cannot take plugin providers from
+Python. They also differ in which providers may share a session (up to 1.20 "Execution type … doesn't support memcpy").
 
-Example: plan --device box.yaml, where box.yaml says version: 1.19.2.
+Example: plan --device box.yaml, if box.yaml says version: 1.19.2.
 
 How to fix: install a newer onnxruntime on the device and capture it again with ortdeploy device.
 """

@@ -1,7 +1,8 @@
 """What it catches: a model file that ONNX Runtime has optimized for one kind of processor.
 
-Why: at the highest optimization level it writes operators of the domain com.microsoft.nchwc, which only the CPU
-provider of the same kind of processor has. Behind another provider all nodes stay on the CPU, or the session fails.
+Why: at the highest optimization level, ONNX Runtime writes operators of the domain com.microsoft.nchwc. Only the CPU
+provider on the same kind of processor has them. Behind another provider, all nodes stay on the CPU, or the session
+fails.
 
 Example: a file written with optimized_model_filepath and graph_optimization_level: all.
 

@@ -1,6 +1,6 @@
 """What it catches: a job that writes into a folder from which it, or another job, reads.
 
-Why: the second run would read the first run's results as data, and a running job would see its own parts appear.
+Why: the second run would read the first run's results as data, and a running job would read its own parts.
 
 Example:
 

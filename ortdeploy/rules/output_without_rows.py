@@ -4,8 +4,8 @@ Why: results are written row by row. A sum over the batch, or a constant, belong
 
 Example: an output [] or [10] of a model that gets batches of 32, or one that the manifest declares with row_axis: none.
 
-How to fix: leave it out with output: {columns: […]}; say which axis counts rows where one does, also one that a
-converter has fixed to 1: outputs: {scores: {row_axis: 1}}; or give each row a run of its own, batch: {size: 1}, or
+How to fix: leave the output out with output: {columns: […]}. If one of its axes counts rows, declare it, also if a
+converter has fixed it to 1: outputs: {scores: {row_axis: 1}}. Or give each row a run of its own: batch: {size: 1}, or
 {size: none} for a model without rows.
 """
 

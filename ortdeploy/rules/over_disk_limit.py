@@ -1,7 +1,7 @@
-"""What it catches: a job whose output takes more disk than its limits allow, or than is free where it goes.
+"""What it catches: a job whose output takes more disk than its limits allow, or than is free at its place.
 
-Why: the rows of .npy, .npz and Arrow parts have a size that the graph tells, so it is known beforehand that the disk
-will be full. Every committed part stays, but the job cannot end.
+Why: for .npy, .npz and Arrow, the graph tells how large a row of the output is. So it is known before the run that the
+disk will be full. Every committed part would stay, but the job could not end.
 
 Example:
 
@@ -20,7 +20,7 @@ from ortdeploy.units import format_size
 if TYPE_CHECKING:
     from ortdeploy.deployment.resolved import Deployment
 
-RULE = Rule(id="over-disk-limit", summary="More disk than there may be", certainty=Certainty.MACHINE)
+RULE = Rule(id="over-disk-limit", summary="Not enough disk for the output", certainty=Certainty.MACHINE)
 
 
 def check(deployment: "Deployment") -> Iterator[Finding]:

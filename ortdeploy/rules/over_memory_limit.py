@@ -1,18 +1,18 @@
 """What it catches: a job that is predicted to take more memory than its limits allow, or than the machine has.
 
-Why: ONNX Runtime allocates while it runs. A job that needs more than there is ends in the kernel's out-of-memory
-killer, or slows the whole device down. The prediction counts the process, the weights of every session (those that are
-packed for the kernels twice while a session is opened), the activations at the batch's shapes with ONNX Runtime's
-arena and memory pattern, and the rows on their way. For a version of ONNX Runtime that the prediction was not tested
-with, the finding says that it is assumed.
+Why: ONNX Runtime allocates while it runs. A job that needs more memory than there is ends in the kernel's out-of-memory
+killer, or slows the whole device down. The prediction counts the process, the weights of every session (packed weights
+twice while a session is opened), the activations at the batch's shapes with ONNX Runtime's arena and memory pattern,
+and the rows on their way. If the prediction was not tested with the version of ONNX Runtime, the finding says that it
+is assumed.
 
 Example:
 
     limits: {memory: 256MiB}
     batch: {size: 512}              # whose activations take 800 MiB
 
-How to fix: the message names the largest batch, and the number of sessions, that fit, where there are. Otherwise write
-memory: lean, or raise the limit.
+How to fix: the message names the largest batch and number of sessions that fit, if any do. Otherwise write memory:
+lean, or raise the limit.
 """
 
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ortdeploy.deployment.resolved import Deployment, ResolvedJob
     from ortdeploy.facts.preflight import MemoryForecast
 
-RULE = Rule(id="over-memory-limit", summary="More memory than there may be", certainty=Certainty.MACHINE)
+RULE = Rule(id="over-memory-limit", summary="Not enough memory for the job", certainty=Certainty.MACHINE)
 
 
 def check(deployment: "Deployment") -> Iterator[Finding]:

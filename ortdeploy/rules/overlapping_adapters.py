@@ -1,7 +1,7 @@
-"""What it catches: two adapters of one job that bring the same parameter.
+"""What it catches: two adapters of one job that have the same parameter.
 
-Why: ONNX Runtime takes the one that was added first, for each parameter by itself, and says nothing: the result is a
-mix that nobody trained.
+Why: for each parameter, ONNX Runtime silently takes the adapter that was added first. The result is a mix that nobody
+trained.
 
 Example: adapter: [french, legal], both of which have q.lora_A.
 
@@ -17,7 +17,7 @@ from ortdeploy.rules.protocol import Finding, Rule
 if TYPE_CHECKING:
     from ortdeploy.deployment.resolved import Deployment
 
-RULE = Rule(id="overlapping-adapters", summary="Adapters bring the same parameter")
+RULE = Rule(id="overlapping-adapters", summary="Adapters have the same parameter")
 
 
 def check(deployment: "Deployment") -> Iterator[Finding]:

@@ -1,7 +1,7 @@
 """What it catches: a model whose inputs have defaults, such as LoRA matrices, behind OpenVINO's plugin package.
 
-Why: its compiler drops such inputs and ONNX Runtime cannot bind the others: "Input names mismatch between OpenVINO and
-ONNX. OpenVINO input has no ONNX binding" (onnxruntime-ep-openvino 1.8.1), when the session is opened.
+Why: its compiler drops such inputs, and then ONNX Runtime cannot bind the others: "Input names mismatch between
+OpenVINO and ONNX. OpenVINO input has no ONNX binding" (onnxruntime-ep-openvino 1.8.1), when the session is opened.
 
 Example: a base model made by olive generate-adapter, with providers: [OpenVINO, CPU].
 

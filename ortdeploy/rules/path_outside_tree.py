@@ -1,6 +1,7 @@
-"""What it catches: a path that leaves the manifest's folder tree, by .. or by being absolute, here or on Windows.
+"""What it catches: a path that leaves the manifest's folder tree, by .. or because it is absolute, on this system or on
+Windows.
 
-Why: a manifest is committed and reviewed as text. One that reads or writes anywhere on the machine could take a
+Why: a manifest is committed and reviewed as text. If it could read or write anywhere on the machine, it could take a
 password file as data or overwrite another deployment's model.
 
 Example:

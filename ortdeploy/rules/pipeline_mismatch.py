@@ -1,15 +1,15 @@
-"""What it catches: a wire of a pipeline that does not fit: an input or output that a model does not have, an input
-that nothing feeds, types, ranks and sizes that differ, and operations that cannot take what reaches them.
+"""What it catches: a wire of a pipeline that does not fit: an input or output that a model does not have, an input that
+nothing feeds, types, ranks or sizes that differ, or an operation that cannot take what reaches it.
 
-Why: every wire is held against the graphs before a session exists, like the inputs of a single model. ONNX Runtime
-would refuse such a tensor at the first row, or compute something else from it.
+Why: every wire is checked against the graphs before a session exists, like the inputs of a single model. ONNX Runtime
+would refuse such a tensor at the first row, or compute something wrong from it.
 
 Example:
 
     - {run: reader, in: {image: $crop}, out: {scores: scores}} # uint8 [rows, 9, 8, 1] for float32 [rows, 1, 8, 8]
 
 How to fix: the message says what reaches the input and what it takes. Steps such as cast, resize, scale and layout
-bring one to the other.
+convert one into the other.
 """
 
 from collections.abc import Iterator

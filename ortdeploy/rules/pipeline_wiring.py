@@ -1,8 +1,8 @@
-"""What it catches: steps of a pipeline whose names do not hang together: a name that is made twice, or is used before
-the step that makes it, steps that run no model, and settings of a job that a pipeline cannot have.
+"""What it catches: names in the steps of a pipeline that do not fit together: a name that two steps make, or that is
+used before the step that makes it. Also steps that run no model, and settings of a job that a pipeline cannot have.
 
-Why: a value has one maker, and steps run in the order in which they are written. A cycle is a name that is used before
-it is made.
+Why: each value comes from one step, and steps run in the order in which they are written. In a cycle, some name is used
+before it is made.
 
 Example:
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ortdeploy.manifest.pipelines import StepOfPipeline
     from ortdeploy.manifest.spec import Spec
 
-RULE = Rule(id="pipeline-wiring", summary="Steps of a pipeline do not hang together")
+RULE = Rule(id="pipeline-wiring", summary="Steps of a pipeline do not fit together")
 
 
 def check(spec: "Spec") -> Iterator[Finding]:

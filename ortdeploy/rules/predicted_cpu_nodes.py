@@ -1,8 +1,8 @@
-"""What it catches: more nodes on the CPU provider, behind a provider with kernels, than cpu_fallback allows.
+"""What it catches: more nodes on the CPU, behind a provider with kernels, than cpu_fallback allows.
 
-Why: the session would be refused when it is opened. Kernel definitions tell before; as ONNX Runtime still fuses and
-folds nodes, the count is a prediction, and the recorded assignment decides. For a version of ONNX Runtime that the
-prediction was not tested with, the finding says that it is assumed.
+Why: the session would be refused when it is opened; kernel definitions tell that earlier. The number is a prediction,
+because ONNX Runtime still fuses and folds nodes. The recorded assignment decides. If the prediction was not tested with
+the version of ONNX Runtime, the finding says that it is assumed.
 
 Example: cpu_fallback: forbid with WebGpu, for a graph with a NonMaxSuppression.
 

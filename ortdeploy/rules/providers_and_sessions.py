@@ -1,12 +1,12 @@
-"""What it catches: a model with both providers: and sessions:, or two sessions of one name.
+"""What it catches: a model with both providers: and sessions:, or two sessions with the same name.
 
-Why: one of the two would be ignored; and the name is how the plan, the logs and the report tell sessions apart.
+Why: one of the two would be ignored. And the plan, the logs and the report tell sessions apart by name.
 
 Example:
 
     models: {digits: {path: digits.onnx, providers: [CPU], sessions: [{name: cpu, providers: [CPU]}]}}
 
-How to fix: keep one of the two; give each session a name of its own.
+How to fix: keep one of the two, or give each session a name of its own.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from ortdeploy.rules.protocol import Finding, Rule
 if TYPE_CHECKING:
     from ortdeploy.manifest.spec import Spec
 
-RULE = Rule(id="providers-and-sessions", summary="Sessions are given twice")
+RULE = Rule(id="providers-and-sessions", summary="Sessions are declared twice")
 
 
 def check(spec: "Spec") -> Iterator[Finding]:

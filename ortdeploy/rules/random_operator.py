@@ -1,8 +1,8 @@
 """What it catches: an operator that draws numbers at random (RandomNormal, Multinomial, a Dropout that drops, …), in a
 model that does not say so.
 
-Why: the same row gives other results in every run. A run that goes on, a retry and a repeated job do not give what one
-run would have given, and the comparison of a job's first rows in batches of other sizes fails.
+Why: the same row gives other results in every run. A job that continues, a retry or a repeated job would not give what
+a single run gives, and the comparison of first rows in batches of other sizes would fail.
 
 Example: a sampler exported with torch.randn inside, or a model exported in training mode.
 

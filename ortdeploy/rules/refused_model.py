@@ -1,14 +1,15 @@
-"""What it catches: a model that ONNX Runtime does not open: types that do not go together, attributes that an operator
-does not have, inputs that are missing, operators that it does not know, nodes without a kernel.
+"""What it catches: a model that ONNX Runtime does not open: types that do not match, attributes that an operator does
+not have, missing inputs, unknown operators, nodes without a kernel.
 
-Why: protobuf reads such a file and onnx's own checks let much of it pass; the session is refused when the job begins.
-While the plan is made, ONNX Runtime opens the model without its weights, in a process of its own: what it says there is
-what apply would say. For another machine, and for chains with other providers than the CPU's, it only loads the graph.
+Why: protobuf reads such a file, and onnx's own checks let much of it pass; without this rule the session is refused
+when the job begins. While the plan is made, ONNX Runtime opens the model without its weights, in a process of its own,
+and says what it would say to apply. For another machine, and for chains with other providers than the CPU, it only
+loads the graph.
 
 Example: an Add of a float16 and a float32 tensor, left behind by a conversion of half of the model.
 
-How to fix: the message names the node; convert or export the model again. A model that runs with a provider only that
-brings operators of its own is not judged.
+How to fix: the message names the node. Convert or export the model again. A model that needs a provider with operators
+of its own is not judged.
 """
 
 from collections.abc import Iterator

@@ -1,15 +1,15 @@
-"""What it catches: op steps that ONNX Runtime does not open: element types for which the CPU provider has no kernel,
-values of attributes that an operator does not know.
+"""What it catches: op steps that ONNX Runtime does not open: element types for which the CPU provider has no kernel, or
+unknown values of attributes.
 
 Why: the operator's schema allows more than ONNX Runtime computes. While the plan is made, ONNX Runtime opens the graph
-of the steps, in a process of its own: what it says there is what apply would say.
+of the steps, in a process of its own, and says what it would say to apply.
 
 Example:
 
     - {op: Cast, in: {input: $x}, attributes: {to: uint16}, out: words}
     - {op: Relu, in: {X: $words}, out: positive}            # no kernel for uint16
 
-How to fix: the message has ONNX Runtime's words; cast to an element type that it computes in, such as float32.
+How to fix: the message quotes ONNX Runtime. Cast to an element type that it computes in, such as float32.
 """
 
 from collections.abc import Iterator

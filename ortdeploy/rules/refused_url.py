@@ -1,16 +1,16 @@
-"""What it catches: a URL that is not taken: of another scheme than the known ones, a chain, a local path in disguise.
+"""What it catches: a URL that is not allowed: an unknown scheme, a chain of file systems, or a local path in disguise.
 
-Why: fsspec opens local files under many names (file://, simplecache::file://, zip://x::file://), and a manifest that is
-reviewed as text must not read or write past the folder tree by one of them. Inputs may be s3, gs, az, abfs, hf, https,
-http and sftp URLs, outputs those of them that can be written: not hf, https and http. Everything else is a local file.
+Why: fsspec opens local files under many names (file://, simplecache::file://, zip://x::file://). A manifest is reviewed
+as text, and none of these names may take it out of its folder tree. Inputs may be s3, gs, az, abfs, hf, https, http and
+sftp URLs; outputs may be those that can be written, so not hf, https and http. Everything else is a local file.
 
 Example:
 
     input: {path: "file:///var/data/*.csv"}
 
-How to fix: write a local path as a path. Name the files themselves where a chain would unpack or cache them. Write the
-signs of a password that have a meaning in URLs with a percent sign. A local file whose name looks like a URL is written
-with ./ before it.
+How to fix: write a local path as a path. If a chain would unpack or cache files, name the files themselves. In a
+password, write signs that have a meaning in URLs with a percent sign. Write ./ before a local file whose name looks
+like a URL.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from ortdeploy.rules.protocol import Finding, Rule
 if TYPE_CHECKING:
     from ortdeploy.manifest.spec import Spec
 
-RULE = Rule(id="refused-url", summary="URL is not taken")
+RULE = Rule(id="refused-url", summary="URL is not allowed")
 
 
 def check(spec: "Spec") -> Iterator[Finding]:

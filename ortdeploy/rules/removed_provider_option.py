@@ -1,6 +1,6 @@
 """What it catches: a provider option that ONNX Runtime no longer has.
 
-Why: some providers refuse it when the session is opened, others ignore it without a word.
+Why: some providers refuse it when the session is opened, others silently ignore it.
 
 Example:
 

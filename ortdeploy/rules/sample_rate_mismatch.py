@@ -1,13 +1,14 @@
-"""What it catches: recordings of another sample rate than the input declares, or of several where it declares none.
+"""What it catches: recordings with another sample rate than the input declares, or with several rates if it declares
+none.
 
-Why: a model hears samples, not seconds. Speech of 8,000 samples a second sounds to a model of 16,000 like twice the
-speed, and the model answers without an error. Without a declaration nobody can say which of several rates is the right
-one; only a model that is fed the column rate, or a step that resamples, can take them all.
+Why: a model hears samples, not seconds. To a model for 16,000 samples a second, speech of 8,000 sounds twice as fast,
+and the model answers without an error. Without a declaration, nobody can say which of several rates is right. Only a
+model that is fed the column rate, or a step that resamples, can take them all.
 
-Example: input: {path: calls/*.wav, rate: 16000} where calls/7.wav has 8,000 samples a second.
+Example: input: {path: calls/*.wav, rate: 16000}, but calls/7.wav has 8,000 samples a second.
 
-How to fix: have them resampled, prepare: {x: [{resample: 16000}]} and no rate, leave them out, or declare the rate that
-the model was trained on. Some files may be of another rate if errors: {max_failed: …} allows for as many rows.
+How to fix: resample them with prepare: {x: [{resample: 16000}]} and no rate, leave them out, or declare the rate that
+the model was trained on. Files of another rate are allowed if errors: {max_failed: …} allows for as many rows.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,7 @@
 """What it catches: a model quantized to uint8 activations and int8 weights, on an x86 processor without VNNI.
 
-Why: there, ONNX Runtime adds two products of 8 bits in 16 bits, which can saturate: the numbers are wrong, silently.
-Processors with AVX512-VNNI, AVX-VNNI or AMX add in 32 bits, and so do all of Arm.
+Why: on such a processor, ONNX Runtime adds two products of 8 bits in 16 bits. The sum can saturate, and then the
+numbers are silently wrong. Processors with AVX512-VNNI, AVX-VNNI or AMX add in 32 bits, and so do all of Arm.
 
 Source: onnxruntime's page on quantization, "When and why do I need to try U8U8?" and "reduce_range".
 

@@ -4,7 +4,7 @@ Why: a .npy file is one array.
 
 Example: output: {path: out, format: npy} of a model with two outputs.
 
-How to fix: name one column with columns:, or write format: npz, which holds an array for each.
+How to fix: name one column with columns:, or write format: npz, which holds one array per column.
 """
 
 from collections.abc import Iterator

@@ -1,12 +1,12 @@
 """What it catches: more than one onnxruntime package in one environment.
 
-Why: onnxruntime, onnxruntime-gpu, onnxruntime-directml and the like all unpack into the same folder. The one that was
-installed last wins, file by file, and a provider that is listed by the other one is gone.
+Why: onnxruntime, onnxruntime-gpu, onnxruntime-directml and the like all unpack into the same folder. File by file, the
+last one installed wins, and providers of the other one may be gone.
 
 Example: pip install onnxruntime-gpu where onnxruntime was installed before.
 
-How to fix: uninstall all of them, then install exactly one. Plugin packages (onnxruntime-ep-…, onnxruntime-qnn 2)
-have folders of their own and may stand beside it.
+How to fix: uninstall all of them, then install exactly one. Plugin packages (onnxruntime-ep-…, onnxruntime-qnn 2) have
+folders of their own and may stay.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """What it catches: a declared shape whose rank or sizes the model's graph contradicts. A scalar [] is rank 0, not an
 unknown shape.
 
-Why: the declaration is what this deployment was built for. Another shape is another model.
+Why: the declaration says what this deployment was built for. A model with another shape is another model.
 
 Example:
 

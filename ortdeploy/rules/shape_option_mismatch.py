@@ -1,14 +1,15 @@
-"""What it catches: reshape_input or a TensorRT profile that does not fit the graph, or that a job's batches leave.
+"""What it catches: reshape_input or a TensorRT profile that does not fit the graph, or that does not cover a job's
+batches.
 
-Why: OpenVINO refuses an input that the graph does not have and every batch of another shape ("the model input … and
-the tensor … are incompatible"). TensorRT drops an incomplete set of profiles, fails where a dynamic input has none, and
-builds its engine anew, for minutes, when a batch lies outside.
+Why: OpenVINO refuses an input that the graph does not have, and every batch of another shape ("the model input … and
+the tensor … are incompatible"). TensorRT drops an incomplete set of profiles. It fails if a dynamic input has no
+profile, and builds its engine again, for minutes, if a batch lies outside of one.
 
 Example:
 
     options: {reshape_input: "image[1,3,224,224]"}      # and batch: {size: 32}
 
-How to fix: name the graph's inputs with its ranks, and let the bounds include the batch size that the job runs.
+How to fix: use the names and ranks of the graph's inputs, and bounds that include the job's batch size.
 """
 
 from collections.abc import Iterator

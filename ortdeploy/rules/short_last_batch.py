@@ -4,7 +4,8 @@ Why: ONNX Runtime refuses the short batch with "Got invalid dimensions for input
 
 Example: a graph with the input [8, 3, 224, 224] and 1000 rows.
 
-How to fix: batch: {last: pad} repeats the last row and drops what it gives; last: drop leaves the rest out.
+How to fix: batch: {last: pad} repeats the last row and drops its results. batch: {last: drop} leaves the remaining rows
+out.
 """
 
 from collections.abc import Iterator

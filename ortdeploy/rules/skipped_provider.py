@@ -1,11 +1,12 @@
-"""What it catches: a provider that this onnxruntime does not offer, or that lacks a library which its options decide,
-where the model says on_unavailable: next or has another session that can be opened.
+"""What it catches: a provider that this onnxruntime does not offer, or that lacks a library which its options need, if
+the model says on_unavailable: next or has another session that can be opened.
 
-Why: the manifest allows it, and it still must not go unseen that a job runs on another provider than the first.
+Why: the manifest allows it. But somebody should see that a job runs on another provider than the first.
 
 Example: providers: [CUDA, CPU] with on_unavailable: next, on a machine with the CPU wheel.
 
-How to fix: nothing, when that is meant. Else install what carries the provider, or remove on_unavailable: next.
+How to fix: nothing, if that is meant. Otherwise install the package that has the provider, or remove on_unavailable:
+next.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,8 @@
 """What it catches: several sessions that run at once, whose threads spin while they wait.
 
-Why: between two nodes, and between two runs, ONNX Runtime's threads spin instead of sleeping. Those of one session then
-take the cores that another one needs: measured, an idle pool burns five times the processor time that it needs.
+Why: between two nodes and between two runs, ONNX Runtime's threads spin instead of sleeping. The threads of one session
+then take the cores that another one needs: an idle pool was measured to burn five times the processor time that it
+needs.
 
 Example:
 

@@ -1,7 +1,7 @@
 """What it catches: sessions that are given more threads than the limits of a job allow.
 
-Why: limits: {threads: 2} divides two threads over the sessions of a job's model. A number written under session: wins
-over that, so the job would take what its limits forbid. Each session has at least one thread.
+Why: limits: {threads: 2} divides two threads over the sessions of a job's model. But a number under session: wins over
+that, so the job would take what its limits forbid. Each session has at least one thread.
 
 Example:
 
@@ -9,7 +9,7 @@ Example:
     …
     limits: {threads: 2}
 
-How to fix: leave intra_op_num_threads out, raise the limit, or open fewer sessions at once, with fewer callers.
+How to fix: leave intra_op_num_threads out, raise the limit, or open fewer sessions or callers at once.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """What it catches: a session, or the sessions that a model uses at once, with more threads than this process has cores,
-or may use of them.
+or is allowed to use.
 
-Why: ONNX Runtime sizes its pool from the cores it sees. A container's CPU quota is invisible to it: threads beyond the
+Why: ONNX Runtime sizes its pool by the cores that it sees, and does not see a container's CPU quota. Threads beyond the
 quota are throttled together, and every node waits for the slowest.
 
 Example:

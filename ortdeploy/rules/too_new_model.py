@@ -1,4 +1,4 @@
-"""What it catches: a model whose IR version or operator set this ONNX Runtime does not load.
+"""What it catches: a model with an IR version or operator set that this ONNX Runtime does not load.
 
 Why: exporters are often newer than the device. ONNX Runtime says "Unsupported model IR version", or "ONNX Runtime
 only *guarantees* support for models stamped with official released onnx opset versions".

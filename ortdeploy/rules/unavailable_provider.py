@@ -1,11 +1,11 @@
-"""What it catches: a provider that this onnxruntime does not offer, unless the model says on_unavailable: next and
-something of the chain is left, or another of its sessions: can be opened.
+"""What it catches: a provider that this onnxruntime does not offer. It is allowed if the model says on_unavailable:
+next and something of the chain is left, or if another of its sessions: can be opened.
 
 Why: ONNX Runtime gives a Python warning and runs on the CPU.
 
 Example: providers: [CUDA] with the CPU wheel.
 
-How to fix: install the package that carries the provider, list CPU alone if the CPU is meant, or allow the next one
+How to fix: install the package that has the provider. If the CPU is meant, list CPU alone. Or allow the next provider
 with on_unavailable: next.
 """
 

@@ -1,12 +1,13 @@
-"""What it catches: recordings whose sample rate is held against nothing.
+"""What it catches: recordings whose sample rate nothing checks.
 
-Why: a model does not say how many samples a second it was trained on, and answers for any. The first file of another
-rate would give wrong rows without an error. Nothing is resampled unless a step says so.
+Why: a model does not say how many samples a second it was trained on, and answers for any number. The first file with
+another rate would give wrong rows without an error. Nothing is resampled unless a step says so.
 
 Example: input: {path: calls/*.wav} for a model of speech at 16,000 samples a second.
 
-How to fix: write the rate that the model was trained on: input: {path: calls/*.wav, rate: 16000}. A model that is fed
-the column rate needs none, nor do recordings that are resampled: prepare: {x: [{resample: 16000}]}.
+How to fix: write the rate that the model was trained on: input: {path: calls/*.wav, rate: 16000}. Two cases need no
+declaration: a model that is fed the column rate, and recordings that are resampled with prepare: {x: [{resample:
+16000}]}.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """What it catches: a job that names an adapter which the manifest does not declare.
 
-Why: the base model would run instead, and nothing in its output would show it.
+Why: the base model would run instead, and nothing in its output would show that.
 
 Example:
 

@@ -1,13 +1,13 @@
-"""What it catches: a job that names a pipeline which the manifest does not declare, or a model and a pipeline.
+"""What it catches: a job that names a pipeline which the manifest does not declare, or both a model and a pipeline.
 
-Why: there is nothing to run, or two things.
+Why: there is nothing to run, or there are two things to run.
 
 Example:
 
     pipelines: {read-page: {…}}
     jobs: {read: {pipeline: read-pages, …}}
 
-How to fix: declare the pipeline under pipelines:, or correct the name; keep model or pipeline.
+How to fix: declare the pipeline under pipelines:, or correct the name. Keep only one of model and pipeline.
 """
 
 from collections.abc import Iterator

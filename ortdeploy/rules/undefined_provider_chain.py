@@ -1,6 +1,6 @@
 """What it catches: a model whose providers: names a chain that the manifest does not declare.
 
-Why: a string names a chain under providers:. A provider alone is written as a list: providers: [CPU].
+Why: text under providers: is the name of a chain. Write a single provider as a list: providers: [CPU].
 
 Example:
 

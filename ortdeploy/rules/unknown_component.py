@@ -1,15 +1,15 @@
 """What it catches: settings for a component that a preset does not have.
 
-Why: they would reach no session. diffusers and optimum take such a mapping as an option called like the component, and
-say nothing.
+Why: they would reach no session. diffusers and optimum take such a mapping as an option with the name of the component,
+and ignore it silently.
 
 Example:
 
     preset: text-to-image
     components: {unett: {providers: [QNN, CPU]}}
 
-How to fix: correct the name. text-to-image runs text_encoder, unet and vae_decoder; diffusion knows transformer,
-vae_encoder, text_encoder_2 and text_encoder_3 too.
+How to fix: correct the name. text-to-image has text_encoder, unet and vae_decoder; diffusion also has transformer,
+vae_encoder, text_encoder_2 and text_encoder_3.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
-"""What it catches: a device: that the provider does not offer on this machine, or that stands at a built-in provider.
+"""What it catches: a device: that the provider does not offer on this machine, or device: on a built-in provider.
 
-Why: a plugin package's provider is given one device, and the first one would be taken in its place. A built-in
+Why: the provider of a plugin package is given one device; without a match, the first device would be used. A built-in
 provider takes its device as a provider option, such as device_id.
 
 Example: {provider: OpenVINO, device: NPU} on a machine where OpenVINO offers only its CPU device.

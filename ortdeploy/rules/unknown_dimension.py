@@ -1,7 +1,7 @@
 """What it catches: a free dimension override for a symbol that the graph does not have.
 
-Why: ONNX Runtime ignores it without a word, the dimension stays dynamic, and an accelerator that needs fixed shapes
-then takes no node.
+Why: ONNX Runtime ignores it silently and the dimension stays dynamic. An accelerator that needs fixed shapes then takes
+no node.
 
 Example:
 

@@ -1,5 +1,5 @@
-"""What it catches: a postprocess step that reads, or an output column that writes, something which neither the
-model nor an earlier step gives.
+"""What it catches: a name that neither the model nor an earlier step gives, in a postprocess step or under output:
+{columns: …}.
 
 Why: there would be nothing to write.
 
@@ -7,7 +7,7 @@ Example:
 
     postprocess: [{argmax: score, as: digit}]     # the model's output is scores
 
-How to fix: use the name that the message offers. Steps see what comes before them.
+How to fix: use the name that the message offers. A step sees only what comes before it.
 """
 
 from collections.abc import Iterator

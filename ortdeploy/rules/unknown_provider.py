@@ -1,8 +1,7 @@
-"""What it catches: a provider name that ONNX Runtime does not know, or that no Python
-package of it can load.
+"""What it catches: a provider name that ONNX Runtime does not know, or a provider that no Python package can load.
 
-Why: ONNX Runtime's Python wrapper prints "Unknown Provider Type", retries on the CPU and goes on; its names are exact.
-Here a name may be short or full, in any case, or what the provider is commonly called: cuda, DirectML, TRT.
+Why: ONNX Runtime's Python wrapper prints "Unknown Provider Type", tries again on the CPU and continues; it needs exact
+names. In a manifest, a name may be short or full, in any case, or a common one: cuda, DirectML, TRT.
 
 Example:
 

@@ -1,9 +1,9 @@
-"""What it catches: values inside the graph whose rank is not known, for a provider that needs to know it.
+"""What it catches: values inside the graph with an unknown rank, for a provider that needs to know it.
 
 Why: TensorRT refuses such a model ("has no shape specified. Please run shape inference on the onnx model first").
-OpenVINO fails when such a value lies between its nodes and the CPU's ("Model wasn't fully converted").
+OpenVINO fails if such a value lies between its nodes and those of the CPU ("Model wasn't fully converted").
 
-Example: providers: [TensorRT, CUDA, CPU] for a model with a custom operator and no shapes behind it.
+Example: providers: [TensorRT, CUDA, CPU] for a model with a custom operator, whose output shapes are unknown.
 
 How to fix: run shape inference on the model and save it (onnxruntime.tools.symbolic_shape_infer), or write the shapes
 into its value_info.

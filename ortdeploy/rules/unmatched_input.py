@@ -1,11 +1,10 @@
 """What it catches: an input path or glob that no file matches.
 
-Why: a job over nothing would succeed and write nothing, and nobody would notice the typing error in the path.
+Why: a job without files would succeed and write nothing, and nobody would notice the wrong path.
 
 Example: input: {path: inbox/*.pgn}
 
-How to fix: correct the path. It is relative to the manifest. For an input that may be empty when the job recurs, write
-on_empty: done.
+How to fix: correct the path; it is relative to the manifest. If a recurring job may find nothing, write on_empty: done.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """What it catches: a provider that comes after the CPU provider in a chain.
 
-Why: providers are in order of preference, and the CPU provider takes every node that it has a kernel for. What comes
-after it gets nothing, silently.
+Why: providers are in order of preference, and the CPU provider takes every node that it has a kernel for. A provider
+after it silently gets nothing.
 
 Example:
 

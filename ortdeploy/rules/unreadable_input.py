@@ -1,8 +1,7 @@
-"""What it catches: an input file that is there and cannot be read as its format says, one that holds something else
-than its suffix or `format:` says, a format that cannot be told from the suffix, and a link that leads out of the
-manifest's folder tree.
+"""What it catches: an input file that cannot be read as its format says, or that holds something else than its suffix
+or `format:` says; a format that the suffix does not tell; and a link that leads out of the manifest's folder tree.
 
-Why: the first rows would fail after the session was opened, one by one.
+Why: the first rows would fail one by one, after the session was opened.
 
 Example: a .npy that was cut off; a .csv that is a Parquet table; input: {path: inbox/*} without format:.
 

@@ -1,12 +1,12 @@
 """What it catches: a model file that is missing, a folder, empty, cut off, a Git-LFS pointer, not ONNX, or a link
 out of the manifest's folder tree.
 
-Why: ONNX Runtime says "Protobuf parsing failed" to all of them, also to a text file of 130 bytes that Git LFS left
-where the model should be.
+Why: ONNX Runtime says "Protobuf parsing failed" for all of them, even for a text file of 130 bytes that Git LFS left in
+the place of the model.
 
 Example: models: {digits: {path: digits.onnx}} after a git clone without git-lfs.
 
-How to fix: the message says which of these it is; for a pointer run git lfs pull.
+How to fix: the message says which of these it is. For a pointer, run git lfs pull.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
-"""What it catches: pause: with a temperature or a battery that this machine does not show.
+"""What it catches: pause: with a temperature or a battery for which this machine shows no sensor.
 
-Why: the job would never pause for it. Temperatures and batteries are read below /sys/class on Linux; virtual machines
+Why: the job would never pause for it. Temperatures and batteries are read from /sys/class on Linux; virtual machines
 and containers often have none.
 
 Example: pause: {above: {temperature: 80C}} in a virtual machine.

@@ -1,9 +1,9 @@
 """What it catches: a node of the graph for which no provider of the chain has a kernel.
 
-Why: ONNX Runtime refuses the session ("Could not find an implementation for …"). Which kernels there are is known
-before: of this machine, or of one that a device file describes. Chains with a provider that compiles are left to the
-recorded assignment, for it decides by itself what it takes. Where a session of the CPU provider was opened while the
-plan was made, that has the last word.
+Why: ONNX Runtime refuses the session ("Could not find an implementation for …"). Which kernels exist is known before
+that, for this machine and for one that a device file describes. In a chain with a provider that compiles, the recorded
+assignment decides, because such a provider chooses its nodes itself. If a session of the CPU provider was opened while
+the plan was made, its result decides.
 
 Example: a Cos of float64 on a provider whose only kernel for it takes float32; an operator of a custom domain.
 

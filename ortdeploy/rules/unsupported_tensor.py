@@ -1,10 +1,10 @@
-"""What it catches: a fed input or written output that rows cannot carry: an input that is not a tensor, or has no
-dimension for rows although the job runs in batches; an output that is a sequence or map where the output's format, a
-postprocess step or the batch cannot take one; an element type that nothing here has.
+"""What it catches: an input or output that rows cannot carry: an input that is not a tensor, or that has no dimension
+for rows although the job runs in batches; an output that is a sequence or map, if the output's format, a postprocess
+step or the batch cannot take one; an element type that ortdeploy does not have.
 
-Why: classifiers exported from scikit-learn give a sequence of maps, one for each row, unless told otherwise. Parquet,
-Arrow and JSON lines hold those, CSV and arrays do not. Any other sequence or map belongs to a run, not to a row; so
-does a scalar input.
+Why: classifiers exported from scikit-learn give a sequence of maps, one per row, by default. Parquet, Arrow and JSON
+lines hold those; CSV and arrays do not. Any other sequence or map belongs to a run and not to a row, and so does a
+scalar input.
 
 Example: an output of type seq(map(int64, tensor(float))) with format: npz.
 

@@ -1,8 +1,8 @@
-"""What it catches: session.intra_op_thread_affinities that do not go with the session's threads or the machine's cores.
+"""What it catches: session.intra_op_thread_affinities that does not match the session's threads or the machine's cores.
 
-Why: there is one group of processors, numbered from 1, for each thread but the first. ONNX Runtime refuses another
-number of groups ("Number of affinities does not equal to thread_pool_size minus one"); a processor that is not there it
-only logs ("pthread_setaffinity_np failed"), and the thread runs anywhere.
+Why: each thread but the first has one group of processors, numbered from 1. ONNX Runtime refuses another number of
+groups ("Number of affinities does not equal to thread_pool_size minus one"). A processor that does not exist is only
+logged ("pthread_setaffinity_np failed"), and the thread runs anywhere.
 
 Example:
 

@@ -1,14 +1,16 @@
-"""What it catches: threads: auto for a model whose threads cannot be measured, or are written down.
+"""What it catches: threads: auto for a model whose threads cannot be measured, or whose number of threads is written
+down.
 
-Why: threads: auto measures how many sessions, callers and threads run a job's own rows best. That takes a job that
-names the model, and providers whose threads ONNX Runtime counts. A number that is written would be measured against.
+Why: threads: auto measures how many sessions, callers and threads run a job's own rows best. That needs a job that
+names the model, and providers whose threads ONNX Runtime counts. If the manifest fixes a number, there is nothing to
+choose.
 
 Example:
 
     threads: auto
     session: {intra_op_num_threads: 2}
 
-How to fix: keep one of the two; for a model that runs in a pipeline, or on an accelerator, write the numbers.
+How to fix: keep one of the two. If the model runs in a pipeline, or on an accelerator, write the numbers.
 """
 
 from collections.abc import Iterator

@@ -1,13 +1,13 @@
-"""What it catches: a number of rows that the graph cannot take although its inputs look free: a batch size written into
-its body. Also a last, shorter batch that does not fit, and rows of a size for which nothing fits.
+"""What it catches: a number of rows that the graph cannot take although its inputs look free, because a batch size is
+written into its body. Also a shorter last batch that does not fit, and rows of a size for which no batch fits.
 
 Why: ONNX Runtime refuses each batch ("The input tensor cannot be reshaped to the requested shape"), or gives another
 number of rows than it was fed.
 
 Example: a Reshape to [8, 64] behind an input [batch, 1, 8, 8], and batch: {size: 32}.
 
-How to fix: run the number of rows that the graph was exported with, pad the last batch, or export it anew with a
-dynamic batch.
+How to fix: run the number of rows with which the graph was exported, pad the last batch, or export the model again
+with a dynamic batch.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ortdeploy.deployment.resolved import Deployment, ResolvedJob
     from ortdeploy.facts.preflight import RefusedBatch
 
-RULE = Rule(id="unusable-batch", summary="Graph cannot take so many rows at a time")
+RULE = Rule(id="unusable-batch", summary="Graph cannot take this number of rows")
 
 
 def check(deployment: "Deployment") -> Iterator[Finding]:

@@ -1,15 +1,15 @@
-"""What it catches: output: {explode: NAME} of something that is not written, that lists nothing, or that would take the
-name of another column.
+"""What it catches: output: {explode: NAME}, if the result is not written, lists nothing, or would need the name of
+another column.
 
-Why: one line is written for each item of a row, with the columns row and item. A result that is one value a row has no
+Why: one line is written for each item of a row, with the columns row and item. A result with one value per row has no
 items, and an image is a file of its own.
 
 Example:
 
     output: {path: out, explode: scores}     # scores is float32 [rows]
 
-How to fix: name a result whose rows list something: what an each collects, boxes, or an output with a dimension behind
-the rows. Give results that are called row or item another name.
+How to fix: name a result whose rows list something: what an each collects, boxes, or an output with a dimension after
+the rows. Rename results that are called row or item.
 """
 
 from collections.abc import Iterator

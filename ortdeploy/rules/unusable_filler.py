@@ -1,12 +1,13 @@
-"""What it catches: a value under missing: that its column cannot be given: for a column that feeds no input, for files
-whose format has no empty values, or of another kind than the model input takes.
+"""What it catches: a value under missing: that its column cannot use: the column feeds no input, the format of the
+files has no empty values, or the model input takes another kind of value.
 
-Why: the filler would never be used, or each row that needs it would fail, and only those, perhaps weeks later.
+Why: the filler would never be used. Or each row that needs it would fail, and only those, perhaps weeks later.
 
-Example: missing: {age: unknown} where the model's input takes float32.
+Example: missing: {age: unknown}, if the model's input takes float32.
 
-How to fix: write a number for numbers (nan for floating ones, and for whole numbers of a table, which are read as
-float64 then) and text for text, under the name of a column or a pattern that matches it: {"*": nan, city: unknown}.
+How to fix: write a number for numbers and text for text. nan is for floating-point numbers, and for whole numbers of a
+table, which are then read as float64. The key is the name of a column, or a pattern that matches it: {"*": nan, city:
+unknown}.
 """
 
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ from ortdeploy.tensors.types import FLOATING
 if TYPE_CHECKING:
     from ortdeploy.deployment.resolved import Deployment, ResolvedJob
 
-RULE = Rule(id="unusable-filler", summary="Value for missing ones that the column cannot have")
+RULE = Rule(id="unusable-filler", summary="Filler that the column cannot use")
 
 
 def check(deployment: "Deployment") -> Iterator[Finding]:

@@ -1,10 +1,10 @@
 """What it catches: a model with gate: true whose checks: folder holds no golden data set, or one without outputs.
 
-Why: apply runs the golden checks first and runs no job when one does not pass. With nothing to compare, none can.
+Why: apply runs the golden checks first, and runs no job unless all pass. Without anything to compare, none can pass.
 
-Example: checks: [checks/digits], a folder with inputs.npz alone.
+Example: checks: [checks/digits], a folder with only inputs.npz.
 
-How to fix: name the folder that holds test_data_set_N, input_0.pb or inputs.npz; `ortdeploy check --record` writes the
+How to fix: name the folder that holds test_data_set_N, input_0.pb or inputs.npz. `ortdeploy check --record` writes the
 CPU provider's outputs beside the inputs.
 """
 

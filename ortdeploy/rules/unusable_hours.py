@@ -1,13 +1,13 @@
-"""What it catches: hours: of a job that begin and end at the same minute, or in a time zone that is not known here.
+"""What it catches: hours: of a job that begin and end at the same minute, or that name an unknown time zone.
 
-Why: such a job would never run, or at another time of the day than was meant.
+Why: such a job would never run, or would run at another time of the day than was meant.
 
 Example:
 
     hours: {from: "22:00", to: "06:00", zone: Europe/Berln}
 
-How to fix: correct the time or the zone. On a system without a time zone database (Windows, small containers) install
-the package tzdata, or leave the zone out: the machine's own is taken.
+How to fix: correct the time or the zone. If the system has no time zone database (Windows, small containers), install
+the package tzdata, or leave the zone out to use the machine's own.
 """
 
 from collections.abc import Iterator

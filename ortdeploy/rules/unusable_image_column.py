@@ -1,6 +1,7 @@
-"""What it catches: output: {images: [NAME]} that names no result, or one that is no image.
+"""What it catches: output: {images: [NAME]} that names no result, or a result that is no image.
 
-Why: an image is whole numbers from 0 to 255 with height, width and, if there are any, 1, 3 or 4 channels behind them.
+Why: an image is whole numbers from 0 to 255: height, width and, if there are any, 1, 3 or 4 channels as the last
+dimension.
 
 Example:
 

@@ -1,17 +1,17 @@
-"""What it catches: a step that is an operator of ONNX and cannot be done: names that the operator does not have, inputs
-that nothing feeds, types and shapes that do not go together, attributes of another type, rows that it would mix.
+"""What it catches: a step with an operator of ONNX that cannot be done: names that the operator does not have, inputs
+that nothing feeds, types and shapes that do not match, attributes of another type, rows that it would mix.
 
-Why: ONNX has no implicit casts, and a graph that cannot be made would be refused when the job begins. Axis 0 of every
-value counts rows: a row's result must not depend on the rows beside it. Names and types are those of ONNX's own
-operator schemas, shapes those of onnx's own inference; of operators of other domains, ONNX Runtime's schemas tell the
-names and element types, and shapes are not checked before the run.
+Why: ONNX has no implicit casts, and a wrong graph would be refused when the job begins. Axis 0 of every value counts
+rows, and a row's result must not depend on the rows beside it. Names and types come from ONNX's own operator schemas,
+shapes from onnx's own inference. For operators of other domains, names and element types come from ONNX Runtime's
+schemas, and shapes are not checked before the run.
 
 Example:
 
     - {op: Mul, in: {A: $picture, B: 0.5}, out: half}          # uint8 times a fraction
 
-How to fix: the message has the nearest name, or the step to add: {op: Cast, in: {input: $picture}, attributes: {to:
-float32}, out: picture_float32}. An operator that works over all of its input takes one row at a time with by_row: true.
+How to fix: the message has the nearest name, or the missing step: {op: Cast, in: {input: $picture}, attributes: {to:
+float32}, out: picture_float32}. If an operator works over all of its input, by_row: true gives it one row at a time.
 """
 
 from collections.abc import Iterator

@@ -1,13 +1,13 @@
-"""What it catches: an option that names a file or folder that is not there, or one that cannot be made there.
+"""What it catches: an option that names a file or folder which does not exist, or which cannot be created there.
 
-Why: ONNX Runtime refuses the session with a bare number ("SystemError : 2"), or runs and writes nothing: a profile into
-a missing folder is lost without a word. Providers look for their config files when the session is created.
+Why: ONNX Runtime refuses the session with a bare number ("SystemError : 2"), or it runs and writes nothing: a profile
+into a missing folder is silently lost. Providers look for their config files when the session is created.
 
 Example:
 
     session: {enable_profiling: true, profile_file_prefix: profiles/run}    # there is no folder profiles
 
-How to fix: bring the file, or make the folder. Paths are relative to the manifest.
+How to fix: bring the file, or create the folder. Paths are relative to the manifest.
 """
 
 from collections.abc import Iterator

@@ -1,12 +1,12 @@
-"""What it catches: a folder of a preset that cannot be used: a missing component or file, a scheduler or one of its
-settings that ortdeploy does not know, inputs of other types or ranks, components that are not of one pipeline.
+"""What it catches: a preset whose folder cannot be used: a missing component or file, a scheduler or a setting of it
+that ortdeploy does not know, inputs of other types or ranks, components that do not belong together.
 
-Why: another scheduler would paint other images without an error, and a component of another layout fails at the first
-row. Nothing is approximated.
+Why: another scheduler would silently make other images, and a component with other inputs fails at the first row.
+ortdeploy approximates nothing.
 
 Example: scheduler/scheduler_config.json with _class_name: LCMScheduler
 
-How to fix: the message names what is wrong and what is supported.
+How to fix: the message says what is wrong and what is supported.
 """
 
 from collections.abc import Iterator

@@ -1,12 +1,12 @@
 """What it catches: a row_axis that the input or output does not have.
 
-Why: rows could not be taken from it, or put there.
+Why: rows cannot be counted on an axis that is not there.
 
 Example:
 
     outputs: {y: {row_axis: 3}}     # the graph's y is [time, batch, 3]
 
-How to fix: count axes from 0, as the graph has them; none: it is not by row.
+How to fix: count axes from 0, in the order of the graph. For a tensor that is not by row, write row_axis: none.
 """
 
 from collections.abc import Iterator

@@ -1,14 +1,14 @@
-"""What it catches: first rows of a job's data that cannot be fed to the model, and are more failures than errors: can
-ever allow; or data that cannot be read to its end.
+"""What it catches: first rows of a job's data that cannot be fed to the model, if they are more than errors: can ever
+allow; or data that cannot be read to its end.
 
-Why: the run would read the same rows with the same loader and fail, so it is refused before a session exists, with
-row, field and place. A number is compared as it is, max_consecutive with the longest run of such rows, a share with the
-number of rows; where that is not known, a share is exceeded when none of the first rows can be fed.
+Why: the run would read the same rows with the same loader and fail. So it is refused before a session exists, and the
+message names row, field and place. A number in max_failed is compared as it is, max_consecutive with the longest series
+of such rows, and a share with the number of rows. If that number is unknown, a share counts as exceeded if none of the
+first rows can be fed.
 
 Example: pixels from 0 to 255 for an input with range: [0, 1]. One empty cell in a CSV, and no errors:.
 
-How to fix: add the step or filler that is missing, name the column that was meant, or allow for such rows with
-errors: {max_failed: 1%}.
+How to fix: add the missing step or filler, name the right column, or allow for such rows with errors: {max_failed: 1%}.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
-"""What it catches: a value under values: that its model input cannot take, an input that a column feeds too, and a job
-whose model is fed nothing by row.
+"""What it catches: a value under values: that its model input cannot take, an input that a column feeds too, or a job
+in which nothing is fed by row.
 
-Why: the value would be refused at the first run. Where columns feed an input as well, one of the two would be lost.
+Why: the value would be refused at the first run. If a column feeds the input as well, one of the two would be lost.
 
 Example:
 

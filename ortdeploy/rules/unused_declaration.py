@@ -1,6 +1,6 @@
-"""What it catches: a provider chain that no model names, an adapter or a pipeline that no job names.
+"""What it catches: a provider chain that no model names, or an adapter or pipeline that no job names.
 
-Why: what is declared and not used is most often a name that was mistyped where it should be used.
+Why: an unused name is usually a typing error in the place where it should be used.
 
 Example:
 

@@ -1,9 +1,9 @@
-"""What it catches: an output place where this user cannot write: a read-only file system, a file where the folder
-should be, missing rights, or a link that leads out of the manifest's folder tree. And one that lies in the state
-directory, or holds it.
+"""What it catches: an output place where this user cannot write: a read-only file system, a file in the place of the
+folder, missing rights, or a link that leads out of the manifest's folder tree. Also an output that lies in the state
+directory, or contains it.
 
-Why: the job would fail at its first part, after the work was done. An output that is put aside for a new run would
-take the ledger with it.
+Why: the job would fail at its first part, after the work was done. And if --new-run renames an output, the ledger must
+not be inside it.
 
 Example: output: {path: /mnt/readonly/out}
 
