@@ -19,7 +19,7 @@ def schema_folder() -> Path:
 
 
 def is_document_file(text: str) -> bool:
-    """Tell whether an option that takes a document names a file of it instead."""
+    """Return whether an option that takes a document names a file of it instead."""
     return text.endswith(".json")
 
 

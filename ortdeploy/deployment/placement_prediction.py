@@ -149,7 +149,7 @@ def _why_not(node: NodeFacts, kernels: Mapping[str, Sequence[Kernel]]) -> str:
 
 
 def _implements(kernel: Kernel, since: int) -> bool:
-    """Tell whether a kernel is for a version of its operator: an open range stands for its first version alone.
+    """Return whether a kernel is for a version of its operator: an open range stands for its first version alone.
 
     ONNX Runtime does not know of it whether the kernel fits what came later (kernel_registry.cc, VerifyKernelDef).
     """
@@ -157,7 +157,7 @@ def _implements(kernel: Kernel, since: int) -> bool:
 
 
 def _runs_as_float(node: NodeFacts, kernels: Mapping[str, Sequence[Kernel]]) -> bool:
-    """Tell whether ONNX Runtime would put casts around a float16 node: it does so for the CPU."""
+    """Return whether ONNX Runtime would put casts around a float16 node: it does so for the CPU."""
     half = {key: "tensor(float)" if kind == "tensor(float16)" else kind for key, kind in node.types.items()}
     if half == dict(node.types):
         return False

@@ -379,7 +379,7 @@ def _with_fillers(source: InputFacts, job: JobSpec) -> InputFacts:
 
 
 def _needs_vector(source: InputFacts, columns: tuple[str, ...], target: TensorType) -> bool:
-    """Tell whether a column of single values feeds [rows, 1]: there is only one way to read it so."""
+    """Return whether a column of single values feeds [rows, 1]: there is only one way to read it so."""
     shapes = [source.columns[name].shape for name in columns if name in source.columns]
     return shapes == [(ROWS,)] and target.shape is not None and len(target.shape) == 2 and target.shape[1] == 1  # noqa: PLR2004
 

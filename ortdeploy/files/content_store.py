@@ -77,7 +77,7 @@ class ContentStore:
         return digest
 
     def has_room(self, digest: str, size: int) -> bool:
-        """Tell whether bytes are kept, or a copy of them fits; whether they can be cloned, only `put` tells."""
+        """Return whether bytes are kept, or a copy of them fits; whether they can be cloned, only `put` tells."""
         if is_digest(digest) and (self._folder / _FILES / digest).is_file():
             return True
         folder = next(one for one in (self._folder, *self._folder.absolute().parents) if one.is_dir())
@@ -152,7 +152,7 @@ class ContentStore:
 
 
 def is_digest(text: str) -> bool:
-    """Tell whether a text can be the name of an entry."""
+    """Return whether a text can be the name of an entry."""
     return len(text) == _DIGITS and all(sign in "0123456789abcdef" for sign in text)
 
 
@@ -174,7 +174,7 @@ def _link(kept: Path, named: Path) -> None:
 
 
 def _is_last_name(path: Path) -> bool:
-    """Tell whether an entry is gone, of which a tree has kept a name."""
+    """Return whether an entry is gone, of which a tree has kept a name."""
     status = path.lstat()
     return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
 

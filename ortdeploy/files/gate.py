@@ -145,13 +145,13 @@ def leaves_as_text(path: str, folder: str, roots: Sequence[str]) -> bool:
 
 
 def _leaves_on_windows(path: str) -> bool:
-    """Tell whether Windows reads a path as one on a drive or a share, or as one that goes up."""
+    """Return whether Windows reads a path as one on a drive or a share, or as one that goes up."""
     on_drive = re.match(r"[A-Za-z]:", path) is not None
     return on_drive or path.startswith("\\") or ("\\" in path and ntpath.normpath(path).startswith(".."))
 
 
 def outside(path: str, roots: Sequence[str]) -> bool:
-    """Tell whether a local path leads out of every root once links are followed."""
+    """Return whether a local path leads out of every root once links are followed."""
     real = Path(os.path.realpath(path))  # unlike Path.resolve, no exception for a link to itself
     return not any(real.is_relative_to(os.path.realpath(root)) for root in roots)
 

@@ -12,17 +12,17 @@ STATE_DIR = ".ortdeploy"
 
 
 def is_there(path: Path | str) -> bool:
-    """Tell whether anything has this name."""
+    """Return whether anything has this name."""
     return os.path.exists(path)  # noqa: PTH110  see above
 
 
 def is_file(path: Path | str) -> bool:
-    """Tell whether a file has this name."""
+    """Return whether a file has this name."""
     return os.path.isfile(path)  # noqa: PTH113
 
 
 def is_folder(path: Path | str) -> bool:
-    """Tell whether a folder has this name."""
+    """Return whether a folder has this name."""
     return os.path.isdir(path)  # noqa: PTH112
 
 

@@ -56,12 +56,12 @@ class Url:
 
 
 def is_url(text: str) -> bool:
-    """Tell whether a path of a manifest is a URL, of whatever scheme; one letter and a colon are a drive."""
+    """Return whether a path of a manifest is a URL, of whatever scheme; one letter and a colon are a drive."""
     return _SCHEME.match(text) is not None
 
 
 def is_chain(text: str) -> bool:
-    """Tell whether a URL is a chain of file systems, as fsspec writes one; a server's address in brackets is none."""
+    """Return whether a URL is a chain of file systems, as fsspec writes one; a server's address in brackets is none."""
     return _BETWEEN_LINKS in _BRACKETS.sub("//", text, count=1)
 
 

@@ -41,7 +41,7 @@ def drop_weights(graph: onnx.GraphProto) -> None:
 
 
 def is_sound(model: onnx.ModelProto) -> bool:
-    """Tell whether shape inference may see a model: it crashes the process on some that onnx's checker does not accept.
+    """Return whether shape inference may see a model: it crashes on some that onnx's checker refuses.
 
     LayerNormalization with an axis beyond 32 bits is accepted and crashes it (onnx 1.23.2).
     """
@@ -132,7 +132,7 @@ def _node(
 
 
 def _is_expandable(schema: Any, opset: int) -> bool:
-    """Tell whether ONNX Runtime can put a function's body into a model of an operator set.
+    """Return whether ONNX Runtime can put a function's body into a model of an operator set.
 
     Not where an operator of the body has another version there (onnx's OpSchema::ValidateReferencedOpsInFuncBody):
     Swish of set 24 is made of CastLike 24, so a model of set 28 needs a kernel for it. `schema` is an OpSchema, whose

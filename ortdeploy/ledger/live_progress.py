@@ -64,7 +64,7 @@ def read_live(state_dir: Path, output: str) -> Mapping[str, Any] | None:
 
 
 def _is_whole(known: Mapping[str, Any]) -> bool:
-    """Tell whether a file says what a running job writes: numbers, of which two may not be known."""
+    """Return whether a file says what a running job writes: numbers, of which two may not be known."""
     numbers = all(type(value) in {int, float} for value in known.values() if value is not None)
     used = {name for name in _TOGETHER if known.get(name) is not None}
     always = all(known.get(name) is not None for name in _ALWAYS)

@@ -107,7 +107,7 @@ def _take(connection: sqlite3.Connection, lock: Path, refusal: str) -> None:
 
 
 def is_live(state_dir: Path, output: str) -> bool:
-    """Tell whether a run holds an output at this moment; nothing is made or held for it."""
+    """Return whether a run holds an output at this moment; nothing is made or held for it."""
     lock = output_file(state_dir, FOLDER, output, ".db")
     if not lock.exists():
         return False

@@ -90,7 +90,7 @@ def load_manifest(path: str, options: LoadOptions, *, devices: bool = False) -> 
 
 
 def is_device_file(document: Document) -> bool:
-    """Tell whether a document is a device file: it says so by the version of its own format."""
+    """Return whether a document is a device file: it says so by the version of its own format."""
     return isinstance(document.data, dict) and "device_version" in document.data and "version" not in document.data
 
 

@@ -88,7 +88,7 @@ def _of_chain(model: "ModelSpec", chain: "Sequence[ProviderSpec]", effect: str) 
 
 
 def _meets(relation: Relation, view: Mapping[str, Any]) -> bool:
-    """Tell whether a session has the option of a relation, and is as the relation describes."""
+    """Return whether a session has the option of a relation, and is as the relation describes."""
     value: Any = view
     for step in relation.option:
         if step not in value:

@@ -35,7 +35,7 @@ _TYPE_NAMES = {
 
 
 def _is_whole(_: Any, value: Any) -> bool:
-    """Tell whether a value is written as a whole number; JSON Schema itself takes 64.0 for one."""
+    """Return whether a value is written as a whole number; JSON Schema itself takes 64.0 for one."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -159,7 +159,7 @@ def _is_type_error_here(children: list[Any]) -> bool:
 
 
 def _is_step(error: Any) -> bool:
-    """Tell whether the alternatives are a step catalogue's."""
+    """Return whether the alternatives are a step catalogue's."""
     named = all("$ref" in branch for branch in error.validator_value)
     return isinstance(error.instance, dict) and named and len(error.validator_value) > 2  # noqa: PLR2004  a catalogue
 

@@ -38,7 +38,7 @@ class MemoryWatch:
         return min(limits, default=None)
 
     def is_near(self) -> bool:
-        """Tell whether memory has come near the limit, and has grown since that was last said."""
+        """Return whether memory has come near the limit, and has grown since that was last said."""
         now = time.perf_counter()
         if now - self._looked < _SECONDS_BETWEEN_LOOKS or not (self._trim or self.limit):
             return False

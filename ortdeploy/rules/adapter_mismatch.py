@@ -138,5 +138,5 @@ def _rank_problems(
 
 
 def _is_pair(name: str, other: str) -> bool:
-    """Tell whether two parameters are the two matrices of one layer, by how exporters name them."""
+    """Return whether two parameters are the two matrices of one layer, by how exporters name them."""
     return name.replace("lora_B", "lora_A") == other.replace("lora_B", "lora_A")

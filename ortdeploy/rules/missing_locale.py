@@ -37,7 +37,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
 
 
 def _needs_default_locale(node: "NodeFacts") -> bool:
-    """Tell whether a node makes the locale: it changes case, or compares without it (string_normalizer.cc)."""
+    """Return whether a node makes the locale: it changes case, or compares without it (string_normalizer.cc)."""
     said = node.attributes
     changes = said.get("case_change_action", "NONE") != "NONE"
     compares = said.get("is_case_sensitive", "0") == "0" and ("stopwords" in said)

@@ -37,5 +37,5 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
 
 
 def _is_predicted(model: "ResolvedModel") -> bool:
-    """Tell whether the nodes without a kernel are known, which unsupported-operator says in more words."""
+    """Return whether the nodes without a kernel are known, which unsupported-operator says in more words."""
     return any(session.prediction is not None and session.prediction.impossible for session in model.usable)

@@ -64,7 +64,7 @@ def _saturates(machine: "MachineFacts | None") -> bool:
 
 
 def _mixes(model: "ResolvedModel") -> bool:
-    """Tell whether a node takes uint8 and int8 itself, or dequantized inputs of both are about."""
+    """Return whether a node takes uint8 and int8 itself, or dequantized inputs of both are about."""
     nodes = model.facts.nodes
     kinds = {node.types.get("x") for node in nodes if node.operator == "DequantizeLinear"}
     return {_UINT8, _INT8} <= kinds or any(map(_is_mixed_product, nodes))

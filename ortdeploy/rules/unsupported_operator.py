@@ -49,7 +49,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
 
 
 def _is_opened(session: "ResolvedSession", model: "ResolvedModel", deployment: "Deployment") -> bool:
-    """Tell whether ONNX Runtime was seen to make such a session: the optimizer may have made another node of it."""
+    """Return whether ONNX Runtime was seen to make such a session: the optimizer may have made another node of it."""
     opening = deployment.preflight.openings.get(model.spec.name)
     proven = opening is not None and opening.with_kernels and opening.refusal is None
     return proven and {provider.name for provider in session.chain} == {CPU}

@@ -248,7 +248,7 @@ def _with_paths(step: PlannedWireStep, paths: Mapping[str, str]) -> PlannedWireS
 
 
 def may_be_cut(plan: Plan, state_dir: Path) -> bool:
-    """Tell whether a file may be mapped where it lies: who cuts it ends the process that touches what is gone."""
+    """Return whether a file may be mapped where it lies: who cuts it ends the process that touches what is gone."""
     store = ContentStore(state_dir)
     return not all(store.has_room(file.sha256, file.size) for file in mapped_files(plan))
 

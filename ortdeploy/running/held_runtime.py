@@ -51,6 +51,6 @@ def _moved(step: OpenSession, folder: Path) -> OpenSession:
 
 
 def _writes_beside(options: Mapping[str, Any]) -> bool:
-    """Tell whether ONNX Runtime is to write a compiled model, and beside the model, as nothing else is said."""
+    """Return whether ONNX Runtime is to write a compiled model, and beside the model, as nothing else is said."""
     config = options.get("config", {})
     return config.get(_CONTEXT_ENABLE) == "1" and not config.get(_CONTEXT_PATH)

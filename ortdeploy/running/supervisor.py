@@ -30,7 +30,7 @@ class ChildBugError(Exception):
 
 
 def needs_supervision(plan: Plan) -> bool:
-    """Tell whether a plan runs anything but ONNX Runtime's own CPU provider, where a child can be given pipes.
+    """Return whether a plan runs anything but ONNX Runtime's own CPU provider, where a child can be given pipes.
 
     An arena that sessions share stays as long as its process, so a plan that has one gets a process of its own too.
     """

@@ -87,7 +87,7 @@ class CacheEntry:
             return None, "it cannot be read"
 
     def _is_whole(self, kept: Mapping[str, str]) -> bool:
-        """Tell whether the entry's files, and no others, are there as they were kept. Raises OSError."""
+        """Return whether the entry's files, and no others, are there as they were kept. Raises OSError."""
         there = {path.name for path in self._folder.iterdir() if path.is_file() and not path.is_symlink()}
         if MODEL not in kept or there != {*kept, MADE_BY}:  # a name that leads elsewhere is none of them
             return False
@@ -143,12 +143,12 @@ def cache_options(candidate: PlannedSession, target: Path) -> dict[str, Any] | N
 
 
 def maps_weights(candidate: PlannedSession) -> bool:
-    """Tell whether the weights of what is kept are mapped, so that sessions and processes share them."""
+    """Return whether the weights of what is kept are mapped, so that sessions and processes share them."""
     return {provider.name for provider in candidate.providers} == {CPU}
 
 
 def took_nodes(candidate: PlannedSession, placement: Mapping[str, int]) -> bool:
-    """Tell whether every provider of a chain has nodes: what is kept of another session would hide why it has not."""
+    """Return whether every provider of a chain has nodes: what is kept of another session would hide why it has not."""
     return all(placement.get(provider.name) for provider in candidate.providers if provider.name != CPU)
 
 

@@ -21,7 +21,7 @@ _TYPES = {f"tensor({ELEMENT_TYPES[name]})": name for name in WIDER}
 
 
 def needs_ort_values(session: ort.InferenceSession) -> bool:
-    """Tell whether an input or output of a session has a type that numpy does not have."""
+    """Return whether an input or output of a session has a type that numpy does not have."""
     return any(value.type in _TYPES for value in (*session.get_inputs(), *session.get_outputs()))
 
 

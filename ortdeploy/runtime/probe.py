@@ -54,7 +54,7 @@ def probe_runtime(
 
 
 def _has_locale(name: str) -> bool:
-    """Tell whether the system can make a locale; Python's own stays what it was."""
+    """Return whether the system can make a locale; Python's own stays what it was."""
     before = locale.setlocale(locale.LC_CTYPE)
     try:
         locale.setlocale(locale.LC_CTYPE, name)
@@ -79,7 +79,7 @@ def _name_of(info: Path) -> str:
 
 
 def _carries_runtime(info: Path) -> bool:
-    """Tell whether a distribution unpacks into the folder onnxruntime; its RECORD lists every file."""
+    """Return whether a distribution unpacks into the folder onnxruntime; its RECORD lists every file."""
     try:
         return "\nonnxruntime/__init__.py," in "\n" + (info / "RECORD").read_text(encoding="utf-8")
     except OSError:

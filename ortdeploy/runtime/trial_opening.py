@@ -108,7 +108,7 @@ def _open(request: TrialRequest) -> Iterator[dict[str, Any]]:
 
 
 def _is_judged(request: TrialRequest) -> bool:
-    """Tell whether this ONNX Runtime is the judge: other chains may have providers with operators of their own.
+    """Return whether this ONNX Runtime is the judge: other chains may have providers with operators of their own.
 
     Of another version it tells only of ONNX's own operators, whose definitions are the same in all that know them.
     """

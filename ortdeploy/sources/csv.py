@@ -87,7 +87,7 @@ def _header(path: str, limit: int | None) -> list[str]:
 
 
 def _is_utf8(cells: list[str]) -> bool:
-    """Tell whether cells that were decoded with surrogateescape held other bytes than UTF-8."""
+    """Return whether cells that were decoded with surrogateescape held other bytes than UTF-8."""
     try:
         "".join(cells).encode()
     except UnicodeEncodeError:

@@ -24,7 +24,7 @@ def format_suffix(path: str) -> str:
 
 
 def is_compressed(path: str) -> bool:
-    """Tell whether a file's last suffix says that it is compressed."""
+    """Return whether a file's last suffix says that it is compressed."""
     return PurePath(path).suffix.lower() in COMPRESSED
 
 

@@ -283,7 +283,7 @@ def _decoded_bytes(column: "pa.Array") -> int:
 
 
 def _has_gaps(column: "pa.Array") -> bool:
-    """Tell whether a value is null, at any depth."""
+    """Return whether a value is null, at any depth."""
     import pyarrow as pa  # noqa: PLC0415
 
     if column.null_count:

@@ -39,7 +39,7 @@ def join(columns: Sequence[Column]) -> Column:
 
 
 def _are_alike(arrays: Sequence[Array]) -> bool:
-    """Tell whether arrays have rows of one shape and one kind; there may be hundreds, mostly of the same shape."""
+    """Return whether arrays have rows of one shape and one kind; there may be hundreds, mostly of the same shape."""
     shapes = {shape[1:] for shape in set(map(attrgetter("shape"), arrays))}
     kinds = {dtype.kind for dtype in set(map(attrgetter("dtype"), arrays))}
     return len(shapes) == len(kinds) == 1

@@ -24,7 +24,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def is_narrow(array: Array) -> bool:
-    """Tell whether an array has an element type that numpy does not have."""
+    """Return whether an array has an element type that numpy does not have."""
     return array.dtype.isbuiltin == _ADDED
 
 

@@ -58,7 +58,7 @@ class Bounds:
     p99: float | None = None
 
     def allow(self, trial: Trial) -> bool:
-        """Tell whether a trial ran, and stayed within them."""
+        """Return whether a trial ran, and stayed within them."""
         fits = self.memory is None or (trial.memory is not None and trial.memory <= self.memory)
         quick = self.p99 is None or (trial.p99 is not None and trial.p99 <= self.p99)
         return trial.refused is None and fits and quick
@@ -142,14 +142,14 @@ class Search:
 
 
 def can_change_chain(model: ModelSpec) -> bool:
-    """Tell whether a model names one chain, and no sessions."""
+    """Return whether a model names one chain, and no sessions."""
     return (
         len(model.sessions) == 1 and model.sessions[0].chain_name is not None and not model.has_providers_and_sessions
     )
 
 
 def can_change_count(model: ModelSpec) -> bool:
-    """Tell whether the number of a model's sessions can be written over its own: it has a list of them, or no chain."""
+    """Return whether the number of a model's sessions can be replaced: it has a list of them, or no chain."""
     session = model.sessions[0]
     return len(model.sessions) == 1 and (
         session.at != model.at or (session.chain_name is None and session.chain[0].at == model.at)

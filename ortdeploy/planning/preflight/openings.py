@@ -86,7 +86,7 @@ def _request(model: ResolvedModel, outline: Path, deployment: Deployment, *, els
 
 
 def _is_on_cpu(model: ResolvedModel, *, elsewhere: bool) -> bool:
-    """Tell whether a session of the model is the CPU provider's alone, and this machine's."""
+    """Return whether a session of the model is the CPU provider's alone, and this machine's."""
     return not elsewhere and any({one.name for one in session.chain} == {CPU} for session in model.usable)
 
 
