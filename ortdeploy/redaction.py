@@ -51,7 +51,7 @@ def shown_path(path: str) -> str:
 
 
 def remember_secret(value: Any) -> None:
-    """Take note of a secret: from now on nothing that this process says holds it."""
+    """Note a secret: from now on nothing that this process says holds it."""
     if isinstance(value, str) and len(value) >= _LONG_ENOUGH:
         _known.add(value)
 

@@ -99,7 +99,7 @@ def _root(buffer: memoryview) -> Any:
 
 
 def _field(table: Any, index: int) -> int:
-    """Return where a field of a table begins, 0 where it has its default."""
+    """Return where a field of a table begins, 0 if it has its default."""
     offset = table.Offset(4 + 2 * index)
     return int(offset + table.Pos) if offset else 0
 

@@ -33,7 +33,7 @@ class Scaling:
     ranks: Mapping[str, int] | None = None
 
     def factor(self, layer: str, rank: int) -> float:
-        """Return the factor of one layer. Raises OrtdeployError when its matrices have another rank than is said."""
+        """Return the factor of one layer. Raises OrtdeployError if its matrices have another rank than is said."""
         alpha = _matching(self.alphas, layer, self.alpha)
         said = _matching(self.ranks, layer, self.rank)
         if said is not None and said != rank:

@@ -44,7 +44,7 @@ def choose_layout(
     open_layout: OpenLayout,
     ops: OpRunners | None = None,
 ) -> PlannedThreadLayout | None:
-    """Return the layout that was found before, or that is found now; None where none of them runs.
+    """Return the layout that was found before, or that is found now; None if none of them runs.
 
     `ops` run the job's op steps. `open_layout` raises OrtdeployError where a layout cannot be opened. Raises
     OrtdeployError when the job's input cannot be read.

@@ -28,7 +28,7 @@ class GoldenSet:
 
 
 def read_set(folder: Path, inputs: Sequence[GoldenValue], outputs: Sequence[GoldenValue]) -> GoldenSet:
-    """Read one data set. Raises OrtdeployError when a file of it cannot be read."""
+    """Read one data set. Raises OrtdeployError if a file of it cannot be read."""
     if is_file(folder / INPUTS):
         answers = read_npz(folder / OUTPUTS, OUTPUTS) if is_file(folder / OUTPUTS) else {}
         return GoldenSet(inputs=read_npz(folder / INPUTS, INPUTS), outputs=answers)

@@ -25,7 +25,7 @@ class FedValue:
 
     @property
     def misfit(self) -> str | None:
-        """Why the input cannot take the value, in words; None where it can."""
+        """Why the input cannot take the value, in words; None if it can."""
         if self.value.kind != "tensor" or not self.target.dtype:
             return "only tensors are fed"
         try:

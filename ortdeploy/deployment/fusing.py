@@ -74,7 +74,7 @@ def _goes_on(one: StepWithOp, other: StepWithOp) -> bool:
 def why_not_fused(
     steps: Sequence[StepWithOp], index: int, model: ModelFacts, state: Mapping[str, str], operators: KnownOperators
 ) -> str | None:
-    """Say, in full sentences, why the op steps around a step cannot go into its model; None where they can."""
+    """Say, in full sentences, why the op steps around a step cannot go into its model; None if they can."""
     step = steps[index]
     places = [place for place in neighbours(steps, index) if place is not None]
     graphs = [op.graph for place in places if (op := steps[place].op) is not None]

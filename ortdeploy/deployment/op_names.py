@@ -14,7 +14,7 @@ _UNWRITABLE = {"GRAPH", "GRAPHS"}
 
 
 class InferredType(Protocol):
-    """The type of a result: `follows` are the axes that count rows, None where that is not known."""
+    """The type of a result: `follows` are the axes that count rows, None if that is not known."""
 
     @property
     def tensor(self) -> TensorType:
@@ -74,7 +74,7 @@ class OpStepError(Exception):
 
 
 def find_operator(spec: OpSpec, operators: KnownOperators) -> OperatorFacts:
-    """Return what is known of a step's operator. Raises OpStepError where there is none of that name."""
+    """Return what is known of a step's operator. Raises OpStepError if there is none of that name."""
     domains = operators.domains()
     if spec.domain not in domains:
         detail = f'There are no operators of the domain "{spec.domain}". {did_you_mean(spec.domain, domains)}'

@@ -152,7 +152,7 @@ def _variable(parameter: OperatorParameter, place: str) -> str:
 
 
 def _bind(spec: OpSpec, facts: OperatorFacts, types: Mapping[str, TensorType]) -> dict[str, str]:
-    """Return the element type of each type variable, as the values have it. Raises OpStepError where they differ."""
+    """Return the element type of each type variable, as the values have it. Raises OpStepError if they differ."""
     parameters = {one.name: one for one in facts.inputs}
     wires = dict(spec.wires())
     bound: dict[str, str] = {}

@@ -43,7 +43,7 @@ _OPEN = 2147483647
 def predict_placement(
     model: ModelFacts, chain: Sequence[str], kernels: Kernels, attributes: Attributes | None = None
 ) -> Prediction | None:
-    """Predict for one session's chain, the CPU provider last. None where kernels do not decide, or are not known."""
+    """Predict for one session's chain, the CPU provider last. None if kernels do not decide, or are not known."""
     providers = [*(name for name in chain if name != CPU and _claims(name)), CPU]
     if any(_compiles(name) for name in providers) or any(name not in kernels for name in providers):
         return None
@@ -127,7 +127,7 @@ def _compiles(name: str) -> bool:
 
 
 def _why_not(node: NodeFacts, kernels: Mapping[str, Sequence[Kernel]]) -> str:
-    """Return why none of a provider's kernels takes a node; nothing where one does."""
+    """Return why none of a provider's kernels takes a node; nothing if one does."""
     known = kernels.get(f"{node.domain}.{node.operator}", ())
     if not known:
         return "there is no kernel for this operator"

@@ -60,7 +60,7 @@ def resolve(spec: Spec, facts: Facts, operators: KnownOperators = NO_OPERATORS) 
 def _resolve_any(
     spec: Spec, job: JobSpec, models: Mapping[str, ResolvedModel], facts: Facts, operators: KnownOperators
 ) -> ResolvedJob | None:
-    """Resolve a job of a model or of a pipeline; None where either is not declared."""
+    """Resolve a job of a model or of a pipeline; None if either is not declared."""
     pipeline = spec.pipeline(job.pipeline)
     if pipeline is None:
         model = models.get(job.model)

@@ -62,7 +62,7 @@ def missing_library(entry: ProviderSpec, runtime: RuntimeFacts) -> tuple[str, st
 class ResolvedSession:
     """A session with the chain that it gets; `unavailable` are the providers of its chain that are not here.
 
-    `prediction` is of the chain that it gets; None where kernel definitions do not decide, or are not known.
+    `prediction` is of the chain that it gets; None if kernel definitions do not decide, or are not known.
     """
 
     spec: SessionSpec

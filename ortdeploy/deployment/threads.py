@@ -66,7 +66,7 @@ def threads_at_work(model: ModelSpec, threads: int) -> int:
 
 
 def threads_of_session(model: ModelSpec, limits: Iterable[int | None]) -> int | None:
-    """Return the threads of each session of a model whose jobs have these limits; None where nothing limits them."""
+    """Return the threads of each session of a model whose jobs have these limits; None if nothing limits them."""
     known = [limit for limit in limits if limit is not None]
     return max(1, min(known) // model.sessions_at_once - model.callers + 1) if known else None
 

@@ -69,7 +69,7 @@ class RuntimeFacts:
     `missing_libraries` are those of a provider that options decide and that are not here.
     `runtime_packages` are the installed packages that carry onnxruntime itself. `kernels` are by provider and by
     `domain.operator`, for the providers that tell them. `attributes` are those that this ONNX Runtime knows of an
-    operator, by the version since which it has them; `has_default_locale` is None where that is not known.
+    operator, by the version since which it has them; `has_default_locale` is None if that is not known.
     """
 
     version: str

@@ -16,7 +16,7 @@ def dump_kernels(kernels: Mapping[str, Sequence[Kernel]]) -> dict[str, list[str]
 
 
 def parse_kernels(lines: Mapping[str, Sequence[str]]) -> dict[str, tuple[Kernel, ...]]:
-    """Return what `dump_kernels` made lines of. Raises ValueError where it is something else."""
+    """Return what `dump_kernels` made lines of. Raises ValueError if it is something else."""
     return {operator: tuple(map(_kernel, own)) for operator, own in lines.items()}
 
 

@@ -88,8 +88,8 @@ class ModelFacts:
     """A model file as its bytes tell it; without `inputs` and `outputs` where `problem` says why.
 
     `unranked` are values inside the graph whose rank shape inference does not find, `compiled_by` the providers that
-    wrote its EPContext nodes. `skeleton` is the model without its weights, for shape inference; empty where onnx does
-    not accept it. `outline` is the model without the bytes of its weights, to be opened; None where there is no such.
+    wrote its EPContext nodes. `skeleton` is the model without its weights, for shape inference; empty if onnx does
+    not accept it. `outline` is the model without the bytes of its weights, to be opened; None if there is no such.
     `files` are the model, its external data and compiled binaries.
     `row_followers` are by output the axes that grow with the number of rows, for outputs whose names do not tell; none:
     its sizes do not depend on it. `draws` are the operators that draw numbers at random, `metadata` is what whoever
@@ -150,7 +150,7 @@ class ParameterFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterFacts:
-    """A LoRA adapter file as its header tells it; versions are 0 where its maker said none."""
+    """A LoRA adapter file as its header tells it; versions are 0 if its maker said none."""
 
     path: str
     sha256: str = ""

@@ -105,12 +105,12 @@ class Feeder:
         )
 
     def run_less(self, size: int) -> None:
-        """Take note that runs have fewer rows than planned, from now on."""
+        """Note that runs have fewer rows than planned, from now on."""
         self._size = size
         self._pad_to = size if self._pad_to is not None else None
 
     def prepare_block(self, block: Block) -> dict[str, Array] | None:
-        """Return tensors of all rows of a block, to be cut into batches; None where not all of them can be fed."""
+        """Return tensors of all rows of a block, to be cut into batches; None if not all of them can be fed."""
         if self._one_by_one or not len(block.rows):
             return None
         try:
@@ -157,7 +157,7 @@ class Feeder:
         self._accepted = [*self._accepted[-1:], shapes]
 
     def adapters(self, block: Block, row: int) -> tuple[str, ...]:
-        """Return the adapters of a row of a block. Raises StageError where none is meant for it."""
+        """Return the adapters of a row of a block. Raises StageError if none is meant for it."""
         column = self._choice.column
         if column is None:
             return self._choice.always
@@ -225,7 +225,7 @@ def _leaves_sizes_open(planned: PlannedInput) -> bool:
 
 
 def _run_op(line: PlannedWireStep, run: OpRun, array: Array) -> Array:
-    """Return what op steps make of the value so far. Raises ValueError where rows differ in shape."""
+    """Return what op steps make of the value so far. Raises ValueError if rows differ in shape."""
     ((_, taken),), ((_, given),) = line.wires, line.outputs
     found = run({taken: array}, len(array))[given]
     if not isinstance(found, np.ndarray):

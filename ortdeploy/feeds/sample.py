@@ -17,9 +17,9 @@ Feeds = dict[str, Array]
 
 
 def first_feeds(plan: Plan, step: RunJob, most: int, ops: OpRunners) -> Feeds:
-    """Return tensors of so many rows at most, as they are fed; nothing where they cannot be fed together.
+    """Return tensors of so many rows at most, as they are fed; nothing if they cannot be fed together.
 
-    Raises OrtdeployError when the input cannot be read.
+    Raises OrtdeployError if the input cannot be read.
     """
     feeder = Feeder(step, ops)
     taken: list[Feeds] = []

@@ -84,7 +84,7 @@ class ContentStore:
         return os.access(folder, os.W_OK) and size <= shutil.disk_usage(folder).free * MOST_OF_THE_DISK
 
     def find(self, digest: str) -> Path | None:
-        """Return where the bytes of a digest lie; None where they are not kept, or not whole any more."""
+        """Return where the bytes of a digest lie; None if they are not kept, or not whole any more."""
         path = self._folder / _FILES / digest
         if not is_digest(digest) or path.is_symlink() or not self._is_own(_FILES):
             return None

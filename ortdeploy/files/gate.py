@@ -73,7 +73,7 @@ _EMBEDDED = ip_network("64:ff9b::/96")  # IPv4 addresses behind NAT64
 
 
 def objection(path: str, use: Use) -> str | None:
-    """Say in full sentences why a path or URL is not allowed, as far as its text tells; None where it is."""
+    """Say in full sentences why a path or URL is not allowed, as far as its text tells; None if it is."""
     if not is_url(path):
         return "A path holds no NUL." if "\0" in path else None
     url = parse_url(path)
@@ -117,7 +117,7 @@ _WHY_NEVER = "At such addresses a machine finds its own credentials and nobody's
 
 
 def _local_spelling(path: str, url: Url) -> str | None:
-    """Return the local path at which a URL or a chain ends; None where it ends elsewhere."""
+    """Return the local path at which a URL or a chain ends; None if it ends elsewhere."""
     for link in path.split("::"):
         scheme, mark, rest = link.partition("://")
         if mark and scheme.lower() in _LOCAL:
@@ -172,7 +172,7 @@ def first_outside(paths: Iterable[str], roots: Sequence[str]) -> str | None:
 
 
 def require_inside(paths: Iterable[str], roots: Sequence[str]) -> None:
-    """Raise OrtdeployError where a path of a plan leads out of its tree, or is a URL that is not taken."""
+    """Raise OrtdeployError if a path of a plan leads out of its tree, or is a URL that is not taken."""
     named = list(paths)
     stray = first_outside(named, roots)
     if stray is not None:
@@ -201,7 +201,7 @@ def nearness(address: Address) -> int:
 
 
 def reachable(host: str, port: int, most: int) -> list[str]:
-    """Return the addresses of a server. Raises OrtdeployError where one is nearer than `most`, or never right."""
+    """Return the addresses of a server. Raises OrtdeployError if one is nearer than `most`, or never right."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:

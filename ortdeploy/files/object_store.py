@@ -193,7 +193,7 @@ class Upload:
         self._sent: dict[str, tuple[int, int]] = {}
 
     def check(self, *, known: bool) -> None:
-        """Raise OrtdeployError where files lie there that no run of this ledger has written."""
+        """Raise OrtdeployError if files lie there that no run of this ledger has written."""
         with _in_words(self._url, "listed"):
             system, path = _store(self._url)
             if not known and system.exists(path) and system.ls(path, detail=False):

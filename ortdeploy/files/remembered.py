@@ -21,7 +21,7 @@ class TuningCache:
     _known: dict[str, Any] = field(default_factory=dict)
 
     def find(self, key: str) -> Any:
-        """Return what was chosen for a key, a number or a name; None where nothing was."""
+        """Return what was chosen for a key, a number or a name; None if nothing was."""
         if self.folder is not None:
             with suppress(OSError, ValueError, TypeError, KeyError):
                 known = json.loads((self.folder / FILE).read_text(encoding="utf-8"))["choices"]

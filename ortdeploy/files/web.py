@@ -42,7 +42,7 @@ class WebFile:
 
 
 def look(url: str) -> WebFile | None:
-    """Return what a server says of a file; None where there is none. Raises OrtdeployError, OSError."""
+    """Return what a server says of a file; None if there is none. Raises OrtdeployError, OSError."""
     try:
         with _answer(url, "HEAD") as answer:
             return WebFile(_size(answer), answer.headers.get("ETag") or answer.headers.get("Last-Modified") or "")
@@ -134,7 +134,7 @@ def _answer(url: str, method: str) -> Iterator[http.client.HTTPResponse]:
 
 
 def _next(url: str, location: str) -> str:
-    """Return where a server sends us. Raises OrtdeployError where that is no place to go."""
+    """Return where a server sends us. Raises OrtdeployError if that is no place to go."""
     there = urljoin(url, location)
     parts = urlsplit(there)
     if not location or parts.scheme not in {"http", "https"} or not parts.hostname:

@@ -50,7 +50,7 @@ class Buffer:
 
 
 def plan_buffers(skeleton: bytes, inputs: Mapping[str, Sequence[int | None]]) -> list[Buffer] | None:
-    """Return the memory of the values inside a graph and of its outputs; None where sizes are not known.
+    """Return the memory of the values inside a graph and of its outputs; None if sizes are not known.
 
     `inputs` are the shapes of those that are fed. Values that follow from constants alone are folded beforehand.
     """
@@ -166,7 +166,7 @@ def _padded(kind: onnx.TypeProto, size: int) -> int:
 
 
 def _size(kind: onnx.TypeProto) -> int | None:
-    """Return a tensor's size in bytes; None where a dimension is not known, or it is no tensor of numbers."""
+    """Return a tensor's size in bytes; None if a dimension is not known, or it is no tensor of numbers."""
     tensor = kind.tensor_type
     if not kind.HasField("tensor_type") or not tensor.HasField("shape"):
         return None

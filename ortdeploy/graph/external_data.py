@@ -57,7 +57,7 @@ def external_files(folder: Path, graph: onnx.GraphProto) -> dict[str, Path]:
 
 
 def file_beside(folder: Path, location: str, what: str) -> Path:
-    """Return a file that belongs to a model and lies in a folder. Raises TensorProblemError where it does not."""
+    """Return a file that belongs to a model and lies in a folder. Raises TensorProblemError if it does not."""
     folder = Path(os.path.realpath(folder))  # unlike Path.resolve, no exception for a link to itself
     file = Path(os.path.realpath(folder / PurePosixPath(location)))
     if not file.is_relative_to(folder):

@@ -59,7 +59,7 @@ def image_uses(graph: onnx.GraphProto) -> dict[str, ImageUse]:
 
 
 def _follow_constant(node: onnx.NodeProto, constants: dict[str, tuple[int, ...]]) -> None:
-    """Take note of the shape of a constant, also behind its dequantization."""
+    """Note the shape of a constant, also behind its dequantization."""
     value = next((attribute.t for attribute in node.attribute if attribute.name == "value"), None)
     if node.op_type == "Constant" and value is not None:
         constants[node.output[0]] = tuple(value.dims)

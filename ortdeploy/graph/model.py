@@ -54,7 +54,7 @@ def read_model(
 ) -> ModelFacts:
     """Read a model file; whatever keeps it from being used becomes the facts' problem. `shown` is its name in text.
 
-    `load_format` is session.load_model_format of its session: ORT, or None where the suffix tells. External data lies
+    `load_format` is session.load_model_format of its session: ORT, or None if the suffix tells. External data lies
     in `data_folder`, by default in the model's.
     """
     taken_for_ort = load_format == "ORT" or path.suffix.lower() == ".ort"
@@ -242,7 +242,7 @@ def _compilers(model: onnx.ModelProto) -> tuple[str, ...]:
 
 
 def _compiled_binaries(folder: Path, model: onnx.ModelProto) -> dict[str, Path]:
-    """Return the files that hold what providers compiled, by name. Raises TensorProblemError when one is missing."""
+    """Return the files that hold what providers compiled, by name. Raises TensorProblemError if one is missing."""
     names = [texts.get("ep_cache_context") for texts, beside in _contexts(model) if beside]
     return {name: file_beside(folder, name, "compiled binary") for name in names if name}
 

@@ -216,7 +216,7 @@ def _types(graph: onnx.GraphProto) -> Types:
 
 
 def _type_text(kind: onnx.TypeProto) -> str | None:
-    """Write a type the way kernel definitions do; None where a part of it is not known."""
+    """Write a type the way kernel definitions do; None if a part of it is not known."""
     match kind.WhichOneof("value"):
         case "tensor_type":
             return _wrapped("tensor", _ELEMENT_NAMES.get(kind.tensor_type.elem_type))

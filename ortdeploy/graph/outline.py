@@ -21,7 +21,7 @@ _BITS_OF = {number: _BITS[name] for name, number in onnx.TensorProto.DataType.it
 
 
 def take_outline(model: onnx.ModelProto) -> Outline | None:
-    """Replace the big constants of a model by places in a hole, and return what is left; None where one has no place.
+    """Replace the big constants of a model by places in a hole, and return what is left; None if one has no place.
 
     Nodes without a name are called by what they make in the outline, so that a refusal can be understood.
     """
@@ -54,7 +54,7 @@ def _move(tensor: onnx.TensorProto, size: int) -> None:
 
 
 def _bytes(tensor: onnx.TensorProto) -> int | None:
-    """Return how many bytes a constant's shape needs; None where its type has no fixed size, or a size is none."""
+    """Return how many bytes a constant's shape needs; None if its type has no fixed size, or a size is none."""
     bits = _BITS_OF.get(tensor.data_type)
     if bits is None or any(size < 0 for size in tensor.dims):
         return None

@@ -80,7 +80,7 @@ def _input_axis(shape: Shape | None, symbols: frozenset[str]) -> int | None:
 
 
 def _output_axis(value: ValueFacts, rows: Sequence[Dimension], follows: tuple[int, ...] | None) -> int | None:
-    """Return the axis of an output: by its symbols, by what inference says, by sizes; 0 where nothing tells."""
+    """Return the axis of an output: by its symbols, by what inference says, by sizes; 0 if nothing tells."""
     shape = value.tensor.shape
     if value.kind != "tensor" or shape is None:
         return 0
@@ -99,5 +99,5 @@ def _output_axis(value: ValueFacts, rows: Sequence[Dimension], follows: tuple[in
 
 
 def _first_of(axes: Sequence[int], default: int = 0) -> int:
-    """Return axis 0 where it is among several, else the first of them."""
+    """Return axis 0 if it is among several, else the first of them."""
     return 0 if 0 in axes else axes[0] if axes else default

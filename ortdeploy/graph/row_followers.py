@@ -41,7 +41,7 @@ def _fed(inputs: Sequence[ValueFacts], axes: Mapping[str, int | None], rows: int
 
 
 def following(few: Shape | None, more: Shape | None) -> tuple[int, ...] | None:
-    """Return the axes that are the number of rows both times; None where a size that is not known may be one."""
+    """Return the axes that are the number of rows both times; None if a size that is not known may be one."""
     if few is None or more is None or len(few) != len(more):
         return None
     pairs = list(zip(few, more, strict=True))

@@ -54,7 +54,7 @@ def infer_values(
 
 
 def _prepared(skeleton: bytes) -> onnx.ModelProto | None:
-    """Return a model to infer with; None where it is not consistent as it stands."""
+    """Return a model to infer with; None if it is not consistent as it stands."""
     if not skeleton:
         return None
     model = onnx.ModelProto.FromString(skeleton)
@@ -112,7 +112,7 @@ class _Inference:
         return {index: f"{node.op_type} ({node.name or node.output[0]}): {text}" for index, node, text in found if text}
 
     def _infer(self, node: onnx.NodeProto) -> str | None:
-        """Take note of a node's outputs; return why its inputs do not fit."""
+        """Note a node's outputs; return why its inputs do not fit."""
         names = [name for name in node.input if name]
         if any(name not in self.types for name in names):
             return None
@@ -137,7 +137,7 @@ class _Inference:
         return self._wrong_count(node)
 
     def _compute(self, node: onnx.NodeProto, names: Sequence[str]) -> None:
-        """Take note of an output's values where they follow from sizes and small constants."""
+        """Note an output's values where they follow from sizes and small constants."""
         if (
             len(node.output) != 1
             or node.op_type in _RANDOM

@@ -27,7 +27,7 @@ def begun_name(file: str, rows: int) -> str:
 
 
 def check_output(ledger: Ledger, record: OutputRecord, suffix: str) -> None:
-    """Raise OrtdeployError where the ledger contradicts itself about an output whose parts have a suffix."""
+    """Raise OrtdeployError if the ledger contradicts itself about an output whose parts have a suffix."""
     merges = ledger.merges(record.output)
     what = find_contradiction(record, merges, suffix)
     what = what or next(_failures(record, merges, ledger.failed_rows(record.output)), None)
@@ -40,7 +40,7 @@ def check_output(ledger: Ledger, record: OutputRecord, suffix: str) -> None:
 
 
 def find_contradiction(record: OutputRecord, merges: Sequence[Merge], suffix: str | None = None) -> str | None:
-    """Return the first thing in which a record contradicts itself; None where it is sound.
+    """Return the first thing in which a record contradicts itself; None if it is sound.
 
     Without a suffix, parts may have any, but all the same.
     """

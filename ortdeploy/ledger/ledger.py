@@ -251,7 +251,7 @@ MERGE_COLUMNS: Mapping[str, Any] = {
 
 
 def _typed(columns: Mapping[str, Any], row: Sequence[Any]) -> dict[str, Any]:
-    """Return a row's cells by column. Raises TypeError where one has another type than was written."""
+    """Return a row's cells by column. Raises TypeError if one has another type than was written."""
     values = dict(zip(columns, row, strict=True))
     for name, value in values.items():
         if not isinstance(value, columns[name]):
@@ -265,14 +265,14 @@ def _seal(*cells: Any) -> str:
 
 
 def _unsealed(cells: Sequence[Any], what: str) -> Sequence[Any]:
-    """Return the cells of a row whose last one is its seal, without it. Raises ValueError where that does not fit."""
+    """Return the cells of a row whose last one is its seal, without it. Raises ValueError if that does not fit."""
     if _seal(*cells[:-1]) != cells[-1]:
         raise ValueError(f"{what} is not what was written")
     return cells[:-1]
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """Return numbers of rows, in order. Raises ValueError where they are none."""
+    """Return numbers of rows, in order. Raises ValueError if they are none."""
     found = json.loads(text)
     if not isinstance(found, list) or any(type(row) is not int for row in found):
         raise ValueError(f"{text[:60]!r} does not name rows")
@@ -280,7 +280,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _time(text: str | None) -> None:
-    """Raise ValueError where a text is no time."""
+    """Raise ValueError if a text is no time."""
     if text is not None:
         datetime.fromisoformat(text)
 
@@ -652,7 +652,7 @@ def _seal_inputs(db: sqlite3.Connection, output: str) -> None:
 
 
 def _attempts(row: Any, text: str) -> int:
-    """Return how often a failed row was tried. Raises ValueError where its entry is not what is written of one."""
+    """Return how often a failed row was tried. Raises ValueError if its entry is not what is written of one."""
     entry = json.loads(text)
     kinds = {"key": dict, "source": str, "row": int, "stage": str, "code": str, "message": str, "attempts": int}
     if (
@@ -707,7 +707,7 @@ def damaged(what: object) -> str:
 
 @contextmanager
 def undamaged() -> Iterator[None]:
-    """Read what the ledger holds. Raises OrtdeployError where that is not what was written: SQLite does not notice."""
+    """Read what the ledger holds. Raises OrtdeployError if that is not what was written: SQLite does not notice."""
     try:
         with _translated():
             yield
@@ -767,7 +767,7 @@ def _version(connection: sqlite3.Connection) -> int:
 
 @contextmanager
 def read_ledger(state_dir: Path) -> Iterator[Ledger | None]:
-    """Open a ledger to read it, without making or changing one, also while a run is live; None where there is none."""
+    """Open a ledger to read it, without making or changing one, also while a run is live; None if there is none."""
     path = state_dir / FILE
     if not path.exists():
         yield None
@@ -823,7 +823,7 @@ def find_damage(
     merges: Iterable[Merge] = (),
     digest: Callable[[Path], str] = file_digest,
 ) -> str | None:
-    """Return which committed part is not there as it was written, and how; None where all are.
+    """Return which committed part is not there as it was written, and how; None if all are.
 
     `merges` are those that a retry has begun: a part may be the old one or the new one.
     """
@@ -839,7 +839,7 @@ def find_damage(
 
 
 def _difference(path: Path, records: Sequence[Part | Merge], digest: Callable[[Path], str]) -> str | None:
-    """Say how a file differs from all that the ledger notes of it; None where it is one of them."""
+    """Say how a file differs from all that the ledger notes of it; None if it is one of them."""
     try:
         if not path.is_file():
             return "is gone"

@@ -55,7 +55,7 @@ class Live:
 
 
 def read_live(state_dir: Path, output: str) -> Mapping[str, Any] | None:
-    """Return how far a running job is; None where nobody says."""
+    """Return how far a running job is; None if nobody says."""
     try:
         known = json.loads(output_file(state_dir, FOLDER, output, ".json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -17,7 +17,7 @@ def complete_merges(ledger: Ledger, output: str, folder: Path, parts: Sequence[P
 
 
 def complete(ledger: Ledger, output: str, folder: Path, part: Part, merge: Merge) -> None:
-    """Give a merged file its part's place, unless it has it already. Raises OrtdeployError where it is damaged."""
+    """Give a merged file its part's place, unless it has it already. Raises OrtdeployError if it is damaged."""
     waiting, place = folder / merge.temporary, folder / merge.file
     if waiting.is_file():
         if not is_as_written(waiting, merge, digest=None):

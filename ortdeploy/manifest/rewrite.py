@@ -24,7 +24,7 @@ class _Place:
 def set_beside(text: str, document: Document, key: str, beside: Mapping[Path, str], values: Mapping[Path, str]) -> str:
     """Return the text with `key` set in the mappings at some paths: in place, or as a new key after `beside`.
 
-    Raises OrtdeployError when the text would then say anything else too.
+    Raises OrtdeployError if the text would then say anything else too.
     """
     places = _find_scalars(text)
     edits: dict[int, tuple[int, str]] = {}

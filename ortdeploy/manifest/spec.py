@@ -523,7 +523,7 @@ def _probe(value: Any) -> tuple[float, float] | None:
 
 
 def _row_tolerance(value: Any) -> tuple[float, float] | None:
-    """Return the declared tolerance; None where the manifest declares none."""
+    """Return the declared tolerance; None if the manifest declares none."""
     return (float(value["rtol"]), float(value.get("atol", ROWS_ATOL))) if isinstance(value, dict) else None
 
 

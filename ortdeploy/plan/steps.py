@@ -135,7 +135,7 @@ class PlannedAdapters:
     otherwise: str = "fail"
 
     def of(self, text: str) -> tuple[str, ...] | None:
-        """Return the adapters of a row with this text in the column; None where it must fail."""
+        """Return the adapters of a row with this text in the column; None if it must fail."""
         name = self.mapping.get(text, self.otherwise)
         return None if name == "fail" else () if name == "none" else (name,)
 

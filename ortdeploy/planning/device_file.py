@@ -103,7 +103,7 @@ def _runtime_facts(data: Mapping[str, Any]) -> RuntimeFacts:
 
 
 def _machine_facts(data: Mapping[str, Any]) -> MachineFacts | None:
-    """Return the machine; None where the file does not say how many cores it has."""
+    """Return the machine; None if the file does not say how many cores it has."""
     machine = data.get("machine", {})
     if "cores" not in machine:
         return None

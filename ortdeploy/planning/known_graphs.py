@@ -85,7 +85,7 @@ def infer_shapes(skeleton: bytes, inputs: Mapping[str, Sequence[int | None]]) ->
 
 
 def buffer_bytes(skeleton: bytes, shapes: tuple[tuple[str, Sizes], ...], *, arena: bool, pattern: bool) -> int | None:
-    """Return what the buffers of one run take, in an arena or at most at once; None where a graph leaves that open."""
+    """Return what the buffers of one run take, in an arena or at most at once; None if a graph leaves that open."""
     entry = _Entry("buffers", _digest(skeleton), shapes, arena, pattern)
     found: tuple[int | None, ...] | None = entry.find(tuple[int | None, ...])
     if found is None:
@@ -102,7 +102,7 @@ def buffer_bytes(skeleton: bytes, shapes: tuple[tuple[str, Sizes], ...], *, aren
 
 
 def _known_file(path: Path, digest_of: Callable[[Path], str]) -> HashedFile | None:
-    """Return a file that is the same before and after it was hashed; None where the reader is to say what is wrong."""
+    """Return a file that is the same before and after it was hashed; None if the reader is to say what is wrong."""
     with suppress(OSError):
         before = signature(path.stat())
         file = HashedFile(name=path.name, path=str(path), sha256=digest_of(path), size=before["size"])
@@ -134,7 +134,7 @@ class _Entry:
             self._path = state_dir / FOLDER / f"{name}.json"
 
     def find(self, kind: Any) -> Any:
-        """Return what is remembered, of the type that is wanted; None where nothing is, or something else."""
+        """Return what is remembered, of the type that is wanted; None if nothing is, or something else."""
         if self._path is not None:
             with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
                 document = json.loads(self._path.read_text(encoding="utf-8"))

@@ -245,7 +245,7 @@ def _folder_of(arguments: "argparse.Namespace") -> str:
 
 
 def _state_dir(arguments: "argparse.Namespace", folder: str) -> str | None:
-    """Return the state folder; None where nothing is remembered of such a command line."""
+    """Return the state folder; None if nothing is remembered of such a command line."""
     if len(arguments.paths) != 1 or arguments.log_file or getattr(arguments, "new_run", False):
         return None
     own: str = os.path.abspath(arguments.state_dir or os.path.join(folder, STATE_DIR))  # noqa: PTH100, PTH118  keeps links
@@ -261,7 +261,7 @@ def _place(folder: str) -> "tuple[int, int] | None":
 
 
 def _read(state_dir: str) -> "dict[str, Any]":
-    """Return what is remembered, by command line; nothing where that is not as it was written."""
+    """Return what is remembered, by command line; nothing if that is not as it was written."""
     path = os.path.join(state_dir, _NAME)  # noqa: PTH118  text
     with suppress(ValueError, KeyError, TypeError, RecursionError):
         document = json.loads(_text(path) if os.path.isfile(path) else "")  # noqa: PTH113  no pipe

@@ -134,7 +134,7 @@ def _missing_package(job: JobSpec, runtime: RuntimeFacts) -> Package | None:
 
 
 def _look_back(folder: Path, state_dir: Path) -> _Before:
-    """Return what the ledger knows of an output folder; nothing where the user has taken the folder away."""
+    """Return what the ledger knows of an output folder; nothing if the user has taken the folder away."""
     with read_ledger(state_dir) as ledger:
         if ledger is None or not is_there(folder):
             return _Before()

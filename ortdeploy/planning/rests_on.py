@@ -27,7 +27,7 @@ _READ = frozenset({"document", "file", "folder", "tokenizer", "vocabulary"})
 
 
 def rests_on(deployments: "Sequence[Deployment]", paths: Sequence[str], state_dir: Path) -> Mapping[str, Any] | None:
-    """Return what plans for `paths` rest on beside code and machine; None where that cannot be told.
+    """Return what plans for `paths` rest on beside code and machine; None if that cannot be told.
 
     `files` are looked at by their states, `trees` with all that is in them; `absent` must not be there, `writable` may
     be written to, `patterns` name files or folders of which all are looked at, and `state_dir` holds links as before.

@@ -91,7 +91,7 @@ _OPTIONS: Mapping[type, frozenset[str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedFile:
-    """An input file by its path from the manifest; `sha256` is None where only size and time are held."""
+    """An input file by its path from the manifest; `sha256` is None if only size and time are held."""
 
     path: str
     size: int
@@ -349,7 +349,7 @@ def _full(path: str, root: Path) -> str:
 
 
 def _named(path: str, at: str, root: Path, roots: Sequence[str]) -> str:
-    """Return a file that a plan names in full. Raises OrtdeployError where it leads out of what the plan may name."""
+    """Return a file that a plan names in full. Raises OrtdeployError if it leads out of what the plan may name."""
     full = _full(path, root)
     if os.path.isabs(path) or not _allowed(full, root, roots):  # noqa: PTH117  as text
         raise OrtdeployError(
@@ -399,7 +399,7 @@ def moved_fact(saved: SavedPlan, kind: str, name: str) -> Diagnostic:
 
 
 def _change(then: Sequence[SavedFile], now: Sequence[FileState], folder: str) -> str | None:
-    """Say which file changed, came or went; None where all are what they were. Times may differ, contents may not."""
+    """Say which file changed, came or went; None if all are what they were. Times may differ, contents may not."""
     present = {state.path: state for state in now}
     known = {file.path for file in then}
     gone = [file.path for file in then if file.path not in present]
@@ -444,7 +444,7 @@ def compare(saved: SavedPlan, plan: Plan) -> Diagnostic | None:
 
 
 def difference(saved: Any, ours: Any, at: str = "") -> str | None:
-    """Return the first place where two JSON values differ, in words; None where they do not."""
+    """Return the first place where two JSON values differ, in words; None if they do not."""
     if isinstance(saved, dict) and isinstance(ours, dict):
         inner = (
             difference(saved.get(key, _NOTHING), ours.get(key, _NOTHING), f"{at}.{key}" if at else key)

@@ -49,7 +49,7 @@ class LeakVerdict:
 
 
 def look_for_leak(run: Callable[[int], None], warm_up: int, runs: int = RUNS) -> LeakVerdict | None:
-    """Run so many times, first the `warm_up` for each shape; None where the system does not tell private memory."""
+    """Run so many times, first the `warm_up` for each shape; None if the system does not tell private memory."""
     if private_memory() is None:
         return None
     for number in range(warm_up):

@@ -15,7 +15,7 @@ _LIMIT_FILES = ("memory.max", "memory.limit_in_bytes")
 
 
 def resident_memory() -> int | None:
-    """Return the resident set of this process in bytes; None where the system does not tell."""
+    """Return the resident set of this process in bytes; None if the system does not tell."""
     return _kib_of("/proc/self/status", "VmRSS:")
 
 
@@ -132,7 +132,7 @@ def _malloc_trim() -> "ctypes._NamedFuncPointer | None":
 
 
 def available_memory() -> int | None:
-    """Return how much memory new processes could take without swapping, in bytes; None where nobody tells."""
+    """Return how much memory new processes could take without swapping, in bytes; None if nobody tells."""
     return _kib_of("/proc/meminfo", "MemAvailable:")
 
 
@@ -182,7 +182,7 @@ def process_usage() -> dict[str, float]:
 
 
 def peak_memory() -> int | None:
-    """Return the largest resident set of this process so far in bytes; None where the system does not tell.
+    """Return the largest resident set of this process so far in bytes; None if the system does not tell.
 
     Linux tells it per address space in /proc; getrusage there also counts the parent from which a process was forked.
     """

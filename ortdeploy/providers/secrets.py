@@ -29,7 +29,7 @@ def masked_settings(part: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def remember_secrets(document: Any) -> None:
-    """Take note of every secret in a manifest's text, so that no message holds it; the document may have any shape."""
+    """Note every secret in a manifest's text, so that no message holds it; the document may have any shape."""
     for value in _secrets(document):
         remember_secret(value)
 

@@ -41,10 +41,10 @@ class Observer(Protocol):
     """Sees a job advance; a progress bar or periodic log lines."""
 
     def job_started(self, job: str, done: int, total: int | None) -> None:
-        """Take note of a job that begins with `done` rows behind it."""
+        """Note a job that begins with `done` rows behind it."""
 
     def rows_done(self, done: int, failed: int) -> None:
-        """Take note of how many rows of the running job are behind it, and how many of them failed."""
+        """Note how many rows of the running job are behind it, and how many of them failed."""
 
     def job_ended(self) -> None:
-        """Take note that the running job ended, in whatever way."""
+        """Note that the running job ended, in whatever way."""

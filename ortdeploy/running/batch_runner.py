@@ -1,4 +1,4 @@
-"""One batch: some rows of a block, fed and run together on one session, postprocessed, and looked at for NaN."""
+"""Runs one batch: some rows of a block, fed together to one session, postprocessed, and checked for NaN."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ Piece = tuple[Sequence[int], dict[str, Column]]
 
 @dataclass(slots=True)
 class RunCounts:
-    """What has happened to the rows and batches of one session, for the statistics of its job."""
+    """Counts of rows and batches of one session, for the statistics of its job."""
 
     adapter_rows: Counter[tuple[str, ...]] = field(default_factory=Counter)
     retried: int = 0
@@ -39,20 +39,20 @@ class RunCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A block with the tensors of all its rows; None where its batches must be fed one by one."""
+    """A block with the tensors of all its rows, [rows, …] each; None if its batches must be fed one by one."""
 
     block: Block
     feeds: dict[str, Array] | None
 
     @property
     def size_bytes(self) -> int:
-        """The room that the rows take, as far as they are arrays."""
+        """Bytes of the rows that are arrays."""
         return size_bytes(self.block.columns) + size_bytes(self.feeds or {})
 
 
 @dataclass(slots=True, kw_only=True)
 class BatchRun:
-    """Some rows of a block that were run together: what they were fed, and their results or why there are none."""
+    """Rows of a block that ran together: their feeds and results, [rows, …] each, or the reason why there are none."""
 
     rows: Sequence[int]
     adapters: tuple[str, ...]
@@ -100,7 +100,7 @@ class BatchRunner:
         return run
 
     def run_at_most(self, rows: int) -> None:
-        """Run no more rows at once from now on."""
+        """Limit the rows of each later run."""
         if rows < self.size:
             log.warning("batch.halved", rows=rows, before=self.size, models=list(self._job.row_check.declared))
             self._counts.halved += 1
@@ -118,7 +118,7 @@ class BatchRunner:
         return results
 
     def finite(self, results: dict[str, Column], rows: int) -> Array | None:
-        """Return for each row whether the outputs that on_nan looks at are all finite; None if it looks at none."""
+        """Return bool [rows], whether the outputs that on_nan looks at are all finite; None if it looks at none."""
         names = self._job.errors.check_finite
         if not names:
             return None

@@ -1,9 +1,9 @@
-"""What is through of a part when a run ends early: kept for the next run, which goes on behind it.
+"""Finished rows of a part that is not whole when a run ends: kept for the next run, which continues after them.
 
-Only whole parts are committed. But a part may take hours, and whatever ends a run and leaves the process alive (a
-signal, the error budget, memory, a provider that fails, an upload) need not cost them. So the part's file is closed
-where it is and kept beside the parts under a hidden name. The next run copies its rows into the file of the part, runs
-those that are left, and the part has the bytes that an undisturbed run gives it.
+Only whole parts are committed. But a part may take hours, and these must not be lost if a run ends while its process
+lives (a signal, the error budget, memory, a provider that fails, an upload). So the part's file is closed and kept
+beside the parts under a hidden name. The next run copies its rows into the file of the part and runs the remaining
+ones. The part then has the same bytes as after an undisturbed run.
 
 At any moment there is either nothing of a part, or what was begun of it, or the part:
 
@@ -34,7 +34,7 @@ log = structlog.get_logger()
 
 
 class UntilError:
-    """Blocks up to what ends them early, which is kept in `error` instead of raised: those before it are good.
+    """Blocks up to an error, which is kept in `error` instead of raised, because the blocks before it are good.
 
     What ends the process is raised.
     """
@@ -53,10 +53,10 @@ class UntilError:
 
 
 class BegunPart:
-    """What a job keeps of the part at which its runs end early; `now` is what there is to go on with."""
+    """The kept rows of a job's unfinished part; `now` describes them, None if there are none."""
 
     def __init__(self, ledger: Ledger, output: str, step: RunJob, folder: Path, writer: PartWriter) -> None:
-        """Take where it is kept, and what writes there; nothing is looked at yet."""
+        """Take the place where it is kept, and the writer; nothing is read yet."""
         self._ledger = ledger
         self._output = output
         self._step = step
@@ -65,7 +65,7 @@ class BegunPart:
         self.now: Begun | None = None
 
     def take_up(self, known: OutputRecord) -> Begun | None:
-        """Return what an earlier run has kept, unless its rows must run again, which is said."""
+        """Return what an earlier run has kept; if its rows must run again, log that."""
         begun = known.begun
         if begun is None:
             return None
@@ -78,7 +78,7 @@ class BegunPart:
         return None
 
     def _why_not(self, begun: Begun) -> str | None:
-        """Say why what was kept cannot be gone on with; None where it can."""
+        """Return why the kept rows cannot be used; None if they can."""
         part, step = begun.part, self._step
         breaks_a_batch = (begun.end - part.start) % step.batching.read_size and begun.end != step.input.rows
         if breaks_a_batch or begun.end > part_border(step, part.start):
@@ -95,7 +95,7 @@ class BegunPart:
         return f"{part.file} is not what was written"
 
     def origin(self, own: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what the next part is made from, where this run's origin is `own`: it names that of its first rows.
+        """Return the origin of the next part: this run's `own`, with that of the run that made its first rows.
 
         That stands in the ledger and the report; the part itself names the origin of the run that made it whole.
         """
@@ -109,9 +109,9 @@ class BegunPart:
     def keep(
         self, number: int, name: str, totals: Totals, failed: list[FailedRow], origin: Mapping[str, Any]
     ) -> list[FailedRow]:
-        """Keep what is through of a part whose file waits to be called `name`, and which of the failed rows are in it.
+        """Keep the finished rows of a part whose file is to be called `name`, and the failed rows among them.
 
-        Return the failed rows that are not. What cannot be kept runs again, but for what was kept before.
+        Return the other failed rows. Rows that cannot be kept run again; those that were kept before stay kept.
         """
         try:
             why_not = self._why_not_kept(totals)
@@ -124,12 +124,12 @@ class BegunPart:
         return failed
 
     def note_loss(self, number: int, reason: str) -> None:
-        """Say why what is through of a part is not kept."""
+        """Log why the finished rows of a part are not kept."""
         if reason:
             log.warning("part.not_kept", part=number, reason=reason)
 
     def _why_not_kept(self, totals: Totals) -> str | None:
-        """Say why what is through of a part is not kept, in no words where nothing new is; None where it is kept."""
+        """Return why the finished rows of a part are not kept, empty if none is new; None if they are kept."""
         if not totals.new_rows:
             return ""
         if not totals.is_exact:
@@ -156,13 +156,13 @@ class BegunPart:
         return [row for row in failed if row.row >= begun.end]
 
     def committed(self) -> None:
-        """Note that what was begun is in a part now."""
+        """Note that the kept rows are in a part now."""
         if self.now is not None:
             self.now = None
             self.tidy()
 
     def tidy(self) -> None:
-        """Delete the files of parts that were begun, but for the one to go on with."""
+        """Delete the files of parts that were begun, except the one that is in use."""
         kept = self.now.part.file if self.now is not None else None
         for path in self._folder.glob(".part-*.begun"):
             if path.name != kept and path.is_file():

@@ -1,4 +1,4 @@
-"""How many rows are read together: whole batches, more of them where runs are short, never across a part's border."""
+"""How many rows are read together: whole batches, more of them if runs are short, never across a part's border."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ MOST_BATCHES = 256
 def part_border(job: RunJob, row: int) -> int:
     """Return the row before which the part that holds a row ends, unless the input ends before.
 
-    Borders count from the job's first row. Where an older ortdeploy has stopped within a batch, whole batches count
+    Borders count from the job's first row. If an older ortdeploy has stopped within a batch, whole batches count
     from there, and the border is that of the batch that it broke.
     """
     odd = (row - job.input.first_row) % job.batching.read_size
@@ -43,7 +43,7 @@ class BlockSizes:
             self._row += size
 
     def learn(self, rows: int, seconds: float, size_bytes: int) -> None:
-        """Take note of how long the runs of a block took, and how large it was."""
+        """Note how long the runs of a block took, and how large it was."""
         if not self._grows or not rows:
             return
         batches = rows / self._unit

@@ -1,4 +1,4 @@
-"""What is committed of a job: what the ledger says of it, held against itself, the files and the input."""
+"""Checks what a job has committed: the ledger's record against itself, against the files and the input."""
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.known_digests import DigestCache
@@ -18,14 +18,14 @@ def committed_parts(context: JobContext) -> tuple[Part, ...]:
 
 
 def check_record(context: JobContext, known: OutputRecord) -> None:
-    """Raise OrtdeployError where the ledger contradicts itself about the output; nothing was touched yet."""
+    """Raise OrtdeployError if the ledger contradicts itself about the output; nothing was touched yet."""
     check_output(context.ledger, known, SINKS[context.step.output.format].SUFFIX)
     with undamaged():
         check_statistics(known.statistics)
 
 
 def check_parts(context: JobContext, when: str = "") -> None:
-    """Raise OrtdeployError where a committed part is not what was written."""
+    """Raise OrtdeployError if a committed part is not what was written."""
     digests = DigestCache(context.ledger.state_dir)
     merges = context.ledger.merges(context.output)
     damage = find_damage(context.folder, committed_parts(context), merges, digests.digest)
@@ -34,7 +34,7 @@ def check_parts(context: JobContext, when: str = "") -> None:
 
 
 def check_inputs(step: RunJob, folder: str) -> None:
-    """Raise OrtdeployError when an input file is gone, or not what it was when the plan was made."""
+    """Raise OrtdeployError if an input file is gone, or not what it was when the plan was made."""
     changed = find_changed(step.input.files, folder, step.input.patterns)
     if changed is not None:
         raise OrtdeployError(

@@ -1,4 +1,4 @@
-"""The blocks of a job as they come out of its stream: counted, logged, and watched for what must end the job early."""
+"""Counts and logs the blocks that come out of a job's stream, and ends the job early if it must."""
 
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 
 class CountedBlocks:
-    """Counts the blocks of one job. `done` rows are through, `state` is what the last of them hands on.
+    """Counts the blocks of one job. `done` is the number of finished rows, `state` what the last of them hands on.
 
     `pending` are the rows that failed and are not in the ledger yet.
     """
@@ -33,7 +33,7 @@ class CountedBlocks:
     def __init__(
         self, context: JobContext, position: Position, stream: Stream, memory: MemoryWatch, report: JobReport
     ) -> None:
-        """Begin where the job goes on; `live` says elsewhere how far it is."""
+        """Begin where the job continues; `live` shows its progress to other processes."""
         self._observer = context.observer
         self._stream = stream
         self._memory = memory
@@ -47,7 +47,7 @@ class CountedBlocks:
         self.live: Live | None = None
 
     def count(self, finished: Iterator[Finished]) -> Generator[Finished]:
-        """Pass blocks on, counted. Raises what ends them before the input does.
+        """Yield blocks and count them. Raises what ends the job before its input does.
 
         A block whose failed rows are too many for the budget is not passed on: the next run tries it again.
         """
@@ -64,7 +64,7 @@ class CountedBlocks:
             raise StoppedError
 
     def _note(self, finished: Finished) -> None:
-        """Count a block. Raises BudgetError where its failed rows are too many."""
+        """Count a block. Raises BudgetError if its failed rows are too many."""
         self._log_block(finished)
         self._report.note_first_rows()
         self.state = finished.outcome.state or self.state
@@ -84,7 +84,7 @@ class CountedBlocks:
         self._log.debug("block.finished", start=block.start, rows=block.count, seconds=finished.seconds)
 
     def _keep_to_memory(self) -> None:
-        """Run smaller batches, near the limit. Raises OrtdeployError beyond it, where nothing else helps."""
+        """Run smaller batches near the memory limit. Raises OrtdeployError beyond it, if nothing else helps."""
         smaller = [member.rows.run_smaller() for member in self._stream.members]
         taken, limit = format_size(self._memory.resident), format_size(self._memory.limit or 0)
         self._log.warning("job.near_limit", resident=taken, limit=limit)

@@ -1,4 +1,4 @@
-"""How a job ends: whatever ends its work early becomes a status and a reason, and the next run goes on from there."""
+"""How a job ends: an exception that ends its work early becomes a status and a reason; the next run continues."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class StoppedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
-    """How a job ended, and why; `provider_failed`: another session of its model may go on."""
+    """How a job ended, and why. `provider_failed`: another session of its model may continue."""
 
     status: Status
     reason: str | None = None
@@ -25,7 +25,7 @@ class Ending:
 
 
 def carry_out(context: JobContext, memory: MemoryWatch, work: Callable[[], Status]) -> Ending:
-    """Do a job's work within its memory and return how it ended. Raises what is a bug."""
+    """Do a job's work within its memory limit, and return how it ended. Raises only what is a bug."""
     try:
         with memory.bound:
             return Ending(status=work())

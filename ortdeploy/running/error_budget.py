@@ -22,7 +22,7 @@ class ErrorBudget:
         self.failed = failed
 
     def note(self, block: Block, failed: Sequence[FailedRow]) -> None:
-        """Count a block's failed rows, in their order. Raises BudgetError where they are too many."""
+        """Count a block's failed rows, in their order. Raises BudgetError if they are too many."""
         self.failed += len(failed)
         longest = self._longest_row_of(block, failed)
         if not failed:

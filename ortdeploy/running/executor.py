@@ -51,11 +51,11 @@ _Opened = OpenedModel | OrtdeployError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
-    """One run of one plan: what it needs of the world. `stop` tells when to end early.
+    """One run of one plan, with all that it needs from outside. `stop` tells when to end early.
 
     `on_native_call` is called before native code is entered; `native_text` returns what native libraries printed since
     the last call. `skipped` are the sessions of a model that were passed over before; `tuning_cache` has the batch
-    sizes and ways to use threads that were found before. `files` are what the plan's files are opened as.
+    sizes and thread layouts that were found before. `files` are the files to open in place of the plan's.
     """
 
     plan: Plan
@@ -111,7 +111,7 @@ class Execution:
         return found
 
     def _record(self, step: RunJob) -> OutputRecord | None:
-        """Return what the ledger knows of a job's output, unless that makes room for a new one."""
+        """Return the ledger's record of a job's output; None if a new run replaces it."""
         record = self.ledger.output(self.ledger.key(Path(self.plan.folder) / step.output.path))
         return None if record is None or record.run == step.output.replaces else record
 
@@ -166,7 +166,7 @@ class Execution:
                 trim_memory()
 
     def _laid_out(self, step: OpenSession, sessions: Mapping[str, _Opened]) -> OpenSession:
-        """Return the step with the way to use threads that suits its first job best, where that is to be measured."""
+        """Return the step with the thread layout that is best for its first job, if the plan asks to measure it."""
         jobs = self._jobs_of(step)
         if not step.thread_layouts or not jobs:
             return step
@@ -179,7 +179,7 @@ class Execution:
         return replace(step, thread_layouts=()) if found is None else _with_layout(step, found)
 
     def _open_layout(self, step: OpenSession, layout: PlannedThreadLayout) -> OpenedModel:
-        """Open a model's sessions in one way to use threads, to measure it. Raises OrtdeployError."""
+        """Open a model's sessions with one thread layout, to measure it. Raises OrtdeployError."""
         laid_out = replace(_with_layout(step, layout), probe=None)
         with structlog.contextvars.bound_contextvars(trial=layout.name):
             opened = self._open(laid_out, laid_out.candidates, trial=True)
@@ -194,12 +194,12 @@ class Execution:
         return [step for step in self.plan.steps if isinstance(step, RunJob) and opening.session in step.sessions]
 
     def _memory_limit(self, opening: OpenSession) -> int | None:
-        """Return the least that a job of these sessions may take, or the control group of this process."""
+        """Return the smallest memory limit of these sessions' jobs and of this process's control group."""
         limits = [*(step.limits.memory for step in self._jobs_of(opening)), memory_of_the_group()]
         return min((limit for limit in limits if limit is not None), default=None)
 
     def _without_arena(self, opening: OpenSession, limit: int | None, *, trial: bool) -> OpenSession:
-        """Return the step without the CPU arena where a job may come to its limit, unless the manifest speaks of it.
+        """Return the step without the CPU arena if a job may reach its limit, unless the manifest sets the arena.
 
         An arena that cannot grow takes nine tenths of the room, and again, until something fits: what is left is too
         little for its own books, which onnxruntime 1.31.1 then leaves broken. It aborts the process at a later run.
@@ -231,7 +231,7 @@ class Execution:
         return opened
 
     def _run_job(self, step: RunJob, sessions: dict[str, _Opened]) -> JobResult:
-        """Run a job; when the provider fails during it, go on with the model's next session where the job stopped."""
+        """Run a job. If the provider fails during it, continue where it stopped, with the model's next session."""
         while True:
             opened = self._compose(step, sessions)
             if isinstance(opened, OrtdeployError):
@@ -297,7 +297,7 @@ class Execution:
             return RetryRun(context).run() if step.retry else JobRun(context).run()
 
     def _row_proof(self, step: RunJob, proven: ProvenRows, opened: OpenedSession) -> RowProof | None:
-        """Return what proves of a session that the rows of the job's batches do not depend on each other."""
+        """Return the proof for a session that the rows of a batch do not depend on each other."""
         if not step.row_check.counts:
             return None
         session = opened.session
@@ -314,7 +314,7 @@ class Execution:
         return RowProof(step, proven, [models, adapters, candidates, step.identity.get("pipeline"), versions])
 
     def _with_found_batch(self, step: RunJob, opened: OpenedModel) -> RunJob:
-        """Return a job with the batch size that it began with, or that is found on its first rows."""
+        """Return a job with the batch size that it began with, or that is measured on its first rows."""
         record = self._record(step)
         begun_with = None if record is None else record.batch_size
         with structlog.contextvars.bound_contextvars(job=step.job, model=step.model):
@@ -338,14 +338,14 @@ class Execution:
 
 
 def _with_layout(step: OpenSession, layout: PlannedThreadLayout) -> OpenSession:
-    """Return a step that opens its sessions in one way to use threads, as far as they are still candidates."""
+    """Return a step that opens its remaining candidates with one thread layout."""
     names = {candidate.name for candidate in step.candidates}
     candidates = tuple(candidate for candidate in layout.candidates if candidate.name in names)
     return replace(step, candidates=candidates, options=layout.options, thread_layouts=(layout,))
 
 
 def _runners(step: RunJob, sessions: Mapping[str, _Opened]) -> OpRunners:
-    """Return what runs a job's op steps. Raises OrtdeployError where one of their sessions could not be opened."""
+    """Return what runs a job's op steps. Raises OrtdeployError if one of their sessions could not be opened."""
     opened: dict[str, OpenedSession] = {}
     for line in step.op_lines:
         model = sessions[line.name]

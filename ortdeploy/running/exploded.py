@@ -30,7 +30,7 @@ def written_columns(job: RunJob) -> dict[str, RowShape]:
 def as_lines(columns: Mapping[str, Column], rows: Sequence[int], exploded: Sequence[str]) -> dict[str, Column]:
     """Return rows as one line an item; what is not exploded stands in each line of its row.
 
-    Raises OrtdeployError where the columns of a row list different numbers of items.
+    Raises OrtdeployError if the columns of a row list different numbers of items.
     """
     counts = _counts(columns, rows, exploded)
     lines: dict[str, Column] = {name: _repeated(column, counts) for name, column in columns.items()}

@@ -1,4 +1,4 @@
-"""Notes for jobs without work which of their input files have gone: one that comes back changed is a new file."""
+"""Notes the input files that have gone, for jobs without work: a file that comes back changed is a new file."""
 
 from pathlib import Path
 

@@ -1,8 +1,9 @@
-"""The files that a plan rests on, opened as what was hashed: each from the store of contents, or watched in its place.
+"""The files of a plan while it runs: each is opened from the content store, or watched where it lies.
 
-A run holds what it opens until it ends. Kept files cannot change but by somebody's hand in the state folder. What
-cannot be kept (too little room for a copy, a state folder that takes none) is opened where it lies, and looked at
-before it is opened, after that, and before each part gets its name. Messages name files as the plan does.
+So the model that runs is the one that was hashed. A run holds the files that it opens until it ends. A file in the
+store changes only if somebody edits the state directory. If a file cannot be kept (too little room for a copy, or a
+state directory without a store), it is opened where it lies, and checked before that, after that, and before each part
+gets its name. Messages name files as the plan does.
 """
 
 import os
@@ -37,14 +38,14 @@ class Files(Protocol):
         """Give a pipeline whose paths are those to open. Raises OrtdeployError."""
 
     def check(self) -> None:
-        """Raise OrtdeployError where a file that is in use is not what it was when it was opened."""
+        """Raise OrtdeployError if a file that is in use is not what it was when it was opened."""
 
     def in_own_words(self, text: str) -> str:
         """Return a text with the names that the plan has for files."""
 
 
 class UnheldFiles:
-    """Files that nobody holds: they are opened where they lie."""
+    """Files that are not held: they are opened where they lie, unchecked."""
 
     @contextmanager
     def composing(self, pipeline: PlannedPipeline) -> Iterator[PlannedPipeline]:
@@ -60,7 +61,7 @@ class UnheldFiles:
 
 
 class HeldFiles:
-    """The files of one run. Without a store, all of them are watched."""
+    """The held files of one run. Without a store, all of them are watched."""
 
     def __init__(self, store: ContentStore | None, folder: Path, digests: DigestCache) -> None:
         """Take the store, and the manifest's folder, from which files are named."""
@@ -78,7 +79,7 @@ class HeldFiles:
         self._open.close()
 
     def hold(self, files: tuple[HashedFile, ...], *, in_place: bool = False) -> "Held":
-        """Return files as they are to be opened. Raises OrtdeployError where one is not what the plan says."""
+        """Return files as they are to be opened. Raises OrtdeployError if one is not what the plan says."""
         key = files, in_place
         with self._holding:
             if key not in self._held:
@@ -86,7 +87,7 @@ class HeldFiles:
             return self._held[key]
 
     def check(self) -> None:
-        """Raise OrtdeployError where a file that is in use is not what it was when it was opened."""
+        """Raise OrtdeployError if a file that is in use is not what it was when it was opened."""
         for file in self._in_use.values():
             file.check()
 
@@ -131,7 +132,7 @@ class HeldFiles:
         return str(folder / place.files[0].name) if place.single else str(folder)
 
     def _kept(self, files: tuple[HashedFile, ...]) -> "Held | None":
-        """Return files in the store; None where they cannot be kept. Raises OrtdeployError."""
+        """Return files in the store; None if they cannot be kept. Raises OrtdeployError."""
         why: object = "there is no store"
         if self._store is not None:
             try:
@@ -193,14 +194,14 @@ class HeldFiles:
 
 
 class _InUse:
-    """A file that is open: what it was then, and whether it is so still. `ours`: it lies in the store."""
+    """A file in use: its state when it was opened, to compare with. `ours`: it lies in the store."""
 
     def __init__(self, path: str, file: BinaryIO, sha256: str, shown: str, *, ours: bool) -> None:
         self._path, self._file, self._sha256, self._shown, self._ours = path, file, sha256, shown, ours
         self.signature = self._now()
 
     def check(self) -> None:
-        """Raise OrtdeployError where it was written to; what has its name now is the next run's business."""
+        """Raise OrtdeployError if the open file was written to. A new file of that name is for the next run."""
         now = self._now()
         if now == self.signature:
             return
@@ -211,7 +212,7 @@ class _InUse:
         raise OrtdeployError(f"{self._shown} was changed while it was in use. {_ADVICE}")
 
     def confirm_name(self) -> None:
-        """Raise OrtdeployError where what has just been opened by this name may have been another file."""
+        """Raise OrtdeployError if another file may have had this name when it was opened."""
         try:
             named = signature(os.stat(self._path))  # noqa: PTH116  text
         except OSError:
@@ -240,7 +241,7 @@ class Held:
 
 
 def _with_paths(step: PlannedWireStep, paths: Mapping[str, str]) -> PlannedWireStep:
-    """Return a step whose options name other paths; those inside of it too."""
+    """Return a step with other paths in its options, inner steps included."""
     options = {
         name: paths.get(value, value) if isinstance(value, str) else value for name, value in step.options.items()
     }
@@ -248,7 +249,7 @@ def _with_paths(step: PlannedWireStep, paths: Mapping[str, str]) -> PlannedWireS
 
 
 def may_be_cut(plan: Plan, state_dir: Path) -> bool:
-    """Return whether a file may be mapped where it lies: who cuts it ends the process that touches what is gone."""
+    """Return whether a file may be mapped where it lies: if somebody cuts it, touching its end kills the process."""
     store = ContentStore(state_dir)
     return not all(store.has_room(file.sha256, file.size) for file in mapped_files(plan))
 
@@ -280,7 +281,7 @@ def adapter_file(step: LoadAdapter) -> HashedFile:
 
 @contextmanager
 def hold_files(plan: Plan, state_dir: Path) -> Iterator[HeldFiles]:
-    """Hold the files of a plan, as they come to be opened; what no plan needs any more leaves the store before."""
+    """Hold the files of a plan from when each is opened. First remove from the store what no plan needs."""
     store, manifest = ContentStore(state_dir), Path(plan.folder) / Path(plan.manifest).name
     with suppress(OSError, NotKeptError):  # then its entries are not known to be needed, and come again next time
         for job in (step for step in plan.steps if isinstance(step, RunJob)):
@@ -306,7 +307,7 @@ def hold_for_check(check: PlannedCheck, state_dir: Path) -> Iterator[HeldFiles]:
 
 @contextmanager
 def held_in(store: ContentStore | None, state_dir: Path, folder: Path) -> Iterator[HeldFiles]:
-    """Hold files of a manifest's folder while nobody prunes the store. Raises OrtdeployError."""
+    """Hold files of a manifest's folder, and keep the store from being pruned. Raises OrtdeployError."""
     with shared_use(state_dir, _LOCK):
         held = HeldFiles(store, folder, DigestCache(state_dir))
         try:

@@ -1,4 +1,4 @@
-"""A runtime that opens models and adapters as the files that were hashed when the plan was made."""
+"""A runtime that opens the very files that were hashed when the plan was made."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -51,6 +51,6 @@ def _moved(step: OpenSession, folder: Path) -> OpenSession:
 
 
 def _writes_beside(options: Mapping[str, Any]) -> bool:
-    """Return whether ONNX Runtime is to write a compiled model, and beside the model, as nothing else is said."""
+    """Return whether ONNX Runtime writes a compiled model beside the model: the options name no other place."""
     config = options.get("config", {})
     return config.get(_CONTEXT_ENABLE) == "1" and not config.get(_CONTEXT_PATH)

@@ -1,4 +1,4 @@
-"""One job of one run: blocks from the source through the sessions into parts, each committed, or a reason why not.
+"""Runs one job: blocks go from the source through the sessions into parts, and each part is committed.
 
 Whatever ends a job early leaves it so that the next run goes on.
 """
@@ -48,7 +48,7 @@ class JobRun:
         self._live: Live | None = None
 
     def run(self) -> JobResult:
-        """Run what is not committed yet. Whatever ends the job early leaves it so that it can go on."""
+        """Run what is not committed yet. If the job ends early, the next run can continue it."""
         try:
             ending = carry_out(self._context, self._memory, self._work)
         finally:
@@ -70,7 +70,7 @@ class JobRun:
         return Status.DONE
 
     def _take_up(self, position: Position) -> tuple[CountedBlocks, PartLoop]:
-        """Return what counts the blocks and writes the parts from a position on."""
+        """Return the block counter and the part writer, set to the position where the job continues."""
         if position.statistics:
             self._report.statistics = JobStatistics(position.statistics, self._stream, self._writer)
         if position.state is not None:
@@ -89,7 +89,7 @@ class JobRun:
         return self._blocks, self._loop
 
     def _announce(self, position: Position, blocks: CountedBlocks) -> None:
-        """Say that the job runs from now on."""
+        """Log and record that the job runs."""
         context, step = self._context, self._context.step
         if step.batching.auto:
             context.ledger.remember_batch_size(context.output, step.batching.run_size)
@@ -98,7 +98,7 @@ class JobRun:
         self._live = blocks.live = Live(context.ledger.state_dir, context.output, step.input.rows, position.done)
 
     def _close(self, ending: Ending) -> JobResult:
-        """Write down how the job ended: ledger, report, log. Counts are the ledger's."""
+        """Write how the job ended into report, ledger and log. The counts come from the ledger."""
         if self._loop is not None:  # else the output may be another plan's, which is not touched
             try:
                 self._loop.leave()

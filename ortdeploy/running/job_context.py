@@ -1,4 +1,4 @@
-"""One job of one run and what it needs of the world, for all that do a part of its work."""
+"""One job of one run with all that it needs from outside, shared by the modules that do its work."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ class JobContext:
     """One job of one run. `output` is what the ledger calls the `folder` that it writes into.
 
     `stop_asked` tells whether somebody wants the run to end early, `pause` whether the job must. `native_text` returns
-    what native libraries printed since the last call. `prove` gives what proves of a session that the rows of a batch
+    what native libraries printed since the last call. `prove` returns the proof for a session that the rows of a batch
     do not depend on each other.
     """
 
@@ -43,7 +43,7 @@ class JobContext:
         return self.stop_asked() or self.pause()
 
     def __post_init__(self) -> None:
-        """Find out where the job writes; nothing is touched yet."""
+        """Work out where the job writes; nothing is touched yet."""
         folder, upload = Path(self.plan.folder) / self.step.output.path, self.step.output.upload
         object.__setattr__(self, "folder", folder)
         object.__setattr__(self, "output", self.ledger.key(folder))

@@ -1,4 +1,4 @@
-"""What is said of a job while it runs and when it ends: its report, its result, and the last line of its log."""
+"""The report of a job while it runs and when it ends, its result, and the last line of its log."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,8 +1,8 @@
-"""Whether a job's threads work at the same time or in turn, found out while the job runs.
+"""Chooses whether a job's threads work at the same time or in turn, by measuring both while the job runs.
 
-Only one thread at a time runs Python. Reading beside a session costs nothing while the session runs native code; but a
-pipeline's operations are Python too, and then the threads take the interpreter from each other some thousand times a
-second, which can cost more than is gained. So both ways are measured, and the better one kept for a while.
+Only one thread at a time runs Python. Reading costs nothing while a session runs native code. But the operations of a
+pipeline are Python too: the threads then take the interpreter from each other some thousand times a second, which can
+cost more than the overlap gains. So both ways are measured, and the better one is kept for a while.
 """
 
 import threading
@@ -55,12 +55,12 @@ class Overlap:
         return self._lock if self._in_turn else nullcontext()
 
     def finished(self, rows: int) -> None:
-        """Take note of a block that is through."""
+        """Note a block that is through."""
         if self._blocks is not None:
             self._blocks.send(rows)
 
     def _find_out(self) -> _Blocks:
-        """Measure both ways, keep to the better one for a while, and so on."""
+        """Measure both ways, keep the better one for a while, and repeat."""
         at_once, in_turn = _Pace(), _Pace()
         yield from _pass(FIRST_BLOCKS)
         pause = LEAST_PAUSE

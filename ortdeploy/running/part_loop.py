@@ -1,7 +1,7 @@
-"""Blocks into parts: each part is written, renamed, uploaded and committed, or kept for the next run as far as it is.
+"""Turns blocks into parts: each part is written, renamed, uploaded and committed.
 
-A part that is not whole is not committed, so that what ends a job when changes no byte of any part; what is through of
-it is kept, see `begun_part`.
+A part that is not whole is never committed, so an interruption changes no byte of any part. Its finished rows are kept
+for the next run, see `begun_part`.
 """
 
 import time
@@ -75,7 +75,7 @@ class PartLoop:
         self._check_sum()
 
     def leave(self) -> None:
-        """Write down what is not in a part: rows that failed, and what was measured."""
+        """Write what is in no part into the ledger: failed rows and measurements."""
         ledger, output = self._context.ledger, self._context.output
         if self._blocks.pending:
             ledger.note_failures(output, self._part, self._blocks.pending)
@@ -123,7 +123,7 @@ class PartLoop:
         self._commit(part)
 
     def _keep(self, name: str, totals: Totals) -> None:
-        """Keep what is through of a part for the next run."""
+        """Keep the finished rows of a part for the next run."""
         self._context.files.check()
         origin = self._begun_part.origin(self._writer.origin)
         self._blocks.pending = self._begun_part.keep(self._part, name, totals, self._blocks.pending, origin)
@@ -134,7 +134,7 @@ class PartLoop:
             self._context.upload.send(lambda name: name == part.file or "/" in name)
 
     def _check_disk(self, part: Part) -> None:
-        """Raise OrtdeployError when a part is one too many for the disk that the job may use; it is not committed."""
+        """Raise OrtdeployError if a part would exceed the job's disk limit; it is not committed."""
         limit = self._step.limits.disk
         if limit is None or part.file is None:
             return
@@ -171,12 +171,12 @@ class PartLoop:
         self._log.info("part.committed", part=part.number, rows=part.rows, failed=part.failed, file=part.file)
 
     def _kept(self) -> dict[str, Any]:
-        """Return what the ledger keeps of the job: its numbers, and the state behind what is committed."""
+        """Return what the ledger keeps of the job: its statistics, and the state after the last committed row."""
         state = {} if self._committed_state is None else {"state": self._committed_state}
         return {**self._statistics.plain(), **state}
 
     def _check_sum(self) -> None:
-        """Rows in = committed + failed + skipped, all parts are there, and the error budget over all rows."""
+        """Check that rows in = committed + failed + skipped, that all parts exist, and the whole error budget."""
         done, rows = self._blocks.done, self._step.input.rows
         accounted = sum(part.committed + part.failed + part.skipped for part in committed_parts(self._context))
         if done != accounted or rows not in {None, done}:

@@ -1,4 +1,4 @@
-"""Writes one part: blocks of results into a file that waits under a temporary name, and then gets its own."""
+"""Writes one part: blocks of results go into a file with a temporary name, which then gets its own."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -36,7 +36,7 @@ class PartWriter:
         self.write_times, self.sync_times = Histogram(), Histogram()
 
     def write(self, name: str, blocks: Iterable[Finished], begun: Begun | None) -> "Totals":
-        """Write a part of what comes, after what was begun of it; its file waits until it gets its name.
+        """Write a part: first the rows kept of it, then the blocks. Its file has a temporary name.
 
         Whatever the blocks raise leaves no file. Raises OSError, OrtdeployError.
         """
@@ -56,12 +56,12 @@ class PartWriter:
             sync_folder(self._folder)
 
     def take_name(self, name: str, totals: "Totals") -> None:
-        """Let a file that has its name wait again. Raises OSError."""
+        """Give a named file its temporary name back. Raises OSError."""
         if totals.written is not None:
             (self._folder / name).replace(self._waiting(name))
 
     def remove(self, name: str) -> None:
-        """Delete the file that waits to be called `name`, if there is one."""
+        """Delete the temporary file of the part `name`, if there is one."""
         with suppress(OSError):  # the next run does it, then
             self._waiting(name).unlink()
 
@@ -69,7 +69,7 @@ class PartWriter:
         return self._folder / f".{name}{TEMPORARY}"
 
     def write_file(self, path: Path, blocks: Iterable[Finished], begun: Begun | None = None) -> "Totals":
-        """Write what comes into a file, if any row of it gave a result; return the sums. Raises OSError."""
+        """Write blocks into a file, if any row gave a result; return the totals. Raises OSError."""
         totals = Totals(begun)
         with ExitStack() as stack:
             sink: Sink | None = None
@@ -134,7 +134,7 @@ def _rows_through(finished: Finished) -> list[int]:
 class Totals:
     """What a part holds, added up block by block.
 
-    `new_rows` are those that came in this run; `is_exact` says whether the file can be taken up to equal bytes.
+    `new_rows` are those of this run; `is_exact` says whether the next run can complete the file with equal bytes.
     """
 
     def __init__(self, begun: Begun | None = None) -> None:
@@ -160,7 +160,7 @@ class Totals:
         self._skipped += finished.outcome.skipped
 
     def part(self, number: int, name: str) -> Part:
-        """Return the part that lies under that name, if any row gave a result."""
+        """Return the part with this name; None if no row gave a result."""
         written = self.written
         return Part(
             number=number,

@@ -1,4 +1,4 @@
-"""Watches what makes a job pause: the hours in which it may run, its time, heat, the battery and free disk."""
+"""Watches the conditions under which a job pauses: hours, running time, temperature, battery and free disk."""
 
 import shutil
 import time
@@ -32,7 +32,7 @@ def _free_bytes(folder: Path) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Senses:
-    """How a watch learns of the world: clocks, sensors, and the free bytes where a folder lies."""
+    """What a watch measures: clocks, sensors, and the free bytes of a folder's file system."""
 
     monotonic: Callable[[], float] = time.monotonic
     now: Callable[[ZoneInfo | None], datetime] = datetime.now
@@ -43,7 +43,7 @@ class Senses:
 
 @dataclass(slots=True)
 class PauseWatch:
-    """Tells whether one job must pause. Once it must, it stays so: the next run looks anew.
+    """Tells whether one job must pause. Once it must, the answer stays the same until the next run.
 
     `folder` is the job's output. `paused_for` is why the run before paused: heat and an empty battery must be over by a
     margin before the job goes on.
@@ -58,7 +58,7 @@ class PauseWatch:
     _looked: float = field(init=False, default=float("-inf"))
 
     def __post_init__(self) -> None:
-        """Begin to count the job's time."""
+        """Start the clock of the job."""
         self._began = self.senses.monotonic()
 
     def __call__(self) -> bool:

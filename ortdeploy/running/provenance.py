@@ -1,4 +1,4 @@
-"""What a part was made from: digests, sessions and versions, the same for every part that is made from the same."""
+"""The origin of a part: the digests, sessions and versions that it was made from."""
 
 import platform
 from collections.abc import Mapping

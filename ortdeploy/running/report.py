@@ -149,7 +149,7 @@ def _measured(statistics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _part(part: Part) -> dict[str, Any]:
-    """Return what the ledger knows of a part, but for the time of its file, by which only ortdeploy goes."""
+    """Return what the ledger knows of a part, without the time of its file, which only ortdeploy uses."""
     plain = asdict(part)
     del plain["mtime_ns"]
     return plain

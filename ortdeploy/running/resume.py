@@ -1,4 +1,4 @@
-"""Takes a job up where the ledger says that an earlier run stopped, or begins it: the output is this run's then."""
+"""Begins a job, or continues it where the ledger says that an earlier run stopped, and takes the output over."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -24,7 +24,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """Where a job goes on: behind `done` rows, with the part of number `part`.
+    """Where a job continues: after `done` rows, with the part of number `part`.
 
     `failed` of these rows failed, the last `failed_last` of them one after the other. `statistics` are what earlier
     runs have left, `state` is what the next row takes.
@@ -40,7 +40,7 @@ class Position:
 
 
 def resume(context: JobContext, begun_part: BegunPart) -> Position | None:
-    """Make the output this run's and return where it goes on; None if nothing is left to do. Raises OrtdeployError."""
+    """Take the output over and return where the job continues; None if nothing is left. Raises OrtdeployError."""
     step, position = context.step, Position()
     known = _known_output(context)
     if known is not None:
@@ -84,7 +84,7 @@ def _known_output(context: JobContext) -> OutputRecord | None:
 
 
 def _put_aside(context: JobContext, known: OutputRecord) -> None:
-    """Give an old output another name, which says when it was begun; nothing of it is overwritten."""
+    """Rename an old output to a name that says when it was begun; nothing is overwritten."""
     aside = name_aside(context.folder, known.started)
     context.folder.rename(aside)
     sync_folder(context.folder.parent)
@@ -95,7 +95,7 @@ def _put_aside(context: JobContext, known: OutputRecord) -> None:
 
 
 def _is_finished(context: JobContext, known: OutputRecord) -> bool:
-    """Return whether every file of the plan is accounted for, here or by a run that was quicker."""
+    """Return whether every file of the plan is accounted for, by this run or by another one meanwhile."""
     done = {one.state for one in context.ledger.inputs(context.output) if one.done}
     return known.status == Status.DONE and done.issuperset(context.step.input.files)
 

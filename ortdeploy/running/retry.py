@@ -1,8 +1,8 @@
-"""The failed rows of a job once more: those that give a result now are put into their parts, at their places.
+"""Runs the failed rows of a job again, and puts those that give a result into their parts, at their places.
 
-A part is replaced in three steps, after each of which the power may go: the merged file lies beside the part, synced;
-the ledger says that it takes the part's place, and what is in it; it is renamed. Whoever comes next completes what was
-begun, so that a row is in its part exactly when the ledger says so.
+A part is replaced in three steps, and the power may fail after each: the merged file is written beside the part and
+synced; the ledger notes that it takes the part's place, and what is in it; the file is renamed. The next run completes
+what was begun, so a row is in its part exactly if the ledger says so.
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,7 +40,7 @@ log = structlog.get_logger()
 
 @dataclass(slots=True)
 class _Again:
-    """What became of a part's failed rows: those with a result by number, and those that failed again."""
+    """Results of a part's failed rows by number, and the rows that failed again."""
 
     recovered: list[int] = field(default_factory=list)
     failed: list[FailedRow] = field(default_factory=list)
@@ -65,7 +65,7 @@ class RetryRun:
         self._done = 0
 
     def run(self) -> JobResult:
-        """Run the failed rows of every part. How the job itself stands is not changed by a retry."""
+        """Run the failed rows of every part. The status of the job itself does not change."""
         ending = carry_out(self._context, self._memory, self._work)
         try:
             if self._found:
@@ -100,7 +100,7 @@ class RetryRun:
         return Status.DONE
 
     def _own_record(self) -> OutputRecord:
-        """Return what the ledger knows of the output. Raises OrtdeployError where its rows cannot be run again."""
+        """Return what the ledger knows of the output. Raises OrtdeployError if its rows cannot be run again."""
         context, step = self._context, self._step
         if step.pipeline is not None and step.pipeline.state:
             raise OrtdeployError("rows that hand state on cannot be run by themselves; apply with --new-run")
@@ -117,7 +117,7 @@ class RetryRun:
         return replace(step, input=source, batching=replace(step.batching, last=last))
 
     def _announce(self, rows: Sequence[int], count: int) -> None:
-        """Say that failed rows run from now on, and what they run without if that matters."""
+        """Log that failed rows run, and which neighbours they run without if that matters."""
         step, models = self._step, list(self._step.row_check.declared)
         self._log.info("job.started", rows=count, done=0, output=step.output.shown)
         self._context.observer.job_started(step.job, 0, count)
@@ -126,7 +126,7 @@ class RetryRun:
             self._log.warning("batch.cut_anew", first=min(rows), last=max(rows), models=models, reason=reason)
 
     def _stream(self) -> Stream:
-        """Return what runs rows; no session may fail, for nothing of a part is kept."""
+        """Return the stream that runs rows; no session may fail, because no part is kept unfinished."""
         context = self._context
         return Stream(self._step, context.opened.sessions, dispensable=False, stop=context.stop, prove=context.prove)
 
@@ -190,7 +190,7 @@ class RetryRun:
         self._log.info("part.merged", part=part.number, rows=len(again.recovered), file=file)
 
     def _check_digest(self, part: Part) -> None:
-        """Raise OrtdeployError where a part that rows are to be put into does not hold the bytes that were written."""
+        """Raise OrtdeployError if a part that rows are to be put into does not hold the bytes that were written."""
         if part.file is not None and not is_as_written(self._context.folder / part.file, part, digest=None):
             raise OrtdeployError(
                 f"{self._step.output.shown}/{part.file} was committed and holds other bytes than were written. Bring "

@@ -1,7 +1,7 @@
-"""What happens to rows between source and sink: fed, run, postprocessed. One object a job and session, no I/O.
+"""Runs blocks of rows on one session of a job: fed, run, postprocessed. No I/O.
 
-All batches of a block are run, then postprocessed at once: what is done around a run costs little where runs are short.
-What is done with a batch that failed is in `salvage`.
+All batches of a block run first and are postprocessed together, so that the work around short runs costs little.
+`salvage` deals with a batch that failed.
 """
 
 import time
@@ -24,9 +24,9 @@ from ortdeploy.tensors.columns import Column, OpRunners, join, pick, size_bytes
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """The results of a block, keys and outputs, and its rows that failed or were skipped.
+    """The results of a block: keys and outputs, [rows, …] each, and the rows that failed or were skipped.
 
-    `state` is what its last row hands on, of a pipeline that has some.
+    `state` is what the last row of a recurrent pipeline hands on.
     """
 
     columns: dict[str, Column]
@@ -37,7 +37,7 @@ class Outcome:
 
     @property
     def size_bytes(self) -> int:
-        """The room that the results take, as far as they are arrays."""
+        """Bytes of the results that are arrays."""
         return size_bytes(self.columns)
 
 
@@ -64,7 +64,7 @@ class RowRunner:
         self._wanted: int | None = None
 
     def run_smaller(self) -> bool:
-        """Run half as many rows at once, from the next block on; return whether that can be. Any thread may ask."""
+        """Run half as many rows at once from the next block on; return whether that is possible. Thread-safe."""
         if self._batches.feeder.fixed or self._batches.size <= 1:
             return False
         self._wanted = -(-self._batches.size // 2)
@@ -77,12 +77,12 @@ class RowRunner:
 
     @property
     def progressed(self) -> float:
-        """When the last run ended, as perf_counter tells; 0 before the first."""
+        """Time when the last run ended, by perf_counter; 0 before the first."""
         return self._runs.progressed
 
     @property
     def batch_size(self) -> int:
-        """How many rows a run has at most; less than planned where memory ran out."""
+        """The most rows of a run; fewer than planned after memory ran out."""
         return self._batches.size
 
     def run(self, prepared: Prepared) -> Outcome:
@@ -115,11 +115,11 @@ class RowRunner:
         return Outcome(columns=columns, committed=committed, failed=failed, skipped=skipped, state=state)
 
     def go_on_from(self, state: Any) -> None:
-        """Take up what the last committed row has handed on."""
+        """Continue with the state of the last committed row."""
         self._runs.go_on_from(state)
 
     def _run_in_turn(self, prepared: Prepared, failed: list[FailedRow]) -> list[Piece]:
-        """Run rows that hand something on to the next: a batch is done with before the next one begins."""
+        """Run rows with state: each batch is finished before the next one begins."""
         block, pieces = prepared.block, []
         for adapters, rows in self._cut(block, failed):
             for key, same in groupby(rows, lambda row: self._key(block, row)):
@@ -129,12 +129,12 @@ class RowRunner:
         return pieces
 
     def _key(self, block: Block, row: int) -> tuple[str, ...]:
-        """Return what a row belongs to: where that changes, state begins anew."""
+        """Return the reset key of a row: if it changes, the state begins again."""
         reset = self._job.pipeline.reset if self._job.pipeline else ()
         return tuple(str(block.columns[name][row]) for name in reset)
 
     def _run_smoothly(self, prepared: Prepared) -> list[Piece] | None:
-        """Run a block of which nothing fails and no adapter is chosen by row; None where it is another one."""
+        """Run a block the fast way; None if a row fails or chooses an adapter."""
         chosen = self._job.adapters
         if prepared.feeds is None or chosen.column is not None or self._job.batching.last != "short":
             return None
@@ -149,7 +149,7 @@ class RowRunner:
         return pieces
 
     def _cut(self, block: Block, failed: list[FailedRow]) -> Iterator[tuple[tuple[str, ...], Sequence[int]]]:
-        """Yield the rows of each run with their adapters; rows that no adapter is meant for fail."""
+        """Yield the rows of each run with their adapters; a row without an adapter fails."""
         chosen, size = self._job.adapters, self._batches.size
         if chosen.column is None:
             end = block.start + self._job.batching.rows_run(block.count)
@@ -165,7 +165,7 @@ class RowRunner:
             yield from ((adapters, rows[start : start + size]) for start in range(0, len(rows), size))
 
     def _finish_together(self, runs: Sequence[BatchRun]) -> list[Piece] | None:
-        """Postprocess what all runs gave at once; None where some failed, or gave numbers that on_nan refuses."""
+        """Postprocess the results of all runs together; None if a run failed, or gave numbers that on_nan refuses."""
         if any(run.error for run in runs):
             return None
         if not runs:
@@ -181,7 +181,7 @@ class RowRunner:
         return pieces
 
     def _finish_rows(self, rows: Sequence[int], results: dict[str, Column]) -> list[Piece] | None:
-        """Postprocess rows together; None where a step fails, or on_nan refuses one of them."""
+        """Postprocess rows together; None if a step fails, or on_nan refuses one of them."""
         with timed(self.postprocess_times):
             try:
                 results = self._batches.postprocess(results)
@@ -199,7 +199,7 @@ class RowRunner:
         return tuple(row for row in range(block.start, block.start + block.count) if row not in known)
 
     def _collect(self, block: Block, pieces: list[Piece]) -> dict[str, Column]:
-        """Put keys and results of all pieces together again, in the order of the rows."""
+        """Join keys and results of all pieces, in the order of the rows."""
         if not pieces:
             return {}
         if len(pieces) == 1 and pieces[0][0] == range(len(block.rows)):

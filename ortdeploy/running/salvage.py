@@ -1,4 +1,4 @@
-"""What is saved of a batch that failed: it is split until the bad rows are alone, and the others give results."""
+"""Saves the good rows of a failed batch: it is split until the bad rows are alone, and the others give results."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -19,7 +19,7 @@ _NOT_FINITE = "an output holds NaN or an infinity"
 
 
 class Salvage:
-    """Takes the results of one batch after another, and runs the rows of those that failed anew."""
+    """Takes the results of batches, and runs the rows of a failed batch again."""
 
     def __init__(self, job: RunJob, batches: BatchRunner, counts: RunCounts) -> None:
         """Take what runs the rows again."""
@@ -29,7 +29,7 @@ class Salvage:
         self._stateful = job.pipeline is not None and bool(job.pipeline.state)
 
     def finish(self, block: Block, run: BatchRun, failed: list[FailedRow]) -> list[Piece]:
-        """Postprocess what a run gave; if it failed, each half of its rows on its own. Rows that fail join `failed`."""
+        """Postprocess the results of a run; if it failed, run each half of its rows. Rows that fail join `failed`."""
         rows = run.rows
         if run.error is None:
             try:
@@ -63,7 +63,7 @@ class Salvage:
         return _keep(rows, results, finite)
 
     def _split(self, block: Block, run: BatchRun, error: StageError, failed: list[FailedRow]) -> list[Piece]:
-        """Run each half of the rows of a failed run; a row that is alone fails, or is tried once more."""
+        """Run each half of the rows of a failed run. A single row fails, or is tried once more."""
         rows = run.rows
         if run.results:
             self._batches.runs.undo()
@@ -87,7 +87,7 @@ class Salvage:
         return [piece for half in halves for piece in self._again(block, half, run, failed)]
 
     def _note_cut(self, block: Block, rows: Sequence[int], reason: str) -> None:
-        """Count a batch whose rows get other neighbours; where results depend on these, that is worth a word."""
+        """Count a batch whose rows get other neighbours; log it if results may depend on them."""
         self._counts.cut_anew += 1
         models = self._job.row_check.declared
         if models:
@@ -99,20 +99,20 @@ class Salvage:
         return self.finish(block, self._batches.run(Prepared(block=block, feeds=None), rows, like.adapters), failed)
 
     def _retry(self, block: Block, run: BatchRun) -> tuple[BatchRun, int]:
-        """Run a single row until it does not fail for a passing reason; return that run, and how many it took."""
+        """Run a single row again while its failure may pass; return the last run, and the number of runs."""
         again = partial(self._batches.run, Prepared(block=block, feeds=None), run.rows, run.adapters)
         run, attempts = try_again(run, again, _may_pass, self._job.errors.retries)
         self._counts.retried += attempts - 1
         return run, attempts
 
     def _halve(self, rows: int, error: StageError) -> None:
-        """Run fewer rows at once from now on: memory ran out with so many. Raises MemoryError if that cannot be."""
+        """Run fewer rows at once: memory ran out with this many. Raises MemoryError if that is impossible."""
         if self._batches.feeder.fixed:
             raise MemoryError(str(error))
         self._batches.run_at_most(-(-rows // 2))
 
     def _refuse_not_finite(self, block: Block, rows: Sequence[int], fine: Array, failed: list[FailedRow]) -> None:
-        """Make failed rows of those that are not fine, where on_nan says so; else they count as skipped."""
+        """Turn rows that are not finite into failed rows, or count them as skipped, as on_nan says."""
         if self._job.errors.on_nan == "fail":
             error = StageError("run", "not-finite", _NOT_FINITE)
             failed += [

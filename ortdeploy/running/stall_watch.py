@@ -1,4 +1,4 @@
-"""Whether a job's threads hang: no batch was completed for longer than its progress_timeout."""
+"""Finds out whether a job's threads hang: no batch was completed for longer than its progress_timeout."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ class StalledError(OrtdeployError):
 
 
 class StallWatch:
-    """Watches the threads of one job. `reading` is when the reader began with a block, while it reads one."""
+    """Watches the threads of one job. `reading` is the time when the reader began its current block."""
 
     def __init__(self, limit: float | None, members: Sequence[Member]) -> None:
         """Take the seconds without progress that the job allows, if there is a limit."""
@@ -29,11 +29,11 @@ class StallWatch:
         self.reading: float | None = None
 
     def progress(self) -> None:
-        """Note that something got on."""
+        """Note progress."""
         self._progressed = time.perf_counter()
 
     def patiently(self, wait: "Callable[[float | None], _T]") -> _T:
-        """Wait until it is worth looking whether anything hangs. Raises what `wait` raises when the time is over.
+        """Wait until something may hang. Raises what `wait` raises when the time is over.
 
         A thread that wakes up much later was stopped meanwhile with all others (SIGSTOP, a frozen container): nothing
         hangs yet.
@@ -58,7 +58,7 @@ class StallWatch:
             raise StalledError(f"no batch was completed for {self._limit:g} s: {self.describe()}")
 
     def describe(self) -> str:
-        """Say what every thread that is at work does."""
+        """Describe what every working thread does."""
         now = time.perf_counter()
         doing = [
             f"session {member.name} runs rows {block.start} to {block.start + block.count - 1}"
@@ -71,7 +71,7 @@ class StallWatch:
         return "; ".join(doing) or "nothing is on its way"
 
     def _patience(self) -> float | None:
-        """Return for how many seconds to wait until it is worth looking whether anything hangs."""
+        """Return the seconds to wait until something may hang."""
         return None if self._limit is None else max(self._last_sign() + self._limit - time.perf_counter(), 0.01)
 
     def _last_sign(self) -> float:

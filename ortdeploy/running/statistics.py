@@ -1,4 +1,4 @@
-"""What a job has measured over all its runs: times by stage, rows by adapter, how it went on. Kept in the ledger."""
+"""Statistics of a job over all its runs, kept in the ledger: times by stage, rows by adapter, progress over time."""
 
 import math
 import time
@@ -23,7 +23,7 @@ _KINDS: Mapping[str, Any] = {
 
 
 class JobStatistics:
-    """Adds what this run measures to what earlier runs of the job have left."""
+    """Adds the measurements of this run to those of earlier runs."""
 
     def __init__(self, earlier: Mapping[str, Any], stream: Stream, writer: PartWriter) -> None:
         """Take the numbers of the earlier runs, and who measures in this one."""
@@ -44,7 +44,7 @@ class JobStatistics:
         return time.perf_counter() - self._begin
 
     def committed(self, rows: int, seconds: float) -> None:
-        """Take note of a commit, and of the rows that are behind the job now."""
+        """Note a commit, and the number of rows that are done."""
         self._commit_times.add(seconds)
         self._timeline.append([round(self._seconds_before + self.seconds, 3), rows])
         if len(self._timeline) > _MOST_POINTS:
@@ -98,14 +98,14 @@ class JobStatistics:
         return stages
 
     def _cpu_of_sessions(self) -> float:
-        """Return what the sessions' own threads have used of the processors: what no thread of the job has."""
+        """Return the processor seconds of the sessions' own threads: the process's less the job's threads."""
         usage = process_usage()
         used = sum(usage[name] - self._usage[name] for name in usage if name.startswith("cpu_seconds"))
         return max(used - (time.thread_time() - self._cpu) - self._stream.cpu_seconds, 0.0)
 
 
 def run_share(statistics: Mapping[str, Any]) -> float | None:
-    """Return the share of their time in which the sessions ran: 1 where nothing else was ever waited for."""
+    """Return the share of their time in which the sessions ran: 1 if nothing else was ever waited for."""
     seconds = statistics.get("session_seconds")
     return min(statistics["stages"]["run"]["total"] / seconds, 1.0) if seconds else None
 

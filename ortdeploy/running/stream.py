@@ -1,7 +1,7 @@
-"""Reading, running and writing at the same time: one thread reads and prepares, one a session runs, the caller writes.
+"""Overlaps reading, running and writing: one thread reads and prepares, one per session runs, the caller writes.
 
-Blocks go from thread to thread through bounded queues and come out in the input's order. Only as many are on their way
-as keep every session busy, so memory does not grow with the input.
+Blocks go from thread to thread through bounded queues and come out in the input's order. Only enough blocks to keep
+every session busy are on their way, so memory does not grow with the input.
 """
 
 import contextvars
@@ -51,7 +51,7 @@ class Stream:
     ) -> None:
         """Take the job's sessions; `dispensable` ones may fail while another is left. `stop` ends the reading.
 
-        `prove` gives what proves of a session that the rows of a batch do not depend on each other.
+        `prove` returns the proof for a session that the rows of a batch do not depend on each other.
         """
         self._job = job
         self.members = [
@@ -99,18 +99,18 @@ class Stream:
 
     @property
     def cpu_seconds(self) -> float:
-        """What the threads of the job have used of the processors, without the sessions' own."""
+        """Processor seconds of the job's threads, without the sessions' own threads."""
         return self._reader_cpu + sum(member.cpu_seconds for member in self.members)
 
     def _thread(self, name: str, target: Callable[..., None], *arguments: object) -> threading.Thread:
-        """Start a thread that logs as this one does, and does not keep the process from ending."""
+        """Start a daemon thread with the logging context of this one."""
         context = contextvars.copy_context()
         thread = threading.Thread(target=context.run, args=(target, *arguments), name=f"ortdeploy-{name}", daemon=True)
         thread.start()
         return thread
 
     def _close(self, threads: Sequence[threading.Thread]) -> None:
-        """Let the threads end; one that hangs in native code or on a file is left behind."""
+        """End the threads; one that hangs in native code or on a file is left behind."""
         self._closed = True
         self._in_flight.close()
         for _ in self.members:
@@ -120,7 +120,7 @@ class Stream:
             thread.join(max(patient_until - time.perf_counter(), 0))
 
     def _read(self, open_source: OpenSource, sizes: BlockSizes, start: int) -> None:
-        """Be the reader: read blocks, make tensors of them, hand them on."""
+        """Body of the reader's thread: read blocks, prepare their tensors, pass them on."""
         try:
             with open_source() as source:
                 blocks = source.blocks(start, sizes)
@@ -151,7 +151,7 @@ class Stream:
             self._reader_cpu = time.thread_time()
 
     def _may_read(self) -> bool:
-        """Wait for a place; return whether another block is wanted."""
+        """Wait for room; return whether another block is wanted."""
         if self._stop():
             self.stopped = True
             return False
@@ -162,7 +162,7 @@ class Stream:
             return Prepared(block=block, feeds=self._feeder.prepare_block(block))
 
     def _serve(self, member: Member, sizes: BlockSizes) -> None:
-        """Be a session: run the blocks that wait, until there are no more or the provider fails."""
+        """Body of a session's thread: run waiting blocks until there are no more or the provider fails."""
         while (ticket := self._waiting.get()) is not None:
             if self._closed or not ticket.begin():
                 return
@@ -195,7 +195,7 @@ class Stream:
         return Finished(block=block, outcome=outcome, seconds=seconds)
 
     def _give_back(self, member: Member, ticket: Ticket, error: OrtdeployError) -> None:
-        """Let another session run the block of one that failed; the job fails where none is left or may fail."""
+        """Give the block of a failed session to another one; the job fails if none is left or none may fail."""
         left = any(other.failure is None for other in self.members)
         if not (self._dispensable and left):
             self._give_up(ticket, error)
@@ -205,7 +205,7 @@ class Stream:
         self._submit(ticket)
 
     def _submit(self, ticket: Ticket) -> None:
-        """Let a session take a block; where none will any more, the block ends as the one that ended the job."""
+        """Offer a block to the sessions; if none takes blocks any more, end it with the error that ended the job."""
         with self._ending:
             if self._error is None:
                 self._waiting.put(ticket)
@@ -245,7 +245,7 @@ class Stream:
                 self._replace_hung(ticket)
 
     def _replace_hung(self, ticket: Ticket) -> None:
-        """Give the block of a session that hangs to another one. Raises StalledError where there is none."""
+        """Give the block of a session that hangs to another one. Raises StalledError if there is none."""
         if not self._stall.is_stalled:
             return
         hung = next((member for member in self.members if member.current is ticket and member.failure is None), None)

@@ -1,7 +1,7 @@
-"""Runs a plan in a process of its own, so that a provider that aborts takes only that with it.
+"""Runs a plan in a child process, so that a provider that aborts ends only the child.
 
-The child says over a pipe what it is about to do; when it is gone, that is what went wrong. A model with another
-session to try goes on with it, other jobs go on without the model.
+The child says over a pipe what it is about to do. If it dies, its last message says what went wrong. The job continues
+with the next session of the model, and other jobs continue without the model.
 """
 
 import sys
@@ -47,7 +47,7 @@ def needs_supervision(plan: Plan) -> bool:
 
 @dataclass(slots=True, kw_only=True)
 class _Attempt:
-    """What became of one child: results, and what it was doing when it ended without saying so."""
+    """The outcome of one child: results, and what it was doing if it died."""
 
     results: list[JobResult] = field(default_factory=list)
     doing: Mapping[str, str] | None = None
@@ -105,7 +105,7 @@ class Supervisor:
         return attempt
 
     def _go_on(self, plan: Plan, attempt: _Attempt) -> tuple[Plan, list[JobResult]]:
-        """Return what is left to do after a crash, and the jobs that it ended."""
+        """Return the remaining plan after a crash, and the jobs that the crash ended."""
         reason = attempt.crash or ""
         model = attempt.doing["model"] if attempt.doing else None
         opening = next((s for s in plan.steps if isinstance(s, OpenSession) and s.model == model), None)
@@ -126,7 +126,7 @@ class Supervisor:
 
 
 def _blamed(attempt: _Attempt, opening: OpenSession) -> str | None:
-    """Return the session that the child was opening or running on; None where several ran at once."""
+    """Return the session that the child was opening or running on; None if several ran at once."""
     if opening.use == "all" and attempt.doing is not None and "job" in attempt.doing:
         return None
     return attempt.opened.get(opening.model)
@@ -141,7 +141,7 @@ def _candidates_after(opening: OpenSession, session: str) -> tuple[PlannedSessio
 
 
 def _take_message(attempt: _Attempt, message: Mapping[str, Any]) -> None:
-    """Take note of what the child is about to do, or of a job's end. Raises what ended the child."""
+    """Note what the child is about to do, or the end of a job. Raises what ended the child."""
     match message["kind"]:
         case "doing":
             attempt.doing = message

@@ -31,7 +31,7 @@ def write_adapter(path: Path, arrays: Mapping[str, Array], *, adapter_version: i
 
 
 def _compare(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Raise OrtdeployError when the file does not hold what it was given."""
+    """Raise OrtdeployError if the file does not hold what it was given."""
     read = ort.AdapterFormat.read_adapter(str(path)).get_parameters()
     for name, array in arrays.items():
         if name not in read or to_array(read[name]).tobytes() != array.tobytes():

@@ -19,7 +19,7 @@ _KIB = 1024
 
 
 def probe_machine() -> MachineFacts:
-    """Return what this machine is; None and nothing where the system does not tell."""
+    """Return what this machine is; None and nothing if the system does not tell."""
     affinity = getattr(os, "sched_getaffinity", None)
     return MachineFacts(
         system=platform.system(),

@@ -20,7 +20,7 @@ _PREFIX, _SUFFIX = ("", ".dll") if sys.platform == "win32" else ("lib", ".so")
 
 
 def loading_problem(name: str) -> str | None:
-    """Return a sentence on why a built-in provider's library cannot be loaded; None where it can, or has none."""
+    """Return a sentence on why a built-in provider's library cannot be loaded; None if it can, or has none."""
     provider = find_provider(name)
     if provider is None:
         return None

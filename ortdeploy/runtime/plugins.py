@@ -54,7 +54,7 @@ def describe(provider: str, library: str) -> tuple[DeviceFacts, ...]:
 
 
 def _memory(device: ort.OrtEpDevice, kind: ort.OrtDeviceMemoryType) -> str | None:
-    """Return the name of a device's memory; None where its tensors live in the CPU's."""
+    """Return the name of a device's memory; None if its tensors live in the CPU's."""
     memory = device.memory_info(kind)
     return None if memory is None else str(memory.name)
 

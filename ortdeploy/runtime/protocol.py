@@ -20,12 +20,12 @@ class Session(Protocol):
 
     @property
     def cache(self) -> str | None:
-        """What became of the model's cache, in words; None where the plan asks for none."""
+        """What became of the model's cache, in words; None if the plan asks for none."""
 
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Array]:
         """Run once, with these of the loaded adapters, and return the named outputs.
 
-        Raises OrtdeployError when ONNX Runtime refuses, ProviderFailedError when an execution provider failed.
+        Raises OrtdeployError if ONNX Runtime refuses, ProviderFailedError when an execution provider failed.
         """
 
 

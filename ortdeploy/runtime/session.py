@@ -269,7 +269,7 @@ def session_options(options: Mapping[str, Any]) -> ort.SessionOptions:
 
 
 def register_extensions(options: ort.SessionOptions) -> None:
-    """Let a session find the operators of onnxruntime-extensions. Raises OrtdeployError where it is not usable."""
+    """Let a session find the operators of onnxruntime-extensions. Raises OrtdeployError if it is not usable."""
     try:
         from onnxruntime_extensions import get_library_path  # noqa: PLC0415  an extra: few models need it
 
@@ -305,7 +305,7 @@ def _nothing(value: ort.NodeArg) -> Array:
 
 
 def _find_device(provider: PlannedProvider) -> ort.OrtEpDevice:
-    """Return the planned device. Raises OrtdeployError when it is not what the plan saw."""
+    """Return the planned device. Raises OrtdeployError if it is not what the plan saw."""
     planned = provider.device
     known = describe(provider.name, planned.library) if planned else ()
     for facts, device in zip(known, ep_devices(provider.name), strict=True):

@@ -29,7 +29,7 @@ def find_limits() -> tuple[int | None, dict[str, int]]:
 
 
 def _refusal(model: bytes) -> str:
-    """Return why ONNX Runtime does not load a model; nothing where it does."""
+    """Return why ONNX Runtime does not load a model; nothing if it does."""
     options = ort.SessionOptions()
     options.log_severity_level = _FATAL_ONLY
     options.intra_op_num_threads = 1

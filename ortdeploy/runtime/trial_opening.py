@@ -50,7 +50,7 @@ class TrialRequest:
 
 
 def try_to_open(requests: Sequence[TrialRequest]) -> list[Opening | None]:
-    """Return what came of each; None where nothing was proven."""
+    """Return what came of each; None if nothing was proven."""
     found: list[Opening | None] = []
     rest = list(requests)
     while rest:

@@ -30,7 +30,7 @@ class CpuComparison:
         return session
 
     def compare(self, names: Sequence[str], values: Sequence[Array], reference: Sequence[Array]) -> None:
-        """Raise ProviderFailedError when an output is not the CPU provider's within the tolerance."""
+        """Raise ProviderFailedError if an output is not the CPU provider's within the tolerance."""
         for name, value, expected in zip(names, values, reference, strict=True):
             problem = self._difference(value, expected)
             if problem:

@@ -95,7 +95,7 @@ class ModelOpener:
     def open_model(
         self, step: OpenSession, candidates: Sequence[PlannedSession], skipped: tuple[SkippedSession, ...] = ()
     ) -> OpenedModel:
-        """Open what `use` asks for among the candidates. Raises OrtdeployError when none, or not all, can be opened."""
+        """Open what `use` asks for among the candidates. Raises OrtdeployError if none, or not all, can be opened."""
         before = memory_now()
         open_some = self._open_all if step.use == "all" else self._open_first
         opened = open_some(step, candidates, skipped)

@@ -13,7 +13,7 @@ _SHOWN = 8
 
 
 def check_placement(step: OpenSession, candidate: PlannedSession, session: Session) -> str | None:
-    """Return a remark when nodes are on the CPU that need not be. Raises OrtdeployError when the plan forbids it."""
+    """Return a remark when nodes are on the CPU that need not be. Raises OrtdeployError if the plan forbids it."""
     asked = [provider.name for provider in candidate.providers if provider.name != CPU]
     if not asked or step.cpu_fallback == "allow":
         return None

@@ -223,7 +223,7 @@ class _Comparison:
     is_tie: bool = False
 
     def difference(self, value: Any, expected: Any) -> str | None:
-        """Return what two results of one row differ in; None where they agree."""
+        """Return what two results of one row differ in; None if they agree."""
         if isinstance(expected, dict):
             if not isinstance(value, dict) or value.keys() != expected.keys():
                 return "the map has other keys"

@@ -47,7 +47,7 @@ class RowsFirst:
 
 
 def to_axis(array: Array, axis: int | None) -> Array:
-    """Return a tensor whose rows are first as the graph takes it. Raises OrtdeployError where it has no such axis."""
+    """Return a tensor whose rows are first as the graph takes it. Raises OrtdeployError if it has no such axis."""
     if axis and array.ndim <= axis:
         raise OrtdeployError(f"rows stand at axis {axis}, and the tensor is {format_shape(array.shape)}")
     if not axis or len(array) == 1:  # an axis of one is moved by its name alone

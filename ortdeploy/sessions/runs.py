@@ -38,7 +38,7 @@ class Stateful(Protocol):
     state: Any
 
     def begin(self, key: tuple[str, ...]) -> None:
-        """Take note of what the next rows belong to."""
+        """Note what the next rows belong to."""
 
     def undo(self) -> None:
         """Take the state back to before the last run."""
@@ -89,7 +89,7 @@ class SessionRuns:
     def run_each(
         self, feeds: Mapping[str, Array], batches: Sequence[range], adapters: tuple[str, ...]
     ) -> dict[str, Column] | None:
-        """Run batch after batch of a block and return the rows of each output; None where anything is not as it should.
+        """Run batch after batch of a block and return the rows of each output; None if anything is not as it should.
 
         Short runs are worth a loop of their own: whatever is looked at is looked at once, for all batches. What went
         wrong, and with which row, `run` tells.
@@ -116,7 +116,7 @@ class SessionRuns:
         return None if any(column is None for column in columns.values()) else columns  # type: ignore[return-value]  # none is None
 
     def _rows_of(self, values: Sequence[Any], rows: int, expected: int) -> dict[str, Column]:
-        """Return the outputs of a run without what filled it up. Raises StageError where they are not rows."""
+        """Return the outputs of a run without what filled it up. Raises StageError if they are not rows."""
         results: dict[str, Column] = {}
         for name, value in zip(self._fetch, values, strict=True):
             listed = isinstance(value, list)  # a pipeline's rows may differ in shape
@@ -138,7 +138,7 @@ class SessionRuns:
 
     @property
     def state(self) -> Any:
-        """What the last row has handed on; None where nothing is."""
+        """What the last row has handed on; None if nothing is."""
         return None if self._stateful is None else self._stateful.state
 
     def go_on_from(self, state: Any) -> None:
@@ -194,7 +194,7 @@ def prove_effect(session: Session, outputs: Sequence[str], feeds: Mapping[str, A
 
 
 def _join_rows(values: Sequence[Any], batches: Sequence[range]) -> Column | None:
-    """Return an output of several runs as one column; None where it is not one row for each that was fed.
+    """Return an output of several runs as one column; None if it is not one row for each that was fed.
 
     Rows may differ in shape from run to run, and then are a list, as those of a pipeline may be within a run.
     """
@@ -207,7 +207,7 @@ def _join_rows(values: Sequence[Any], batches: Sequence[range]) -> Column | None
 
 
 def _count(value: Any) -> int | None:
-    """Return how many rows an output has; None where it has none to count."""
+    """Return how many rows an output has; None if it has none to count."""
     if isinstance(value, np.ndarray):
         return len(value) if value.ndim else None
     return len(value) if isinstance(value, list) else None

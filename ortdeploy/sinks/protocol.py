@@ -11,7 +11,7 @@ from ortdeploy.facts.problems import Package
 from ortdeploy.tensors.columns import Column
 
 RowShape = tuple[int | None, ...] | None
-"""The sizes of a column's rows, None where they may differ from row to row; None: nothing is known of them."""
+"""The sizes of a column's rows, None if they may differ from row to row; None: nothing is known of them."""
 
 
 class Sink(Protocol):
@@ -36,7 +36,7 @@ class Sink(Protocol):
 
 
 def as_rows(name: str, column: Column) -> npt.NDArray[Any]:
-    """Return a column as one array, text as objects. Raises ValueError where its rows differ in shape."""
+    """Return a column as one array, text as objects. Raises ValueError if its rows differ in shape."""
     try:
         array = np.asarray(column)
     except ValueError as error:

@@ -79,7 +79,7 @@ class TableSink:
             self._take(pa.RecordBatch.from_arrays(batch.columns, schema=self._schema))
 
     def write(self, columns: Mapping[str, Column]) -> None:
-        """Take a block; one without rows fixes no schema. Raises ValueError where rows do not fit the part's."""
+        """Take a block; one without rows fixes no schema. Raises ValueError if rows do not fit the part's."""
         if any(map(len, columns.values())):
             self._take(self._record_batch(columns))
         elif self._schema is None:

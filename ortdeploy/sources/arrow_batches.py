@@ -37,7 +37,7 @@ class UnknownLayoutError(Exception):
 class BatchPlace:
     """A batch: its rows, where its body begins and how long it is, and nodes and buffers within it, in pairs.
 
-    `decompressed` are the bytes of its buffers once they are decompressed, None where they are not compressed.
+    `decompressed` are the bytes of its buffers once they are decompressed, None if they are not compressed.
     """
 
     rows: int
@@ -98,7 +98,7 @@ class BatchFile:
     def held_bytes(self, place: BatchPlace, schema: "pa.Schema") -> int:
         """Return what a batch takes that only pyarrow can read, whole; 0 for one whose rows can be read in pieces.
 
-        Raises TableError where the metadata of one that is read in pieces say more of its columns than they hold.
+        Raises TableError if the metadata of one that is read in pieces say more of its columns than they hold.
         """
         if place.decompressed is not None or place.is_dictionary:
             return place.size + (place.decompressed or 0)
@@ -246,7 +246,7 @@ class _Column:
     children: Sequence["_Column"]
 
     def check(self, rows: int) -> None:
-        """Raise ValueError where it holds fewer values."""
+        """Raise ValueError if it holds fewer values."""
         import pyarrow as pa  # noqa: PLC0415  an extra: only who reads tables needs it
 
         kind = self.kind
@@ -276,7 +276,7 @@ class _Parts:
         self._nodes, self._buffers = iter(place.nodes), iter(place.buffers)
 
     def column(self, kind: Any) -> _Column:
-        """Return the next column. Raises UnknownLayoutError, ValueError where there is none."""
+        """Return the next column. Raises UnknownLayoutError, ValueError if there is none."""
         import pyarrow as pa  # noqa: PLC0415  an extra: only who reads tables needs it
 
         stored = kind
@@ -337,7 +337,7 @@ def _root(content: bytes) -> Any:
 
 
 def _field(table: Any, index: int) -> int:
-    """Return where a field of a table begins, 0 where it has its default."""
+    """Return where a field of a table begins, 0 if it has its default."""
     offset = table.Offset(4 + 2 * index)
     return int(offset + table.Pos) if offset else 0
 

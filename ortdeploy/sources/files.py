@@ -78,7 +78,7 @@ def file_states(files: Sequence[str], folder: str, patterns: Sequence[str] = ())
 
 
 def find_changed(states: Sequence[FileState], folder: str, patterns: Sequence[str] = ()) -> str | None:
-    """Return the first file that is not what it was. Raises OrtdeployError where one cannot be looked at."""
+    """Return the first file that is not what it was. Raises OrtdeployError if one cannot be looked at."""
     addresses = Addresses.of(patterns)
     for state in states:
         if _look(full_path(folder, state.path), addresses) != (state.size, state.mtime_ns):

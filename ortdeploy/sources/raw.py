@@ -35,7 +35,7 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
 
 
 def _map(path: str, row_type: TensorType) -> Array:
-    """Map a file. Raises ArraysError where it is not a whole number of rows."""
+    """Map a file. Raises ArraysError if it is not a whole number of rows."""
     dtype = numpy_dtype(row_type.dtype or "").newbyteorder("<")
     shape = tuple(size for size in row_type.shape or () if isinstance(size, int))
     row_bytes = math.prod(shape) * dtype.itemsize

@@ -156,7 +156,7 @@ def _decode_row(raw: RawRow, decode: Decode, wanted: Wanted) -> tuple[Mapping[st
 
 
 def _without_gaps(row: Mapping[str, Any], wanted: Wanted) -> Mapping[str, Any]:
-    """Return a row with what its empty values stand for. Raises RowError where they stand for nothing."""
+    """Return a row with what its empty values stand for. Raises RowError if they stand for nothing."""
     if not wanted.missing:
         return row
     return {**row, **{name: _filled(row[name], filler, name) for name, filler in wanted.missing.items()}}
@@ -233,7 +233,7 @@ def read_array(value: Any, dtype: str) -> Array:
     try:
         array = np.array(value, dtype=object)
         if any(item is None or item == "" for item in array.flat):
-            raise RowError("a value is empty where a number is wanted", "empty-value")
+            raise RowError("a value is empty if a number is wanted", "empty-value")
         return _numbers(array, np.dtype(dtype))
     except (ValueError, TypeError, OverflowError) as error:
         raise RowError(f"{_short(value)} is not {dtype}: {error}", "not-a-number") from error

@@ -35,7 +35,7 @@ def as_array(content: Any, dtype: str, shape: Shape | None) -> Array:
 
 
 def _converted(written: Array, dtype: str) -> Array:
-    """Return an array in another element type. Raises ValueError where that would change a whole number."""
+    """Return an array in another element type. Raises ValueError if that would change a whole number."""
     if dtype in WIDER:
         return narrowed(written, dtype)
     array = written.astype(numpy_dtype(dtype))

@@ -24,11 +24,11 @@ class RowAxes:
     declared: frozenset[str] = frozenset()
 
     def of_input(self, name: str) -> int | None:
-        """Return the axis of an input that counts rows; None where none does."""
+        """Return the axis of an input that counts rows; None if none does."""
         return self.inputs.get(name, 0)
 
     def of_output(self, name: str) -> int | None:
-        """Return the axis of an output that counts rows; None where none does."""
+        """Return the axis of an output that counts rows; None if none does."""
         return self.outputs.get(name, 0)
 
     @property

@@ -76,7 +76,7 @@ class Search:
     trials: dict[Setting, Trial] = field(default_factory=dict)
 
     def best(self) -> Trial | None:
-        """Return the fastest trial within the bounds; None where there is none."""
+        """Return the fastest trial within the bounds; None if there is none."""
         begin = Setting()
         self._try(begin)
         best = begin

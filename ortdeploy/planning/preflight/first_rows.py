@@ -79,7 +79,7 @@ class _Looker:
         self._feed(block, range(len(block.rows)))
 
     def _look_for_adapters(self, block: Block) -> None:
-        """Take note of rows that no adapter is meant for."""
+        """Note rows that no adapter is meant for."""
         for row in range(len(block.rows)):
             try:
                 self._feeder.adapters(block, row)
@@ -100,7 +100,7 @@ class _Looker:
                     self._feed(block, range(row, row + 1))
 
     def stop(self, reason: str) -> None:
-        """Take note that nothing more can be read."""
+        """Note that nothing more can be read."""
         self.refused.append(RefusedRow(row=self.rows, source="", stage="read", message=reason))
         self.rows += 1
 

@@ -128,7 +128,7 @@ def _parts(job: ResolvedJob, batch: int) -> tuple[tuple[MemoryPart, ...], str | 
 
 
 def _activation_bytes(job: ResolvedJob, batch: int) -> int | None:
-    """Return what the arenas of all sessions hold after runs of a size; None where a graph leaves that open."""
+    """Return what the arenas of all sessions hold after runs of a size; None if a graph leaves that open."""
     total = 0
     if _is_delegated(job):
         return None
@@ -264,7 +264,7 @@ def _plans_patterns(job: ResolvedJob, model: ResolvedModel) -> bool:
 def _bytes_of_a_run(
     skeleton: bytes, shapes: tuple[tuple[str, Sizes], ...], *, arena: bool, pattern: bool
 ) -> int | None:
-    """Return what the buffers of one run take; None where a graph leaves that open.
+    """Return what the buffers of one run take; None if a graph leaves that open.
 
     Kept, for shape inference takes its time: a forecast asks again for every layout and number of sessions.
     """
@@ -288,13 +288,13 @@ def _data_bytes(job: ResolvedJob, batch: int, result: int) -> int:
 
 
 def _row_bytes(job: ResolvedJob) -> int | None:
-    """Return what a row's results take; None where the graph leaves a size open."""
+    """Return what a row's results take; None if the graph leaves a size open."""
     sizes = [_tensor_bytes(job.results.get(name, TensorType())) for name in job.columns]
     return None if any(size is None for size in sizes) else sum(size or 0 for size in sizes)
 
 
 def _tensor_bytes(tensor: TensorType) -> int | None:
-    """Return what one row of a tensor takes, rows first; None where a size is open."""
+    """Return what one row of a tensor takes, rows first; None if a size is open."""
     if tensor.shape is None or tensor.dtype is None:
         return None
     sizes = [size for size in tensor.shape[1:] if isinstance(size, int)]
@@ -304,7 +304,7 @@ def _tensor_bytes(tensor: TensorType) -> int | None:
 
 
 def _disk(job: ResolvedJob) -> int | None:
-    """Return what the output takes on disk; None where that depends on the values."""
+    """Return what the output takes on disk; None if that depends on the values."""
     result = _row_bytes(job)
     if result is None or job.input.rows is None or job.spec.output.format not in {"npy", "npz", "arrow"}:
         return None

@@ -48,7 +48,7 @@ def _request(line: OpLine, path: Path, elsewhere: str | None) -> TrialRequest:
 
 
 def open_runners(job: ResolvedJob, step: RunJob) -> OpRunners:
-    """Return what runs the op steps of a job's prepare steps. Raises OrtdeployError where one cannot be opened."""
+    """Return what runs the op steps of a job's prepare steps. Raises OrtdeployError if one cannot be opened."""
     wanted = [one.op for planned in step.inputs for one in planned.steps if one.op is not None]
     names = {line.name for line in wanted}
     opened = {
