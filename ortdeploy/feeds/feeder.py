@@ -1,6 +1,6 @@
-"""What a session is fed: rows taken through their prepare steps, and held against the model to the element.
+"""Makes the tensors that a session is fed: rows go through their prepare steps and are checked, to the element.
 
-No native code sees a buffer that does not fit. The plan looks at a job's first rows with the same functions.
+So no native code sees a buffer that does not fit. The plan checks a job's first rows with the same functions.
 """
 
 from bisect import bisect_left
@@ -29,7 +29,7 @@ from ortdeploy.transforms.resample import RATE, needs_rate
 
 
 def wanted_columns(job: RunJob) -> Wanted:
-    """Return what a job's source is to read."""
+    """Return the columns that a job's source must read."""
     return Wanted(
         dtypes={name: planned.read_dtype for planned in job.inputs for name in planned.columns} | _rates(job),
         keys=tuple(dict.fromkeys((*job.input.key, *_choosing(job), "path"))),
@@ -53,7 +53,7 @@ def _need_rates(planned: PlannedInput) -> bool:
 
 
 def _ends(job: RunJob) -> tuple[int, int] | None:
-    """Return how many of a file's first and last bytes are enough, for all inputs take no others before all else."""
+    """Return how many of a file's first and last bytes to read, if the first step of every input takes only those."""
     if job.input.format != "bytes" or DATA in job.input.key:
         return None
     first = [planned.steps[0].options if planned.steps else {} for planned in job.inputs if DATA in planned.columns]
@@ -64,7 +64,7 @@ def _ends(job: RunJob) -> tuple[int, int] | None:
 
 
 def _choosing(job: RunJob) -> tuple[str, ...]:
-    """Return the columns that decide about a row: its adapter, or where state begins anew."""
+    """Return the columns that choose a row's adapter, or that reset the state."""
     reset = job.pipeline.reset if job.pipeline else ()
     return (*((job.adapters.column,) if job.adapters.column else ()), *reset)
 
@@ -105,12 +105,12 @@ class Feeder:
         )
 
     def run_less(self, size: int) -> None:
-        """Note that runs have fewer rows than planned, from now on."""
+        """Note that each later run has fewer rows than planned."""
         self._size = size
         self._pad_to = size if self._pad_to is not None else None
 
     def prepare_block(self, block: Block) -> dict[str, Array] | None:
-        """Return tensors of all rows of a block, to be cut into batches; None if not all of them can be fed."""
+        """Return tensors [rows, …] of all rows of a block, to be cut into batches; None if some cannot be fed."""
         if self._one_by_one or not len(block.rows):
             return None
         try:
@@ -122,7 +122,7 @@ class Feeder:
         return feeds
 
     def prepare_batch(self, block: Block, rows: Sequence[int]) -> dict[str, Array]:
-        """Return the tensors of one run, for some rows of a block. Raises StageError."""
+        """Return the tensors [rows, …] of one run, for some rows of a block. Raises StageError."""
         if self._one_by_one and len(rows) > 1:
             raise StageError("run", "one-row-a-run", "rows of this model are run one by one")
         feeds = self._prepare(block, rows)
@@ -132,7 +132,7 @@ class Feeder:
         return feeds
 
     def cut_batch(self, feeds: Mapping[str, Array], rows: Sequence[int]) -> dict[str, Array]:
-        """Return the tensors of one run, cut from those of a whole block."""
+        """Return the tensors [rows, …] of one run, cut from those of a whole block."""
         if isinstance(rows, range):
             taken = {name: array[rows.start : rows.stop] for name, array in feeds.items()}
         else:
@@ -147,7 +147,7 @@ class Feeder:
         }
 
     def _check_shapes(self, shapes: list[tuple[int, ...]]) -> None:
-        """Hold the shapes of one run against the plan. Raises StageError."""
+        """Check the shapes of one run against the plan. Raises StageError."""
         if shapes in self._accepted:  # most batches have the shapes of the one before
             return
         sizes: dict[str, int] = {}
@@ -157,7 +157,7 @@ class Feeder:
         self._accepted = [*self._accepted[-1:], shapes]
 
     def adapters(self, block: Block, row: int) -> tuple[str, ...]:
-        """Return the adapters of a row of a block. Raises StageError if none is meant for it."""
+        """Return the adapters of a row of a block. Raises StageError if there is none for it."""
         column = self._choice.column
         if column is None:
             return self._choice.always
@@ -168,7 +168,7 @@ class Feeder:
         return adapters
 
     def finite_rows(self, feeds: Mapping[str, Array], rows: int) -> Array:
-        """Tell of each row that was fed whether its floating inputs are all finite."""
+        """Return bool [rows], whether all floating-point inputs of a row are finite."""
         finite = np.ones(rows, dtype=bool)
         for array in feeds.values():
             if is_beside(array):
@@ -186,7 +186,7 @@ def _is_finite(row: Array) -> bool:
 
 
 def cut(block: Block, size: int) -> list[range]:
-    """Return the batches of a block: places of its rows, `size` rows of the input each, less those that failed."""
+    """Return the batches of a block as places of rows: `size` rows of the input each, without those that failed."""
     if len(block.rows) == block.count:
         return [range(begin, min(begin + size, block.count)) for begin in range(0, block.count, size)]
     edges = range(block.start, block.start + block.count + size, size)
@@ -195,7 +195,7 @@ def cut(block: Block, size: int) -> list[range]:
 
 
 def padded(feeds: Mapping[str, Array], rows: int) -> dict[str, Array]:
-    """Fill tensors up to a number of rows with copies of their last one."""
+    """Pad tensors [rows, …] to a number of rows with copies of the last row."""
     return {
         name: np.concatenate([array, np.repeat(array[-1:], rows - len(array), axis=0)]) if len(array) < rows else array
         for name, array in feeds.items()
@@ -239,7 +239,7 @@ def _is_even(step: PlannedStep) -> bool:
 
 
 class _PreparedInput:
-    """One model input: its steps, and the check that keeps what does not fit from native code."""
+    """One model input: its steps, and the check that protects native code from tensors that do not fit."""
 
     def __init__(self, planned: PlannedInput, ops: OpRunners, *, whole_rows: bool, ragged: bool) -> None:
         self.name = planned.name
@@ -254,7 +254,7 @@ class _PreparedInput:
         self._needs_rates = _need_rates(planned)
 
     def prepare(self, columns: dict[str, Column], rows: Sequence[int], available: int) -> Array:
-        """Return the named rows, stacked and taken through the steps. Raises StageError."""
+        """Return some rows, stacked as [rows, …] and taken through the steps. Raises StageError."""
         parts = [_pick(columns[name], rows, available) for name in self._planned.columns]
         column = self._stack(parts) if self._planned.stacked else parts[0]
         if isinstance(column, list) or self._needs_rates or not self._is_even:
@@ -276,7 +276,7 @@ class _PreparedInput:
         return beside([row[0] for row in checked])
 
     def _stack(self, parts: list[Column]) -> Array:
-        """Make one vector a row of several columns."""
+        """Stack several columns into one vector per row, [rows, columns]."""
         try:
             return np.stack([np.asarray(self._cast(part)) for part in parts], axis=1)
         except ValueError as error:
@@ -287,7 +287,7 @@ class _PreparedInput:
             raise StageError("contract", "ragged-rows", message) from error
 
     def _cast(self, part: Column) -> Column:
-        """Return one of several columns with the element type that all of them are cast to."""
+        """Return one of several columns in the element type of their common cast."""
         return self._take(self._of_columns, np.asarray(part)) if self._of_columns else part
 
     def _apply(self, array: Array, rate: Any = None) -> Array:
@@ -315,7 +315,7 @@ class _PreparedInput:
         return np.ascontiguousarray(array) if array.ndim else array
 
     def check_shape(self, shape: tuple[int, ...], sizes: dict[str, int]) -> None:
-        """Hold a tensor's shape against the plan; a symbol is one number in all inputs of a run. Raises StageError."""
+        """Check a tensor's shape against the plan; a symbol is one number in all inputs of a run. Raises StageError."""
         planned = self._planned.shape
         if planned is None:
             return

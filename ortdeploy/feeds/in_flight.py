@@ -1,4 +1,4 @@
-"""How many blocks may be on their way at once: some in any case, more while they are small."""
+"""Limits the blocks that are on their way at once: a few are always allowed, more while they are small."""
 
 import threading
 
@@ -22,7 +22,7 @@ class InFlight:
         self._closed = False
 
     def wait(self) -> bool:
-        """Wait until there is room for another block; return whether one is wanted at all."""
+        """Wait until there is room for another block; return False if none is wanted."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._has_room())
             return not self._closed
@@ -44,7 +44,7 @@ class InFlight:
             self._changed.notify()
 
     def close(self) -> None:
-        """Want no more blocks."""
+        """Refuse further blocks."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

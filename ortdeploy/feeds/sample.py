@@ -1,4 +1,4 @@
-"""A job's own first rows as tensors, to try something with before the job begins."""
+"""Returns a job's own first rows as tensors, for measurements before the job begins."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,7 +17,7 @@ Feeds = dict[str, Array]
 
 
 def first_feeds(plan: Plan, step: RunJob, most: int, ops: OpRunners) -> Feeds:
-    """Return tensors of so many rows at most, as they are fed; nothing if they cannot be fed together.
+    """Return tensors [rows, …] of at most `most` first rows; nothing if they cannot be fed together.
 
     Raises OrtdeployError if the input cannot be read.
     """
@@ -34,7 +34,7 @@ def first_feeds(plan: Plan, step: RunJob, most: int, ops: OpRunners) -> Feeds:
 
 
 def first_runs(plan: Plan, step: RunJob, most: int, ops: OpRunners) -> list[Feeds]:
-    """Return what so many runs at most are fed; what cannot be fed is left out. Raises OrtdeployError as above."""
+    """Return the feeds of at most `most` runs, without those that cannot be fed. Raises OrtdeployError as above."""
     feeder = Feeder(step, ops)
     taken: list[Feeds] = []
     for block in _blocks(plan, step):

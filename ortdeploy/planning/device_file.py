@@ -1,4 +1,4 @@
-"""Device files: a machine's facts as YAML to commit, so that a plan can be made for it somewhere else."""
+"""Device files: the facts of a machine as YAML that can be committed, to plan for it on another machine."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict

@@ -31,7 +31,7 @@ class Digested:
 
 
 def probe_digests(spec: Spec) -> tuple[tuple[Digested, ...], tuple[Diagnostic, ...]]:
-    """Return the digests of a manifest's models, adapters and presets, and what keeps files from having one."""
+    """Return the digests of a manifest's models, adapters and presets, and problems with their files."""
     roots = (spec.folder, *spec.roots)
     files: list[Digested] = []
     problems: list[Diagnostic] = []

@@ -43,7 +43,7 @@ from ortdeploy.sources.catalogue import probe_input
 def read_preset(
     spec: Spec, preset: PresetSpec, models: Mapping[str, ModelFacts], adapters: Mapping[str, AdapterFacts]
 ) -> DiffusionFacts:
-    """Read a preset's folder; whatever its files make a library raise is its problem."""
+    """Read a preset's folder; an exception of a library becomes its problem."""
     try:
         with decoding(preset.folder, "a preset's folder"):
             return read_diffusion(Path(spec.folder), preset, models, adapters)
@@ -65,7 +65,7 @@ def probe_model(spec: Spec, model: ModelSpec, roots: tuple[str, ...], digests: D
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Before:
-    """What the ledger knows of a job's output, and of the input files that went into it."""
+    """The ledger's record of a job's output and of the input files that went into it."""
 
     record: OutputRecord | None = None
     inputs: tuple[KnownFile, ...] = ()
@@ -75,7 +75,7 @@ class _Before:
 def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] = ()) -> Facts:
     """Look at every file that the manifest names and at every place that it writes to.
 
-    The outputs of `stale` jobs make room for new ones: what was taken up for them does not count.
+    The outputs of `stale` jobs are replaced, so the inputs recorded for them do not count.
     """
     roots = (spec.folder, *spec.roots)
     before = {job.name: _look_back(path_from_manifest(spec, job.output.path), state_dir) for job in spec.jobs}
@@ -122,7 +122,7 @@ def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] =
 
 
 def _run_by_rows(spec: Spec) -> list[ModelSpec]:
-    """Return the models whose inputs and outputs some job, or a pipeline's steps, takes row by row."""
+    """Return the models that a job or a step of a pipeline runs row by row."""
     of_presets = {name for one in spec.pipelines if one.preset is not None for name in one.models}
     used = {model.name: model for job in spec.jobs for model in spec.models_of(job)}
     return [model for name, model in used.items() if name not in of_presets]
@@ -157,7 +157,7 @@ def _stray(path: Path, shown: str, roots: tuple[str, ...]) -> Problem | None:
 
 
 def _probe_option_paths(spec: Spec, roots: tuple[str, ...]) -> dict[tuple[str, str], Problem]:
-    """Look at every file and folder that an option names, and into those of operations."""
+    """Probe every file and folder that an option names, and the content of those of operations."""
     problems = {}
     for option in find_option_paths(spec):
         path = path_from_manifest(spec, option.path)
@@ -195,7 +195,7 @@ def _option_path_problem(path: Path, option: OptionPath) -> Problem | None:
 
 
 def _content_problem(path: Path, option: OptionPath) -> Problem | None:
-    """Say why a file or folder of an operation does not hold what it must, where that can be told here."""
+    """Return why a file or folder of an operation does not hold what it must, if that can be told here."""
     try:
         with decoding(option.path, option.kind):
             if option.kind == "vocabulary":
@@ -339,7 +339,7 @@ def _look_at_output(folder: Path, shown: str, state_dir: Path, before: _Before) 
 
 
 def _free_bytes(folder: Path) -> int | None:
-    """Return what is free on the file system of a folder that may not be there yet."""
+    """Return the free bytes of the file system of a folder that may not exist yet."""
     while not is_there(folder) and folder != folder.parent:
         folder = folder.parent
     try:
@@ -370,7 +370,7 @@ def _unwritable(folder: Path, shown: str, roots: tuple[str, ...]) -> Problem | N
 
 
 def _entangled(folder: Path, shown: str, state_dir: Path) -> Problem | None:
-    """Refuse an output that holds the state directory, or lies in it: a new run puts old outputs aside as they are."""
+    """Refuse an output that contains the state directory or lies in it, because a new run renames old outputs."""
     output, state = (Path(os.path.realpath(one)) for one in (folder, state_dir))  # resolve() stumbles over loops
     if output == state or output in state.parents:
         where = "holds"
@@ -385,7 +385,7 @@ def _entangled(folder: Path, shown: str, state_dir: Path) -> Problem | None:
 def _damage(
     folder: Path, shown: str, record: OutputRecord, merges: Sequence[Merge], digests: DigestCache
 ) -> Problem | None:
-    """Hold the ledger against itself, and the committed parts that it names against the files that are there."""
+    """Check the ledger against itself, and its committed parts against the files."""
     contradiction = find_contradiction(record, merges)
     if contradiction is not None:
         return Problem(kind="damaged", detail=f"Of {shown}, {damaged(contradiction)}.")

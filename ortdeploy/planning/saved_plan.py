@@ -1,13 +1,14 @@
-"""The plan file: what `plan --out` saves, and what `apply` holds against the plan that it makes itself.
+"""The plan file: `plan --out` saves it, and `apply` compares it with the plan that it makes itself.
 
-A plan file is data from a stranger. Nothing of it is carried out: it says which manifest to plan with which options,
-what that plan rested on, and what it was. `apply` plans again and compares, and does what it has planned itself.
+A plan file is data from a stranger, and nothing in it is carried out. It says which manifest was planned with which
+options, the facts that the plan rested on, and its steps. `apply` plans again, compares, and does its own plan.
 
 Paths: a manifest, its overlays and roots are relative to the plan file's folder or to --root; everything inside a plan
 is relative to its manifest.
 
-Left out of the file, because a run changes it or another machine forecasts it differently: how far a job is, its run,
-memory forecasts, predicted placement, thread layouts to measure, and where a plugin's library lies.
+These are left out of the file, because a run changes them or another machine forecasts them differently: how much of a
+job is done, its run, memory forecasts, predicted placement, thread layouts to measure, and the place of a plugin's
+library.
 """
 
 import json
@@ -137,7 +138,7 @@ def is_plan_file(raw: bytes) -> bool:
 
 
 def misplaced(plan_manifests: Sequence[str], overlays: Sequence[str], root: Path, roots: Sequence[str]) -> str | None:
-    """Return the first file that a plan file below `root` could not name."""
+    """Return the first file that lies outside of `root`, which a plan file cannot name."""
     named = (os.path.abspath(path) for path in (*plan_manifests, *overlays))  # noqa: PTH100  without following links
     return next((path for path in named if not _allowed(path, root, roots)), None)
 
@@ -214,7 +215,7 @@ def _saved_field(kind: type, name: str, value: Any, folder: str) -> Any:
 
 
 def _saved_option(value: Any, folder: str) -> Any:
-    """Return the value of a session, run, provider or operation option: every one of a plan file passes here."""
+    """Return the value of a session, run, provider or operation option. Every option of a plan file passes here."""
     if isinstance(value, Mapping):
         return {key: _saved_option(item, folder) for key, item in value.items()}
     if isinstance(value, tuple | list):
@@ -230,7 +231,7 @@ def _without_folder(text: str, folder: str) -> str:
 
 
 def _with_digests(states: Sequence[FileState], folder: str) -> list[list[Any]]:
-    """Return files with size, time and digest, as far as there is room for reading them."""
+    """Return files with size, time and digest; without a digest beyond the bytes that may be read."""
     room, found = MAX_HASHED, []
     for state in states:
         room -= state.size
@@ -370,7 +371,7 @@ def _allowed(path: str, root: Path, roots: Sequence[str]) -> bool:
 
 
 def moved_facts(saved: SavedPlan, now: Deployment) -> tuple[Diagnostic, ...]:
-    """Return a diagnostic for each fact that a saved plan rests on and that is not so now."""
+    """Return a diagnostic for each fact of a saved plan that has changed."""
     facts = plan_facts(now, saved.jobs)
     then = {(fact.kind, fact.name): fact.value for fact in saved.facts}
     present = {(fact.kind, fact.name): fact.value for fact in facts if fact.kind != INPUTS}
@@ -386,7 +387,7 @@ def moved_facts(saved: SavedPlan, now: Deployment) -> tuple[Diagnostic, ...]:
 
 
 def moved_fact(saved: SavedPlan, kind: str, name: str) -> Diagnostic:
-    """Return the diagnostic for one fact that has moved."""
+    """Return the diagnostic for one fact that has changed."""
     verb = "are" if kind in _SEVERAL else "is"
     return Diagnostic(
         rule="moved-fact",
@@ -426,7 +427,7 @@ def _is_changed(then: SavedFile, now: FileState, folder: str) -> bool:
 
 
 def compare(saved: SavedPlan, plan: Plan) -> Diagnostic | None:
-    """Return where a saved plan first differs from the one that was made here, or None."""
+    """Return the first difference between a saved plan and the one that was made here, or None."""
     ours = made(plan)
     listed = [done["job"] for done in ours["finished"]]
     found = next(
@@ -459,7 +460,7 @@ def difference(saved: Any, ours: Any, at: str = "") -> str | None:
 
 
 class _Nothing:
-    """What stands for a value that one of two mappings lacks."""
+    """Stands for a value that one of two mappings lacks."""
 
 
 _NOTHING = _Nothing()

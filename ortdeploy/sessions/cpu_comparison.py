@@ -1,4 +1,4 @@
-"""A job's first batch, run on the CPU provider too: the proof that another provider computes what the model says.
+"""Compares a job's first batch with the CPU provider, to prove that another provider computes what the model says.
 
 A backend can place every node and answer with zeros without an error; its numbers are the only evidence.
 """

@@ -27,7 +27,7 @@ OnNativeCall = Callable[[Mapping[str, str]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedSession:
-    """A session that was passed over, and why."""
+    """A session that was skipped, and why."""
 
     session: str
     reason: str
@@ -35,7 +35,7 @@ class SkippedSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OpenedSession:
-    """An open session, itself and no other: which candidate of the plan it is, its number, what it is compared with.
+    """An open session: its candidate in the plan, instance number, and CPU reference. Compared by identity.
 
     Callers of the same session are numbered like sessions. `ops` run the op steps of a job, by their sessions.
     """
@@ -55,7 +55,7 @@ class OpenedSession:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedModel:
-    """The open sessions of a model, the candidates that are left, and the sessions that were passed over.
+    """The open sessions of a model, the remaining candidates, and the skipped sessions.
 
     `dispensable`: the others go on when the provider of one fails. `step` is what they were opened by, `memory` that of
     the process before and after.
@@ -70,7 +70,7 @@ class OpenedModel:
 
     @property
     def layout(self) -> str | None:
-        """The way to use threads that was chosen, where one was."""
+        """The thread layout, if one was chosen."""
         return self.step.thread_layouts[0].name if self.step is not None and self.step.thread_layouts else None
 
     def without(self, dropped: Collection[str]) -> "OpenedModel":
@@ -117,7 +117,7 @@ class ModelOpener:
     def _open_all(
         self, step: OpenSession, candidates: Sequence[PlannedSession], skipped: tuple[SkippedSession, ...]
     ) -> OpenedModel:
-        """Open every candidate; one that cannot be opened may be missing where the plan says on_unavailable: next."""
+        """Open every candidate; one may be missing if the plan says on_unavailable: next."""
         sessions: list[OpenedSession] = []
         for candidate in candidates:
             try:

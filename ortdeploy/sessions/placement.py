@@ -1,6 +1,6 @@
-"""Where nodes really went, against what the plan allows: the check between opening a session and its first row.
+"""Compares the providers to which nodes were really assigned with what the plan allows, before the first row.
 
-ONNX Runtime lists providers that took no node, and leaves nodes to the CPU with a line in its log at most.
+ONNX Runtime lists providers that took no node. If it leaves nodes to the CPU, at most a line in its log says so.
 """
 
 from ortdeploy.diagnostics import OrtdeployError

@@ -1,8 +1,8 @@
-"""The proof that rows are rows: a job's first rows run in batches of other sizes, and each must give what it gave.
+"""Proves that rows are rows: a job's first rows run again in other batches, and each must give the same result.
 
-A graph that mixes rows (a softmax over the batch, a reshape across it, batch normalization in training mode), or whose
-output has its rows at another axis, is found so whatever it looks like. A graph with a fixed batch runs its rows in
-another order, beside other rows. What is proven is remembered, so it is paid for once.
+This finds a graph that mixes rows (a softmax over the batch, a reshape across it, batch normalization in training mode)
+or whose output has its rows on another axis, however it is built. A graph with a fixed batch runs its rows in another
+order, beside other rows. A proof is remembered, so it is paid for once.
 """
 
 import json
@@ -31,7 +31,7 @@ RunRows = Callable[[Mapping[str, Array]], Mapping[str, Any]]
 
 
 class MixedRowsError(OrtdeployError):
-    """The results of rows depend on the rows beside them: which output, and of which row, by its place in the batch."""
+    """Results depend on the rows beside them. Names the output and the row, by its place in the batch."""
 
     def __init__(self, message: str, output: str, place: int | None = None) -> None:
         """Take what is wrong."""
@@ -50,7 +50,7 @@ _PROVEN = "proven"
 
 @dataclass(slots=True)
 class ProvenRows:
-    """What is proven of a job's sessions; kept where measurements are. Threads of several sessions share it."""
+    """The proofs of a job's sessions, kept in the tuning cache. Threads of several sessions share it."""
 
     tuning_cache: TuningCache
     _turn: threading.Lock = field(default_factory=threading.Lock)
@@ -68,9 +68,9 @@ class ProvenRows:
 
 
 class RowProof:
-    """Proves of one session, with each set of adapters that rows choose, that its rows do not depend on each other.
+    """Proves for one session, with each set of adapters, that its rows do not depend on each other.
 
-    `holds_for` is what the proof rests on beside the job: the session with its options, digests and versions.
+    `holds_for` is what the proof depends on apart from the job: the session with its options, digests and versions.
     """
 
     def __init__(self, step: RunJob, proven: ProvenRows, holds_for: Any) -> None:
@@ -82,15 +82,15 @@ class RowProof:
         self._done: set[tuple[str, ...]] = set()
 
     def wants(self, adapters: tuple[str, ...], rows: int) -> bool:
-        """Return whether a batch of so many rows can prove something that is not proven yet."""
+        """Return whether a batch of this number of rows can prove something that is not proven yet."""
         return rows > 1 and self._check.counts and adapters not in self._done
 
     def prove(
         self, run: RunRows, feeds: Mapping[str, Array], results: Mapping[str, Any], rows: int, adapters: tuple[str, ...]
     ) -> None:
-        """Run some rows of a batch again, in other company, and compare. Raises MixedRowsError, ProviderFailedError.
+        """Run some rows of a batch again, beside other rows, and compare. Raises MixedRowsError, ProviderFailedError.
 
-        `feeds` and `results` have the rows first, and at most what fills the batch up behind them.
+        `feeds` and `results` are [rows, …]; padding rows may follow the batch's own.
         """
         key = self._key(feeds, adapters)
         if self._proven.knows(key):
@@ -116,7 +116,7 @@ class RowProof:
         chosen: Sequence[Sequence[int]],
         rows: int,
     ) -> None:
-        """Compare some rows; where only their whole numbers differ, which may be a tie, others decide."""
+        """Compare some rows; if only their whole numbers differ, which may be a tie, other rows decide."""
         try:
             self._compare_batches(run, feeds, results, chosen[0] or [0], rows)
         except _TieError as tie:
@@ -156,7 +156,7 @@ class RowProof:
             yield few[::-1]
 
     def _compare(self, places: Sequence[int], rows: int, found: Mapping[str, Any], results: Mapping[str, Any]) -> None:
-        """Compare what rows at some places give now with what they gave in the first batch."""
+        """Compare the results of rows at some places with their results in the first batch."""
         for name, values in found.items():
             if np.ndim(values) == 0 if isinstance(values, np.ndarray) else not isinstance(values, list):
                 raise MixedRowsError(not_by_row(name, (), len(places)), name)
@@ -203,7 +203,7 @@ class RowProof:
 
 
 class _TieError(Exception):
-    """Whole numbers differ, which may be because two floats are as good as equal."""
+    """Only whole numbers differ; two floats that are almost equal may cause that."""
 
     def __init__(self, error: MixedRowsError) -> None:
         super().__init__(str(error))
@@ -287,7 +287,7 @@ def _taken(feeds: Mapping[str, Array], places: Sequence[int]) -> dict[str, Array
 
 
 def _largest(values: Sequence[Any]) -> float:
-    """Return the largest finite magnitude among results, also inside of lists and maps."""
+    """Return the largest finite magnitude among results, also inside lists and maps."""
     largest = 0.0
     for value in values:
         if isinstance(value, dict | list):

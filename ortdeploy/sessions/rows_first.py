@@ -1,6 +1,6 @@
-"""A session whose rows are first: tensors are moved to and from the axes that count rows in its model's graph.
+"""Makes a session take and give tensors [rows, …]: moves them to and from the axes that count rows in the graph.
 
-Everything outside of a session works on tensors with the rows at axis 0. Values that no row carries are fed here too.
+All code outside of a session works on tensors with the rows at axis 0. Values that no row carries are fed here too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from ortdeploy.tensors.types import format_shape
 
 
 def rows_first(session: Session, step: RunJob) -> Session:
-    """Return a session that takes and gives tensors with their rows first; itself where the model has them so."""
+    """Return a session that takes and gives tensors [rows, …]; the session itself if its model has them so."""
     return RowsFirst(session, step) if step.row_axes or step.values else session
 
 
@@ -47,7 +47,7 @@ class RowsFirst:
 
 
 def to_axis(array: Array, axis: int | None) -> Array:
-    """Return a tensor whose rows are first as the graph takes it. Raises OrtdeployError if it has no such axis."""
+    """Return a tensor [rows, …] with the rows at the graph's axis. Raises OrtdeployError if it has no such axis."""
     if axis and array.ndim <= axis:
         raise OrtdeployError(f"rows stand at axis {axis}, and the tensor is {format_shape(array.shape)}")
     if not axis or len(array) == 1:  # an axis of one is moved by its name alone
@@ -56,7 +56,7 @@ def to_axis(array: Array, axis: int | None) -> Array:
 
 
 def to_front(value: Any, axis: int | None) -> Any:
-    """Return an output with its rows first; as it is where it does not have that axis."""
+    """Return an output as [rows, …]; unchanged if it does not have that axis."""
     if not axis or not isinstance(value, np.ndarray) or value.ndim <= axis:
         return value
     if value.shape[axis] == 1:
@@ -65,7 +65,7 @@ def to_front(value: Any, axis: int | None) -> Any:
 
 
 def not_by_row(output: str, shape: tuple[int, ...], rows: int) -> str:
-    """Say of an output that it has not one row for each that was fed, and what to write."""
+    """Say that an output does not have one row for each row that was fed, and what to write in the manifest."""
     axes = [str(axis) for axis, size in enumerate(shape) if size == rows]
     which = " or ".join(axes) or "AXIS"
     return (

@@ -1,7 +1,7 @@
-"""The runs of one job on one session: fed tensors in, columns of rows out, with the adapters that the rows chose.
+"""Runs the batches of one job on one session: tensors [rows, …] in, columns of rows out, with the rows' adapters.
 
-The first run behind another provider is compared with the CPU's, and the first run with an adapter with the base
-model's: an adapter that changes nothing is worth a word.
+The first run behind another provider is compared with the CPU's. The first run with an adapter is compared with that of
+the base model, and an adapter that changes nothing is logged.
 """
 
 import time
@@ -33,7 +33,7 @@ _FEW = 4  # rows that tell whether an adapter changes anything
 
 @runtime_checkable
 class Stateful(Protocol):
-    """A session that hands something on from row to row."""
+    """A session with state that one row hands on to the next."""
 
     state: Any
 
@@ -50,7 +50,7 @@ class SessionRuns:
     def __init__(
         self, job: RunJob, session: Session, probe: CpuComparison | None = None, proof: RowProof | None = None
     ) -> None:
-        """Take the session, what its first run is compared with, and what proves that its rows are rows."""
+        """Take the session, its CPU comparison, and its proof that rows are rows."""
         self._job = job
         self._session = rows_first(session, job)
         self._stateful = session if isinstance(session, Stateful) else None
@@ -65,7 +65,7 @@ class SessionRuns:
         self._pads = job.batching.pad_to is not None
 
     def run(self, feeds: Mapping[str, Array], rows: int, adapters: tuple[str, ...]) -> dict[str, Column]:
-        """Run once and return each output's rows. Raises StageError, ProviderFailedError."""
+        """Run feeds [rows, …] once and return each output's rows. Raises StageError, ProviderFailedError."""
         begin = time.perf_counter()
         try:
             values = self._run_both(self._probe, feeds, adapters) if self._probe else self._run(feeds, adapters)
@@ -89,10 +89,10 @@ class SessionRuns:
     def run_each(
         self, feeds: Mapping[str, Array], batches: Sequence[range], adapters: tuple[str, ...]
     ) -> dict[str, Column] | None:
-        """Run batch after batch of a block and return the rows of each output; None if anything is not as it should.
+        """Run batch after batch of a block and return the rows of each output; None if anything is unusual.
 
-        Short runs are worth a loop of their own: whatever is looked at is looked at once, for all batches. What went
-        wrong, and with which row, `run` tells.
+        Short runs need a loop of their own, in which each check is done once for all batches. If one fails, `run` finds
+        out what is wrong with which row.
         """
         if self._probe is not None or self._one_by_one or self._pads or (adapters and adapters not in self._effective):
             return None
@@ -116,7 +116,7 @@ class SessionRuns:
         return None if any(column is None for column in columns.values()) else columns  # type: ignore[return-value]  # none is None
 
     def _rows_of(self, values: Sequence[Any], rows: int, expected: int) -> dict[str, Column]:
-        """Return the outputs of a run without what filled it up. Raises StageError if they are not rows."""
+        """Return the outputs of a run without its padding rows. Raises StageError if they are not rows."""
         results: dict[str, Column] = {}
         for name, value in zip(self._fetch, values, strict=True):
             listed = isinstance(value, list)  # a pipeline's rows may differ in shape
@@ -127,7 +127,7 @@ class SessionRuns:
         return results
 
     def begin(self, key: tuple[str, ...]) -> None:
-        """Say what the next rows belong to, where a pipeline hands state from row to row."""
+        """Say to which reset key the next rows belong, if a pipeline has state."""
         if self._stateful is not None:
             self._stateful.begin(key)
 
@@ -138,7 +138,7 @@ class SessionRuns:
 
     @property
     def state(self) -> Any:
-        """What the last row has handed on; None if nothing is."""
+        """The state of the last row; None without state."""
         return None if self._stateful is None else self._stateful.state
 
     def go_on_from(self, state: Any) -> None:
@@ -186,7 +186,7 @@ class SessionRuns:
 
 
 def prove_effect(session: Session, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> None:
-    """Compare what adapters and the base model say of the same rows, and warn where that is the same."""
+    """Compare the results of adapters and of the base model on the same rows, and warn if they are the same."""
     with suppress(OrtdeployError):  # a base model that does not run alone proves nothing
         values, base = session.run(outputs, feeds, adapters), session.run(outputs, feeds, ())
         if all(are_equal(*pair) for pair in zip(values, base, strict=True)):
@@ -194,7 +194,7 @@ def prove_effect(session: Session, outputs: Sequence[str], feeds: Mapping[str, A
 
 
 def _join_rows(values: Sequence[Any], batches: Sequence[range]) -> Column | None:
-    """Return an output of several runs as one column; None if it is not one row for each that was fed.
+    """Return an output of several runs as one column [rows, …]; None if it does not have one row for each that was fed.
 
     Rows may differ in shape from run to run, and then are a list, as those of a pipeline may be within a run.
     """
@@ -207,7 +207,7 @@ def _join_rows(values: Sequence[Any], batches: Sequence[range]) -> Column | None
 
 
 def _count(value: Any) -> int | None:
-    """Return how many rows an output has; None if it has none to count."""
+    """Return how many rows an output has; None if it has no rows."""
     if isinstance(value, np.ndarray):
         return len(value) if value.ndim else None
     return len(value) if isinstance(value, list) else None

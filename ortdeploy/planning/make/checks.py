@@ -66,7 +66,7 @@ def make_leak_checks(deployment: Deployment, models: Collection[str], runs: int)
 
 
 def _synthetic_inputs(model: ResolvedModel) -> Iterator[SyntheticInput]:
-    """Yield the inputs that must be fed, as the graph and the manifest have them."""
+    """Yield the inputs that must be fed, with shapes from the graph and the manifest."""
     declared = {tensor.name: tensor for tensor in model.spec.inputs}
     for value in (value for value in model.facts.inputs if not value.optional and value.kind == "tensor"):
         said = declared.get(value.name)

@@ -1,4 +1,4 @@
-"""The facts that a plan rests on, and which of them have moved."""
+"""Writes down the facts that a plan rests on."""
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from ortdeploy.redaction import shown_path
 
 
 def chosen_jobs(deployment: Deployment, only_jobs: Collection[str] | None) -> list[ResolvedJob]:
-    """Return the jobs of a deployment that the plan is for; all of them where none are named."""
+    """Return the jobs of a deployment that the plan is for; all of them if none are named."""
     return [job for job in deployment.jobs if only_jobs is None or job.spec.name in only_jobs]
 
 
@@ -56,7 +56,7 @@ def plan_facts(deployment: Deployment, only_jobs: Collection[str] | None) -> tup
 
 
 def _cores(deployment: Deployment) -> Iterator[Fact]:
-    """Yield the number of cores, where ways to use threads that fit it are measured."""
+    """Yield the number of cores, if thread layouts that fit it are to be measured."""
     machine = deployment.facts.machine
     if machine is not None and any(model.spec.auto_threads for model in deployment.models):
         yield Fact(kind="number of cores", name="threads: auto", value=str(usable_cores(machine)))

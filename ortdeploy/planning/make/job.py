@@ -121,7 +121,7 @@ def _row_check(job: ResolvedJob) -> RowCheck:
 
 
 def _row_tolerance(model: ResolvedModel) -> tuple[float, float]:
-    """Return how much rows of a model may differ: as declared, else what its element types and providers make of noise.
+    """Return how much rows of a model may differ: as declared, or by the noise of its element types and providers.
 
     Another provider than the CPU's may choose another algorithm, and another precision, for another number of rows.
     """
@@ -138,7 +138,7 @@ def _row_tolerance(model: ResolvedModel) -> tuple[float, float]:
 
 
 def _row_shape(job: ResolvedJob, column: str) -> tuple[int | None, ...] | None:
-    """Return the sizes of a column's rows as far as the graph fixes them."""
+    """Return the sizes of a column's rows that the graph fixes."""
     tensor = job.results.get(column)
     unknown = column in job.spec.output.images or job.batching.size is None
     if unknown or tensor is None or tensor.shape is None:
@@ -147,7 +147,7 @@ def _row_shape(job: ResolvedJob, column: str) -> tuple[int | None, ...] | None:
 
 
 def _can_be_nan(job: ResolvedJob, fetch: Sequence[str]) -> Iterator[str]:
-    """Yield the outputs that are, or may hold, floating numbers."""
+    """Yield the outputs that are, or may contain, floating-point numbers."""
     values = {value.name: value for value in job.model.facts.outputs}
     yield from (name for name in fetch if job.outputs[name].dtype in FLOATING or values[name].kind != "tensor")
 
@@ -207,7 +207,7 @@ def _planned_input(binding: Binding, job: ResolvedJob, lines: Sequence[OpLine]) 
 
 
 def _limits(binding: Binding) -> tuple[float, float] | None:
-    """Return what values may be: as declared, and within a constant table that they index."""
+    """Return the limits of values: as declared, and within a constant table that they index."""
     ranges = [limits for limits in (binding.declared and binding.declared.limits, binding.value.limits) if limits]
     return (max(low for low, _ in ranges), min(high for _, high in ranges)) if ranges else None
 

@@ -45,7 +45,7 @@ def plan_pipeline(
 
 
 def _places(pipeline: ResolvedPipeline, folder: str, resources: Mapping[str, FileFacts]) -> Iterator[PlannedPlace]:
-    """Yield what the pipeline's steps and its preset read, each once."""
+    """Yield the files that the pipeline's steps and its preset read, each once."""
     preset = pipeline.spec.preset
     if preset is not None and pipeline.diffusion is not None:
         yield PlannedPlace(path=str(Path(folder) / preset.folder), files=pipeline.diffusion.files, single=False)

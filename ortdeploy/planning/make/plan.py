@@ -30,9 +30,9 @@ def make_plan(
     new_run: bool = False,
     due: Collection[str] = (),
 ) -> Plan:
-    """Write down the steps for a deployment to which no rule objects; to `retry` is to run failed rows alone.
+    """Write down the steps for a deployment to which no rule objects. `retry`: run failed rows only.
 
-    Jobs that are `due` get their steps though they are finished, as when nothing had run yet.
+    Jobs that are `due` get their steps although they are finished, as if nothing had run yet.
     """
     spec = deployment.spec
     jobs = chosen_jobs(deployment, only_jobs)

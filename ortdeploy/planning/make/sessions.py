@@ -30,7 +30,7 @@ from ortdeploy.providers.options import serialise, with_texts
 def planned_layouts(
     model: ResolvedModel, deployment: Deployment, jobs: Sequence[ResolvedJob], *, varying: bool
 ) -> Iterator[PlannedThreadLayout]:
-    """Yield the ways to use threads that are to be measured, as far as they fit the memory of every job."""
+    """Yield the thread layouts that are to be measured and that fit the memory limit of every job."""
     for layout in deployment.thread_layouts_of(model):
         forecasts = (deployment.preflight.memory.get(job.spec.name) for job in jobs if model in job.models)
         if all(forecast is None or layout.name in forecast.thread_layouts for forecast in forecasts):
@@ -51,7 +51,7 @@ def planned_adapter(adapter: AdapterSpec, facts: AdapterFacts) -> LoadAdapter:
 
 
 def planned_opening(model: ResolvedModel, threads: int | None = None, *, varying: bool = False) -> OpenSession:
-    """Write down a model's sessions, each with so many threads; `varying`: its runs may differ in shape."""
+    """Write down a model's sessions, each with `threads` threads; `varying`: its runs may differ in shape."""
     session = with_threads(model.session, threads)
     session = without_spinning(session, (one.chain[0].name for one in model.usable if one.chain))
     if varying and model.spec.memory.pattern_by_shape:

@@ -1,4 +1,4 @@
-"""Tries the batch sizes of a deployment's jobs on their graphs, by shape inference: nothing is run."""
+"""Checks the batch sizes of a deployment's jobs on their graphs, by shape inference: nothing is run."""
 
 from collections.abc import Iterator, Sequence
 
@@ -28,7 +28,7 @@ def _try(job: ResolvedJob) -> Iterator[RefusedBatch]:
 
 
 def _sizes(job: ResolvedJob) -> Sequence[int]:
-    """Return the numbers of rows that runs of the job will have, as far as they are known."""
+    """Return the known numbers of rows that runs of the job will have."""
     batching, rows = job.batching, job.input.rows
     if batching.size is None or not job.has_work:
         return ()
@@ -38,7 +38,7 @@ def _sizes(job: ResolvedJob) -> Sequence[int]:
 
 
 def _problem(job: ResolvedJob, rows: int) -> tuple[str, str | None] | None:
-    """Return why a run cannot have so many rows, with the output that would not have one for each, if that is why."""
+    """Return why a run cannot have this number of rows, and the output that would have another one, if any."""
     inferred = infer_shapes(job.model.facts.skeleton, job.run_shapes(rows))
     if inferred.problem is not None:
         return inferred.problem, None

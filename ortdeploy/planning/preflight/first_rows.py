@@ -1,6 +1,6 @@
-"""Looks at the first rows of a deployment's jobs as their runs would: read, prepared, held against the model.
+"""Reads and prepares the first rows of a deployment's jobs as their runs would, and checks them against the model.
 
-Nothing is run: what is wrong with the rows is a fact, and rules decide what it means.
+Nothing is run. What is wrong with the rows is a fact; rules decide what it means.
 """
 
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ def _look(job: ResolvedJob, folder: str) -> FirstRows:
 
 
 class _Looker:
-    """Holds rows against the model, block by block."""
+    """Checks rows against the model, block by block."""
 
     def __init__(self, step: RunJob) -> None:
         self._step = step
@@ -70,7 +70,7 @@ class _Looker:
         self._feeder = Feeder(self._step, ops)
 
     def take(self, block: Block) -> None:
-        """Feed a block to nobody; where that fails, each row of it alone."""
+        """Prepare a block without running it; on failure, row by row."""
         self.rows += block.count
         self.refused += [
             RefusedRow(row=row.row, source=row.source, stage=row.stage, message=row.message) for row in block.failed
@@ -79,7 +79,7 @@ class _Looker:
         self._feed(block, range(len(block.rows)))
 
     def _look_for_adapters(self, block: Block) -> None:
-        """Note rows that no adapter is meant for."""
+        """Note rows for which there is no adapter."""
         for row in range(len(block.rows)):
             try:
                 self._feeder.adapters(block, row)
@@ -87,7 +87,7 @@ class _Looker:
                 self.refused.append(_refused(block, row, error))
 
     def _feed(self, block: Block, rows: range) -> None:
-        """Feed rows together, or each alone where that fails."""
+        """Prepare rows together; on failure, each alone."""
         if not rows:
             return
         try:

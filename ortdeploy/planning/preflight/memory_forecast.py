@@ -1,4 +1,4 @@
-"""Predicts how much memory the jobs of a deployment take: arithmetic over graphs, nothing is run.
+"""Predicts how much memory the jobs of a deployment take, by arithmetic over graphs: nothing is run.
 
 The factors were measured on onnxruntime 1.31.1 on Linux, for multilayer perceptrons, convolutional networks and
 transformers at many shapes; `benchmarks/memory.py` compares them with what jobs take. They were tested with the
@@ -91,7 +91,7 @@ def _forecast(deployment: Deployment, job: ResolvedJob) -> MemoryForecast:
 
 
 def _total_with(job: ResolvedJob, most: int) -> int:
-    """Return what a job takes when so many at most of each of its model's sessions are opened."""
+    """Return what a job takes if at most this number of each of its model's sessions are opened."""
     sessions = tuple(
         replace(one, spec=replace(one.spec, count=min(one.spec.count, most))) for one in job.model.sessions
     )
@@ -107,7 +107,7 @@ def _total(job: ResolvedJob, batch: int) -> int:
 
 
 def _parts(job: ResolvedJob, batch: int) -> tuple[tuple[MemoryPart, ...], str | None]:
-    """Return what makes up a job's memory with batches of a size, and what of it is not known."""
+    """Return the parts of a job's memory with batches of a size, and which of them are unknown."""
     activations = _activation_bytes(job, batch)
     result = _row_bytes(job)
     holds_part = SINKS[job.spec.output.format].PART_COPIES > 0
@@ -217,14 +217,14 @@ def _sessions(model: ResolvedModel) -> Sequence[ResolvedSession]:
 
 
 def _weight_bytes(job: ResolvedJob) -> int:
-    """Return what the weights of all models take, and adapters; what opening takes counts for the largest."""
+    """Return the bytes of the weights of all models and adapters; opening counts for the largest model only."""
     opening = max(map(_opening_bytes, job.models), default=0)
     adapters = sum(_file_bytes(facts.path) for facts in job.adapter_facts.values())
     return int(sum(map(_kept_bytes, job.models)) + opening) + adapters
 
 
 def _kept_bytes(model: ResolvedModel) -> float:
-    """Return what open sessions keep of weights, with the probe run's; those of kept models are mapped once."""
+    """Return the bytes of weights in open sessions, the CPU comparison's included; cached models are mapped once."""
     weights, sessions = model.facts.weights, _sessions(model)
     if model.spec.cache and all({p.name for p in session.chain} == {CPU} for session in sessions):
         return weights.size
@@ -264,16 +264,16 @@ def _plans_patterns(job: ResolvedJob, model: ResolvedModel) -> bool:
 def _bytes_of_a_run(
     skeleton: bytes, shapes: tuple[tuple[str, Sizes], ...], *, arena: bool, pattern: bool
 ) -> int | None:
-    """Return what the buffers of one run take; None if a graph leaves that open.
+    """Return the bytes of one run's buffers; None if the graph leaves sizes open.
 
-    Kept, for shape inference takes its time: a forecast asks again for every layout and number of sessions.
+    Cached, because shape inference is slow, and a forecast asks again for every thread layout and number of sessions.
     """
     taken = buffer_bytes(skeleton, shapes, arena=arena, pattern=pattern)
     return None if taken is None else int((_SCRATCH if arena else _BARE) * taken)
 
 
 def _data_bytes(job: ResolvedJob, batch: int, result: int) -> int:
-    """Return what rows and results take between source and sink: blocks on their way, or the part that is written."""
+    """Return the bytes of rows and results between source and sink: blocks on their way, or the part being written."""
     total = job.input.rows or batch
     runs = max(map(_runs_at_once, job.models), default=1)
     row = sum(_tensor_bytes(binding.final) or 0 for binding in job.bindings)

@@ -1,7 +1,7 @@
-"""Has ONNX Runtime open a deployment's models without their weights, so that what it refuses is known before the run.
+"""Has ONNX Runtime open a deployment's models without their weights, so that a refusal is known before the run.
 
-What was opened is remembered in the state folder, where there is one, by everything that it depends on; a refusal is
-not, for what is refused is not run.
+A success is remembered in the state directory, if there is one, by everything that it depends on. A refusal is not
+remembered, because a refused model never runs.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ _MOST = 500  # models that are remembered
 def open_models(
     deployment: Deployment, rejected: Collection[str], state_dir: Path, *, elsewhere: bool
 ) -> dict[str, Opening]:
-    """Return what came of opening its models, by model; those that rules have rejected are left out.
+    """Return the outcome of opening each model, by name; models that rules have rejected are left out.
 
     `elsewhere`: the plan is for another machine, whose kernels this one does not have.
     """
@@ -52,7 +52,7 @@ def open_models(
 
 
 def _try(models: Sequence[ResolvedModel], deployment: Deployment, *, elsewhere: bool) -> dict[str, Opening]:
-    """Open models; where there is no room for their outlines, nothing is proven."""
+    """Open models; if there is no room for their outlines, nothing is proven."""
     if not models:
         return {}
     with ExitStack() as stack, suppress(OSError):
@@ -91,7 +91,7 @@ def _is_on_cpu(model: ResolvedModel, *, elsewhere: bool) -> bool:
 
 
 def _key(model: ResolvedModel, deployment: Deployment, *, elsewhere: bool) -> str:
-    """Return what an opening depends on, as one digest."""
+    """Return one digest of everything that an opening depends on."""
     depends = [
         model.facts.sha256,
         deployment.facts.runtime.version,
@@ -103,7 +103,7 @@ def _key(model: ResolvedModel, deployment: Deployment, *, elsewhere: bool) -> st
 
 
 class _Remembered:
-    """The models that were opened before, in a state folder that is there."""
+    """The models that were opened before, remembered in the state directory."""
 
     def __init__(self, state_dir: Path) -> None:
         self._path = state_dir / _NAME
@@ -117,7 +117,7 @@ class _Remembered:
         return key in self._keys
 
     def keep(self, keys: Sequence[str]) -> None:
-        """Remember more; where it cannot be written, the models are opened again the next time."""
+        """Remember more models; if they cannot be written, they are opened again the next time."""
         if keys and self._path.parent.is_dir():
             self._keys = [*self._keys, *keys][-_MOST:]
             text = json.dumps({"format_version": _FORMAT_VERSION, "opened": self._keys}, indent=1)
