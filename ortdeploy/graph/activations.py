@@ -1,4 +1,4 @@
-"""The memory that a graph's values take, at given input shapes: without running it, without its weights.
+"""Predicts the memory of a graph's values at given input shapes, without running it and without its weights.
 
 It imitates ONNX Runtime's plan: nodes in their order, a value freed after its last reader, element by element operators
 written into a dead input of the same size, buffers of a size handed on. On 48 models and shapes such a plan was
@@ -38,7 +38,7 @@ _CONVOLUTIONS = {"Conv", "ConvTranspose", "FusedConv"}
 
 @dataclass(slots=True)
 class Buffer:
-    """Memory that values share one after the other, from the node that takes it to the last that reads it.
+    """Memory that values use one after the other, from the node that allocates it to the last one that reads it.
 
     A result, one of the graph's outputs, stays with the caller when the run has ended.
     """
@@ -50,7 +50,7 @@ class Buffer:
 
 
 def plan_buffers(skeleton: bytes, inputs: Mapping[str, Sequence[int | None]]) -> list[Buffer] | None:
-    """Return the memory of the values inside a graph and of its outputs; None if sizes are not known.
+    """Return the buffers of a graph's inner values and outputs; None if sizes are not known.
 
     `inputs` are the shapes of those that are fed. Values that follow from constants alone are folded beforehand.
     """
@@ -68,7 +68,7 @@ def plan_buffers(skeleton: bytes, inputs: Mapping[str, Sequence[int | None]]) ->
 
 
 def _plan_buffers(graph: onnx.GraphProto, sizes: Mapping[str, int]) -> list[Buffer]:
-    """Give every value of these sizes a buffer: a dead input's where that may be, one that was left, or a new one."""
+    """Give every value a buffer: that of a dead input if allowed, a free one, or a new one."""
     readers = Counter(name for node in graph.node for name in set(node.input) if name in sizes)
     readers.update(value.name for value in graph.output)
     buffers: list[Buffer] = []
@@ -101,7 +101,7 @@ def _plan_buffers(graph: onnx.GraphProto, sizes: Mapping[str, int]) -> list[Buff
 
 
 def _without_fused_transposes(graph: onnx.GraphProto) -> onnx.GraphProto:
-    """Return a graph whose matrix products read what was transposed for them alone: ONNX Runtime's do."""
+    """Return a graph whose matrix products transpose their own inputs, as ONNX Runtime fuses them."""
     readers: dict[str, set[str]] = {}
     for node in graph.node:
         for name in node.input:
@@ -118,7 +118,7 @@ def _without_fused_transposes(graph: onnx.GraphProto) -> onnx.GraphProto:
 
 
 def most_at_once(buffers: Sequence[Buffer]) -> int:
-    """Return the most that buffers take at any node."""
+    """Return the largest sum of buffers in use at any node."""
     changes: Counter[int] = Counter()
     for buffer in buffers:
         changes[buffer.first] += buffer.size
@@ -127,7 +127,7 @@ def most_at_once(buffers: Sequence[Buffer]) -> int:
 
 
 def weigh(graph: onnx.GraphProto) -> WeightFacts:
-    """Return what a graph's constants take, inner graphs and Constant nodes left out: those are small."""
+    """Return the bytes of a graph's constants, without inner graphs and Constant nodes, which are small."""
     sizes = {one.name: math.prod(one.dims) * element_bytes(one.data_type) for one in graph.initializer}
     filters = {name for node in graph.node if node.op_type in _CONVOLUTIONS for name in node.input[1:2]}
     return WeightFacts(
@@ -147,7 +147,7 @@ def _computed(graph: onnx.GraphProto, fed: Collection[str]) -> set[str]:
 
 
 def _blocked(graph: onnx.GraphProto) -> set[str]:
-    """Return the images whose channels ONNX Runtime keeps in blocks: what convolutions make, and what follows them."""
+    """Return the images whose channels ONNX Runtime keeps in blocks: results of convolutions, and what follows them."""
     blocked: set[str] = set()
     for node in graph.node:
         follows = node.op_type in _IN_PLACE or node.op_type in {"MaxPool", "AveragePool", "Concat"}
@@ -176,7 +176,7 @@ def _size(kind: onnx.TypeProto) -> int | None:
 
 
 def element_bytes(element_type: int) -> int:
-    """Return the bytes of one element; 16 for text, which has none of its own."""
+    """Return the bytes of one element; 16 for text."""
     if element_type == onnx.TensorProto.STRING:
         return 16
     try:

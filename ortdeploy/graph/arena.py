@@ -1,4 +1,4 @@
-"""How much memory ONNX Runtime's CPU arena takes for a graph's buffers: the arena is imitated, nothing is run.
+"""Predicts the memory of ONNX Runtime's CPU arena for a graph's buffers, by imitating the arena: nothing is run.
 
 It follows bfc_arena.cc of onnxruntime 1.31: regions of doubling size, the smallest free chunk that fits, chunks split
 where twice the size is there, neighbours that are free joined. The first run allocates buffer by buffer; with memory
@@ -30,7 +30,7 @@ class _Chunk:
 
 @dataclass(slots=True)
 class _Region:
-    """What is allocated at once: its chunks in order, and where chunks were written to."""
+    """A region of one allocation: its chunks in order, and the bytes that were written to."""
 
     chunks: list[_Chunk]
     written: list[tuple[int, int]] = field(default_factory=list)
@@ -51,7 +51,7 @@ class _Arena:
         self._next = _FIRST_REGION
 
     def allocate(self, size: int) -> tuple[_Region, _Chunk]:
-        """Return a chunk for so many bytes, and its region."""
+        """Return a chunk of at least this number of bytes, and its region."""
         rounded = max(-(-size // _ALIGNMENT), 1) * _ALIGNMENT
         region, chunk = self._find(rounded) or self._extend(rounded)
         if chunk.size >= 2 * rounded or chunk.size - rounded >= _DEAD_BYTES:

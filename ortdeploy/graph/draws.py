@@ -1,4 +1,4 @@
-"""Operators that draw numbers at random: two runs of the same rows do not give the same results."""
+"""Finds operators that draw random numbers, so that two runs of the same rows give different results."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -13,7 +13,7 @@ _TRAINING = 2  # Dropout's third input, from operator set 12 on: whether it drop
 
 
 def random_operators(model: onnx.ModelProto) -> tuple[str, ...]:
-    """Return the operators of a model that draw, each once: in its graph, in graphs inside of it, in its functions."""
+    """Return the drawing operators of a model, each once: in its graph, in inner graphs, in its functions."""
     bodies = (function.node for function in model.functions)
     found = list(_drawing(model.graph.node, _named(model.graph)))
     found += [name for nodes in bodies for name in _drawing(nodes, {})]
@@ -39,7 +39,7 @@ def _drawing(nodes: Iterable[onnx.NodeProto], outer: Mapping[str, onnx.TensorPro
 
 
 def _drops(node: onnx.NodeProto, known: Mapping[str, onnx.TensorProto]) -> bool:
-    """Return whether a Dropout drops, as far as constants tell; one that the model computes may."""
+    """Return whether a Dropout may drop: constants tell, or the model computes it."""
     if len(node.input) <= _TRAINING or not node.input[_TRAINING]:
         return False
     training = known.get(node.input[_TRAINING])

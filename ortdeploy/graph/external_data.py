@@ -1,6 +1,6 @@
-"""The constants of a graph: where their bytes lie, and whether there are as many as their shapes need.
+"""Checks the constants of a graph: where their bytes are, and whether they are as many as the shapes need.
 
-ONNX Runtime says of a cut external file "External initializer: … are out of bounds", of cut bytes in the model less.
+ONNX Runtime says "External initializer: … are out of bounds" for a cut external file, and less for a cut model.
 """
 
 import math
@@ -21,7 +21,7 @@ _BITS: dict[int, int] = {
 
 
 class TensorProblemError(Exception):
-    """A constant whose bytes are not where a model may have them, or not as many as it claims."""
+    """A constant whose bytes are in a forbidden place, or fewer than it claims."""
 
 
 def tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:

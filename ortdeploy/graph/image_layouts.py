@@ -1,7 +1,7 @@
-"""The layout in which a graph uses its images: what its convolutions and pools make of an input of rank 4.
+"""Finds the layout in which a graph uses images, from its convolutions and pools.
 
-Those of ONNX work on NCHW, by their definition; a graph that first moves the last axis to the front is fed NHWC. A
-convolution's weights also tell the number of channels, where the input's shape leaves it open.
+ONNX's convolutions work on NCHW by definition. A graph that first moves the last axis to the front takes NHWC. The
+weights of a convolution also tell the number of channels, if the input's shape leaves it open.
 """
 
 import math
@@ -25,7 +25,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class ImageUse:
-    """The layout that a graph takes an input in, and its channels where weights tell them."""
+    """The layout in which a graph takes an input, and its channels if weights tell them."""
 
     layout: str
     channels: int | None
@@ -33,7 +33,7 @@ class ImageUse:
 
 @dataclass(frozen=True, slots=True)
 class _Image:
-    """An input on its way through the graph: how it lay when it came in, and whether its channels are still its own."""
+    """An input on its way through the graph: its layout at the input, and whether it still has its own channels."""
 
     input: str
     layout: str = "NCHW"
@@ -68,7 +68,7 @@ def _follow_constant(node: onnx.NodeProto, constants: dict[str, tuple[int, ...]]
 
 
 def _follow_image(node: onnx.NodeProto, images: Mapping[str, _Image], constants: Shapes) -> _Image | None:
-    """Return the image that a node passes on with its axes where they were, or moved from NHWC to NCHW."""
+    """Return the image that a node passes on, with the same axes or moved from NHWC to NCHW."""
     image = next((images[name] for name in node.input if name in images), None)
     if image is None or node.op_type in _ELEMENTWISE:
         return image
@@ -96,7 +96,7 @@ def _use(node: onnx.NodeProto, image: _Image, constants: Shapes) -> ImageUse | N
 
 
 def _merged(uses: set[ImageUse]) -> ImageUse | None:
-    """Return what all uses say together, if they agree."""
+    """Return the common layout of all uses, if they agree."""
     layouts = {use.layout for use in uses}
     channels = {use.channels for use in uses if use.channels is not None}
     if len(layouts) != 1 or len(channels) > 1:

@@ -1,7 +1,7 @@
-"""Inputs of a graph that are indices into a constant table, such as token ids into an embedding.
+"""Finds inputs of a graph that are indices into a constant table, such as token ids into an embedding.
 
 The CPU provider refuses an index outside of the table ("indices element out of data bounds"); CUDA reads whatever lies
-there. The table's size is in the graph, so it can be held against every row before the run.
+there. The table's size is in the graph, so every row can be checked before the run.
 """
 
 import onnx

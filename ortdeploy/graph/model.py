@@ -99,7 +99,7 @@ def _load(path: Path, data_folder: Path) -> tuple[onnx.ModelProto, Mapping[str, 
 
 
 def _look_at_file(path: Path, shown: str, *, taken_for_ort: bool) -> Problem | None:
-    """Recognise from name, size and first bytes what cannot be a model."""
+    """Refuse what cannot be a model, by name, size and first bytes."""
     if is_folder(path):
         return Problem(kind="folder", detail=f"{shown} is a folder. Name the .onnx file in it.")
     try:
@@ -120,7 +120,7 @@ def _look_at_file(path: Path, shown: str, *, taken_for_ort: bool) -> Problem | N
 
 
 def _look_at_name(path: Path, shown: str, load_format: str | None) -> Problem | None:
-    """Refuse an ONNX model that ONNX Runtime is told to take for one in ORT format, by its suffix or by the session."""
+    """Refuse an ONNX model whose suffix or session says ORT format."""
     with path.open("rb") as file:
         if file.read(8)[4:] == ORT_MAGIC:
             return None
@@ -134,7 +134,7 @@ def _look_at_name(path: Path, shown: str, load_format: str | None) -> Problem | 
 
 
 def _look_at_model(model: onnx.ModelProto, shown: str) -> Problem | None:
-    """Refuse what protobuf reads and ONNX is not: text that happens to parse, files cut between two fields."""
+    """Refuse what protobuf reads and is not ONNX: text that happens to parse, files cut between two fields."""
     made = {name for node in model.graph.node for name in node.output}
     made |= {tensor.name for tensor in model.graph.initializer} | {value.name for value in model.graph.input}
     made |= {tensor.values.name for tensor in model.graph.sparse_initializer}
@@ -193,7 +193,7 @@ def _value(value: onnx.ValueInfoProto) -> ValueFacts:
 
 
 def _told_by_nodes(inputs: Sequence[ValueFacts], graph: onnx.GraphProto) -> Iterator[ValueFacts]:
-    """Yield inputs with what the nodes that take them tell: the limits of an index, an image's layout and channels."""
+    """Yield inputs with facts from the nodes that read them: the limits of an index, an image's layout and channels."""
     limits, images = index_limits(graph), image_uses(graph)
     for value in inputs:
         tensor, use = value.tensor, images.get(value.name)
@@ -242,7 +242,7 @@ def _compilers(model: onnx.ModelProto) -> tuple[str, ...]:
 
 
 def _compiled_binaries(folder: Path, model: onnx.ModelProto) -> dict[str, Path]:
-    """Return the files that hold what providers compiled, by name. Raises TensorProblemError if one is missing."""
+    """Return the files with compiled binaries, by name. Raises TensorProblemError if one is missing."""
     names = [texts.get("ep_cache_context") for texts, beside in _contexts(model) if beside]
     return {name: file_beside(folder, name, "compiled binary") for name in names if name}
 

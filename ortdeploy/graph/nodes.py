@@ -1,7 +1,7 @@
-"""The nodes of a model's graph with the element types that kernels are chosen by.
+"""Reads the nodes of a model's graph with the element types by which kernels are chosen.
 
 Types come from onnx's own shape inference, run on a copy without weights; parameters are bound as the operator's schema
-names them. Where something is not known, nothing is bound, and a kernel is then assumed to fit.
+names them. If something is not known, nothing is bound, and a kernel is assumed to fit.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -53,7 +53,7 @@ def is_sound(model: onnx.ModelProto) -> bool:
 
 
 def read_nodes(model: onnx.ModelProto, *, infer: bool = True) -> tuple[tuple[NodeFacts, ...], tuple[str, ...]]:
-    """Return the nodes of a graph and of the graphs inside them, in order, and the values whose rank is not known."""
+    """Return the nodes of a graph and of inner graphs, in order, and the values whose rank is not known."""
     domains = {opset.domain or "ai.onnx": opset.version for opset in model.opset_import}
     functions = {(function.domain or "ai.onnx", function.name) for function in model.functions}
     if infer:
@@ -81,7 +81,7 @@ def _called(graph: onnx.GraphProto, domains: Mapping[str, int]) -> Iterator[tupl
 
 
 def _unranked(graph: onnx.GraphProto) -> Iterator[str]:
-    """Yield the values that nodes of the outer graph make, and whose rank inference did not find."""
+    """Yield the values of the outer graph whose rank inference did not find."""
     known = {
         value.name
         for value in (*graph.value_info, *graph.output)

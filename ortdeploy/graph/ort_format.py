@@ -1,7 +1,7 @@
-"""Reads a model in ORT format into onnx's ModelProto, without its big weights, so that it is looked at like any other.
+"""Reads a model in ORT format into onnx's ModelProto, without its big weights, to probe it like any other.
 
-The format is a flatbuffer; onnxruntime's own package carries the readers for it. They check nothing: what a damaged
-file makes them trip over is one error here.
+The format is a flatbuffer, and onnxruntime's own package has readers for it. They check nothing, so all exceptions that
+a damaged file causes become one error here.
 """
 
 import mmap
@@ -38,7 +38,7 @@ def read_ort_format(path: Path) -> ModelProto:
 
 
 class _Reader:
-    """Turns the tables of one flatbuffer into protobuf messages; how many is bounded by the size of the file."""
+    """Turns the tables of one flatbuffer into protobuf messages; their number is bounded by the size of the file."""
 
     def __init__(self, buffer: memoryview) -> None:
         import onnxruntime.tools.ort_format_model  # noqa: F401, PLC0415  puts the package of the readers on the path
@@ -164,7 +164,7 @@ class _Reader:
 
     @staticmethod
     def _as(kind: Any, table: Any) -> Any:
-        """Return a member of a union as what its tag says it is."""
+        """Return a member of a union as the type that its tag says."""
         member = kind()
         member.Init(table.Bytes, table.Pos)
         return member

@@ -1,7 +1,7 @@
-"""A model as ONNX Runtime sees it before it touches a weight: whole, but for the bytes of its big constants.
+"""Makes the outline of a model: the whole model without the bytes of its big constants.
 
 Types, attributes, functions and kernels are judged without the weights, so opening an outline proves what opening the
-model would, in milliseconds. Its big constants lie in one external file of nothing but a hole, which ONNX Runtime maps.
+model would, in milliseconds. Its big constants lie in one sparse external file, which ONNX Runtime maps.
 """
 
 from collections.abc import Iterator
@@ -21,9 +21,9 @@ _BITS_OF = {number: _BITS[name] for name, number in onnx.TensorProto.DataType.it
 
 
 def take_outline(model: onnx.ModelProto) -> Outline | None:
-    """Replace the big constants of a model by places in a hole, and return what is left; None if one has no place.
+    """Replace the big constants of a model by places in a sparse file, and return the model; None if one has no place.
 
-    Nodes without a name are called by what they make in the outline, so that a refusal can be understood.
+    A node without a name gets the name of its output in the outline, so that a refusal can be understood.
     """
     largest = 0
     for tensor in model.graph.initializer:
@@ -45,7 +45,7 @@ def take_outline(model: onnx.ModelProto) -> Outline | None:
 
 
 def _move(tensor: onnx.TensorProto, size: int) -> None:
-    """Make a constant's bytes those of the hole."""
+    """Move a constant's bytes into the sparse file."""
     moved = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
     moved.data_location = onnx.TensorProto.EXTERNAL
     for key, value in (("location", HOLE), ("offset", "0"), ("length", str(size))):
@@ -54,7 +54,7 @@ def _move(tensor: onnx.TensorProto, size: int) -> None:
 
 
 def _bytes(tensor: onnx.TensorProto) -> int | None:
-    """Return how many bytes a constant's shape needs; None if its type has no fixed size, or a size is none."""
+    """Return how many bytes a constant's shape needs; None if its type has no fixed size, or a size is invalid."""
     bits = _BITS_OF.get(tensor.data_type)
     if bits is None or any(size < 0 for size in tensor.dims):
         return None

@@ -1,4 +1,4 @@
-"""Which axis of a model's inputs and outputs counts rows: as declared, or derived from names and sizes in its graph.
+"""Finds the axis of a model's inputs and outputs that counts rows: declared, or derived from the graph.
 
 A derived axis is a reading of the graph, not a proof: the first rows of a job prove it when it runs.
 """
@@ -29,7 +29,7 @@ def derive_axes(model: ModelSpec, facts: ModelFacts) -> RowAxes:
 
 
 def input_axes(inputs: Sequence[ValueFacts], declared: Sequence[TensorSpec]) -> dict[str, int | None]:
-    """Return the axis of each input that counts rows; None for those that are not by row, as a scalar is."""
+    """Return the axis of each input that counts rows; None if the input is not by row, such as a scalar."""
     written = {one.name: _written(one) for one in declared if one.row_axis is not None}
     symbols = _row_symbols(inputs, written)
     return {
@@ -49,7 +49,7 @@ def _written(declared: TensorSpec) -> int | None:
 
 
 def _row_symbols(inputs: Sequence[ValueFacts], written: Mapping[str, int | None]) -> frozenset[str]:
-    """Return the symbols that count rows: those at declared axes, else what exporters call a batch, else the first."""
+    """Return the symbols that count rows: those at declared axes, else exporters' names for a batch, else the first."""
     of_declared = set(_at_axes(inputs, written))
     if of_declared:
         return frozenset(of_declared)
@@ -68,7 +68,7 @@ def _at_axes(inputs: Sequence[ValueFacts], axes: Mapping[str, int | None]) -> It
 
 
 def _row_sizes(inputs: Sequence[ValueFacts], axes: Mapping[str, int | None]) -> list[Dimension]:
-    """Return what stands at the row axes of the inputs that must be fed, as far as their shapes reach."""
+    """Return the sizes at the row axes of the inputs that must be fed, if their shapes have that axis."""
     pairs = ((value.tensor.shape or (), axes.get(value.name, 0)) for value in inputs if not value.optional)
     return [shape[axis] for shape, axis in pairs if axis is not None and axis < len(shape)]
 

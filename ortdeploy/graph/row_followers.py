@@ -1,4 +1,4 @@
-"""Which axes of a graph's outputs grow with the number of rows, by shape inference with two numbers of rows."""
+"""Finds the axes of a graph's outputs that grow with the rows, by shape inference with two numbers of rows."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

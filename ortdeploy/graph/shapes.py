@@ -1,4 +1,4 @@
-"""Whether a graph can take tensors of given sizes: node by node, by onnx's own shape inference, without weights.
+"""Finds out whether a graph can take inputs of given sizes, by onnx's shape inference node by node, without weights.
 
 A batch size can be written into a graph's body, most often into a Reshape, while its inputs look free. ONNX Runtime
 finds out at the first run, and sometimes broadcasts instead. What a graph computes from sizes is computed here too, by
@@ -27,7 +27,7 @@ _SMALL = 256  # elements of what is computed from sizes
 
 
 def infer_shapes(skeleton: bytes, inputs: Mapping[str, Sequence[int | None]]) -> InferredShapes:
-    """Infer with the given shapes of some inputs; a graph that is not consistent as it stands is not judged."""
+    """Infer with the given shapes of some inputs; a graph that is inconsistent without them is not judged."""
     model = _prepared(skeleton)
     if model is None:
         return InferredShapes()
@@ -44,7 +44,7 @@ def infer_shapes(skeleton: bytes, inputs: Mapping[str, Sequence[int | None]]) ->
 def infer_values(
     skeleton: bytes, inputs: Mapping[str, Sequence[int | None]]
 ) -> tuple[onnx.GraphProto, Mapping[str, onnx.TypeProto]] | None:
-    """Return the graph, the model's own functions inlined, with the type of each value as far as it can be inferred."""
+    """Return the graph with the model's functions inlined, and the type of each value that can be inferred."""
     model = _prepared(skeleton)
     if model is None:
         return None
@@ -67,7 +67,7 @@ def _prepared(skeleton: bytes) -> onnx.ModelProto | None:
 
 
 def _forget_shapes(graph: onnx.GraphProto) -> None:
-    """Take away what the exporter wrote down about sizes inside of the graph: it may be of another batch."""
+    """Remove the exporter's sizes inside the graph: they may be of another batch."""
     del graph.value_info[:]
     for value in graph.output:
         if value.type.HasField("tensor_type"):
@@ -91,7 +91,7 @@ def _with_shape(kind: onnx.TypeProto, sizes: Sequence[int | None]) -> onnx.TypeP
 
 
 class _Inference:
-    """One pass over a graph's nodes, in their order; what is not known of a value stays unknown behind it."""
+    """One pass over a graph's nodes in order; an unknown stays unknown in all that follows from it."""
 
     def __init__(self, model: onnx.ModelProto, inputs: Mapping[str, Sequence[int | None]]) -> None:
         self._graph = model.graph

@@ -1,4 +1,4 @@
-"""The names and texts of a model's messages, which must be UTF-8: protobuf hands out those that are not as bytes."""
+"""Checks that the names and texts of a model are UTF-8: protobuf returns others as bytes."""
 
 from functools import cache
 from typing import Any
@@ -16,12 +16,12 @@ class UnreadableTextError(ValueError):
 
 
 def check_text(model: onnx.ModelProto) -> None:
-    """Raise UnreadableTextError for a text that is not UTF-8, wherever in the model it stands."""
+    """Raise UnreadableTextError if any text of the model is not UTF-8."""
     _check(model)
 
 
 def _check(message: Any) -> None:
-    """Look at the texts of a message and of those inside it; models have tens of thousands of them."""
+    """Check the texts of a message and of those inside it; models have tens of thousands of them."""
     if message.ByteSize() <= _SMALL and message.SerializeToString().isascii():
         return  # as most nodes are; looking at their fields one by one takes twenty times as long
     texts, messages = _fields(message.DESCRIPTOR)

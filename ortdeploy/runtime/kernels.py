@@ -1,4 +1,4 @@
-"""The kernel definitions of the providers that this process has, and its operators, as facts.
+"""Returns the kernel definitions of this process's providers, and its operators, as facts.
 
 Source: onnxruntime.capi._pybind_state of 1.31 and 1.32, which has no public names for them. What follows from them is
 assumed for versions that are not in `versions.TESTED_WITH`. There are thousands of which a model uses a few, so each is
@@ -78,7 +78,7 @@ def _by_operator(definitions: Iterable[Any]) -> Mapping[str, tuple[Kernel, ...]]
 
 
 def _merged(definitions: Iterable[Any]) -> tuple[Kernel, ...]:
-    """Merge definitions that differ in the types of one parameter only: the CPU provider has one for each type."""
+    """Merge definitions that differ only in the types of one parameter: the CPU provider has one for each type."""
     merged: dict[tuple[int, int], list[dict[str, frozenset[str]]]] = {}
     for definition in definitions:
         types = {key: frozenset(kinds) for key, kinds in definition.type_constraints.items()}

@@ -1,4 +1,4 @@
-"""Looks at this machine: cores, quota, memory and the processor features that ONNX Runtime's kernels care about."""
+"""Probes this machine: cores, quota, memory, and the processor features that ONNX Runtime's kernels use."""
 
 import os
 import platform
@@ -19,7 +19,7 @@ _KIB = 1024
 
 
 def probe_machine() -> MachineFacts:
-    """Return what this machine is; None and nothing if the system does not tell."""
+    """Return the facts of this machine; None or empty if the system does not tell."""
     affinity = getattr(os, "sched_getaffinity", None)
     return MachineFacts(
         system=platform.system(),
@@ -65,7 +65,7 @@ def _memory() -> int | None:
 
 
 def _cpu_flags() -> tuple[str, ...]:
-    """Return the features among those that matter, by the kernel's names (x86: flags, Arm: Features)."""
+    """Return the relevant features, by the Linux kernel's names (x86: flags, Arm: Features)."""
     lines = _read(_CPUINFO).splitlines()
     line = next((line for line in lines if line.lower().startswith(("flags", "features"))), "")
     present = set(line.partition(":")[2].split())

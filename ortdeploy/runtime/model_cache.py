@@ -1,10 +1,10 @@
-"""What was made of a model when a session was opened, kept to be opened again: an optimized graph, or a compiled model.
+"""Cache of optimized graphs and compiled models, which ONNX Runtime makes when it opens a session.
 
-An entry is a folder with `model.onnx`, what belongs to it, and `made_by.json`: everything that it depends on, the
-digests of its files, and the placement that ONNX Runtime recorded when it was made. One entry is kept for each session
-of a model; what does not fit any more is made anew in its place.
+An entry is a folder with `model.onnx`, its other files, and `made_by.json`: everything that the entry depends on, the
+digests of its files, and the placement that ONNX Runtime recorded when it was made. Each session of a model has one
+entry; if it does not fit any more, it is replaced.
 
-The weights of an optimized graph lie beside it, packed for the kernels. ONNX Runtime maps them: measured on 1.31.1,
+The weights of an optimized graph are beside it, packed for the kernels. ONNX Runtime maps them: measured on 1.31.1,
 four sessions of a perceptron of 20 MiB take 33 MiB instead of 94, and open in half the time.
 """
 
@@ -48,7 +48,7 @@ _SMALL = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedModel:
-    """A model file to open in place of the original, the placement recorded when it was made, and by which machine."""
+    """A model file to open in place of the original, with the placement and machine recorded when it was made."""
 
     path: Path
     placement: Mapping[str, int]
@@ -56,10 +56,10 @@ class CachedModel:
 
 
 class CacheEntry:
-    """The place of one session's model in the cache."""
+    """The cache entry of one session's model."""
 
     def __init__(self, folder: Path, step: OpenSession, candidate: PlannedSession) -> None:
-        """Work out what the entry depends on; nothing is touched."""
+        """Work out what the entry depends on, without touching it."""
         name = hashlib.sha256(f"{step.model}\0{candidate.name}".encode()).hexdigest()[:16]  # a name may hold anything
         self._folder, self._building = folder / name, folder / f".{name}.{os.getpid()}.making"
         self._depends_on = _dependencies(step, candidate)
@@ -87,7 +87,7 @@ class CacheEntry:
             return None, "it cannot be read"
 
     def _is_whole(self, kept: Mapping[str, str]) -> bool:
-        """Return whether the entry's files, and no others, are there as they were kept. Raises OSError."""
+        """Return whether exactly the entry's files are there, unchanged. Raises OSError."""
         there = {path.name for path in self._folder.iterdir() if path.is_file() and not path.is_symlink()}
         if MODEL not in kept or there != {*kept, MADE_BY}:  # a name that leads elsewhere is none of them
             return False
@@ -102,7 +102,7 @@ class CacheEntry:
         return self._building / MODEL
 
     def keep(self, placement: Mapping[str, int]) -> None:
-        """Put what was made in the entry's place. Raises OSError."""
+        """Replace the entry with the new model. Raises OSError."""
         files = {path.name: file_digest(path) for path in sorted(self._building.iterdir())}
         made_by = {
             "depends_on": self._depends_on,
@@ -117,7 +117,7 @@ class CacheEntry:
         sync_folder(self._folder.parent)
 
     def abandon(self) -> None:
-        """Remove what was begun."""
+        """Remove the unfinished entry."""
         shutil.rmtree(self._building, ignore_errors=True)
 
     def forget(self) -> None:
@@ -127,7 +127,7 @@ class CacheEntry:
 
 
 def cache_options(candidate: PlannedSession, target: Path) -> dict[str, Any] | None:
-    """Return the session options that make a chain write its model; None for a chain that cannot."""
+    """Return the session options that make a chain write its model; None if it cannot."""
     providers = [find_provider(provider.name) for provider in candidate.providers]
     if any(provider is not None and provider.writes_context for provider in providers):
         config = {"ep.context_enable": "1", "ep.context_file_path": str(target), "ep.context_embed_mode": "0"}
@@ -143,12 +143,12 @@ def cache_options(candidate: PlannedSession, target: Path) -> dict[str, Any] | N
 
 
 def maps_weights(candidate: PlannedSession) -> bool:
-    """Return whether the weights of what is kept are mapped, so that sessions and processes share them."""
+    """Return whether the cached weights are mapped, so that sessions and processes share them."""
     return {provider.name for provider in candidate.providers} == {CPU}
 
 
 def took_nodes(candidate: PlannedSession, placement: Mapping[str, int]) -> bool:
-    """Return whether every provider of a chain has nodes: what is kept of another session would hide why it has not."""
+    """Return whether every provider of a chain has nodes: caching another session would hide why one has none."""
     return all(placement.get(provider.name) for provider in candidate.providers if provider.name != CPU)
 
 
@@ -158,7 +158,7 @@ def reuse_options(candidate: PlannedSession) -> dict[str, Any]:
 
 
 def _dependencies(step: OpenSession, candidate: PlannedSession) -> dict[str, Any]:
-    """Return everything that decides what is made of a model, by the name that a message gives it."""
+    """Return everything that a cached model depends on, by its name in messages."""
     machine = probe_machine()
     return {
         "model": step.sha256,
@@ -175,13 +175,13 @@ def _dependencies(step: OpenSession, candidate: PlannedSession) -> dict[str, Any
 
 
 def _shaping(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the session options that may change what is made of a model: not those of threads, memory and logs."""
+    """Return the session options that may change a cached model: not those of threads, memory and logs."""
     config = {key: value for key, value in options.get("config", {}).items() if not key.startswith(_RUNNING_ENTRIES)}
     return {**{key: value for key, value in options.items() if key not in _RUNNING}, "config": config}
 
 
 def _library(provider: PlannedProvider) -> list[int] | None:
-    """Return what tells one version of a plugin's library from another."""
+    """Return what distinguishes versions of a plugin's library."""
     if provider.device is None:
         return None
     with suppress(OSError):

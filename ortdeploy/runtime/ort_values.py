@@ -1,4 +1,4 @@
-"""Tensors of the element types that numpy does not have, through OrtValue and ml_dtypes' arrays.
+"""Runs sessions with element types that numpy does not have, through OrtValue and ml_dtypes' arrays.
 
 onnxruntime's Python binding takes and gives numpy arrays only of numpy's own types ("Numpy_type 256 can't be converted
 to MLDataType"); an OrtValue carries any of them as plain bytes. Types smaller than a byte lie packed in it, the first
@@ -28,13 +28,13 @@ def needs_ort_values(session: ort.InferenceSession) -> bool:
 def run_with_ort_values(
     session: ort.InferenceSession, outputs: Sequence[str], feeds: Mapping[str, Any], options: ort.RunOptions | None
 ) -> list[Any]:
-    """Run once; arrays of ml_dtypes' types go in and come out."""
+    """Run once with arrays of ml_dtypes' types; return such arrays."""
     values = {name: from_array(array) for name, array in feeds.items()}
     return [to_array(value) for value in session.run_with_ort_values(list(outputs), values, options)]
 
 
 def from_array(array: Any) -> ort.OrtValue:
-    """Return an array of any element type as ONNX Runtime takes it; the array must live as long."""
+    """Return an array of any element type as an OrtValue; the array must live as long as that."""
     if array.dtype.name not in WIDER:
         return ort.OrtValue.ortvalue_from_numpy(array)
     plain = np.ascontiguousarray(array).view(np.uint16 if array.itemsize == 2 else np.uint8)  # noqa: PLR2004  bytes
@@ -44,7 +44,7 @@ def from_array(array: Any) -> ort.OrtValue:
 
 
 def to_array(value: ort.OrtValue) -> Any:
-    """Return a tensor, sequence or map as Python has it; tensors of narrow types as ml_dtypes' arrays."""
+    """Return a tensor, sequence or map as Python values; tensors of narrow types as ml_dtypes' arrays."""
     if not value.is_tensor() or value.data_type() not in _TYPES:
         return value.numpy()
     name, shape = _TYPES[value.data_type()], value.shape()
@@ -55,7 +55,7 @@ def to_array(value: ort.OrtValue) -> Any:
 
 
 def _packed(plain: Any, bits: int) -> Any:
-    """Return an array of the same shape, which ONNX Runtime measures, whose first bytes hold all values."""
+    """Return an array of the same shape, which ONNX Runtime checks, whose first bytes hold all values."""
     each = 8 // bits
     values = np.zeros(-(-plain.size // each) * each, np.uint8)
     values[: plain.size] = plain.reshape(-1) & ((1 << bits) - 1)
@@ -67,7 +67,7 @@ def _packed(plain: Any, bits: int) -> Any:
 
 
 def _unpacked(raw: Any, count: int, bits: int, *, signed: bool) -> Any:
-    """Return one value to a byte."""
+    """Return the array with one value per byte."""
     shifts = np.arange(8 // bits, dtype=np.uint8) * bits
     values = ((raw[:, None] >> shifts) & ((1 << bits) - 1)).reshape(-1)[:count]
     if signed:

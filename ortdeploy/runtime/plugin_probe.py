@@ -1,4 +1,4 @@
-"""Asks one plugin library for its devices, in a process of its own: a library that aborts takes only that with it.
+"""Asks one plugin library for its devices, in a child process: a library that aborts ends only the child.
 
 The parent calls `probe_plugin`; the child runs `main`.
 """
@@ -41,14 +41,14 @@ def probe_plugin(provider: str, library: str) -> PluginFacts:
 
 
 def _wants(name: str) -> str:
-    """Say whose devices a provider's plugin takes, where it takes one maker's alone."""
+    """Return whose devices a plugin takes, if it takes those of one maker only."""
     provider = find_provider(name)
     hardware = provider.plugin.hardware if provider and provider.plugin else None
     return f": it takes devices of {hardware} alone" if hardware else ""
 
 
 def main(asked: Asked) -> None:
-    """Be the child."""
+    """Entry of the child process."""
     from ortdeploy.runtime.kernels import plugin_kernels  # noqa: PLC0415
     from ortdeploy.runtime.plugins import describe, register  # noqa: PLC0415  importing may print
 

@@ -1,7 +1,7 @@
-"""Execution providers that come as plugin packages: found, registered once in a process, their devices listed.
+"""Finds execution providers in plugin packages, registers them once per process, and lists their devices.
 
-ONNX Runtime takes such a provider only through `add_provider_for_devices`; named in `providers=` it would be ignored
-without a word. A library is registered under its provider's name, because QNN's takes its own name from that.
+ONNX Runtime takes such a provider only through `add_provider_for_devices`; it silently ignores one named in
+`providers=`. A library is registered under its provider's name, because QNN's takes its own name from that.
 """
 
 import importlib
@@ -15,7 +15,7 @@ from ortdeploy.runtime.library import ort
 
 
 def find_library(provider: Provider) -> str | None:
-    """Return the library that an installed plugin package carries; None when there is no such package."""
+    """Return the library of an installed plugin package; None if there is no such package."""
     if provider.plugin is None or importlib.util.find_spec(provider.plugin.module) is None:
         return None
     module = importlib.import_module(provider.plugin.module)
@@ -60,6 +60,6 @@ def _memory(device: ort.OrtEpDevice, kind: ort.OrtDeviceMemoryType) -> str | Non
 
 
 def _name(device: ort.OrtEpDevice) -> str:
-    """Return what tells a provider's devices apart: OpenVINO's own name for it, a variant, or the kind."""
+    """Return the name that distinguishes a provider's devices: OpenVINO's own, a variant, or the kind."""
     variant = device.ep_name.partition(".")[2]
     return str(device.ep_metadata.get("ov_device") or variant or device.device.type.name)

@@ -1,4 +1,4 @@
-"""Looks at this machine's ONNX Runtime and writes down `RuntimeFacts`."""
+"""Probes this machine's ONNX Runtime, and returns `RuntimeFacts`."""
 
 import importlib.util
 import locale
@@ -54,7 +54,7 @@ def probe_runtime(
 
 
 def _has_locale(name: str) -> bool:
-    """Return whether the system can make a locale; Python's own stays what it was."""
+    """Return whether the system has a locale; Python's own does not change."""
     before = locale.setlocale(locale.LC_CTYPE)
     try:
         locale.setlocale(locale.LC_CTYPE, name)
@@ -66,7 +66,7 @@ def _has_locale(name: str) -> bool:
 
 
 def _runtime_packages() -> tuple[str, ...]:
-    """Return the installed distributions that carry the module onnxruntime; more than one overwrite each other."""
+    """Return the installed distributions that contain the module onnxruntime; several overwrite each other."""
     folders = {Path(entry) for entry in sys.path}
     found = {info for folder in folders if folder.is_dir() for info in folder.glob("onnxruntime*.dist-info")}
     return tuple(sorted(_name_of(info) for info in found if _carries_runtime(info)))

@@ -1,4 +1,4 @@
-"""What the executor needs of a runtime. Tests put a fake one in its place."""
+"""Protocol of a runtime: what the executor needs. Tests use a fake one."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -20,10 +20,10 @@ class Session(Protocol):
 
     @property
     def cache(self) -> str | None:
-        """What became of the model's cache, in words; None if the plan asks for none."""
+        """What happened with the model's cache, in words; None if the plan asks for none."""
 
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Array]:
-        """Run once, with these of the loaded adapters, and return the named outputs.
+        """Run once with these adapters active, and return the named outputs.
 
         Raises OrtdeployError if ONNX Runtime refuses, ProviderFailedError when an execution provider failed.
         """

@@ -1,4 +1,4 @@
-"""Opens ONNX Runtime sessions as the plan says, and proves that they are what it says.
+"""Opens ONNX Runtime sessions as the plan says, and records where their nodes are.
 
 ONNX Runtime's Python wrapper retries on the CPU when a session cannot be created, so every session is opened with
 `enable_fallback=0`; and it lists providers that took no node, so placement is read from the recorded assignment.
@@ -73,7 +73,7 @@ class OrtSession:
         return self._session
 
     def add_adapter(self, name: str, adapter: ort.LoraAdapter, parameters: Collection[str]) -> None:
-        """Keep an adapter as long as the session: run options that name it do not.
+        """Keep an adapter alive as long as the session, because run options that name it do not.
 
         Parameters without defaults must be fed for the Python binding to run at all. They get zeros of rank zero, which
         is the base model; an active adapter's own matrices win over what is fed (seen on onnxruntime 1.31.1).
@@ -97,7 +97,7 @@ class OrtSession:
             raise self._translated(error) from error
 
     def _translated(self, error: Exception) -> OrtdeployError:
-        """Return what an error of a run means: memory, the provider, a device's passing trouble, or the row itself."""
+        """Return what an error in a run means: no memory, a failed provider, a busy device, or a bad row."""
         message = _first_line(error)
         if _NO_MEMORY.search(str(error)):
             return OutOfMemoryError(message)
@@ -108,7 +108,7 @@ class OrtSession:
         return OrtdeployError(message)
 
     def _options_with(self, adapters: tuple[str, ...]) -> ort.RunOptions:
-        """Return the run options that make some adapters active: they cannot be taken out of run options again."""
+        """Return new run options with some adapters active: an adapter cannot be removed from run options."""
         if adapters not in self._with_adapters:
             options = _run_options(self._run_options)
             for name in adapters:
@@ -118,7 +118,7 @@ class OrtSession:
 
 
 class OrtRuntime:
-    """The real runtime; `cache` is the folder for what is made of models that the plan says to keep.
+    """The real runtime; `cache` is the folder for optimized and compiled models.
 
     `make_model` returns the model of a step that has a graph.
     """
@@ -150,7 +150,7 @@ class OrtRuntime:
 
 @cache
 def _make_shared_arena(settings: tuple[tuple[str, int], ...]) -> None:
-    """Register the arena that sessions of this process share; one plan has one, and runs in a process of its own."""
+    """Register the arena that the sessions of this process share. A plan with one runs in a process of its own."""
     memory = ort.OrtMemoryInfo("Cpu", ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, ort.OrtMemType.DEFAULT)
     ort.create_and_register_allocator(memory, ort.OrtArenaCfg(dict(settings)) if settings else None)
 
@@ -201,7 +201,7 @@ def _open_made(step: OpenSession, candidate: PlannedSession, model: bytes) -> "O
 
 
 def _open_through_cache(step: OpenSession, candidate: PlannedSession, entry: CacheEntry) -> "OrtSession":
-    """Open what was kept of a model where it still fits, else make it anew; without it where it cannot be kept."""
+    """Open a cached model if it still fits, else make it again; open the original if it cannot be cached."""
     cached, why_not = entry.find()
     if cached is not None:
         try:
@@ -220,7 +220,7 @@ def _open_through_cache(step: OpenSession, candidate: PlannedSession, entry: Cac
 
 
 def _open_and_keep(step: OpenSession, candidate: PlannedSession, entry: CacheEntry) -> "OrtSession":
-    """Open a session that writes down what it makes of the model; a plain one where that fails."""
+    """Open a session that writes its optimized or compiled model; a plain one if that fails."""
     try:
         options = cache_options(candidate, entry.begin())
         if options is None:
@@ -299,7 +299,7 @@ def _add_devices(options: ort.SessionOptions, candidate: PlannedSession) -> None
 
 
 def _nothing(value: ort.NodeArg) -> Array:
-    """Return a matrix that changes nothing: no rows or columns where the graph leaves the rank open, else zeros."""
+    """Return a matrix without effect: of rank zero if the graph leaves the rank open, else zeros."""
     dtype = next(name for name, word in ELEMENT_TYPES.items() if f"tensor({word})" == value.type)
     return np.zeros([size if isinstance(size, int) else 0 for size in value.shape], numpy_dtype(dtype))
 

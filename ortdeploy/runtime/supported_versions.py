@@ -1,7 +1,7 @@
-"""What this ONNX Runtime can load at most: IR version and operator sets, asked of itself.
+"""Asks this ONNX Runtime for the highest IR version and operator sets that it loads.
 
-It names them where it refuses a model of a later one (core/graph/model.cc, model_load_utils.h), before it looks at the
-graph. Later operator sets are not refused where ALLOW_RELEASED_ONNX_OPSET_ONLY=0 is set.
+It names them when it refuses a newer model (core/graph/model.cc, model_load_utils.h), before it reads the graph. With
+ALLOW_RELEASED_ONNX_OPSET_ONLY=0, it does not refuse newer operator sets.
 """
 
 import re
@@ -22,7 +22,7 @@ _LATER_OPSETS = {
 
 
 def find_limits() -> tuple[int | None, dict[str, int]]:
-    """Return the highest IR version and opsets, as far as ONNX Runtime tells them."""
+    """Return the highest IR version and opsets that ONNX Runtime tells."""
     opsets = {domain: _number(_OPSET, _refusal(model)) for domain, model in _LATER_OPSETS.items()}
     known = {domain: number for domain, number in opsets.items() if number is not None}
     return _number(_IR_VERSION, _refusal(_LATER_IR_VERSION)), known

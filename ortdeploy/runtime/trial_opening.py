@@ -1,10 +1,10 @@
-"""Asks ONNX Runtime whether it opens models, in a process of its own: a graph that ends it takes only that with it.
+"""Asks ONNX Runtime whether it opens models, in a child process: a graph that crashes it ends only the child.
 
-The parent calls `try_to_open`; the child is a fork where that is safe, else it runs `main`. It says what it is about to
-do, then what came of it.
+The parent calls `try_to_open`. The child is a fork if that is safe; otherwise it runs `main`. It says what it is about
+to do, and then the outcome.
 
-Of a model the outline is opened first, without optimization: that takes milliseconds whatever the weights. Only what is
-refused is opened again as it is and with its own options, and nothing is called refused that this does not refuse too.
+A model's outline is opened first, without optimization: that takes milliseconds, however large the weights are. If it
+is refused, the model itself is opened with its own options, and only a second refusal counts.
 """
 
 import re
@@ -50,7 +50,7 @@ class TrialRequest:
 
 
 def try_to_open(requests: Sequence[TrialRequest]) -> list[Opening | None]:
-    """Return what came of each; None if nothing was proven."""
+    """Return the outcome for each model; None if nothing was proven."""
     found: list[Opening | None] = []
     rest = list(requests)
     while rest:
@@ -69,7 +69,7 @@ def try_to_open(requests: Sequence[TrialRequest]) -> list[Opening | None]:
 
 
 def _ask(requests: Sequence[TrialRequest]) -> tuple[list[Opening | None], str | None, int]:
-    """Return the answers of one child, what it did last for the next one, if anything, and its exit status."""
+    """Return the answers of one child, what it was doing when it ended, if anything, and its exit status."""
     if can_fork():
         answer = ask_fork(lambda: chain.from_iterable(map(_open, requests)), seconds=_SECONDS)
     else:
@@ -80,14 +80,14 @@ def _ask(requests: Sequence[TrialRequest]) -> tuple[list[Opening | None], str | 
 
 
 def main(asked: Asked) -> None:
-    """Be the child."""
+    """Entry of the child process."""
     for request in asked.request:
         for message in _open(TrialRequest(**request)):
             asked.say(**message)
 
 
 def _open(request: TrialRequest) -> Iterator[dict[str, Any]]:
-    """Yield what is done, and what came of it: the outline, then the file where the outline is refused."""
+    """Yield each action and its outcome: the outline, then the file if the outline is refused."""
     refusal = None
     if not _is_judged(request):
         yield {"opening": None}

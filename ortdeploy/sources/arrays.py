@@ -29,7 +29,7 @@ class ArraysError(OrtdeployError):
 
 
 class Rows(Protocol):
-    """What slices of rows are taken from: an array, or something that reads them from a file."""
+    """Rows that can be sliced: an array [rows, …], or an object that reads them from a file."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -44,7 +44,7 @@ class Rows(Protocol):
 
 
 class Typed(Protocol):
-    """What says of which shape and type an array is: an array, or its header."""
+    """Anything with a shape and an element type: an array, or its header."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -64,7 +64,7 @@ def check_rows(array: Typed, name: str) -> None:
 
 
 def tensor_type(array: Typed) -> TensorType:
-    """Return the type of rows, the first dimension being the rows."""
+    """Return the type of the rows of an array [rows, …]."""
     return TensorType(_element_type(array), (ROWS, *array.shape[1:]))
 
 
@@ -81,7 +81,7 @@ def _converted(rows: Array) -> Array:
 
 
 def probe_arrays(files: Sequence[str], facts: InputFacts, look: Callable[[str], Typed]) -> InputFacts:
-    """Look at the one array of each file; all must hold rows of one shape and type."""
+    """Probe the single array of each file; all must hold rows of one shape and type."""
     rows = 0
     first: Typed | None = None
     for path in files:
@@ -121,7 +121,7 @@ class ArraySource:
             row += count
 
     def columns(self, arrays: Mapping[str, Rows], path: str, row: int, begin: int, end: int) -> dict[str, Column]:
-        """Return the wanted columns of some rows of a file, whose first row has the number `row`."""
+        """Return the wanted columns [rows, …] of some rows of a file, whose first row has the number `row`."""
         columns: dict[str, Column] = {}
         for name in dict.fromkeys((*self.wanted.dtypes, *self.wanted.keys)):
             if name in arrays:
@@ -147,7 +147,7 @@ class _Pieces:
         self._room = room(source.wanted.memory_limit)
 
     def take(self, size: int) -> dict[str, Column] | None:
-        """Return the columns of the next rows; None when there are no more."""
+        """Return the columns [rows, …] of the next rows; None at the end."""
         pieces: list[dict[str, Column]] = []
         while size and self._find():
             end = min(self._begin + size, self._length)

@@ -1,6 +1,6 @@
-"""Files that arrive, change and go while a job recurs: which of them its next run reads.
+"""Chooses the files that the next run of a recurring job reads, while files arrive, change and go.
 
-A file is settled when nothing has changed it for as long as the manifest says. The later of its two times counts: a
+A file is settled if nothing has changed it for the time that the manifest says. The later of its two times counts: a
 copy may keep the old modification time, but not the time of the change of its inode. A time in the future comes from a
 clock that was set back; such a file is settled when two looks have found it the same. Object stores show whole objects
 only, so theirs are settled at once.
@@ -26,7 +26,7 @@ _FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrivals:
-    """What there is to read: `read` in the order of its rows. `changed` are known files that forbid a run.
+    """The files of an input: `read` in the order of its rows. `changed` are known files that forbid a run.
 
     `gone` are files whose rows are accounted for and that are no longer there, which no run has noted yet.
     """
@@ -37,7 +37,7 @@ class Arrivals:
 
 
 def sort_arrivals(states: Sequence[FileState], known: Sequence[KnownFile], policy: ArrivalPolicy) -> Arrivals:
-    """Compare the files that are there with those that runs have taken up.
+    """Compare the files that exist with those that earlier runs have read.
 
     Files of an unfinished run come first, in their order, and must be what they were. One whose rows are accounted
     for may go; it may come back with other content, which is a new file.
@@ -78,7 +78,7 @@ class Settling:
     _future: dict[str, list[int]] = field(default_factory=dict)
 
     def settled(self, files: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the files that are settled, and the others; a file that has gone meanwhile is in neither."""
+        """Return the settled files, and the others; a file that has gone meanwhile is in neither."""
         if not self.seconds:
             return tuple(files), ()
         self._before = self._remembered()
@@ -107,7 +107,7 @@ class Settling:
         return {}
 
     def _remember(self) -> None:
-        """Keep what was seen; where it cannot be written, such files wait."""
+        """Keep what was seen; if it cannot be written, such files wait."""
         if self.folder is not None and self.folder.is_dir():
             with suppress(OSError), open_whole(self.folder / FILE) as file:
                 file.write(json.dumps({"format_version": _FORMAT_VERSION, "files": self._future}).encode())

@@ -1,6 +1,6 @@
 """Arrow IPC files (also called Feather) and streams: columns of numbers, text and lists.
 
-They are read in pieces and never mapped: a file that is cut while it is read ends the job with words.
+They are read in pieces and never mapped: if a file is cut while it is read, the job ends with a message.
 """
 
 import os
@@ -68,7 +68,7 @@ def _open(path: str, limit: int | None) -> Table:
 
 
 class _OpenFile:
-    """A file whose batches are known: of large ones only some rows are read at once."""
+    """A file whose batches are known. Of a large batch, only some rows are read at once."""
 
     def __init__(
         self, path: str, schema: "pa.Schema", file: BatchFile, places: Sequence[BatchPlace], *, is_file: bool
@@ -122,7 +122,7 @@ class _WholeBatches:
         self._next = 0
 
     def get(self, number: int) -> "pa.RecordBatch":
-        """Return a batch; they are asked for in their order. Raises TableError."""
+        """Return a batch; callers ask for batches in order. Raises TableError."""
         with decoding(self._path, _KIND):
             if self._reader is None:
                 self._reader = self._open()
@@ -144,7 +144,7 @@ class _WholeBatches:
 
 
 def _sound(batch: "pa.RecordBatch", rows: int) -> "pa.RecordBatch":
-    """Return a batch whose columns hold what they say. Raises ArrowInvalid, TableError."""
+    """Validate a batch and return it. Raises ArrowInvalid, TableError."""
     batch.validate(full=True)
     if batch.num_rows != rows:
         raise TableError(f"a record batch has {batch.num_rows} rows and says {rows}")

@@ -1,8 +1,8 @@
-"""Where the record batches of an Arrow IPC file or stream lie, and any of their rows, read without the rest.
+"""Finds the record batches of an Arrow IPC file or stream, and reads some of their rows without the rest.
 
-pyarrow reads whole record batches, or maps the file: then who cuts it ends the process that touches what is gone. A
-batch may be the whole file, so that of a large one only some rows are read at a time. The metadata are FlatBuffers:
-Message.fbs and File.fbs of the Arrow format; the order of buffers is that of its columnar specification.
+pyarrow reads whole record batches, or maps the file. If somebody cuts a mapped file, touching its end kills the
+process. A batch may be the whole file, so only some rows of a large one are read at a time. The metadata are
+FlatBuffers: Message.fbs and File.fbs of the Arrow format; its columnar specification gives the order of buffers.
 """
 
 import struct
@@ -30,7 +30,7 @@ _NODE, _BUFFER, _BLOCK = 16, 16, 24
 
 
 class UnknownLayoutError(Exception):
-    """A column's type is none whose buffers are known here; pyarrow reads the whole batch."""
+    """The buffers of a column's type are not known here; pyarrow reads the whole batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class BatchPlace:
 
 @contextmanager
 def _damage(path: str) -> Iterator[None]:
-    """Make one error of all that damaged metadata make the reader trip over."""
+    """Turn every exception that damaged metadata cause into one error."""
     try:
         yield
     except (struct.error, IndexError, TypeError, ValueError, OverflowError) as error:  # flatbuffers checks nothing
@@ -96,7 +96,7 @@ class BatchFile:
         return found
 
     def held_bytes(self, place: BatchPlace, schema: "pa.Schema") -> int:
-        """Return what a batch takes that only pyarrow can read, whole; 0 for one whose rows can be read in pieces.
+        """Return the bytes of a batch that only pyarrow can read, as a whole; 0 if its rows can be read in pieces.
 
         Raises TableError if the metadata of one that is read in pieces say more of its columns than they hold.
         """
@@ -270,7 +270,7 @@ class _Column:
 
 
 class _Parts:
-    """Hands out the nodes and buffers of a batch, in the order of its columns."""
+    """Yields the nodes and buffers of a batch, in the order of its columns."""
 
     def __init__(self, place: BatchPlace) -> None:
         self._nodes, self._buffers = iter(place.nodes), iter(place.buffers)

@@ -1,6 +1,6 @@
 """Files as they are, one a row: columns `data`, uint8 [bytes], `size` in bytes, and `path`.
 
-Where all that is wanted of `data` are its ends, only these are read of a large file.
+If only the ends of `data` are wanted, only these are read from a large file.
 """
 
 import os
@@ -31,7 +31,7 @@ _COPIES = 2
 
 
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
-    """One row a file, whatever it holds."""
+    """Probe files of any content: one row per file."""
     columns = {
         DATA: TensorType("uint8", (ROWS, None)),
         "size": TensorType("int64", (ROWS,)),
@@ -56,7 +56,7 @@ def _decode(raw: RawRow, wanted: Wanted) -> dict[str, Any]:
 
 
 def _data(file: BinaryIO, size: int, wanted: Wanted) -> Array:
-    """Return a file's bytes, or those of its two ends, one behind the other."""
+    """Return a file's bytes, uint8 [bytes], or those of its two ends, joined."""
     head, tail = wanted.ends or (size, 0)
     if head + tail >= size:
         head, tail = size, 0

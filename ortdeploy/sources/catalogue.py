@@ -1,4 +1,4 @@
-"""The input formats by name, and the probe that every one of them shares."""
+"""The input formats by name, and the probe that they share."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -84,9 +84,9 @@ def probe_input(
     policy: ArrivalPolicy = STRICT_ARRIVALS,
     state_dir: Path | None = None,
 ) -> InputFacts:
-    """Find a job's files, settle their format and look at the beginning of the data.
+    """Find a job's files, their format, and the beginning of the data.
 
-    Of files that are known, those whose rows are accounted for are left out, unless there are no others.
+    Known files whose rows are accounted for are left out, unless there are no others.
     """
     try:
         files, unsettled = Settling(policy.stable_for, state_dir).settled(list_files(folder, patterns))
@@ -137,7 +137,7 @@ def probe_input(
 def _without_files(
     folder: str, patterns: Sequence[str], known: Sequence[KnownFile], policy: ArrivalPolicy, unsettled: int
 ) -> InputFacts:
-    """Return the facts of an input that has nothing to read: a problem, or an input that waits for files."""
+    """Return the facts of an input without files: a problem, or an input that waits for files."""
     arrivals = sort_arrivals((), known, policy)
     shown_patterns = ", ".join(map(shown_path, patterns))
     if arrivals.changed:
@@ -154,7 +154,7 @@ def _without_files(
 
 
 class _Opened(Sequence[str]):
-    """Files, of which the one that was taken last is known: it is the one that is read."""
+    """An iterator of files that knows the last one taken, which is the one being read."""
 
     def __init__(self, files: Sequence[str]) -> None:
         self._files = files
@@ -175,7 +175,7 @@ class _Opened(Sequence[str]):
 
 
 def look_at(name: str, files: Sequence[str], facts: InputFacts) -> InputFacts:
-    """Return facts completed by what the files of a format say of themselves, or by what is wrong with one of them."""
+    """Return facts completed with the content of the files, or with what is wrong with one of them."""
     opened = _Opened(files)
     try:
         with decoding(lambda: opened.last, name):
@@ -194,7 +194,7 @@ def open_input(name: str, files: Sequence[str], folder: str, wanted: Wanted) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Guarded:
-    """A source behind the border to the libraries that decode its files."""
+    """A source that turns every exception of a decoding library into an OrtdeployError."""
 
     source: Source
     name: str
@@ -215,7 +215,7 @@ class _Guarded:
 def _unfit(
     name: str, files: Sequence[str], folder: str, row_type: TensorType | None, rate: int | None
 ) -> Problem | None:
-    """Say what of the input does not go with its format."""
+    """Return which key of the input does not fit its format."""
     if rate is not None and name not in RECORDINGS:
         detail = f"rate: is for recordings ({', '.join(RECORDINGS)}); {name} files have no sample rate. Remove it."
         return Problem(kind="rated", detail=detail)
@@ -230,7 +230,7 @@ def _unfit(
 
 
 def _mistaken(name: str, files: Sequence[str], folder: str, *, declared: bool) -> Problem | None:
-    """Say which file holds something else than its suffix, or the manifest, says. Raises OrtdeployError."""
+    """Return which file holds something else than its suffix, or the manifest, says. Raises OrtdeployError."""
     if name in FILE_IS_ROW:
         return None
     opened = _Opened(files)
@@ -242,7 +242,7 @@ def _mistaken(name: str, files: Sequence[str], folder: str, *, declared: bool) -
 
 
 def _format(files: Sequence[str], folder: str) -> tuple[str | None, Problem | None]:
-    """Settle the format from the suffixes, which must all say the same."""
+    """Return the format from the suffixes, which must all agree."""
     found: dict[str | None, str] = {}
     for path in files:
         found.setdefault(_BY_SUFFIX.get(format_suffix(path)), path)

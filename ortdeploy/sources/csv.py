@@ -38,7 +38,7 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
 
 @contextmanager
 def _open(path: str, name: str) -> Iterator[TextIO]:
-    """Open a file as text, in which bytes that are not UTF-8 can be told."""
+    """Open a file as text, in which bytes that are not UTF-8 can be recognised."""
     with open_binary(path, name) as file:
         text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="", errors="surrogateescape")
         yield text
@@ -46,7 +46,7 @@ def _open(path: str, name: str) -> Iterator[TextIO]:
 
 
 class _Records:
-    """The lines of a file, of which one record takes no more than there is room for."""
+    """The lines of a file, with a limit for the size of one record."""
 
     def __init__(self, file: TextIO, lines: Lines) -> None:
         self._file, self._lines = file, lines
@@ -67,7 +67,7 @@ class _Records:
         return line
 
     def begin(self) -> None:
-        """Begin another record, which may have several lines."""
+        """Begin a record, which may have several lines."""
         self._left = self._lines.most
 
 

@@ -1,4 +1,4 @@
-"""Which files an input names, and a digest that changes when one of them does."""
+"""Lists the files that an input names, and computes a digest that changes with them."""
 
 import glob
 import hashlib
@@ -21,7 +21,7 @@ _OF_THE_SYSTEM = "lost+found"
 def list_files(folder: str, patterns: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the files that paths, folders and globs name, each once; sorted within each pattern.
 
-    URLs are as they are shown: without users, passwords and queries, which `Addresses` of the patterns knows.
+    URLs are in their shown form, without users, passwords and queries; `Addresses` of the patterns has those.
     """
     found: dict[str, None] = {}
     addresses = Addresses.of(patterns)
@@ -68,7 +68,7 @@ def _check_readable(full: str) -> None:
 
 
 def file_states(files: Sequence[str], folder: str, patterns: Sequence[str] = ()) -> tuple[FileState, ...]:
-    """Look at files, which is quick: contents are not read, inputs can be terabytes. Raises OrtdeployError.
+    """Return size and time of files, without reading them: inputs can be terabytes. Raises OrtdeployError.
 
     `patterns` are the paths of the input, as the manifest has them.
     """
@@ -106,7 +106,7 @@ def states_digest(states: Sequence[FileState]) -> str:
 
 
 def shown(path: str, folder: str) -> str:
-    """Return a path as the user knows it: relative to the manifest, with forward slashes; or its URL."""
+    """Return a path in the form that messages show: relative to the manifest, with forward slashes; or its URL."""
     if is_url(path):
         return path
     url = shown_url(path)
@@ -118,5 +118,5 @@ def shown(path: str, folder: str) -> str:
 
 
 def full_path(folder: str, path: str) -> str:
-    """Return a path below the manifest's folder in full; a URL is full already."""
+    """Return the full path of a path below the manifest's folder; a URL is unchanged."""
     return path if is_url(path) else os.path.join(folder, path)  # noqa: PTH118  keeps what is absolute

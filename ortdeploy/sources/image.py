@@ -36,7 +36,7 @@ _GREY_16 = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 
 
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
-    """One row a file; sizes and channels differ from file to file."""
+    """Probe images: one row per file; sizes and channels differ from file to file."""
     pixels, side = TensorType("uint8", (ROWS, None, None, None), "NHWC"), TensorType("int64", (ROWS,))
     columns = {"pixels": pixels, **dict.fromkeys(_SIDES, side)}
     return replace(facts, columns=columns, beside=frozenset(_SIDES), rows=len(files))
@@ -71,7 +71,7 @@ def _undecodable(raw: RawRow, error: Exception) -> RowError:
 
 
 def _upright(image: Any) -> Any:
-    """Return a picture turned as the camera says that it was held."""
+    """Return a picture turned as its EXIF orientation says."""
     from PIL import ExifTags, Image  # noqa: PLC0415
 
     turn = Image.Transpose

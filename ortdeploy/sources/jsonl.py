@@ -25,7 +25,7 @@ PACKAGE = None
 
 
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
-    """Take columns and shapes from the first line that holds something."""
+    """Take columns and shapes from the first line that is not empty."""
     for raw in _raw_lines(files, facts_folder=None, limit=facts.memory_limit):
         try:
             row = _parse(raw.value)

@@ -1,7 +1,7 @@
 """Files that are one array of rows, read block by block; shared by .npy and raw tensors. Never loaded whole.
 
-A file is mapped only to see where its rows lie. They are read with plain reads: of a file that is cut meanwhile these
-tell, where touching a page of a map ends the process. Nor do pages of a map leave the resident set.
+A file is mapped only to find its rows; they are read with plain reads. If the file is cut meanwhile, a read fails, but
+touching a page of a map would kill the process. Pages of a map would also stay in the resident set.
 """
 
 import math
@@ -32,10 +32,10 @@ _READ_THROUGH = 128 * 1024
 
 
 class BlockedRows:
-    """The rows of an array in a file, read block by block; each row lies in one piece."""
+    """The rows of an array [rows, …] in a file, read block by block; the bytes of a row are contiguous."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], read: Callable[[int, memoryview], None]) -> None:
-        """Take what fills a buffer with the array's bytes from an offset on."""
+        """Take a function that fills a buffer with the array's bytes from an offset on."""
         self.shape, self.dtype = shape, dtype
         self._fill = read
         self._row_bytes = math.prod(shape[1:]) * dtype.itemsize
@@ -67,13 +67,13 @@ class BlockedRows:
         return block
 
     def _fill_with(self, target: Array, offset: int) -> None:
-        """Fill an array, which lies in one piece, with the bytes from an offset on."""
+        """Fill a contiguous array with the bytes from an offset on."""
         if target.nbytes:
             self._fill(offset, target.reshape(-1).view(np.uint8).data)
 
 
 class BlockedColumns(BlockedRows):
-    """The rows of an array in Fortran's order: the values of one place of all rows lie in one piece."""
+    """The rows of an array [rows, …] in Fortran order: the bytes of one element of all rows are contiguous."""
 
     def _block_bytes(self) -> int:
         return _strip_bytes(self._row_bytes // self.dtype.itemsize)
@@ -94,7 +94,7 @@ class BlockedColumns(BlockedRows):
         return strips.reshape(*reversed(self.shape[1:]), stop - begin).T
 
     def _read_through(self, strips: Array, begin: int, stop: int, together: int) -> None:
-        """Fill strips that lie near each other, with what lies between: that takes less time than to look for each."""
+        """Fill strips that lie near each other in one read, with the bytes between: faster than a read for each."""
         count = self.shape[0]
         whole = np.empty((together, count), self.dtype)
         for place in range(0, len(strips), together):
@@ -143,7 +143,7 @@ def _open_blocked(path: str, mapped: "np.memmap[Any, Any]", stack: ExitStack) ->
 def open_mapped(
     files: Sequence[str], folder: str, wanted: Wanted, map_file: Callable[[str], Array]
 ) -> Iterator[ArraySource]:
-    """Open files as one run of rows; `map_file` maps one of them, which tells where its rows lie."""
+    """Open files as one series of rows; `map_file` maps a file to find its rows."""
     with ExitStack() as current:
 
         def load(path: str) -> dict[str, Rows]:

@@ -1,4 +1,4 @@
-"""Input files that hold something else than their format says: what they hold, and what to write."""
+"""Recognises input files that hold something else than their format says, and says what to write."""
 
 import lzma
 import zlib
@@ -14,7 +14,7 @@ _BROKEN = (OSError, EOFError, lzma.LZMAError, zlib.error)
 
 
 def find_mistaken(name: str, files: Sequence[str], *, declared: bool, may_be_packed: bool) -> str | None:
-    """Say what the first file is that its format does not read, and what to do; None if there is none.
+    """Say what the first file with another format is, and what to write; None if there is none.
 
     `declared`: the manifest says the format, not the suffix. Bytes that are declared to be such may be anything.
     """
@@ -28,7 +28,7 @@ def find_mistaken(name: str, files: Sequence[str], *, declared: bool, may_be_pac
 
 
 def what_it_is(name: str, path: str) -> str:
-    """Return what a file is that a format could not decode, as a sentence to add; nothing if that is not known."""
+    """Return a sentence on what an undecodable file is; empty if that is not known."""
     content = mistaken(name, _begin(path))
     return "" if content is None else f"; it is {content.what}. {_remedy(content)}".removesuffix(".")
 

@@ -1,6 +1,6 @@
 """NumPy archives: each array of a .npz is a column, its first dimension the rows. Arrays are read in pieces.
 
-An array that was saved in Fortran order is held whole, for its rows do not lie one after the other.
+An array that was saved in Fortran order is held whole, because its rows are not contiguous.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ PACKAGE = None
 
 
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
-    """Read the headers: the arrays of an archive must have equally many rows, and all archives the same arrays."""
+    """Read the headers: all arrays of an archive must have equally many rows, and all archives the same arrays."""
     columns = None
     rows = held = 0
     for path in files:
@@ -49,7 +49,7 @@ def _check(archive: Archive, path: str) -> None:
 
 
 def _held_whole(archive: Archive) -> Iterator[str]:
-    """Yield the arrays whose rows do not lie one after the other."""
+    """Yield the arrays whose rows are not contiguous."""
     yield from (name for name, one in archive.headers.items() if one.fortran_order and len(one.shape) > 1)
 
 
@@ -81,7 +81,7 @@ class _Columns(Mapping[str, Rows]):
 
 
 class _Stream:
-    """The numbers of an array, which can only be read forward."""
+    """The bytes of a compressed array, which can only be read forward."""
 
     def __init__(self, archive: Archive, name: str, path: str, stack: ExitStack) -> None:
         self._open = partial(archive.open, name)

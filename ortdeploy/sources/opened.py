@@ -1,4 +1,4 @@
-"""Opens input files, also compressed ones: .gz, .bz2 and .xz are read as what they hold."""
+"""Opens input files; .gz, .bz2 and .xz files are decompressed."""
 
 import bz2
 import gzip
@@ -18,7 +18,7 @@ COMPRESSED: Mapping[str, Callable[[str], object]] = {".bz2": bz2.open, ".gz": gz
 
 
 def format_suffix(path: str) -> str:
-    """Return the suffix that tells a file's format, in small letters: `.csv` of rows.csv.gz."""
+    """Return the suffix that tells a file's format, in lower case: `.csv` for rows.csv.gz."""
     pure = PurePath(path)
     return PurePath(pure.stem).suffix.lower() if is_compressed(path) else pure.suffix.lower()
 
@@ -30,7 +30,7 @@ def is_compressed(path: str) -> bool:
 
 @contextmanager
 def open_binary(path: str, shown: str) -> Iterator[BinaryIO]:
-    """Open a file, decompressed. Raises OrtdeployError also for what goes wrong while it is read."""
+    """Open a file, decompressed. Raises OrtdeployError, also for errors while it is read."""
     opener = COMPRESSED.get(PurePath(path).suffix.lower())
     try:
         with cast("BinaryIO", opener(path)) if opener else open(path, "rb") as file:  # noqa: PTH123  any file name
@@ -42,16 +42,16 @@ def open_binary(path: str, shown: str) -> Iterator[BinaryIO]:
 
 
 class Lines:
-    """Limits how long a line may be, since it is held whole: a compressed file of some megabytes can hold gigabytes."""
+    """Limits the length of a line, because it is held whole: a small compressed file can hold gigabytes."""
 
     def __init__(self, shown: str, taken: int, limit: int | None) -> None:
-        """Take what a line takes in units of its bytes, and the job's memory limit."""
+        """Take the memory of a line per byte, and the job's memory limit."""
         self._shown, self._limit = shown, limit
         self._room = room(limit)
         self.most = self._room // taken
 
     def read(self, file: BinaryIO) -> Iterator[bytes]:
-        """Yield the lines of a file. Raises OrtdeployError at one that is too long."""
+        """Yield the lines of a file. Raises OrtdeployError at a line that is too long."""
         number = 0
         while line := file.readline(self.most + 1):
             number += 1

@@ -69,14 +69,14 @@ def _open(path: str, limit: int | None) -> Table:
 
 
 class _Columns:
-    """How much of a file's columns is decoded at once."""
+    """Decides how much of a file's columns is decoded at once."""
 
     def __init__(self, path: str, metadata: "FileMetaData", limit: int | None) -> None:
         self._path, self._metadata = path, metadata
         self._most = room(limit) // _SHARE
 
     def held_bytes(self, names: Sequence[str]) -> int:
-        """Return what the largest pages of some columns take together, those of small columns left out."""
+        """Return the bytes of the largest pages of some columns together, without those of small columns."""
         return max((sum(map(self._largest_page, group)) for group in self._groups(names)), default=0)
 
     def rows_at_once(self, names: Sequence[str]) -> int:
@@ -102,7 +102,7 @@ class _Columns:
             return max((page.size for page in pages(file, *_place(chunk))), default=0)
 
     def _largest_value(self, chunk: "ColumnChunkMetaData", rows: int) -> int:
-        """Return how large a text of a dictionary may be, where as many as `rows` of them would be too much."""
+        """Return the size of the largest text in a dictionary, if `rows` of them could be too much."""
         is_text = chunk.physical_type == "BYTE_ARRAY" and chunk.has_dictionary_page
         if not is_text or chunk.total_uncompressed_size * rows <= self._most:
             return 0

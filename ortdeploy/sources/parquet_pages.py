@@ -1,4 +1,4 @@
-"""How large the pages of a Parquet column are: a page is decompressed whole, and pyarrow does not tell its size.
+"""Reads the sizes of a Parquet column's pages: a page is decompressed whole, and pyarrow does not tell its size.
 
 Before each page stands a PageHeader in Thrift's compact protocol (parquet-format, parquet.thrift): fields by number,
 of which 1 is the page's type, 2 its size when it is decompressed and 3 its size in the file.

@@ -1,7 +1,7 @@
-"""What a source is: a described input, opened with `with`, that yields blocks of rows in the input's order.
+"""Protocol of sources: an opened input, used with `with`, that yields blocks of rows in the input's order.
 
-A block is what is read together: one or several batches. It holds the rows that could be read as columns, and a failed
-row for each that could not. Memory is flat: a source holds one block, and files are mapped or streamed.
+A block is the rows that are read together: one or several batches. It holds columns of the rows that could be read, and
+a failed row for each of the others. Memory is flat: a source holds one block, and files are mapped or streamed.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,10 +20,10 @@ class Wanted:
     """What to read: columns with the element type that text is read as, and keys, in whatever type they have.
 
     `missing` says by column what an empty value of a text format stands for; None: its row fails. `first_row` is the
-    number of the files' first row: other files had the rows before it. `retries`: so often is a row tried again whose
-    file cannot be read for a passing reason. `only`: the numbers of the rows to read, where not all are wanted.
-    `row_type` is what the manifest says of files that do not. `memory_limit` is the job's, in bytes. `rate` is the
-    sample rate that recordings must have, in Hz. `ends`: of a file's bytes only so many of the first and of the last.
+    number of the files' first row: other files had the rows before it. `retries`: how often a row is tried again
+    whose file cannot be read for a passing reason. `only`: the numbers of the rows to read, where not all are wanted.
+    `row_type` is the manifest's type for files that do not tell it. `memory_limit` is the job's, in bytes. `rate` is
+    the sample rate that recordings must have, in Hz. `ends`: how many of a file's first and last bytes are wanted.
     """
 
     dtypes: Mapping[str, str | None]
@@ -39,7 +39,7 @@ class Wanted:
 
 
 def pieces_of(only: Sequence[int], sizes: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Yield runs of consecutive wanted rows, as first row and number of rows, none longer than is asked for."""
+    """Yield series of consecutive wanted rows, as first row and number of rows, none longer than asked for."""
     asked, place = iter(sizes), 0
     while place < len(only):
         most, first = next(asked), only[place]
@@ -53,7 +53,7 @@ def pieces_of(only: Sequence[int], sizes: Iterable[int]) -> Iterator[tuple[int, 
 def wanted_blocks(
     blocks: Callable[[int, Iterable[int]], Iterator[Block]], only: Sequence[int], sizes: Iterable[int]
 ) -> Iterator[Block]:
-    """Yield blocks of wanted rows, of a source that cannot but read what lies between them."""
+    """Yield blocks of wanted rows from a source that must also read the rows between them."""
     firsts = set()
 
     def steps() -> Iterator[int]:
@@ -74,7 +74,7 @@ class Source(Protocol):
     def blocks(self, start: int, sizes: Iterable[int]) -> Iterator[Block]:
         """Yield blocks of the sizes that are asked for (the last may be shorter) from row `start` on.
 
-        Where only some rows are wanted, a block has rows of one run of consecutive numbers.
+        If only some rows are wanted, a block has rows with consecutive numbers.
         """
 
 
@@ -87,14 +87,14 @@ class SourceModule(Protocol):
 
     @property
     def FIRST_ROWS(self) -> int:  # noqa: N802  a module constant
-        """How many rows a plan looks at: many where reading costs nothing, few where each is decoded."""
+        """How many rows a plan reads: many if reading is cheap, few if each row is decoded."""
 
     @property
     def PACKAGE(self) -> Package | None:  # noqa: N802  a module constant
         """The package that the format needs, beside the base install."""
 
     def probe(self, files: Sequence[str], facts: InputFacts) -> InputFacts:
-        """Return the facts completed with columns and rows, or with a problem. Raises also what libraries raise."""
+        """Return the facts completed with columns and rows, or with a problem. Exceptions of libraries may pass."""
 
     def open_source(self, files: Sequence[str], folder: str, wanted: Wanted) -> AbstractContextManager[Source]:
         """Open the files for reading, in this order."""

@@ -1,6 +1,6 @@
-"""Raw tensors: the numbers of rows one after the other, little-endian, with nothing around them; column `array`.
+"""Raw tensors: little-endian numbers of one row after the other, without a header; column `array`.
 
-The files say nothing of their type: the input's dtype: and shape: do, the shape being that of one row.
+The files do not tell their type. The input's dtype: and shape: do; the shape is that of one row.
 """
 
 import math
@@ -27,7 +27,7 @@ PACKAGE = None
 
 
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
-    """Hold the files' sizes against the type that the manifest gives."""
+    """Check the files' sizes against the manifest's type."""
     if facts.row_type is None:
         detail = "Raw tensors say nothing of their type. Add dtype: and shape: (of one row) to the input."
         return replace(facts, problem=Problem(kind="untyped", detail=detail))

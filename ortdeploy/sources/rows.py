@@ -29,7 +29,7 @@ class RowError(Exception):
         transient: bool = False,
         known: Mapping[str, Any] | None = None,
     ) -> None:
-        """Take the sentence and the code; `transient`: it may pass when it is tried again; `known`: cells by name."""
+        """Take the sentence and the code. `transient`: another try may succeed. `known`: cells by name."""
         super().__init__(message)
         self.code = code
         self.transient = transient
@@ -38,7 +38,7 @@ class RowError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RawRow:
-    """A row before it is decoded: its file, where in it, and whatever the format's `decode` takes."""
+    """A row before it is decoded: its file, its place in it, and the value for the format's `decode`."""
 
     path: str
     place: str
@@ -156,7 +156,7 @@ def _decode_row(raw: RawRow, decode: Decode, wanted: Wanted) -> tuple[Mapping[st
 
 
 def _without_gaps(row: Mapping[str, Any], wanted: Wanted) -> Mapping[str, Any]:
-    """Return a row with what its empty values stand for. Raises RowError if they stand for nothing."""
+    """Return a row with fillers for its empty values. Raises RowError if there is no filler."""
     if not wanted.missing:
         return row
     return {**row, **{name: _filled(row[name], filler, name) for name, filler in wanted.missing.items()}}
@@ -175,7 +175,7 @@ def _filled(value: Any, filler: Any, name: str) -> Any:
 def _convert_alone(
     rows: list[int], table: list[Mapping[str, Any]], wanted: Wanted, refuse: Callable[[int, RowError], None]
 ) -> tuple[list[int], list[Mapping[str, Any]], dict[str, Column]]:
-    """Convert row by row, and leave out the rows that cannot be."""
+    """Convert row by row, and leave out rows that cannot be converted."""
     good: list[tuple[int, Mapping[str, Any], dict[str, Array]]] = []
     for number, row in zip(rows, table, strict=True):
         try:
@@ -217,7 +217,7 @@ def _fits(array: Array, dtype: str) -> bool:
 
 
 def stack(column: list[Any]) -> Column:
-    """Make one array of rows of equal shape and type; keep the list where they differ."""
+    """Stack rows of equal shape and type into one array [rows, …]; keep the list if they differ."""
     if not column or not isinstance(column[0], np.ndarray):
         return column
     first: Array = column[0]

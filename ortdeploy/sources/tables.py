@@ -33,7 +33,7 @@ class Table:
     """An open file: how many rows it has, its columns, and its record batches from a row on.
 
     `batches` yields record batches that begin at or before that row, with the number of their first row in the file.
-    `held_bytes` is what the largest piece takes that can only be decoded whole.
+    `held_bytes` is the size of the largest piece that can only be decoded whole.
     """
 
     rows: int
@@ -63,7 +63,7 @@ def probe_tables(open_table: OpenTable, files: Sequence[str], facts: InputFacts)
 
 
 def tensor_type(kind: "pa.DataType") -> TensorType:
-    """Return the type of a column's rows; one that no model input takes has neither type nor shape."""
+    """Return the type of a column's rows; without type and shape if no model input takes it."""
     import pyarrow as pa  # noqa: PLC0415  an extra: only who reads tables needs it
 
     shape: list[int | str | None] = [ROWS]
@@ -183,7 +183,7 @@ class _Piece:
     batch: "pa.RecordBatch"
 
     def cut(self, rows: int) -> tuple["_Piece", "_Piece | None"]:
-        """Return at most so many rows, and what is left."""
+        """Return at most this number of rows, and the rest."""
         if self.batch.num_rows <= rows:
             return self, None
         return replace(self, batch=self.batch.slice(0, rows)), replace(
@@ -205,14 +205,14 @@ class _Columns:
         return self.pieces[0].batch.schema.names  # type: ignore[no-any-return]  # pyarrow is loosely typed
 
     def values(self, name: str) -> Column:
-        """Return a column as keys are carried: as Python's values where it is no array of numbers."""
+        """Return a key column: an array of numbers [rows, …], or Python's values."""
         column = self._column(name)
         if column.null_count or tensor_type(column.type).shape != (ROWS,) or _element_type(column.type) is None:
             return column.to_pylist()  # type: ignore[no-any-return]
         return _flat(column)
 
     def read(self, name: str) -> Column:
-        """Return a column as an array of its rows, or as a list of arrays where they differ in shape."""
+        """Return a column as an array [rows, …], or as a list of arrays if rows differ in shape."""
         column = self._column(name)
         if self.missing.get(name) == "nan":
             column = _as_floating(column)
@@ -232,7 +232,7 @@ class _Columns:
         return column.dictionary_decode()
 
     def _filled(self, name: str, column: "pa.Array") -> "pa.Array":
-        """Return the column with what its gaps stand for; rows whose gaps stand for nothing are noted."""
+        """Return the column with fillers for its gaps; rows without a filler are noted."""
         import pyarrow as pa  # noqa: PLC0415
 
         filler, is_list = self.missing.get(name), tensor_type(column.type).shape != (ROWS,)
@@ -272,7 +272,7 @@ def _plain(value: Any) -> Any:
 
 
 def _decoded_bytes(column: "pa.Array") -> int:
-    """Return what a column takes whose values are looked up in a dictionary: a large value may be there many times."""
+    """Return the decoded bytes of a dictionary column: a large value may occur many times."""
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.compute as pc  # noqa: PLC0415  takes a moment to import, and large dictionaries are rare
 
@@ -294,7 +294,7 @@ def _has_gaps(column: "pa.Array") -> bool:
 
 
 def _items(column: "pa.Array") -> "pa.Array":
-    """Return what the lists of a column without nulls hold; for lists of one size without importing pyarrow.compute."""
+    """Return the items of the lists of a column without nulls; for lists of one size without pyarrow.compute."""
     import pyarrow as pa  # noqa: PLC0415
 
     if not pa.types.is_fixed_size_list(column.type):
@@ -314,7 +314,7 @@ def _fill(value: Any, filler: Any) -> Any:
 
 
 def _nothing(kind: "pa.DataType") -> Any:
-    """Return a value of a type for a row that is left out anyway."""
+    """Return any value of a type, for a row that is left out."""
     import pyarrow as pa  # noqa: PLC0415
 
     if pa.types.is_fixed_size_list(kind):
@@ -331,7 +331,7 @@ def _is_list(kind: "pa.DataType") -> bool:
 
 
 def _rows(column: "pa.Array") -> Column:
-    """Return a column without gaps as one array; nested lists add dimensions."""
+    """Return a column without gaps as one array [rows, …]; nested lists add dimensions."""
     import pyarrow as pa  # noqa: PLC0415
 
     if isinstance(column, pa.FixedShapeTensorArray):
@@ -347,7 +347,7 @@ def _rows(column: "pa.Array") -> Column:
 
 
 def _lists(column: "pa.Array") -> Column:
-    """Return lists of one length as one array, others one by one."""
+    """Return lists of one length as one array [rows, length, …], others one by one."""
     lengths = column.value_lengths().to_numpy(zero_copy_only=False)
     inner = _rows(_items(column))
     if len(lengths) and (lengths == lengths[0]).all() and isinstance(inner, np.ndarray):

@@ -24,7 +24,7 @@ COLUMN = "text"
 
 
 def probe(_files: Sequence[str], facts: InputFacts) -> InputFacts:
-    """Name the column; how many lines there are only reading would tell."""
+    """Name the column; the number of lines stays unknown, because counting means reading."""
     return replace(facts, columns={COLUMN: TensorType("string", (ROWS,))})
 
 

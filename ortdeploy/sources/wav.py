@@ -80,7 +80,7 @@ def _decode(raw: RawRow, wanted: Wanted) -> dict[str, Any]:
 
 
 def _samples(data: bytes, width: int) -> Array:
-    """Return samples as float32: 8 bits are unsigned, more are signed, as the format has them."""
+    """Return float32 [frames] or [channels, frames] from -1 to 1: 8-bit samples are unsigned, others are signed."""
     if width == 1:
         return (np.frombuffer(data, np.uint8).astype(np.float32) - 128) / 128
     if width == 3:  # noqa: PLR2004  24 bits: numpy has no such type
