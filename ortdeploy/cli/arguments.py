@@ -10,30 +10,30 @@ if TYPE_CHECKING:
 
 _EPILOG = """\
 exit codes:
-  0            done, also "nothing to do" and within the error budget
-  1            rejected by diagnostics, or a job failed
-  2            changes present, only with plan --detailed-exitcode
+  0            done; also if there is nothing to do, or failures stay within errors:
+  1            a manifest was rejected, or a job failed
+  2            something would run; only with plan --detailed-exitcode
   3            a bug of ortdeploy
-  4            the state is locked by a live run
+  4            another run is using the state directory
   5            paused by hours:, until: or pause:; there is more to do
   64           wrong usage
-  129/130/143  interrupted (SIGHUP, SIGINT, SIGTERM), state saved
+  129/130/143  interrupted (SIGHUP, SIGINT, SIGTERM); the next apply continues
 """
 
 COMMANDS = {
-    "adapter": "look into a LoRA adapter, hold it against a model, or convert one",
+    "adapter": "show a LoRA adapter, compare it with a model, or convert one",
     "apply": "run a manifest's jobs, or a saved plan",
     "check": "run models on golden inputs and compare their outputs",
     "completion": "print a shell completion script",
-    "device": "capture this machine's facts as a device file",
-    "explain": "print a rule's page, or a provider's",
+    "device": "write a device file that describes this machine",
+    "explain": "print the page of a rule or of a provider",
     "init": "write a manifest for a model",
     "lock": "write the digests of models and adapters into a manifest, or verify them",
-    "plan": "say what would run, and refuse what cannot",
-    "retry": "run the failed rows of a job once more",
+    "plan": "show what would run, and refuse what cannot work",
+    "retry": "run the failed rows of a job again",
     "schema": "print a JSON Schema",
-    "status": "show jobs, what is committed, and the last run",
-    "tune": "search batch, threads, sessions, providers and memory for a job, and write an overlay",
+    "status": "show the committed rows of each job, and its last run",
+    "tune": "search the fastest settings for a job, and write them as an overlay",
     "validate": "check manifests without a device",
 }
 
@@ -144,22 +144,22 @@ def _add_manifests(parser: argparse.ArgumentParser, formats: "Sequence[str]", pa
     """Add what every command that reads manifests takes."""
     add = parser.add_argument
     add("paths", nargs="+", metavar="PATH", help=paths)
-    add("--format", choices=formats, help="how results are printed (default: text; also: ORTDEPLOY_FORMAT)")
-    add("--profile", metavar="NAME", help="apply the overrides under profiles: NAME:")
-    overlay = "lay a file over the manifest, as ortdeploy tune writes them"
+    add("--format", choices=formats, help="form of the results (default: text; also: ORTDEPLOY_FORMAT)")
+    add("--profile", metavar="NAME", help="merge the overrides under profiles: NAME: into the manifest")
+    overlay = "merge a file into the manifest, such as one that ortdeploy tune wrote; may be given several times"
     add("--overlay", metavar="FILE", action="append", default=[], dest="overlays", help=overlay)
-    setting = "replace one value, as in --set jobs.read.batch.size=16"
+    setting = "replace one value, as in --set jobs.read.batch.size=16; may be given several times"
     add("--set", metavar="KEY=VALUE", action="append", default=[], dest="sets", type=_key_value, help=setting)
-    root = "let paths lead into this folder too"
+    root = "allow paths into this folder; may be given several times"
     add("--allow-root", metavar="DIR", action="append", default=[], dest="roots", help=root)
-    state = "where the ledger lies (default: .ortdeploy beside the manifest; also: ORTDEPLOY_STATE_DIR)"
+    state = "folder of the ledger and the caches (default: .ortdeploy beside the manifest; also: ORTDEPLOY_STATE_DIR)"
     add("--state-dir", metavar="DIR", help=state)
-    form = "default: console on a terminal, json elsewhere (also: ORTDEPLOY_LOG_FORMAT)"
+    form = "form of the log (default: console on a terminal, json elsewhere; also: ORTDEPLOY_LOG_FORMAT)"
     add("--log-format", choices=("console", "json"), help=form)
     add("--log-file", metavar="FILE", help="append logs to a file instead of stderr")
-    add("-q", "--quiet", action="store_true", help="only what is wrong")
-    add("-v", "--verbose", action="store_true", help="more of it")
-    color = "default: auto, on a terminal (also: ORTDEPLOY_COLOR, NO_COLOR, FORCE_COLOR)"
+    add("-q", "--quiet", action="store_true", help="print only what is wrong")
+    add("-v", "--verbose", action="store_true", help="log more details")
+    color = "whether to color (default: auto, on a terminal; also: ORTDEPLOY_COLOR, NO_COLOR, FORCE_COLOR)"
     add("--color", choices=("auto", "always", "never"), help=color)
     add("--no-color", action="store_const", const="never", dest="color", help="the same as --color never")
 
@@ -176,12 +176,12 @@ def _add_validate(parser: argparse.ArgumentParser) -> None:
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:
     _add_validate(parser)
-    parser.add_argument("--device", metavar="FILE", help="plan for the machine of a device file instead of this one")
-    parser.add_argument("--out", metavar="PLAN", help="save the plan, for ortdeploy apply PLAN")
+    parser.add_argument("--device", metavar="FILE", help="plan for the machine that a device file describes")
+    parser.add_argument("--out", metavar="PLAN", help="save the plan to a file, for ortdeploy apply PLAN")
     _add_root(parser)
     _add_jobs(parser)
     _add_new_run(parser)
-    parser.add_argument("--detailed-exitcode", action="store_true", help="exit with 2 when something would run")
+    parser.add_argument("--detailed-exitcode", action="store_true", help="exit with 2 if something would run")
 
 
 def _add_apply(parser: argparse.ArgumentParser) -> None:
@@ -193,44 +193,46 @@ def _add_apply(parser: argparse.ArgumentParser) -> None:
 
 def _add_retry(parser: argparse.ArgumentParser) -> None:
     _add_manifests(parser, _DIAGNOSTICS, "a manifest, or a folder of them")
-    meaning = "the job whose failed rows are run, by name or glob; may be given several times"
+    meaning = "run the failed rows of this job, by name or glob; may be given several times"
     parser.add_argument("--job", metavar="NAME", action="append", dest="jobs", required=True, help=meaning)
     parser.set_defaults(new_run=False, excluded=[])
 
 
 def _add_jobs(parser: argparse.ArgumentParser) -> None:
-    meaning = "this job only, by name or glob; may be given several times"
+    meaning = "only this job, by name or glob; may be given several times"
     parser.add_argument("--job", metavar="NAME", action="append", dest="jobs", help=meaning)
-    left_out = "all but this job, by name or glob; may be given several times"
+    left_out = "leave out this job, by name or glob; may be given several times"
     parser.add_argument("--exclude", metavar="NAME", action="append", default=[], dest="excluded", help=left_out)
 
 
 def _add_root(parser: argparse.ArgumentParser) -> None:
-    meaning = "what the paths in a saved plan are relative to (default: the plan's folder)"
+    meaning = "folder to which the paths in a saved plan are relative (default: the plan's folder)"
     parser.add_argument("--root", metavar="DIR", help=meaning)
 
 
 def _add_new_run(parser: argparse.ArgumentParser) -> None:
-    meaning = "start over where a result is unfinished or made from something else; its folder is kept, renamed"
+    meaning = "start over if a result is unfinished or made from something else; the old folder is renamed and kept"
     parser.add_argument("--new-run", action="store_true", help=meaning)
 
 
 def _add_check(parser: argparse.ArgumentParser) -> None:
     _add_manifests(parser, ("text", "json"), "a manifest, or a folder of them")
-    parser.add_argument("--model", metavar="NAME", help="this model only")
+    parser.add_argument("--model", metavar="NAME", help="only this model")
     parser.add_argument("--record", action="store_true", help="write the CPU provider's outputs instead of comparing")
-    leaks = "run each model many times, on its golden inputs or synthetic ones, and tell a leak from memory that stays"
+    leaks = "run each model many times, on its golden inputs or synthetic ones, and look for a memory leak"
     parser.add_argument("--leaks", action="store_true", help=leaks)
-    parser.add_argument("--runs", metavar="N", type=_runs, default=1000, help="with --leaks (default: 1000)")
+    parser.add_argument(
+        "--runs", metavar="N", type=_runs, default=1000, help="number of runs with --leaks (default: 1000)"
+    )
 
 
 def _add_tune(parser: argparse.ArgumentParser) -> None:
     _add_manifests(parser, ("text", "json"), "a manifest")
     add = parser.add_argument
     add("--job", metavar="NAME", required=True, help="the job whose settings are searched")
-    bound = "memory=512MiB or p99=50ms: what a setting may take; may be given twice"
+    bound = "memory=512MiB or p99=50ms: the most that a setting may take; may be given for both"
     add("--limit", metavar="KEY=VALUE", action="append", default=[], dest="limits", type=_key_value, help=bound)
-    add("--seconds", metavar="N", type=float, default=3.0, help="how long a setting is tried (default: 3)")
+    add("--seconds", metavar="N", type=float, default=3.0, help="how long each setting runs (default: 3)")
     add("-o", "--output", metavar="FILE", help="the overlay to write (default: overlays/MANIFEST.JOB.yaml beside it)")
     add("--report", metavar="FILE", help="write an HTML page with what was tried")
 
@@ -252,34 +254,36 @@ def _add_init(parser: argparse.ArgumentParser) -> None:
 
 def _add_lock(parser: argparse.ArgumentParser) -> None:
     _add_manifests(parser, ("text", "json"), "a manifest, or a folder of them")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when a digest is not locked")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; exit with 1 if a digest is missing or wrong"
+    )
 
 
 def _add_adapter(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)
-    show = actions.add_parser("show", help="print its versions and parameters")
-    fit = actions.add_parser("fit", help="say what keeps it from a model")
+    show = actions.add_parser("show", help="print an adapter's versions and parameters")
+    fit = actions.add_parser("fit", help="say whether an adapter fits a model, and why not")
     fit.add_argument("model", metavar="MODEL.onnx")
     for one in (show, fit):
         one.add_argument("file", metavar="FILE.onnx_adapter")
         one.add_argument("--format", choices=("text", "json"), help="default: text (also: ORTDEPLOY_FORMAT)")
-    convert = actions.add_parser("convert", help="make one of a PEFT folder, a safetensors file or a .npz archive")
+    convert = actions.add_parser("convert", help="convert a PEFT folder, a safetensors file or a .npz archive")
     add = convert.add_argument
-    add("source", metavar="SOURCE", help="the folder or file that it is made of")
+    add("source", metavar="SOURCE", help="the folder or file to convert")
     add(
         "--model",
         metavar="MODEL.onnx",
         required=True,
-        help="the model that it is for: names, shapes and types are its own",
+        help="the model that the adapter is for; it gives names, shapes and types",
     )
     add("-o", "--output", metavar="FILE", required=True, help="the .onnx_adapter to write; never overwritten")
-    renaming = "replace OLD by NEW in the matrices' names; several are applied in order"
+    renaming = "replace OLD by NEW in the names of matrices; may be given several times, and applies in order"
     add("--map", metavar="OLD=NEW", action="append", default=[], type=_rename, help=renaming)
     add(
         "--alpha",
         metavar="NUMBER",
         type=float,
-        help="multiply each second matrix by alpha / rank (default: as PEFT says)",
+        help="multiply the second matrix of each pair by alpha / rank (default: alpha of the PEFT folder)",
     )
     add("--adapter-version", metavar="N", type=int, default=0, help="default: 0, none")
     add("--model-version", metavar="N", type=int, default=0, help="default: 0, none")
@@ -293,11 +297,15 @@ def _rename(text: str) -> tuple[str, str]:
 
 
 def _add_schema(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", default="deployment", metavar="NAME", help="default: deployment")
+    parser.add_argument(
+        "name", nargs="?", default="deployment", metavar="NAME", help="which schema (default: deployment)"
+    )
 
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", nargs="?", metavar="RULE|PROVIDER", help="default: list them by area")
+    parser.add_argument(
+        "name", nargs="?", metavar="RULE|PROVIDER", help="a rule or a provider (default: list all, rules by area)"
+    )
 
 
 def _add_device(parser: argparse.ArgumentParser) -> None:
