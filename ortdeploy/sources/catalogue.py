@@ -89,14 +89,11 @@ def probe_input(
     Known files whose rows are accounted for are left out, unless there are no others.
     """
     try:
-        files, unsettled = Settling(policy.stable_for, state_dir).settled(list_files(folder, patterns))
-    except OSError as error:
-        detail = f"input file {error.filename} cannot be read: {error.strerror}."
-        return InputFacts(problem=Problem(kind="unreadable", detail=detail))
+        files, unsettled = _settled_files(folder, patterns, Settling(policy.stable_for, state_dir))
     except OrtdeployError as error:
         return InputFacts(problem=Problem(kind="unreadable", detail=f"{error}."))
     if not files:
-        return _without_files(folder, patterns, known, policy, len(unsettled))
+        return _without_files(folder, patterns, known, policy, unsettled)
     stray = first_outside(files, (folder, *roots))
     if stray is not None:
         detail = f"{shown(stray, folder)} leads out of the manifest's folder tree. Allow its root with --allow-root."
@@ -104,26 +101,12 @@ def probe_input(
     name, problem = (declared, None) if declared else _format(files, folder)
     if name is None:
         return InputFacts(files=files, problem=problem)
-    module = SOURCES[name]
+    package = SOURCES[name].PACKAGE
+    if package and package.module not in packages:
+        return InputFacts(format=name, files=files, missing_package=package)
     try:
-        states = file_states(files, folder, patterns)
-        arrivals = sort_arrivals(states, known, policy)
-        left = arrivals.read
-        read = tuple(full_path(folder, state.path) for state in left) if known and left else files
-        facts = InputFacts(
-            format=name,
-            files=read,
-            states=left,
-            present=states,
-            row_type=row_type,
-            changed=arrivals.changed,
-            gone=arrivals.gone,
-            unsettled=len(unsettled),
-            digest=states_digest(states),
-            memory_limit=memory_limit,
-        )
-        if module.PACKAGE and module.PACKAGE.module not in packages:
-            return InputFacts(format=name, files=files, missing_package=module.PACKAGE)
+        arrived = _arrived(files, folder, patterns, known, policy)
+        facts = replace(arrived, format=name, unsettled=unsettled, row_type=row_type, memory_limit=memory_limit)
         problem = _unfit(name, files, folder, row_type, rate)
         if problem:
             return replace(facts, problem=problem)
@@ -132,6 +115,36 @@ def probe_input(
             return replace(facts, problem=problem) if problem else look_at(name, there, facts)
     except OrtdeployError as error:
         return InputFacts(format=name, files=files, problem=Problem(kind="unreadable", detail=f"{error}."))
+
+
+def _settled_files(folder: str, patterns: Sequence[str], settling: Settling) -> tuple[tuple[str, ...], int]:
+    """Return the files to look at, and how many others wait until they are settled. Raises OrtdeployError."""
+    try:
+        files, others = settling.settled(list_files(folder, patterns))
+    except OSError as error:
+        raise OrtdeployError(f"input file {error.filename} cannot be read: {error.strerror}") from error
+    return files, len(others)
+
+
+def _arrived(
+    files: tuple[str, ...],
+    folder: str,
+    patterns: Sequence[str],
+    known: Sequence[KnownFile],
+    policy: ArrivalPolicy,
+) -> InputFacts:
+    """Return which files are to be read, and how all of them are. Raises OrtdeployError."""
+    states = file_states(files, folder, patterns)
+    arrivals = sort_arrivals(states, known, policy)
+    read = tuple(full_path(folder, state.path) for state in arrivals.read) if known and arrivals.read else files
+    return InputFacts(
+        files=read,
+        states=arrivals.read,
+        present=states,
+        changed=arrivals.changed,
+        gone=arrivals.gone,
+        digest=states_digest(states),
+    )
 
 
 def _without_files(
