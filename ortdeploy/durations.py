@@ -12,7 +12,7 @@ _LEAST = 1e-9  # what a clock counts by; it may stand still meanwhile
 
 
 class Pace:
-    """How fast a job goes, told every so many seconds; `first` rows were behind it when it began."""
+    """The speed of a job, reported at an interval in seconds; `first` rows were done when it began."""
 
     def __init__(self, total: int | None, first: int, seconds_between: float) -> None:
         """Begin now."""
@@ -34,7 +34,7 @@ class Pace:
 class Histogram:
     """Counts durations in logarithmic buckets, so that ten million of them take as little room as ten.
 
-    `cpu` are the seconds of processors that were used in them, as far as somebody says so.
+    `cpu` are the processor seconds that were used in them, if the caller gives them.
     """
 
     def __init__(self) -> None:

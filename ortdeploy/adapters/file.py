@@ -138,7 +138,7 @@ def _parameter(written: Any) -> ParameterFacts:
 
 
 def _vector(table: Any, index: int, width: int) -> tuple[int, int]:
-    """Return where the entries of a vector begin, of so many bytes each, and how many there are."""
+    """Return where the entries of a vector begin, of a given size each, and how many there are."""
     place = _field(table, index)
     if not place:
         return 0, 0

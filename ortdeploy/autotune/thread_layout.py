@@ -70,7 +70,7 @@ def _key(opening: OpenSession, job: RunJob) -> str:
 
 
 def _measure(opening: OpenSession, job: RunJob, runs: Sequence[Feeds], open_layout: OpenLayout) -> dict[str, float]:
-    """Return the mean rows per second of each layout over some rounds, as far as patience goes.
+    """Return the mean rows per second of each layout, over as many rounds as the time allows.
 
     On a busy machine of two cores the mean of eight rounds found a layout within 5 % of the best 99 times of 100, that
     of four rounds 96 times, and the best of these four 92 times.

@@ -18,7 +18,7 @@ class InferredType(Protocol):
 
     @property
     def tensor(self) -> TensorType:
-        """Its element type and shape, as far as they are known."""
+        """What is known of its element type and shape."""
 
     @property
     def follows(self) -> tuple[int, ...] | None:

@@ -156,7 +156,7 @@ class Binding:
         return to_front(self.declared.tensor.shape, self.axis) if self.declared else None
 
     def shape(self, rows: int) -> tuple[int | None, ...]:
-        """Return the sizes of a tensor of `rows` rows, rows first, as far as they are known."""
+        """Return the known sizes of a tensor [rows, …] of `rows` rows."""
         known = [size if isinstance(size, int) else None for size in self.target.shape or ()]
         given = [size if isinstance(size, int) else None for size in self.final.shape or ()]
         sizes = [have if have is not None else want for have, want in zip(known, given or known, strict=False)]
@@ -244,7 +244,7 @@ class ResolvedJob:
         return {name: axis for name, axis in (of_inputs | of_outputs).items() if axis}
 
     def run_shapes(self, rows: int) -> dict[str, tuple[int | None, ...]]:
-        """Return the shapes that a run is fed as the graph has them, as far as they are known."""
+        """Return what is known of the shapes that a run is fed, with the rows at the graph's axis."""
         if self.batching.size:
             fed = {one.value.name: to_place(one.shape(rows), one.axis) for one in self.bindings}
         else:

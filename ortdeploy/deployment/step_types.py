@@ -81,7 +81,7 @@ def _without_numbers(detail: str) -> str:
 
 @dataclass(slots=True)
 class PostprocessTypes:
-    """The types of results, as far as steps have made them; `whole` are those that are not by row."""
+    """The types of the results that steps have made so far; `whole` are those that are not by row."""
 
     results: dict[str, TensorType]
     problems: list[StepProblem] = field(default_factory=list)

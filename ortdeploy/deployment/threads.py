@@ -38,10 +38,10 @@ def _count(number: int, noun: str) -> str:
 
 
 def thread_layouts(threads: int) -> tuple[ThreadLayout, ...]:
-    """Return the ways to use at most so many threads that are worth a try, the most different ones first.
+    """Return the thread layouts with at most `threads` threads that are worth measuring, the most different ones first.
 
-    Nothing tells beforehand which is the best: small kernels are not worth a pool, callers share one, and sessions have
-    weights of their own. Of equals the one that takes less memory comes first.
+    Only a measurement tells which is best: small kernels are not worth a pool, callers share one, and each session has
+    weights of its own. Of equal layouts, the one that takes less memory comes first.
     """
     if threads == 1:
         return ()
@@ -56,12 +56,12 @@ def thread_layouts(threads: int) -> tuple[ThreadLayout, ...]:
 
 
 def usable_cores(machine: MachineFacts) -> int:
-    """Return how many threads can be at work at once: the cores of the affinity mask, as far as the quota allows."""
+    """Return how many threads can work at once: the cores of the affinity mask, limited by the quota."""
     return machine.cores if machine.cpu_quota is None else min(machine.cores, max(1, math.ceil(machine.cpu_quota)))
 
 
 def threads_at_work(model: ModelSpec, threads: int) -> int:
-    """Return how many threads are at work at once in the sessions of a model, each of so many."""
+    """Return how many threads work at once in the sessions of a model, for a number of threads in each."""
     return model.sessions_at_once * (threads + model.callers - 1)
 
 
@@ -72,7 +72,7 @@ def threads_of_session(model: ModelSpec, limits: Iterable[int | None]) -> int | 
 
 
 def with_threads(session: Mapping[str, Any], threads: int | None) -> Mapping[str, Any]:
-    """Return session options with so many threads, unless they name a number themselves."""
+    """Return session options with a number of threads, unless they set one themselves."""
     if threads is None or session.get("intra_op_num_threads"):
         return session
     return {**session, "intra_op_num_threads": threads}
@@ -100,7 +100,7 @@ def without_spinning(session: Mapping[str, Any], first_providers: Iterable[str])
 
 
 def provider_with_threads(name: str, options: Mapping[str, Any], device: str, threads: int | None) -> Mapping[str, Any]:
-    """Return options of a provider with a thread pool of its own, with so many threads unless they name a number."""
+    """Return options of a provider with its own thread pool, with a number of threads unless they set one."""
     if threads is None:
         return options
     if name == _XNNPACK and "intra_op_num_threads" not in options:

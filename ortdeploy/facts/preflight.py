@@ -26,7 +26,7 @@ class RefusedOperators:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedBatch:
-    """Why a graph cannot take so many rows at a time, and numbers that it can take.
+    """Why a graph cannot take a number of rows at a time, and numbers that it can take.
 
     `output` is one that would not have a row for each that is fed.
     """

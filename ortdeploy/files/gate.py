@@ -73,7 +73,7 @@ _EMBEDDED = ip_network("64:ff9b::/96")  # IPv4 addresses behind NAT64
 
 
 def objection(path: str, use: Use) -> str | None:
-    """Say in full sentences why a path or URL is not allowed, as far as its text tells; None if it is."""
+    """Return in full sentences why the text of a path or URL is not allowed; None if it is."""
     if not is_url(path):
         return "A path holds no NUL." if "\0" in path else None
     url = parse_url(path)

@@ -110,7 +110,7 @@ def _size(answer: http.client.HTTPResponse) -> int | None:
 
 @contextmanager
 def _answer(url: str, method: str) -> Iterator[http.client.HTTPResponse]:
-    """Ask for a file, and go where the server sends us as far as that is allowed. Raises OrtdeployError, OSError."""
+    """Ask for a file, and follow redirects that are allowed. Raises OrtdeployError, OSError."""
     most, user = ANYWHERE, _user_of(url)
     origin = _origin(url)
     for _ in range(_MOST_REDIRECTS):

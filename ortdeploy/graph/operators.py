@@ -33,7 +33,7 @@ _OPEN_SIZES = (5, 7, 11, 13, 23, 29, 31, 37)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InferredResult:
-    """The type of a result, as far as it is known before a run, and the axes that count the rows that are fed.
+    """What is known of a result's type before a run, and the axes that count the rows that are fed.
 
     `follows` is None where that is not known; `is_tensor` is False for sequences and the like.
     """

@@ -358,7 +358,7 @@ class Spec:
             yield from (step.op for step in steps if step.op is not None)
 
     def models_of(self, job: JobSpec) -> tuple[ModelSpec, ...]:
-        """Return the models that a job runs, as far as they are declared: its own, or those of its pipeline."""
+        """Return the declared models that a job runs: its own, or those of its pipeline."""
         pipeline = self.pipeline(job.pipeline)
         names = pipeline.models if pipeline else () if job.pipeline else (job.model,)
         return tuple(model for model in self.models if model.name in names)

@@ -448,5 +448,5 @@ def read_scheduler(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], str | 
 
 
 def make_scheduler(config: Mapping[str, Any], count: int) -> Scheduler:
-    """Return the scheduler of settings that `read_scheduler` has accepted, for so many steps."""
+    """Return the scheduler for settings that `read_scheduler` has accepted, and a number of steps."""
     return SCHEDULERS[config["_class_name"]](config, count)

@@ -69,7 +69,7 @@ def read_diffusion(
 
 
 def painted_shapes(preset: PresetSpec, ports: Mapping[str, Any], rows: int) -> dict[str, dict[str, tuple[int, ...]]]:
-    """Return what each component is fed for so many rows, by part and input: the unet twice as many under guidance."""
+    """Return the shapes that components are fed, by part and input; under guidance the unet gets twice the rows."""
     if not ports:
         return {}
     guided = rows * 2 if preset.guidance_scale > 1 else rows

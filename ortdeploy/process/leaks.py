@@ -49,7 +49,7 @@ class LeakVerdict:
 
 
 def look_for_leak(run: Callable[[int], None], warm_up: int, runs: int = RUNS) -> LeakVerdict | None:
-    """Run so many times, first the `warm_up` for each shape; None if the system does not tell private memory."""
+    """Run `runs` times after a `warm_up`, and judge memory; None if the system does not tell private memory."""
     if private_memory() is None:
         return None
     for number in range(warm_up):
@@ -101,7 +101,7 @@ class LeakWatch:
         self._said = False
 
     def look(self, runs: int) -> LeakVerdict | None:
-        """Take a sample when it is time, after so many runs; return the verdict the first time that it is a leak."""
+        """Take a sample if it is time, after `runs` runs; return the verdict the first time that it is a leak."""
         now = time.monotonic()
         if self._said or now < self._next:
             return None

@@ -43,7 +43,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
 
 
 def _is_image(tensor: "TensorType") -> bool:
-    """Return whether a result may be an image, as far as its type is known."""
+    """Return whether a result may be an image, by what is known of its type."""
     if tensor.dtype not in {None, "uint8"}:
         return False
     return tensor.shape is None or (

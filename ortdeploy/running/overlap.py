@@ -19,9 +19,9 @@ FIRST_BLOCKS = 6
 """Blocks that grow to their size, and are not measured."""
 
 SETTLING, MEASURED, MEASURED_SECONDS, ROUNDS = 1, 3, 0.15, 3
-"""Both ways are measured so often at most, over so many blocks and so long each time, after one read the other way.
+"""How both ways are measured: blocks that settle, blocks and seconds that are measured, and the most rounds.
 
-Short measurements in turn, since other processes slow a machine down for tenths of a second.
+The measurements are short and take turns, because other processes slow a machine down for tenths of a second.
 """
 
 PLAINLY = 1.15
@@ -31,12 +31,12 @@ CLEARLY = 1.03
 """In turn must be quicker by this much: at the same time is better whenever something else slows a thread down."""
 
 LEAST_PAUSE, MOST_PAUSE = 20, 1280
-"""Both ways are measured again after so many times the seconds that it took: twice as many each time, since what was
-found before still counts.
+"""The pause before both ways are measured again, as a multiple of the time that measuring took. It doubles each time,
+because earlier results still count.
 """
 
 _Blocks = Generator[None, int, None]
-"""Is sent the number of rows of each block that is through."""
+"""A generator that is sent the number of rows of each finished block."""
 
 
 class Overlap:

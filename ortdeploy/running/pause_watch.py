@@ -17,7 +17,7 @@ SECONDS_BETWEEN = 1.0
 """Sensors are read this often at most."""
 
 _MARGIN = 5
-"""A pause ends so many degrees, or percent, away from its limit."""
+"""A pause ends this number of degrees, or percent, away from its limit."""
 
 _HOT, _LOW = "temperature", "battery"
 

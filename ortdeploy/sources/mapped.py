@@ -104,7 +104,7 @@ class BlockedColumns(BlockedRows):
 
 
 def _strip_bytes(places: int) -> int:
-    """Return what the strips of so many columns take together."""
+    """Return the bytes of the strips of a number of columns."""
     return min(max(BLOCK_BYTES, places * _STRIP_BYTES), _MOST_STRIP_BYTES)
 
 
@@ -116,7 +116,7 @@ def held_bytes(array: Array) -> int:
 
 
 def _pitch(width: int) -> int:
-    """Return how far apart strips of so many bytes begin: an odd number of cache lines.
+    """Return the distance between strips of a size: an odd number of cache lines.
 
     Whoever gathers a row takes a value of each. At distances of a power of two all of them fall into a few lines of the
     processor's cache, which takes two to three times as long.

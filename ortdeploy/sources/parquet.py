@@ -23,7 +23,7 @@ FIRST_ROWS = tables.FIRST_ROWS
 PACKAGE = tables.PACKAGE
 
 MOST_ROWS, MOST_BYTES = 16384, 512 * 1024
-"""What is decoded at once: so many rows at most, or so many bytes, but one row in any case."""
+"""The most rows and bytes that are decoded at once, but at least one row."""
 
 _BUFFER_BYTES = 1024 * 1024  # row groups are streamed through a buffer; pre-buffered ones stay until the file is closed
 

@@ -262,7 +262,7 @@ class Contract:
         return TensorType(allowed[0], one.forms[0].axes)
 
     def infer(self, options: Options, types: Types) -> tuple[TensorType, ...]:
-        """Return the types of the outputs, as far as they can be known. Raises ContractError."""
+        """Return what can be known of the outputs' types. Raises ContractError."""
         solved = self.solve(options, types)
         return tuple(
             _output(one, solved)
