@@ -233,7 +233,7 @@ def read_array(value: Any, dtype: str) -> Array:
     try:
         array = np.array(value, dtype=object)
         if any(item is None or item == "" for item in array.flat):
-            raise RowError("a value is empty if a number is wanted", "empty-value")
+            raise RowError("a value is empty where a number is wanted", "empty-value")
         return _numbers(array, np.dtype(dtype))
     except (ValueError, TypeError, OverflowError) as error:
         raise RowError(f"{_short(value)} is not {dtype}: {error}", "not-a-number") from error
