@@ -25,13 +25,13 @@ from ortdeploy.versions import package_version
 FOLDER = "graphs"
 _FORMAT_VERSION = 1
 _MOST = 500  # entries
-_MOST_BYTES = 16 * 1024 * 1024  # of an entry
+_MOST_BYTES = 16 * 1024 * 1024  # of an entry, and of all that wait
 
 Sizes = tuple[int | None, ...]
 
 _state_dir: ContextVar[Path | None] = ContextVar("state_dir", default=None)
 _waiting: dict[Path, bytes] = {}
-"""Entries for state folders that were not there yet: a plan makes none."""
+"""Entries for state folders that were not there yet, for a plan makes none; the oldest first, which make room."""
 
 
 @contextmanager
@@ -152,8 +152,10 @@ class _Entry:
             return
         if self._path.parents[1].is_dir():
             _write(self._path, text)
-        elif len(_waiting) < _MOST:
+        else:
             _waiting[self._path] = text
+            while sum(map(len, _waiting.values())) > _MOST_BYTES:
+                del _waiting[next(iter(_waiting))]
 
 
 def _write(path: Path, text: bytes) -> None:
