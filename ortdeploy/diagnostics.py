@@ -1,4 +1,4 @@
-"""What is wrong, where, how bad and how sure: values that every stage returns and only views print.
+"""Diagnostics: what is wrong, where, how bad and how sure. Every stage returns them, and only views print them.
 
 Problems in a user's file are values (`Diagnostic`); an expected failure during work is `OrtdeployError`. Anything else
 that is raised is a bug of ortdeploy and is reported as one.

@@ -1,4 +1,4 @@
-"""Trying again what may pass the next time, later and later: after 0.1, 0.2, 0.4 seconds and so on, with jitter."""
+"""Tries again what may succeed later, after 0.1, 0.2, 0.4 seconds and so on, with jitter."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar

@@ -1,4 +1,4 @@
-"""The versions that reports and bug messages name, and those of ONNX Runtime that imitations of it were tested with."""
+"""The versions for reports and bug messages, and those of ONNX Runtime with which imitations of it were tested."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""Makes the parameters of a graph of matrices by other names, other ways round and in other types."""
+"""Converts adapter matrices with other names, orientations and types into the parameters of a graph."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,4 +1,4 @@
-"""Reads the matrices of adapters in the formats that they are trained in: PEFT folders, safetensors files, .npz."""
+"""Reads adapter matrices from training formats: PEFT folders, safetensors files, .npz archives."""
 
 import json
 import re

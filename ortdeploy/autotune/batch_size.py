@@ -1,4 +1,4 @@
-"""Finds the batch size that `batch: {size: auto}` asks for: on the job's own first rows, in its first seconds.
+"""Finds the fastest batch size for `batch: {size: auto}`, on the job's own first rows in its first seconds.
 
 What is found is kept per device, model and sessions, and a job that goes on keeps the size that it began with.
 """

@@ -1,4 +1,4 @@
-"""Finds how many sessions, callers and threads run a model best, as `threads: auto` asks for.
+"""Finds the best numbers of sessions, callers and threads for a model with `threads: auto`.
 
 Each way is opened and run on the first rows of the first job for some tenths of a second, as many batches at once as
 the job would run; the good ones several times in turn, for machines are busy by the second. What is found is kept per

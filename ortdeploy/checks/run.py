@@ -1,4 +1,4 @@
-"""Golden checks of one session: every data set is run and compared; what cannot be run is a result too."""
+"""Runs the golden checks of one session: every data set, compared. A data set that cannot run is a result too."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Inputs for a model that nobody gave any: of its types, within its limits, over sizes that its graph allows."""
+"""Makes inputs for a model that has none: of its types, within its limits, in sizes that its graph allows."""
 
 from collections.abc import Sequence
 from itertools import cycle, islice

@@ -1,4 +1,4 @@
-"""The command line: every command with its flags. What they mean is in `commands/`."""
+"""The command line: every command with its flags. `commands/` does what they mean."""
 
 import argparse
 import os

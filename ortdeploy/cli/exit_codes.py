@@ -1,4 +1,4 @@
-"""What each way of ending means to who called ortdeploy."""
+"""The exit codes of the program."""
 
 EXIT_OK = 0
 EXIT_REJECTED = 1

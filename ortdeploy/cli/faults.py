@@ -1,4 +1,4 @@
-"""What a machine may lack whatever a command does: files, threads, memory, room, a library. None of it is our bug."""
+"""Recognises faults of the machine in any command: no files, threads, memory, disk or library. These are no bugs."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""The front door: which command, and what each way of ending means. Commands are modules of `commands/`."""
+"""Entry of the program: finds the command, and turns every ending into an exit code. Commands are in `commands/`."""
 
 import gc
 import importlib

@@ -1,4 +1,4 @@
-"""Standard output and error on descriptors of their own, which a run outlives.
+"""Keeps standard output and error on descriptors of their own, so that a run survives when their reader goes away.
 
 The descriptors 1 and 2 are left to native libraries. Whoever read along may go away, and a log may fill its disk: what
 is written then is lost, but no job ends for it, and who asks is told.

@@ -1,4 +1,4 @@
-"""Which op steps go into the session of a model that says `fuse: true`, and why some cannot."""
+"""Decides which op steps go into the session of a model with `fuse: true`, and why some cannot."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol

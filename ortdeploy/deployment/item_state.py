@@ -1,4 +1,4 @@
-"""How the state of an `each` reaches its models: with the rows first, so that rows run beside each other, or whole."""
+"""Decides how the state of an `each` reaches its models: as [rows, …], so that rows run together, or whole."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a manifest writes into an operator: constants in place of inputs, and attributes, in the types that it takes."""
+"""Turns the constants and attributes of an op step into the types that its operator takes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

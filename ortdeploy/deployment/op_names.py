@@ -1,4 +1,4 @@
-"""The names of an op step held against its operator's schema; what is not known gets the nearest that is."""
+"""Checks the names of an op step against its operator's schema; an unknown name gets the nearest known one."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol

@@ -1,4 +1,4 @@
-"""Op steps joined with what reaches them: the operator's schema, types of values, constants, and the graph they make.
+"""Resolves op steps: the operator's schema, types of values, constants, and the graph that they make.
 
 What is wrong with a step is said at its place: a name that its operator does not have, types that do not go together,
 rows that would be mixed.

@@ -1,4 +1,4 @@
-"""A pipeline joined with the graphs of its models: the type of every value, and every wire that does not fit."""
+"""Resolves a pipeline with the graphs of its models: the type of every value, and every wire that does not fit."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Where the nodes of a graph would go, from kernel definitions alone: before any session, for any machine.
+"""Predicts the providers of a graph's nodes from kernel definitions: before any session, for any machine.
 
 A provider with a kernel for each node takes what it has a kernel for; one that compiles decides by itself, so nothing
 is predicted of a chain that has one. The prediction is of the graph as the file has it: ONNX Runtime fuses and folds

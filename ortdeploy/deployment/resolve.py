@@ -1,4 +1,4 @@
-"""Joins what the user said with the facts: defaults filled, chains chosen, dimensions bound, types inferred."""
+"""Joins a spec with facts: fills defaults, chooses chains, binds dimensions, infers types."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a file is by its first bytes, whatever it is called.
+"""Recognises what a file is by its first bytes, whatever its name is.
 
 Most often it stands in for one that is not there, as Git LFS and download pages leave them, or was mixed up.
 """

@@ -1,4 +1,4 @@
-"""Files kept by the SHA-256 of their bytes: what is opened is what was hashed, whatever becomes of the original.
+"""Keeps files by the SHA-256 of their bytes, so that what is opened is what was hashed, even if the original changes.
 
 `files/<digest>` are the bytes, each once; `trees/<digest>` are folders in which some of them have the names by which
 they speak of each other. An entry comes by clone where the file system shares blocks (Btrfs, XFS, bcachefs), else by

@@ -1,4 +1,4 @@
-"""The border to libraries that decode files: whatever they raise over a file's content becomes one error in words.
+"""Turns every exception of a library that decodes a file into one error with a message.
 
 Decoders raise what a damaged file makes them trip over: RuntimeError, KeyError, UnicodeDecodeError, classes of their
 own. No list of them is ever complete, so everything counts as damage except what only a mistake of ortdeploy can raise.

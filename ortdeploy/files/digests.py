@@ -1,4 +1,4 @@
-"""Digests of files, what tells a file from another, and the id of a start of the machine."""
+"""Computes digests of files, what tells one file from another, and the id of a start of the machine."""
 
 import hashlib
 import os

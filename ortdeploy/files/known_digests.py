@@ -1,4 +1,4 @@
-"""A memory of large files' digests, so that no plan reads gigabytes of weights again.
+"""Remembers the digests of large files, so that no plan reads gigabytes of weights again.
 
 A digest is used again while the file's device, inode, size, modification and change times are what they were, as git
 does it, and only until the machine is started again: what a power loss does to a file, its times need not show.

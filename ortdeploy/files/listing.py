@@ -1,4 +1,4 @@
-"""The local files that a path, a folder or a glob names."""
+"""Lists the local files that a path, a folder or a glob names."""
 
 import fnmatch
 import glob

@@ -1,4 +1,4 @@
-"""Whether something is there, asked by names that people and files give: one that no file can have is not there.
+"""Existence checks that return False, and not OSError, for a name that no file can have.
 
 Path.exists, is_file and is_dir raise OSError for a name that is too long (until Python 3.14); os.path's do not.
 """

@@ -1,4 +1,4 @@
-"""Reads NumPy's files: headers without the numbers, arrays in pieces, whole arrays where there is room for them."""
+"""Reads NumPy's files: headers without the numbers, arrays in pieces, whole arrays if there is room for them."""
 
 import io
 import math

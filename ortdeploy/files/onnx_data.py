@@ -1,4 +1,4 @@
-"""Values in ONNX's own files: how onnx reads and writes each kind of them. A room of onnx, like graph/."""
+"""Reads and writes values in ONNX's own files. Uses onnx, like graph/."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What was measured on a job's first rows and is worth keeping: batch sizes, and ways to use threads."""
+"""Remembers what was measured on a job's first rows: batch sizes, thread layouts, row proofs."""
 
 import hashlib
 import json

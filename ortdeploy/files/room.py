@@ -1,4 +1,4 @@
-"""How much memory one thing may take that has to be read whole: a line, an archive, a picture, a page of a table.
+"""Limits the memory of one thing that must be read whole: a line, an archive, a picture, a page of a table.
 
 It follows from the job's `limits: {memory}`, and from what the machine or the process's control group has left.
 """

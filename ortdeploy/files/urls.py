@@ -1,4 +1,4 @@
-"""What a URL is: how it is opened, and what anybody may see of it. It is taken apart here and nowhere else.
+"""Parses URLs, and nothing else does: how to open them, and how to show them without secrets.
 
 A URL has places for secrets: a user with a password before the host, and signatures and tokens in its query. They are
 found by where they stand, never by how they look, and what is shown of a URL leaves them out.

@@ -1,4 +1,4 @@
-"""Files on web servers, read with the standard library: where a redirect leads is looked at before anybody goes there.
+"""Reads files on web servers with the standard library, and checks each redirect before following it.
 
 A server that the manifest names may lie anywhere, this machine's network too. It may send on to one that is as far
 away or farther, never nearer, and never from https to http. A user and password go to the server that they are for.

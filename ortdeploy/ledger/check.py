@@ -1,4 +1,4 @@
-"""Holds what the ledger says of an output against itself, before anything is renamed, run or deleted for it.
+"""Checks that the ledger does not contradict itself about an output, before anything is renamed, run or deleted.
 
 SQLite notices few kinds of damage, and a ledger may come with a checkout from a stranger: numbers that contradict each
 other double or lose rows, and a name of a file may lead anywhere. What is found here is damage, and told as such.

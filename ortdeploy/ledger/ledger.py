@@ -1,4 +1,4 @@
-"""The run's memory in SQLite: outputs, committed parts, failed rows. The ledger is the truth; the report is derived.
+"""The memory of all runs in SQLite: outputs, committed parts, failed rows. Reports are derived from it.
 
 Commit protocol, as measured against power cuts (a part is in exactly one of these states at any moment):
 

@@ -1,4 +1,4 @@
-"""How far a running job is, for who looks from another terminal: a small file, replaced about once a second."""
+"""Progress file of a running job, replaced about once a second, so that `status` in another terminal can show it."""
 
 import json
 import time

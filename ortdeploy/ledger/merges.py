@@ -1,4 +1,4 @@
-"""Completes what a retry has begun: a merged file takes its part's place once the ledger says so."""
+"""Completes what a retry has begun: a merged file takes its part's place after the ledger says so."""
 
 from collections.abc import Sequence
 from pathlib import Path

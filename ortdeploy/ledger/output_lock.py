@@ -1,4 +1,4 @@
-"""One run at a time on an output: a lock for each, which says who holds it.
+"""Locks an output for one run at a time, and says who holds the lock.
 
 SQLite's file lock ends with its process, however that ends, so a lock that was left behind never keeps anybody out.
 """

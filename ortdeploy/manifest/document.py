@@ -1,4 +1,4 @@
-"""Text to plain data plus a table *path → span*; the only room that parses YAML.
+"""Parses YAML text into plain data and a table *path → span*. No other module parses YAML.
 
 Built on PyYAML's events, which come flat however deep a hostile file nests. Everything that YAML would silently
 accept and a person would not expect is a diagnostic here: duplicate keys, non-string keys, alias cycles and bombs,

@@ -1,4 +1,4 @@
-"""Provider options that are written and say nothing, `options:` or `options: []`, mean no options."""
+"""Treats empty provider options, `options:` or `options: []`, as no options."""
 
 from collections.abc import Iterator
 from typing import Any

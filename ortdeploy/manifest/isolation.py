@@ -1,4 +1,4 @@
-"""The `sessions:` block that takes apart a chain whose providers cannot share a session, ready to paste."""
+"""Writes the `sessions:` block that splits a chain whose providers cannot share a session, ready to paste."""
 
 from typing import TYPE_CHECKING, Any
 

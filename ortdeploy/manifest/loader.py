@@ -1,4 +1,4 @@
-"""Reads manifest files and runs document, overrides, schema and spec over them."""
+"""Reads manifest files and takes them through document, overrides, schema and spec."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

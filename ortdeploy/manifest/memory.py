@@ -1,4 +1,4 @@
-"""What a model's `memory:` says, in ONNX Runtime's own session options and run options.
+"""Turns a model's `memory:` into ONNX Runtime's own session options and run options.
 
 The profiles are made of knobs that were measured on onnxruntime 1.31.1: over 2000 varying shapes a transformer's
 process grew by 75 MiB with ONNX Runtime's defaults, by 38 without memory pattern, and by 2 without arena and pattern

@@ -1,4 +1,4 @@
-"""Every path and URL that a manifest names, where it is written, and what it is for."""
+"""Finds every path and URL that a manifest names, where it is written, and what it is for."""
 
 import os
 from collections.abc import Iterator

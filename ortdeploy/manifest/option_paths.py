@@ -1,4 +1,4 @@
-"""Which session, run and provider options name files, as the schemas say under `x-path`.
+"""Finds the session, run and provider options that name files, by `x-path` in the schemas.
 
 Kinds: `file` and `folder` must be there, `new-file` and `new-folder` are written by ONNX Runtime or the provider,
 `library` is looked up by the provider unless it has a slash, `document` is a .json file or else the text itself;

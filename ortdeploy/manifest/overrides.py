@@ -1,4 +1,4 @@
-"""Profiles and --set: values laid over a document, each keeping the place where it was written."""
+"""Merges profiles, overlays and --set into a document; each value keeps the place where it was written."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

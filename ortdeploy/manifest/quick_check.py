@@ -1,4 +1,4 @@
-"""Tells whether a value is what a JSON Schema describes, for the keywords that `schemas/` has; nothing else.
+"""Checks a value against a JSON Schema, for the keywords that `schemas/` uses and no others.
 
 jsonschema is the judge: it says what is wrong, and its import takes longer than all the rest of `validate`. What is
 found right here is right there, which a test holds against it. Where a schema has a keyword, or a value a type, that is

@@ -1,4 +1,4 @@
-"""What options do to each other, as the schemas say under `x-relations`: which of them is refused, which has no effect.
+"""Finds options that another option refuses or makes ineffective, by `x-relations` in the schemas.
 
 A relation's `when` is a JSON Schema over one session as a whole: `session` and `run` (config entries as the text that
 ONNX Runtime gets), `chain` (full provider names), `options` (those of the provider whose schema it is), and the model's

@@ -1,4 +1,4 @@
-"""Writes single values into a manifest's text and leaves everything else as it is: comments, order, styles."""
+"""Writes single values into a manifest's text and leaves comments, order and styles as they are."""
 
 import copy
 from collections.abc import Mapping

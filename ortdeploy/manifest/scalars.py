@@ -1,4 +1,4 @@
-"""What a plain YAML scalar means.
+"""Decides what a plain YAML scalar means.
 
 YAML 1.1 (PyYAML, Compose) and 1.2 (editors) disagree about some words; what both read alike is taken, the rest is a
 problem that the document reports, never a surprise.

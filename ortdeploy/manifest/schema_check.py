@@ -1,4 +1,4 @@
-"""Checks a document against `schemas/`; the only room that uses jsonschema, and only where something is wrong.
+"""Checks a document against `schemas/`. No other module uses jsonschema, which is imported only if something is wrong.
 
 A JSON Schema error is turned into one of four diagnostics (unknown-key, missing-key, wrong-type, value-not-allowed),
 each in words about the manifest and never about the schema. Errors are Any: half of a ValidationError's attributes

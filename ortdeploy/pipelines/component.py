@@ -1,4 +1,4 @@
-"""The open sessions of a pipeline's models, and what every pipeline is to who runs rows: one session."""
+"""The open sessions of a pipeline's models, and the form in which a job runs every pipeline: as one session."""
 
 import threading
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Makes of the open models of a pipeline what looks like the sessions of one model."""
+"""Combines the open models of a pipeline into what looks like the sessions of one model."""
 
 from collections.abc import Callable, Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Runs steps for each of what a value lists, and lists what they gave by row again.
+"""Runs steps for each item of a list, and makes lists of the results by row again.
 
 Items without state are independent: those of all rows run together in batches. Items with state hand it on within their
 row, so they run one after the other in each row; rows run beside each other where the model tells which axis of the

@@ -1,4 +1,4 @@
-"""Runs one model of a pipeline on whole columns: rows that are alike together, every tensor held against its input."""
+"""Runs one model of a pipeline on whole columns: rows of equal shape together, every tensor checked."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Runs op steps in a line: one graph in one session, for all rows that are alike, or for one row at a time."""
+"""Runs op steps in a line: one graph in one session, for all rows of equal shape, or for one row at a time."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Images by a pipeline of optimum-onnx, over sessions that ortdeploy has opened: the preset `diffusion`.
+"""Makes images with a pipeline of optimum-onnx, over sessions that ortdeploy has opened: the preset `diffusion`.
 
 optimum-onnx 0.1.0 takes a session for each component and calls its `run`; so every component's provider chain, options
 and adapters are the manifest's, which its own `from_pretrained` cannot say. Schedulers and loops are diffusers'.

@@ -1,4 +1,4 @@
-"""Images from text with the models of a Stable-Diffusion-1/2-shaped folder: the preset `text-to-image`.
+"""Makes images from text with the models of a Stable-Diffusion-1/2-shaped folder: the preset `text-to-image`.
 
 What diffusers' ONNX pipeline does: prompts and negative prompts are encoded, noise of each row's seed goes through the
 scheduler's steps, each of which asks the unet, twice under guidance; the latents are decoded one image at a time.

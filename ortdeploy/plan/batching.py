@@ -1,4 +1,4 @@
-"""Batching: how many rows of a job are read, run and written together, and all that follows from the batch size."""
+"""Batching: how many rows of a job are read, run and written together, and every number that follows from it."""
 
 from dataclasses import dataclass, replace
 

@@ -1,4 +1,4 @@
-"""A value of the manifest's that a model's input is fed: by a job, or by a step of a pipeline."""
+"""A value of the manifest that a job or a step of a pipeline feeds to an input of a model."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Plans as anybody may see them: without the secrets of options and URLs. The executor takes the whole ones."""
+"""Plans in the form that anybody may see, without the secrets of options and URLs. The executor gets the whole plan."""
 
 from dataclasses import replace
 

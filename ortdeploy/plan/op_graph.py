@@ -1,4 +1,4 @@
-"""Op steps of a manifest as one graph: what ONNX Runtime is given for them, as data of the plan."""
+"""The graph of op steps in a line, as data of the plan."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

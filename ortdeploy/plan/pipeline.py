@@ -1,4 +1,4 @@
-"""A pipeline as a plan has it: its steps, with the types and the files that they were planned for."""
+"""A pipeline as data of the plan: its steps, with the types and files for which they were planned."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

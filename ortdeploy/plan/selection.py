@@ -1,4 +1,4 @@
-"""Parts and variants of a plan: some of its jobs, a reference on the CPU provider."""
+"""Makes variants of a plan: some of its jobs, or a reference on the CPU provider."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace

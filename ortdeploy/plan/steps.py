@@ -1,4 +1,4 @@
-"""The plan: what would run, as data with a format version, and the facts it rests on.
+"""The plan: the steps that would run, as data with a format version, and the facts that they rest on.
 
 `apply` does what the steps say and nothing else. A saved plan is refused when one of its facts has moved.
 """

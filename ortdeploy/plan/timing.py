@@ -1,4 +1,4 @@
-"""When a job may run: hours of the day, how long at a time, and what of the machine makes it pause."""
+"""When a job may run: hours of the day, running time, and conditions of the machine for a pause."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What was read in graphs before, so that who plans again needs no onnx: its import takes longer than planning.
+"""Remembers what was read in graphs, so that planning again needs no onnx, whose import takes longer than planning.
 
 What is kept follows from the bytes of one model file alone, from this code, and from onnx; each has a part in the name
 of its entry. Facts with a problem are not kept, nor those of a model that has other files beside it.

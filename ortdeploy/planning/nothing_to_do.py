@@ -1,4 +1,4 @@
-"""Remembers that an apply found nothing to do, and what a status said; says it again while all is as it was.
+"""Remembers the answers of an apply with nothing to do and of a status, and repeats them while nothing has changed.
 
 A plan follows from the command line, the environment, this code, the machine and files. Each is looked at again: every
 file by device, inode, size and times, as digests are remembered, and with the place that its folder really is, for the

@@ -1,4 +1,4 @@
-"""What a plan without steps, or a status, rests on, so that neither is made again while none of it has changed.
+"""Lists what a plan without steps, or a status, rests on, so that neither is made again while none of it has changed.
 
 Nothing is told of plans with providers other than the CPU's, whose devices and drivers come and go; of URLs; of
 presets, whose folders have parts of their own; of inputs that wait until their files are settled, which time does

@@ -1,4 +1,4 @@
-"""The program as a line of functions: load, check the text, probe, resolve, check, plan.
+"""Planning as a series of functions: load, check the text, probe, resolve, judge, plan.
 
 Commands call as far as they go.
 """

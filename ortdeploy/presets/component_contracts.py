@@ -1,4 +1,4 @@
-"""What the components of a Stable-Diffusion-1/2-shaped folder take and give: contracts as those of operations.
+"""Contracts of the components of a Stable-Diffusion-1/2-shaped folder, like those of operations.
 
 Planning holds the graphs against them; a run holds what each component gives against what it was given, so that an
 answer of other rows or another size is not spread over the latents.

@@ -1,4 +1,4 @@
-"""What the folders of all presets have in common: the columns that images are made from, and one digest for all."""
+"""What the folders of all presets share: the columns from which images are made, and one digest of all files."""
 
 import hashlib
 from collections.abc import Mapping

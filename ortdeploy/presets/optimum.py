@@ -1,4 +1,4 @@
-"""Reads a folder that optimum-onnx runs, and holds the manifest's components against it; nothing is imported."""
+"""Reads a folder for optimum-onnx and checks the manifest's components against it, without importing optimum."""
 
 import hashlib
 import json

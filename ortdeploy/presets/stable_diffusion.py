@@ -1,4 +1,4 @@
-"""Reads a Stable-Diffusion-1/2-shaped folder into `DiffusionFacts`: its scheduler, and how components are to be fed.
+"""Reads a Stable-Diffusion-1/2-shaped folder into `DiffusionFacts`: its scheduler, and the inputs of its components.
 
 Two layouts are on disk, diffusers' own ONNX one and optimum-onnx's. They differ in element types and ranks, which the
 graphs tell; neither's model_index.json is needed.

@@ -1,4 +1,4 @@
-"""Runs a module of ours in a process of its own and talks to it: a library that aborts takes only that process with it.
+"""Runs a module of this package in a child process and talks to it, so that a crash of a library ends only the child.
 
 The parent calls `ask`, or uses `Child` if it wants the messages as they come. In the child, `be_child` calls the
 module's `main` with an `Asked`: the request, and a way to answer. The request goes to the child's standard input, with

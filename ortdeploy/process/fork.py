@@ -1,4 +1,4 @@
-"""Answers questions in a fork of this process, which has all libraries loaded already.
+"""Answers questions in a fork of this process, in which all libraries are loaded already.
 
 A new Python takes several tenths of a second to load them, and seconds on a small board; a fork takes hundredths. Like
 a `Child`, a fork that a library ends takes nothing else with it.

@@ -1,4 +1,4 @@
-"""Tells a leak from memory that grows and stays: a model is run many times, and what it keeps is looked at.
+"""Distinguishes a leak from memory that grows and stays, by running a model many times and measuring memory.
 
 The rule was tried on onnxruntime 1.31.1 with planted leaks of 1, 4 and 16 KiB a run, fixed and varying shapes, arena
 and memory pattern on and off: after a warm-up with every shape, private memory is measured every 50 runs, once the C

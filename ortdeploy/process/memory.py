@@ -1,4 +1,4 @@
-"""How much memory this process takes, may take, and can give back."""
+"""Measures how much memory this process takes and may take, and gives freed memory back."""
 
 import ctypes
 import sys

@@ -1,4 +1,4 @@
-"""Keeps a job within its memory: watches the resident set between batches, and bounds what can be allocated at all.
+"""Keeps a job within its memory limit: watches the resident set between batches, and bounds allocation.
 
 What one run allocates cannot be seen before it happens, so on Linux the process's private memory is bounded as well:
 an allocation beyond the limit fails inside of the run, which is then halved, instead of waking the kernel's

@@ -1,4 +1,4 @@
-"""What native libraries print, kept apart from results and logs and at hand where it explains a failure.
+"""Keeps the output of native libraries out of results and logs, and returns it if it explains a failure.
 
 ONNX Runtime and its providers report there, on the process's own output, what they do not raise.
 """

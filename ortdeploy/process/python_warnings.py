@@ -1,4 +1,4 @@
-"""Where Python's warnings go: libraries warn about odd files, and a raw line would stand between JSON log lines."""
+"""Turns Python's warnings into log events, because a raw line would break a log of JSON lines."""
 
 import warnings
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""The machine's temperature and battery, as Linux shows them below /sys; other systems show nothing here."""
+"""Reads the machine's temperature and battery below /sys on Linux; other systems show nothing here."""
 
 from collections.abc import Iterator
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Names of execution providers that no Python package of ONNX Runtime can load, any more or at all.
+"""Names of execution providers that no Python package of ONNX Runtime can load, any more or ever.
 
 Sources: `onnxruntime.get_all_providers()` of old wheels, release notes, and the documentation of onnxruntime-web.
 """

@@ -1,4 +1,4 @@
-"""Options of providers, sessions and runs as their schemas describe them: how values become the text that is parsed."""
+"""Turns the values of provider, session and run options into the text that is parsed, as their schemas describe."""
 
 import json
 import re

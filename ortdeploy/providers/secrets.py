@@ -1,4 +1,4 @@
-"""Which options are secrets: those that the schemas declare with `x-secret`, and in documents without a schema by name.
+"""Decides which options are secrets: those with `x-secret` in a schema, and by name if there is no schema.
 
 A declared option goes by its declaration alone: one whose name speaks of a key and that is none is shown.
 """

@@ -1,4 +1,4 @@
-"""How jobs end, and who watches them on the way: values that the executor returns and views print."""
+"""How jobs end, and the observers of a run: values that the executor returns and views print."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""Arrow IPC files, which readers map into memory; the origin of a part stands in the schema's metadata."""
+"""Arrow IPC files, which readers map into memory; the schema's metadata has the origin of a part."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""JSON lines: one object a row, sequences as lists and maps as objects.
+"""JSON lines: one object per row, sequences as lists and maps as objects.
 
 Numbers keep every bit; NaN and infinities, which JSON does not have, become null.
 """

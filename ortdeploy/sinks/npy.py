@@ -1,4 +1,4 @@
-"""One NumPy array a part, for jobs that write one column. Written as it comes; the header gets its rows last."""
+"""One NumPy array per part, for jobs that write one column. Written row by row; the header gets the row count last."""
 
 from collections.abc import Mapping
 from pathlib import Path

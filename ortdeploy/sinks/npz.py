@@ -1,4 +1,4 @@
-"""NumPy archives: one array a column. A part is held in memory until it is whole; rows_per_part bounds it."""
+"""NumPy archives: one array per column. A part is held in memory until it is whole; rows_per_part bounds it."""
 
 import zipfile
 from collections.abc import Mapping, Sequence

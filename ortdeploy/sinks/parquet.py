@@ -1,4 +1,4 @@
-"""Parquet, compressed with Snappy; the origin of a part stands in the schema's metadata."""
+"""Parquet, compressed with Snappy; the schema's metadata has the origin of a part."""
 
 import base64
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""What a sink is: it turns batches of result columns into the bytes of one part. It never opens or names a file."""
+"""Protocol of sinks: a sink turns batches of result columns into the bytes of one part, and never opens a file."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Columns: one value a row, as an array or as a list where rows differ in shape."""
+"""Columns: one value per row, as an array [rows, …] or as a list if rows differ in shape."""
 
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter

@@ -1,4 +1,4 @@
-"""Holds arrays against a contract before a step's code sees them: one unification for planning and running.
+"""Checks arrays against a contract before a step's code sees them, with the same unification as planning.
 
 Rows that look like rows seen before cost a look-up in a set: about a microsecond for a whole array.
 """

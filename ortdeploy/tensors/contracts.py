@@ -1,4 +1,4 @@
-"""The contract of a step as data: what it takes, what it gives and how it is set, in the shape of ONNX's OpSchema.
+"""The contract of a step as data: what it takes, gives and is set with, in the form of ONNX's OpSchema.
 
 A contract has formal inputs and outputs, attributes and type constraints, as `onnx.defs.OpSchema` has. Beyond an
 OpSchema it names the axes: within one step an axis of the same name has the same size everywhere. `solve` unifies a

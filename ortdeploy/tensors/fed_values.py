@@ -1,4 +1,4 @@
-"""Values that the manifest writes for a model's input, as the arrays that are fed."""
+"""Turns values that the manifest writes for a model's input into the arrays that are fed."""
 
 from typing import Any
 

@@ -1,6 +1,7 @@
-"""Searches the settings of a job: chain, threads, sessions, batch and memory, one after the other, each kept if better.
+"""Searches the settings of a job one after the other: chain, threads, sessions, batch and memory.
 
-A trial is a run of the job itself on its own rows for some seconds; who runs it says how fast it was and what it took.
+A trial runs the job itself on its own rows for some seconds; the caller reports speed and memory. The better setting
+stays.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

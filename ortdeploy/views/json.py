@@ -1,4 +1,4 @@
-"""The same as JSON, in shapes of their own with a format version: additions keep it, anything else raises it."""
+"""Results as JSON, in a form with a version: additions keep the version, any other change raises it."""
 
 import json
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""How a running job is shown: a bar on a terminal, a log line now and then elsewhere."""
+"""Shows a running job: a bar on a terminal, a log line now and then elsewhere."""
 
 import sys
 from typing import Any, TextIO

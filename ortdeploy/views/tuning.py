@@ -1,4 +1,4 @@
-"""What `ortdeploy tune` tried: a table, and a page with bars."""
+"""Shows what `ortdeploy tune` tried: a table, and a page with bars."""
 
 from html import escape
 from typing import TYPE_CHECKING

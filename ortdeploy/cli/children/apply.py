@@ -1,4 +1,4 @@
-"""Runs plans for `ortdeploy apply`: here, or in a child that `Supervisor` watches; the child's own part is `main`."""
+"""Runs plans for `ortdeploy apply`: in this process, or in a child that `Supervisor` watches; `main` is the child."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""The child of `ortdeploy check`: runs golden checks and says how each ends.
+"""The child of `ortdeploy check`: runs golden checks and reports how each ends.
 
 A provider that aborts takes only this process with it; the parent knows from the number of sessions that have ended
 which one that was.

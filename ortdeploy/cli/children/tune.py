@@ -1,4 +1,4 @@
-"""The child of `ortdeploy tune`: runs a job with other settings for some seconds, and says how it did."""
+"""The child of `ortdeploy tune`: runs a job with other settings for some seconds, and reports the speed."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""`ortdeploy adapter`: look into an adapter, hold it against a model, or make one of another format."""
+"""`ortdeploy adapter`: show an adapter, compare it with a model, or convert one from another format."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""`ortdeploy apply`: plan a manifest and run the plan; a saved one is planned again and must be the same."""
+"""`ortdeploy apply`: plan a manifest and run the plan; a saved plan is made again and must be the same."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""`ortdeploy device`: this machine's facts as a device file, to commit and to plan for somewhere else."""
+"""`ortdeploy device`: write this machine's facts as a device file, to plan for it elsewhere."""
 
 import argparse
 import platform

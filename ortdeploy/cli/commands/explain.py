@@ -1,4 +1,4 @@
-"""`ortdeploy explain [RULE|PROVIDER]`: a rule's page, what is known of an execution provider, or all their names."""
+"""`ortdeploy explain [RULE|PROVIDER]`: print a rule's page, a provider's options, or all names."""
 
 import argparse
 import sys

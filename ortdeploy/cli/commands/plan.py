@@ -1,4 +1,4 @@
-"""`ortdeploy plan`: join manifests with facts, refuse what cannot work, say what would run."""
+"""`ortdeploy plan`: join manifests with facts, refuse what cannot work, show what would run."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""What several commands do alike: options about manifests, diagnostics in the chosen form, logs."""
+"""What several commands share: options about manifests, diagnostics in the chosen form, logs."""
 
 import argparse
 import os

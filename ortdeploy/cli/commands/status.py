@@ -1,4 +1,4 @@
-"""`ortdeploy status`: what the ledger knows of a manifest's jobs; reads only, also beside a live run."""
+"""`ortdeploy status`: show what the ledger knows of a manifest's jobs; reads only, also beside a live run."""
 
 import argparse
 import sys

@@ -1,4 +1,4 @@
-"""Has ONNX Runtime open the op steps of jobs: in a child, to know what it refuses, and here, to look at first rows."""
+"""Has ONNX Runtime open the op steps of jobs: in a child to find refusals, and in this process for first rows."""
 
 import tempfile
 from contextlib import suppress
