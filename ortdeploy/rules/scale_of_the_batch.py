@@ -36,7 +36,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
         detail = (
             f'{" and ".join(found)} of model "{model.spec.name}" takes its scale from all rows of a batch, so a row\'s '
             "results depend on the rows beside it. Write in the model: row_independence: {rtol: 0.05}, or "
-            "row_independence: false where nothing is to be compared; or run rows one by one, batch: {size: 1}."
+            "row_independence: false to compare nothing. Or run rows one by one: batch: {size: 1}."
         )
         yield Finding(at=model.spec.at, detail=detail, key=True, model=model.spec.name)
 

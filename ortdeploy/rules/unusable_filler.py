@@ -65,7 +65,7 @@ def _misfit(job: "ResolvedJob", column: str, *, told: bool) -> str | None:
         return None
     if filler == "nan" and dtype != "string" and not in_text:
         return None
-    advice = f" Say what stands for it by name: missing: {{{column}: …}}." if told else ""
+    advice = f" Write a filler for this column: missing: {{{column}: …}}." if told else ""
     return (
         f'"{column}" feeds input "{taker.value.name}", which takes {dtype}, and {filler!r} is not of that type.{advice}'
     )
