@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ortdeploy.diagnostics import Span
@@ -85,6 +85,7 @@ def test_every_keyword_of_the_schemas_is_known(name: str) -> None:
             quick_check.check_of(keyword)
 
 
+@settings(deadline=None)
 @given(data=st.data())
 def test_marred_documents_are_told_as_by_jsonschema(data: st.DataObject) -> None:
     document = copy.deepcopy(data.draw(st.sampled_from(_CORPUS), label="document"))
