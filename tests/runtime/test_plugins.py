@@ -251,7 +251,8 @@ def abort_in_qnn(folder: Path, sessions: str = ABORTING) -> Result:
     lines = [line for line in path.read_text().splitlines(keepends=True) if "providers:" not in line]
     path.write_text("".join(lines).replace("    cpu_fallback: warn\n", sessions))
     text = json.dumps(plan_document(folder))
-    changed = text.replace('"qnn.rpc_control_latency": 9', '"qnn.rpc_control_latency": "soon"')
+    assert '"qnn.rpc_control_latency": "9"' in text
+    changed = text.replace('"qnn.rpc_control_latency": "9"', '"qnn.rpc_control_latency": "soon"')
     return apply_document(json.loads(changed), folder, "--format", "json")
 
 
