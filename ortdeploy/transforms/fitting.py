@@ -20,19 +20,29 @@ SIZES = (
     Attribute("resize.height", "INT", "the height; the width is free", least=1, most=_MOST),
     Attribute("resize.width", "INT", "the width; the height is free", least=1, most=_MOST),
     Attribute("resize.max_width", "INT", "with height: wider images are squeezed", least=1, most=_MOST),
+    Attribute(
+        "resize.round_up_to",
+        "INT",
+        "with height: a free width is rounded up to at most this, and down beyond it",
+        least=1,
+        most=_MOST,
+    ),
     Attribute("resize.multiple", "INT", "each side is rounded to a multiple", least=1, most=_MOST),
     Attribute("resize.only", "STRING", "with shortest or longest: others stay", choices=("grow", "shrink")),
 )
 """What `resize` may say in the place of [height, width]."""
 
-_TOGETHER = ({"shortest", "longest"}, {"height", "max_width"}, {"width"}, set[str]())
-_MAPPING = "resize takes [height, width], or shortest, longest, both, height (and max_width), width or multiple"
+_TOGETHER = ({"shortest", "longest"}, {"height", "max_width", "round_up_to"}, {"width"}, set[str]())
+_MAPPING = (
+    "resize takes [height, width], or shortest, longest, both, height (and max_width, round_up_to), width or multiple"
+)
 
 
 def hold_sizes(sizes: Mapping[str, Any]) -> None:
     """Refuse sizes that do not go together. Raises ContractError."""
     sides = set(sizes) - {"multiple", "only"}
-    if not any(sides <= together for together in _TOGETHER) or sides == {"max_width"}:
+    needs_height = bool(sides & {"max_width", "round_up_to"})
+    if not any(sides <= together for together in _TOGETHER) or (needs_height and "height" not in sides):
         raise ContractError(f"{_MAPPING}, and gets {', '.join(sizes)}")
     if not sides and "multiple" not in sizes:
         raise ContractError(f"{_MAPPING}, and gets {', '.join(sizes) or 'none'}")
@@ -50,13 +60,19 @@ def new_size(sizes: Mapping[str, Any], height: int, width: int) -> tuple[int, in
 
 def _in_proportion(sizes: Mapping[str, Any], height: int, width: int) -> tuple[int, int]:
     if "height" in sizes:
-        free = math.ceil(sizes["height"] * (width / height))  # as PaddleOCR rounds
+        free = _free_width(sizes["height"] * (width / height), sizes.get("round_up_to"))
         return sizes["height"], min(free, sizes.get("max_width", free))
     if "width" in sizes:
         return math.ceil(sizes["width"] * (height / width)), sizes["width"]
     if "shortest" in sizes or "longest" in sizes:
         return _by_side(sizes, height, width)
     return height, width
+
+
+def _free_width(width: float, round_up_to: int | None) -> int:
+    """Round a width up as PaddleOCR does; down where that is beyond a bound, the width of its narrowest batch."""
+    up = math.ceil(width)
+    return up if round_up_to is None else min(up, max(round_up_to, int(width)))
 
 
 def _by_side(sizes: Mapping[str, Any], height: int, width: int) -> tuple[int, int]:
