@@ -1,0 +1,263 @@
+"""Makes those models of the gallery that no package ships ready: trained on data that packages ship, or converted.
+
+Each function writes models/NAME.onnx and, where it trains, rows that it held out to inbox/NAME/. fetch.py calls them.
+"""
+
+import string
+import wave
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+from installed import file_of, package
+from PIL import Image, ImageDraw, ImageFont
+
+Array = npt.NDArray[Any]
+SEED = 7
+SAMPLE_RATE = 16_000
+OPSETS = {"": 17, "ai.onnx.ml": 3}
+
+
+def save(folder: Path, name: str, model: onnx.ModelProto) -> None:
+    """Write a model."""
+    (folder / "models").mkdir(parents=True, exist_ok=True)
+    onnx.save(model, folder / "models" / f"{name}.onnx")
+
+
+def inbox(folder: Path, name: str) -> Path:
+    """Return the folder that a manifest reads its rows from."""
+    made = folder / "inbox" / name
+    made.mkdir(parents=True, exist_ok=True)
+    return made
+
+
+def write_table(path: Path, names: list[str], rows: Array) -> None:
+    """Write rows [rows, columns] as CSV; NaN becomes an empty cell."""
+    cells = [["" if np.isnan(cell) else repr(float(cell)) for cell in row] for row in rows]
+    path.write_text("\n".join(",".join(line) for line in [names, *cells]) + "\n", encoding="utf-8")
+
+
+def converted(model: Any, columns: int, **options: Any) -> onnx.ModelProto:
+    """Return a fitted scikit-learn model as ONNX with one input, x: float32 [rows, columns]."""
+    from skl2onnx import to_onnx  # noqa: PLC0415  only some of the models are made with it
+    from skl2onnx.common.data_types import FloatTensorType  # noqa: PLC0415
+
+    kinds = [("x", FloatTensorType([None, columns]))]
+    made: onnx.ModelProto = to_onnx(model, initial_types=kinds, options=options, target_opset=OPSETS)
+    return made
+
+
+def halves(rows: Array, targets: Array) -> tuple[Array, Array, Array]:
+    """Return what a model is trained on, rows and targets, and the rows that it does not see."""
+    from sklearn.model_selection import train_test_split  # noqa: PLC0415
+
+    seen, held, answers, _ = train_test_split(rows, targets, test_size=0.5, random_state=SEED)
+    return seen, answers, held
+
+
+def fitted_wine() -> tuple[Any, Array, list[str]]:
+    """Return a classifier of wines by chemistry, rows that it did not see, and their columns."""
+    from sklearn.datasets import load_wine  # noqa: PLC0415
+    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
+    from sklearn.pipeline import make_pipeline  # noqa: PLC0415
+    from sklearn.preprocessing import StandardScaler  # noqa: PLC0415
+
+    data = load_wine()
+    seen, answers, held = halves(data.data, data.target)
+    names = [name.replace("/", "_") for name in data.feature_names]
+    return make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(seen, answers), held, names
+
+
+def wine(folder: Path) -> None:
+    """Write wine.onnx, its table and its labels."""
+    model, held, names = fitted_wine()
+    save(folder, "wine", converted(model, len(names), zipmap=False))
+    write_table(inbox(folder, "wine") / "wine.csv", names, held)
+
+
+def fitted_diabetes() -> tuple[Any, Array, list[str]]:
+    """Return a forest that predicts a disease's progress, rows with gaps that it did not see, and their columns."""
+    from sklearn.datasets import load_diabetes  # noqa: PLC0415
+    from sklearn.ensemble import RandomForestRegressor  # noqa: PLC0415
+    from sklearn.impute import SimpleImputer  # noqa: PLC0415
+    from sklearn.pipeline import make_pipeline  # noqa: PLC0415
+
+    data = load_diabetes(scaled=False)
+    seen, answers, held = halves(with_gaps(data.data), data.target)
+    forest = RandomForestRegressor(n_estimators=50, max_depth=6, random_state=SEED)
+    return make_pipeline(SimpleImputer(strategy="median"), forest).fit(seen, answers), held, data.feature_names
+
+
+def with_gaps(rows: Array) -> Array:
+    """Return rows of which one value in twenty is missing."""
+    return np.where(np.random.default_rng(SEED).random(rows.shape) < 1 / 20, np.nan, rows)
+
+
+def diabetes(folder: Path) -> None:
+    """Write diabetes.onnx and its table."""
+    model, held, names = fitted_diabetes()
+    save(folder, "diabetes", converted(model, len(names)))
+    write_table(inbox(folder, "diabetes") / "diabetes.csv", names, held)
+
+
+def fitted_breast_cancer() -> tuple[Any, Array, list[str]]:
+    """Return boosted trees that tell malignant cells, rows with gaps that they did not see, and their columns."""
+    from lightgbm import LGBMClassifier  # noqa: PLC0415
+    from sklearn.datasets import load_breast_cancer  # noqa: PLC0415
+
+    data = load_breast_cancer()
+    seen, answers, held = halves(with_gaps(data.data), data.target)
+    model = LGBMClassifier(n_estimators=40, random_state=SEED, n_jobs=1, verbose=-1)
+    return model.fit(seen, answers), held, [name.replace(" ", "_") for name in data.feature_names]
+
+
+def breast_cancer(folder: Path) -> None:
+    """Write breast-cancer.onnx and its table."""
+    from onnxmltools import convert_lightgbm  # noqa: PLC0415
+    from onnxmltools.convert.common.data_types import FloatTensorType  # noqa: PLC0415
+
+    model, held, names = fitted_breast_cancer()
+    kinds = [("x", FloatTensorType([None, len(names)]))]
+    save(folder, "breast-cancer", convert_lightgbm(model, initial_types=kinds, zipmap=False, target_opset=15))
+    write_table(inbox(folder, "breast-cancer") / "cells.csv", names, held)
+
+
+def fitted_faces() -> tuple[Any, Array]:
+    """Return a classifier of grey pictures of 25 x 25 pixels, face or not, and pictures [n, 25, 25] it did not see."""
+    from skimage.data import lfw_subset  # noqa: PLC0415
+    from sklearn.decomposition import PCA  # noqa: PLC0415
+    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
+    from sklearn.pipeline import make_pipeline  # noqa: PLC0415
+
+    pictures = lfw_subset().astype(np.float32)
+    is_face = np.arange(len(pictures)) < len(pictures) // 2
+    seen, answers, held = halves(pictures, is_face.astype(np.int64))
+    model = make_pipeline(PCA(40, random_state=SEED), LogisticRegression(max_iter=1000))
+    return model.fit(seen.reshape(len(seen), -1), answers), held
+
+
+def faces(folder: Path) -> None:
+    """Write faces.onnx and pictures."""
+    model, held = fitted_faces()
+    save(folder, "faces", converted(model, held[0].size, zipmap=False))
+    np.save(inbox(folder, "faces") / "pictures.npy", held)
+
+
+def vibrations(number: int, seconds: float, *, worn: bool) -> Array:
+    """Return the sound of a motor, float32 [samples] from -1 to 1; a worn bearing knocks in the second half."""
+    random = np.random.default_rng(number)
+    time = np.arange(int(seconds * SAMPLE_RATE)) / SAMPLE_RATE
+    sound = 0.2 * np.sin(2 * np.pi * 50 * time + number) + 0.1 * np.sin(2 * np.pi * 150 * time)
+    sound += 0.02 * random.standard_normal(len(time))
+    knocks = (random.random(len(time)) < 0.01) & (time > seconds / 2)
+    return np.asarray(sound + 0.6 * worn * knocks, np.float32)
+
+
+def features(windows: Array) -> Array:
+    """Return mean square, peak and mean change [n, 3] of windows [n, samples], as vibration.yaml computes them."""
+    square, peak = np.mean(windows**2, axis=1), np.max(np.abs(windows), axis=1)
+    return np.stack([square, peak, np.mean(np.abs(np.diff(windows, axis=1)), axis=1)], axis=1)
+
+
+def fitted_vibration() -> Any:
+    """Return an isolation forest that knows windows of 1024 samples of healthy motors."""
+    from sklearn.ensemble import IsolationForest  # noqa: PLC0415
+
+    healthy = np.concatenate([vibrations(number, 4, worn=False) for number in range(100, 108)])
+    windows = healthy[: len(healthy) // 1024 * 1024].reshape(-1, 1024)
+    return IsolationForest(n_estimators=50, contamination=0.01, random_state=SEED).fit(features(windows))
+
+
+def vibration(folder: Path) -> None:
+    """Write vibration.onnx and recordings of a healthy and a worn motor."""
+    save(folder, "vibration", converted(fitted_vibration(), 3))
+    for name, worn in (("healthy", False), ("worn", True)):
+        write_recording(inbox(folder, "vibration") / f"{name}.wav", vibrations(len(name), 2, worn=worn))
+
+
+def write_recording(path: Path, samples: Array) -> None:
+    """Write samples [frames] from -1 to 1 as a WAV file of 16 bits."""
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 2, SAMPLE_RATE, 0, "NONE", ""))
+        file.writeframes(np.asarray(np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes())
+
+
+def fitted_prose() -> tuple[Any, list[str]]:
+    """Return a classifier of lines, prose (0) or Python (1), and lines that it did not see."""
+    from sklearn.feature_extraction.text import TfidfVectorizer  # noqa: PLC0415
+    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
+    from sklearn.pipeline import make_pipeline  # noqa: PLC0415
+
+    prose, code = (lines_of(f"datasets/{pattern}") for pattern in ("descr/*.rst", "*.py"))
+    seen, answers = [*prose[::2], *code[::2]], [0] * len(prose[::2]) + [1] * len(code[::2])
+    # ONNX Runtime makes letters small by the system's locale, which may be missing: the words stay as they are.
+    words = TfidfVectorizer(token_pattern="[a-zA-Z]+", lowercase=False)  # noqa: S106  a pattern of words
+    return make_pipeline(words, LogisticRegression()).fit(seen, answers), [*prose[1::20], *code[1::20]]
+
+
+def lines_of(pattern: str) -> list[str]:
+    """Return the lines of four words and more in files of the package scikit-learn."""
+    files = sorted(package("sklearn", "scikit-learn").glob(pattern))
+    texts = [line.strip() for path in files for line in path.read_text(encoding="utf-8").splitlines()]
+    return [line for line in texts if len(line.split()) >= 4]
+
+
+def prose(folder: Path) -> None:
+    """Write prose.onnx, whose input is text, and lines."""
+    from skl2onnx import to_onnx  # noqa: PLC0415
+    from skl2onnx.common.data_types import StringTensorType  # noqa: PLC0415
+
+    model, held = fitted_prose()
+    kinds = [("text", StringTensorType([None, 1]))]
+    made = to_onnx(model, initial_types=kinds, options={"zipmap": False}, target_opset=OPSETS)
+    save(folder, "prose", made)
+    (inbox(folder, "prose") / "lines.txt").write_text("\n".join(held) + "\n", encoding="utf-8")
+
+
+def nudenet_half(folder: Path) -> None:
+    """Write nudenet-half.onnx: weights and arithmetic in float16, inputs and outputs in float32."""
+    from onnxruntime.transformers.float16 import convert_float_to_float16  # noqa: PLC0415
+
+    model = onnx.load(file_of("nudenet", "nudenet", "320n.onnx"))
+    save(folder, "nudenet-half", convert_float_to_float16(model, keep_io_types=True))
+
+
+def text_line(number: int) -> Image.Image:
+    """Return a picture of a line of letters on light ground; every other one is upside down."""
+    random = np.random.default_rng(number)
+    letters = "".join(random.choice(list(string.ascii_letters + string.digits + "    "), random.integers(6, 26)))
+    font = ImageFont.load_default(int(random.integers(24, 44)))
+    picture = Image.new("RGB", (900, 60), tuple(random.integers(200, 256, 3).tolist()))
+    draw = ImageDraw.Draw(picture)
+    draw.text((8, 4), letters, fill=tuple(random.integers(0, 90, 3).tolist()), font=font)
+    right, lower = draw.textbbox((8, 4), letters, font=font)[2:]
+    return picture.crop((0, 0, int(min(right + 8, 900)), int(min(lower + 6, 60)))).rotate(180 * (number % 2))
+
+
+def direction_input(line: Image.Image) -> Array:
+    """Return what the classifier of directions is fed, float32 [1, 3, 48, 192], BGR from -1 to 1."""
+    width = min(192, -(-48 * line.width // line.height))
+    pixels = np.asarray(line.resize((width, 48), Image.Resampling.BILINEAR), np.float32)[:, :, ::-1] / 127.5 - 1
+    return np.pad(pixels, ((0, 0), (0, 192 - width), (0, 0))).transpose(2, 0, 1)[None]
+
+
+def text_direction_int8(folder: Path) -> None:
+    """Write text-direction-int8.onnx, quantized with scales that 64 drawn lines of text call for."""
+    from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static  # noqa: PLC0415
+
+    class Lines(CalibrationDataReader):  # type: ignore[misc]  # the package ships no types
+        """Lines of text, one after the other."""
+
+        def __init__(self) -> None:
+            self.rest = iter(range(64))
+
+        def get_next(self) -> dict[str, Array] | None:
+            """Return the next input, or None."""
+            number = next(self.rest, None)
+            return None if number is None else {"x": direction_input(text_line(number))}
+
+    source = file_of("rapidocr", "rapidocr", "models/*_cls_*.onnx")
+    target = folder / "models/text-direction-int8.onnx"
+    quantize_static(source, target, Lines(), per_channel=True, activation_type=QuantType.QInt8)
