@@ -20,6 +20,7 @@ from ortdeploy.facts.problems import WAITING
 from ortdeploy.manifest.document import Path
 from ortdeploy.manifest.pipelines import PipelineSpec
 from ortdeploy.manifest.spec import (
+    ROW,
     AdapterSpec,
     JobSpec,
     ModelSpec,
@@ -30,6 +31,7 @@ from ortdeploy.manifest.spec import (
     TensorSpec,
 )
 from ortdeploy.plan.batching import Batching
+from ortdeploy.plan.made_by import made_by_digest, output_layout
 from ortdeploy.providers.catalogue import find_provider, full_name
 from ortdeploy.providers.options import needed_libraries
 from ortdeploy.providers.secrets import masked_options
@@ -232,6 +234,50 @@ class ResolvedJob:
         return tuple(one for one in (*of_inputs, *self.postprocess_problems) if one is not None and one.at is not None)
 
     @property
+    def changed(self) -> tuple[str, ...]:
+        """What results depend on and is not what it was when those were made that are there already."""
+        have = self.output.identity
+        return tuple(name for name, value in self.identity.items() if have.get(name, value) != value)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The columns beside the results; what may be carried away says of each row which it is."""
+        has_row = not self.spec.output.removable or ROW in self.spec.input.key
+        return self.spec.input.key if has_row else (*self.spec.input.key, ROW)
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """The format and the columns of what it writes."""
+        output = self.spec.output
+        shapes = [self.row_shape(name) for name in self.columns]
+        dtypes = [self.dtype(name) for name in self.columns]
+        return output_layout(
+            output.format, self.key, self.columns, dtypes, shapes, images=output.images, explode=output.explode
+        )
+
+    @property
+    def upgraded_at(self) -> int:
+        """The row from which on rows are made by what the manifest says now; others have made those before."""
+        if not self.output.made:
+            return 0
+        last, start = self.output.made[-1]
+        is_same = not self.changed if last is None else last == made_by_digest(self.identity, self.layout)
+        return start if is_same else self.output.rows
+
+    def dtype(self, column: str) -> str | None:
+        """Return the element type of a result if it is known."""
+        tensor = self.results.get(column)
+        return None if tensor is None else tensor.dtype
+
+    def row_shape(self, column: str) -> tuple[int | None, ...] | None:
+        """Return the sizes of a column's rows that the graph fixes."""
+        tensor = self.results.get(column)
+        unknown = column in self.spec.output.images or self.batching.size is None
+        if unknown or tensor is None or tensor.shape is None:
+            return None
+        return tuple(size if isinstance(size, int) else None for size in tensor.shape[1:])
+
+    @property
     def kind(self) -> str:
         """What `model` names, in a message: a model, or the pipeline that stands for one."""
         return "pipeline" if self.pipeline else "model"
@@ -282,9 +328,7 @@ class ResolvedJob:
     @property
     def is_current(self) -> bool:
         """Whether what is committed was made from what the manifest and its files are now."""
-        have = self.output.identity
-        same = all(have.get(name, value) == value for name, value in self.identity.items())
-        return same and not self.input.changed and self.output.problem is None
+        return not self.changed and not self.input.changed and self.output.problem is None
 
     @property
     def _batch_identity(self) -> int | str:

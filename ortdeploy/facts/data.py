@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ortdeploy.facts.problems import Package, Problem
 from ortdeploy.tensors.types import TensorType
@@ -117,8 +118,10 @@ class InputFacts:
 class OutputFacts:
     """A job's output place: absent, empty, part (some parts are committed), finished, stale or foreign (not ours).
 
-    `stale`: it makes room for a new run, and is kept as `aside`; `run` is the last one's. `free_bytes` are left on its
-    file system. `read_only` says why nothing can be written there, which matters only where something is left to do.
+    `stale`: it makes room for a new run, and is kept as `aside`; `run` is the last one's. `made` says of which digest
+    the deployments are that made its rows, each with its first row, in order; `layout` is the last one's format and
+    columns, if that was noted. A foreign output may name the `ledger` that knows it. `free_bytes` are left on its file
+    system. `read_only` says why nothing can be written there, which matters only where something is left to do.
     """
 
     state: str = "absent"
@@ -126,6 +129,9 @@ class OutputFacts:
     aside: str | None = None
     identity: Mapping[str, str] = field(default_factory=dict)
     rows: int = 0
+    made: tuple[tuple[str | None, int], ...] = ()
+    layout: Mapping[str, Any] | None = None
+    ledger: str | None = None
     free_bytes: int | None = None
     read_only: Problem | None = None
     missing_package: Package | None = None

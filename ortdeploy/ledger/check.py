@@ -5,15 +5,27 @@ other double or lose rows, and a name of a file may lead anywhere. What is found
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.ledger.ledger import PART_DIGITS, Ledger, Merge, OutputRecord, Part, damaged, part_name
+from ortdeploy.ledger.ledger import (
+    PART_DIGITS,
+    Begun,
+    Ledger,
+    Merge,
+    OutputRecord,
+    Part,
+    Revision,
+    damaged,
+    part_name,
+)
 
 _DIGITS = (5, PART_DIGITS)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _SUFFIX = re.compile(r"\.[a-z0-9]+")
+_NUMBERED = re.compile(r"^part-[0-9]+(?:\.r([0-9]{1,9}))?")
 
 
 def merged_name(file: str) -> str:
@@ -37,6 +49,8 @@ def check_output(ledger: Ledger, record: OutputRecord, suffix: str) -> None:
         raise OrtdeployError(damaged(what))
     ledger.inputs(record.output)  # read for its own check
     ledger.provenance(record.origins)
+    for digest in record.makers:
+        ledger.made_by(digest)
 
 
 def find_contradiction(record: OutputRecord, merges: Sequence[Merge], suffix: str | None = None) -> str | None:
@@ -55,15 +69,16 @@ def _suffix(record: OutputRecord) -> str:
     if record.begun is not None and record.begun.part.file is not None:
         begun = record.begun.part
         names.append(record.begun.part.file.removeprefix(".").removesuffix(begun_name("", begun.rows)[1:]))
-    name = next(iter(names), "")
-    suffix = name.removeprefix(name.partition(".")[0])
+    suffix = _NUMBERED.sub("", next(iter(names), ""))
     return suffix if _SUFFIX.fullmatch(suffix) else ""
 
 
 def _contradictions(record: OutputRecord, merges: Sequence[Merge], suffix: str) -> Iterator[str]:
     start = 0
     for number, part in enumerate(record.parts):
-        yield from _of_part(part, number, start, part_name(number, record.part_digits, suffix))
+        names = _Names(number, record.part_digits, suffix)
+        yield from _of_part(part, number, start, names.given(part.file, part.revision))
+        yield from _of_revisions(part, names)
         start += part.rows
     borders = {0, *accumulate(part.rows for part in record.parts)}
     if record.first_row not in borders:
@@ -72,17 +87,37 @@ def _contradictions(record: OutputRecord, merges: Sequence[Merge], suffix: str) 
         yield f"it says done, with {record.first_row} of {start} rows"
     if record.batch_size is not None and record.batch_size < 1:
         yield f"the batch size is {record.batch_size}"
+    if record.revision < 0:
+        yield f"the next part is said to have the revision {record.revision}"
     if record.begun is not None:
-        yield from _of_begun(record, record.begun.part, start, suffix)
+        yield from _of_begun(record, record.begun, start, suffix)
     parts = {part.number: part for part in record.parts}
     for merge in merges:
         if merge.part not in parts:
             yield f"a file is to take the place of part {merge.part}, which there is not"
             return
-        yield from _of_merge(merge, parts[merge.part], part_name(merge.part, record.part_digits, suffix))
+        yield from _of_merge(merge, parts[merge.part], _Names(merge.part, record.part_digits, suffix))
 
 
-def _of_part(part: Part, number: int, start: int, name: str) -> Iterator[str]:
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """The names that the files of one part may have."""
+
+    number: int
+    digits: int
+    suffix: str
+
+    def __call__(self, revision: int) -> str:
+        return part_name(self.number, self.digits, self.suffix, revision)
+
+    def given(self, file: str | None, last: int) -> frozenset[str]:
+        """Return the one name that has the number of a file's name, where that was given: up to the last one."""
+        found = _NUMBERED.match(file or "")
+        revision = int(found[1]) if found and found[1] else 0
+        return frozenset({self(revision)} if revision <= last else ())
+
+
+def _of_part(part: Part, number: int, start: int, names: Collection[str]) -> Iterator[str]:
     if part.number != number:
         yield f"part {number} is missing, or there is one too many"
         return
@@ -94,22 +129,44 @@ def _of_part(part: Part, number: int, start: int, name: str) -> Iterator[str]:
         yield f"part {number} begins with row {part.start}, and the parts before it end before row {start}"
     if len(part.skipped_rows) != part.skipped or not _lie_in(part.skipped_rows, part):
         yield f"part {number} has {part.skipped} skipped rows and names others"
-    if part.file != (name if part.committed else None):
+    own = part.committed - sum(len(one.rows) for one in part.revisions)
+    if own < 0 or (part.file not in names if own else part.file is not None):
         yield f"the file of part {number} is called {part.file!r}"
+    if part.revision < 0:
+        yield f"the last later file of part {number} is said to have the number {part.revision}"
     yield from _of_file(part, f"the file of part {number}")
 
 
-def _of_begun(record: OutputRecord, part: Part, start: int, suffix: str) -> Iterator[str]:
-    number = len(record.parts)
-    yield from _of_part(part, number, start, begun_name(part_name(number, record.part_digits, suffix), part.rows))
+def _of_revisions(part: Part, names: _Names) -> Iterator[str]:
+    seen: set[int] = set()
+    for one in part.revisions:
+        which = f"the file number {one.revision} that was written later for part {part.number}"
+        if not 0 < one.revision <= part.revision or one.file != names(one.revision):
+            yield f"{which} is called {one.file!r}"
+        if not one.rows or not _lie_in(sorted(one.rows), part) or not seen.isdisjoint(one.rows):
+            yield f"{which} holds rows of other files"
+        if one.bytes < 0:
+            yield f"{which} has {one.bytes} bytes"
+        seen.update(one.rows)
+        yield from _of_file(one, which)
+
+
+def _of_begun(record: OutputRecord, begun: Begun, start: int, suffix: str) -> Iterator[str]:
+    number, part = len(record.parts), begun.part
+    name = part_name(number, record.part_digits, suffix, record.revision)
+    yield from _of_part(part, number, start, {begun_name(name, part.rows)})
+    if begun.name not in {None, name} or part.revision != record.revision:
+        yield f"part {number} is to be called {begun.name!r}"
     if part.rows < 1 or record.status == "done":
         yield f"part {number} is said to be begun, with {part.rows} rows"
     if (part.file is None) != (part.sha256 is None):
         yield f"the file of part {number}, which was begun, has the SHA-256 {part.sha256!r}"
 
 
-def _of_merge(merge: Merge, part: Part, name: str) -> Iterator[str]:
-    if (merge.file, merge.temporary) != (name, merged_name(name)):
+def _of_merge(merge: Merge, part: Part, names: _Names) -> Iterator[str]:
+    own = names.given(part.file, part.revision) if merge.revision == 0 else {names(merge.revision)}
+    is_last = merge.revision in {0, part.revision}
+    if merge.file not in own or merge.temporary != merged_name(merge.file) or not is_last:
         yield f"{merge.temporary!r} is to take the place of part {merge.part} as {merge.file!r}"
     if not merge.rows or len(merge.rows) > part.failed or not _lie_in(sorted(merge.rows), part):
         yield f"a file with rows that did not fail is to take the place of part {merge.part}"
@@ -118,7 +175,7 @@ def _of_merge(merge: Merge, part: Part, name: str) -> Iterator[str]:
     yield from _of_file(merge, f"the file that is to take the place of part {merge.part}")
 
 
-def _of_file(record: Part | Merge, which: str) -> Iterator[str]:
+def _of_file(record: Part | Merge | Revision, which: str) -> Iterator[str]:
     if record.sha256 is not None and not _SHA256.fullmatch(record.sha256):
         yield f"{which} has the SHA-256 {record.sha256!r}"
 

@@ -10,17 +10,24 @@ Commit protocol, as measured against power cuts (a part is in exactly one of the
 Recovery: a temporary file is deleted; a final file that the ledger does not know is written again, for parts are
 numbered as they are committed. After a kill that gives the same bytes, for what a part holds is deterministic.
 
-Format version 3. A ledger of version 2 is migrated when it is opened for writing, in one transaction; who only reads
-one migrates a copy in memory. What version 3 has more than version 2:
+Format version 4. A ledger of version 2 or 3 is migrated when it is opened for writing, in one transaction; who only
+reads one migrates a copy in memory. What version 3 has more than version 2:
 
 - outputs: `part_digits`, the width of the number in the names of parts (5 for outputs that version 2 began, else 8);
   `inputs_seal`, see below.
 - parts, merges: `sha256` and `mtime_ns` of the file as it was written, null where version 2 wrote it; `seal`.
 - `begun`: what is through of the part at which a run ended early, of one part an output at most. None of its rows is
   committed; they become so together with the rest of the part, in the transaction that takes the entry away.
-- Room that nothing fills yet, null: `parts.deployment` (the entry in `deployments` that made the part: an upgrade lets
-  an output go on with another one), `parts.worker` (who made it); the table `deployments` with name, version, profile
-  and signature, by digest.
+- Room that nothing fills yet, null: `parts.worker` (who made it).
+
+What version 4 has more than version 3, for outputs whose parts may be carried away or made by several deployments:
+
+- `deployments`: what made parts, by digest: name, profile, `identity` (what results depend on) and `layout` (format and
+  columns; null of what ran before). `parts.deployment`, `begun.deployment` and `revisions.deployment` name an entry.
+- `revisions`: files of rows that belong to a part and were written after it: `part-N.r1` and so on. `parts.revision` is
+  the last such number that was given, `outputs.revision` the one for the name of the part that comes next.
+- `begun.name`: the part is whole and gets this name; whoever finds the entry completes that, see `begun_part`.
+- `repairs`: input files whose failed rows were run again with changed content.
 
 A seal is a digest over the other cells of a row (`inputs_seal`: over `first_row` and all input files of the output),
 so that a cell that is not what was written is noticed. It guards against damage, not against an attacker: what a cell
@@ -42,10 +49,15 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import FileState, KnownFile
 from ortdeploy.files.atomic import make_durable_folder
 from ortdeploy.files.digests import file_digest
+from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.results.rows import FailedRow
 
-LEDGER_VERSION = 3
+LEDGER_VERSION = 4
 FILE = "state.db"
+MARKER = "_output.json"
+"""The file in an output folder that names its ledger."""
+
+_MOST_OF_A_MARKER = 64 * 1024
 PATIENCE = 60.0
 """Seconds in which another run that writes into the same ledger is done with its transaction."""
 
@@ -94,7 +106,7 @@ CREATE TABLE failures (
     + _SINCE_VERSION_3
 )
 
-_FROM_VERSION_2 = (
+_TO_VERSION_3 = (
     """
 ALTER TABLE outputs ADD COLUMN part_digits INTEGER NOT NULL DEFAULT 5;
 ALTER TABLE outputs ADD COLUMN inputs_seal TEXT;
@@ -110,6 +122,27 @@ ALTER TABLE merges ADD COLUMN seal TEXT;
     + _SINCE_VERSION_3
 )
 
+_TO_VERSION_4 = """
+ALTER TABLE outputs ADD COLUMN revision INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE parts ADD COLUMN revision INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE begun ADD COLUMN revision INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE begun ADD COLUMN deployment TEXT;
+ALTER TABLE begun ADD COLUMN name TEXT;
+ALTER TABLE merges ADD COLUMN revision INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE merges ADD COLUMN deployment TEXT;
+ALTER TABLE deployments ADD COLUMN identity TEXT;
+ALTER TABLE deployments ADD COLUMN layout TEXT;
+CREATE TABLE revisions (
+    output TEXT NOT NULL REFERENCES outputs ON DELETE CASCADE, part INTEGER NOT NULL, revision INTEGER NOT NULL,
+    file TEXT NOT NULL, bytes INTEGER NOT NULL, rows TEXT NOT NULL, sha256 TEXT, mtime_ns INTEGER, deployment TEXT,
+    seal TEXT, PRIMARY KEY (output, part, revision)
+) WITHOUT ROWID;
+CREATE TABLE repairs (
+    output TEXT NOT NULL REFERENCES outputs ON DELETE CASCADE, path TEXT NOT NULL, size INTEGER NOT NULL,
+    mtime_ns INTEGER NOT NULL, sha256 TEXT, before TEXT, run TEXT NOT NULL, PRIMARY KEY (output, path, size, mtime_ns)
+) WITHOUT ROWID;
+"""
+
 BEGUN_WITH = "begun_with"
 """What says of a part's origin which other one its first rows have, where a run went on with what another had begun."""
 
@@ -120,9 +153,9 @@ PART_DIGITS = 8
 """Width of the number in the names of parts, of outputs that are begun from now on."""
 
 
-def part_name(number: int, digits: int, suffix: str) -> str:
-    """Return the name of a part's file."""
-    return f"part-{number:0{digits}d}{suffix}"
+def part_name(number: int, digits: int, suffix: str, revision: int = 0) -> str:
+    """Return the name of a part's file, or of one that holds rows of a part and was written later."""
+    return f"part-{number:0{digits}d}{f'.r{revision}' if revision else ''}{suffix}"
 
 
 def output_key(folder: Path, state_dir: Path) -> str:
@@ -136,11 +169,25 @@ def output_file(state_dir: Path, folder: str, output: str, suffix: str) -> Path:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """A committed range of a job's rows; `file` is None when none of them gave a result.
+class Revision:
+    """A file with rows of a part that was written after it; its rows replace those of equal number."""
 
-    `skipped_rows` are the numbers of those that are neither in the file nor failed; `provenance` is the digest of what
-    the part was made from.
+    revision: int
+    file: str
+    bytes: int
+    rows: tuple[int, ...]
+    sha256: str | None = None
+    mtime_ns: int | None = None
+    deployment: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A committed range of a job's rows; `file` is None when none of them gave a result when it was written.
+
+    `skipped_rows` are the numbers of those that are neither in a file nor failed; `provenance` is the digest of what
+    the part was made from, `deployment` that of what made it. `revisions` hold rows that were written later, `revision`
+    is the last number that was given to one.
     """
 
     number: int
@@ -155,11 +202,22 @@ class Part:
     provenance: str | None = None
     sha256: str | None = None
     mtime_ns: int | None = None
+    deployment: str | None = None
+    revision: int = 0
+    revisions: tuple[Revision, ...] = ()
+
+    @property
+    def files(self) -> tuple["Part | Revision", ...]:
+        """What says what the files of this part are."""
+        return (*(() if self.file is None else (self,)), *self.revisions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merge:
-    """A file that takes a part's place, with the rows that it holds and the part did not."""
+    """A file that takes a part's place, with the rows that it holds and the part did not.
+
+    With a `revision`, it takes no place: it lies beside the part, and holds these rows alone.
+    """
 
     part: int
     temporary: str
@@ -168,6 +226,8 @@ class Merge:
     rows: tuple[int, ...]
     sha256: str | None = None
     mtime_ns: int | None = None
+    revision: int = 0
+    deployment: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,11 +235,12 @@ class Begun:
     """The rows that are through of a part at which a run ended early; the next run goes on behind them.
 
     `part` is what was through, in a file with a hidden name, if any row gave a result. `state` is what the last row
-    hands on, of a pipeline that has some.
+    hands on, of a pipeline that has some. With a `name` the part is whole, and its file is to be called so.
     """
 
     part: Part
     state: str | None = None
+    name: str | None = None
 
     @property
     def end(self) -> int:
@@ -192,8 +253,9 @@ class OutputRecord:
     """What the ledger knows of one output folder. `status` is one of STATUSES.
 
     `first_row` rows came from input files of runs that are finished. `batch_size` is what `auto` has found.
-    `part_digits` is the width of the number in the names of parts. `begun` is what is through of the next part.
-    `noted_failures` are all rows that stand in `_failed.jsonl`, also of a part that was given up and runs again.
+    `part_digits` is the width of the number in the names of parts. `begun` is what is through of the next part, and
+    `revision` goes into its name. `noted_failures` are all rows that stand in `_failed.jsonl`, also of a part that was
+    given up and runs again.
     """
 
     output: str
@@ -212,6 +274,7 @@ class OutputRecord:
     parts: tuple[Part, ...]
     begun: Begun | None = None
     noted_failures: int = 0
+    revision: int = 0
 
     @property
     def rows(self) -> int:
@@ -229,25 +292,41 @@ class OutputRecord:
         return {part.provenance for part in self._all_parts if part.provenance}
 
     @property
+    def makers(self) -> tuple[str, ...]:
+        """The digests of the deployments that made committed parts, in the order of the parts."""
+        made = [part.deployment for part in self._all_parts]
+        made += [one.deployment for part in self.parts for one in part.revisions]
+        return tuple(dict.fromkeys(one for one in made if one is not None))
+
+    @property
     def _all_parts(self) -> tuple[Part, ...]:
         return self.parts if self.begun is None else (*self.parts, self.begun.part)
 
+
+_OF_OUTPUTS = ("parts", "begun", "failures", "inputs", "merges", "revisions", "repairs")
 
 STATUSES = ("running", "done", "failed", "interrupted", "paused")
 
 _OUTPUT_COLUMNS: Mapping[str, Any] = {
     "output": str, "deployment": str, "job": str, "identity": str, "status": str, "run": str, "started": str,
     "ended": str | None, "reason": str | None, "first_row": int, "batch_size": int | None, "statistics": str,
-    "part_digits": int,
+    "part_digits": int, "revision": int,
 }  # fmt: skip
 _PART_COLUMNS: Mapping[str, Any] = {
     "number": int, "start": int, "rows": int, "committed": int, "failed": int, "skipped": int, "file": str | None,
     "bytes": int, "skipped_rows": str, "provenance": str | None, "sha256": str | None, "mtime_ns": int | None,
+    "deployment": str | None, "revision": int,
 }  # fmt: skip
-_BEGUN_COLUMNS: Mapping[str, Any] = {**_PART_COLUMNS, "state": str | None}
+_BEGUN_COLUMNS: Mapping[str, Any] = {**_PART_COLUMNS, "state": str | None, "name": str | None}
 MERGE_COLUMNS: Mapping[str, Any] = {
     "part": int, "temporary": str, "file": str, "bytes": int, "rows": str, "sha256": str | None, "mtime_ns": int | None,
+    "revision": int, "deployment": str | None,
 }  # fmt: skip
+_REVISION_COLUMNS: Mapping[str, Any] = {
+    "part": int, "revision": int, "file": str, "bytes": int, "rows": str, "sha256": str | None, "mtime_ns": int | None,
+    "deployment": str | None,
+}  # fmt: skip
+_NEW_IN_VERSION_4 = frozenset({"revision", "deployment", "name"})
 
 
 def _typed(columns: Mapping[str, Any], row: Sequence[Any]) -> dict[str, Any]:
@@ -332,11 +411,28 @@ class Ledger:
 
     def _parts(self, output: str) -> tuple[Part, ...]:
         query = f"SELECT {', '.join(_PART_COLUMNS)}, seal FROM parts WHERE output = ? ORDER BY number"  # noqa: S608  ours
+        revisions = self._revisions(output)
         found = []
         for row in self._connection.execute(query, (output,)):
             values = _typed(_PART_COLUMNS, _unsealed(row, f"what stands there of part {row[0]}"))
-            found.append(Part(**{**values, "skipped_rows": _numbers(values["skipped_rows"])}))
+            later = tuple(revisions.pop(values["number"], ()))
+            found.append(Part(**{**values, "skipped_rows": _numbers(values["skipped_rows"]), "revisions": later}))
+        if revisions:
+            raise ValueError(f"part {min(revisions)}, which there is not, has a file that was written later")
         return tuple(found)
+
+    def _revisions(self, output: str) -> dict[int, list[Revision]]:
+        """Return the files that were written after their parts, by part."""
+        query = (
+            f"SELECT {', '.join(_REVISION_COLUMNS)}, seal FROM revisions WHERE output = ? "  # noqa: S608  ours
+            "ORDER BY part, revision"
+        )
+        found: dict[int, list[Revision]] = {}
+        for row in self._connection.execute(query, (output,)):
+            values = _typed(_REVISION_COLUMNS, _unsealed(row, f"what stands there of a later file of part {row[0]}"))
+            part = values.pop("part")
+            found.setdefault(part, []).append(Revision(**{**values, "rows": _numbers(values["rows"])}))
+        return found
 
     def _begun(self, output: str) -> Begun | None:
         query = f"SELECT {', '.join(_BEGUN_COLUMNS)}, seal FROM begun WHERE output = ?"  # noqa: S608  ours
@@ -344,31 +440,34 @@ class Ledger:
         if row is None:
             return None
         values = _typed(_BEGUN_COLUMNS, _unsealed(row, f"what stands there of part {row[0]}, which was begun,"))
-        state = values.pop("state")
-        return Begun(part=Part(**{**values, "skipped_rows": _numbers(values["skipped_rows"])}), state=state)
+        state, name = values.pop("state"), values.pop("name")
+        part = Part(**{**values, "skipped_rows": _numbers(values["skipped_rows"])})
+        return Begun(part=part, state=state, name=name)
 
     def begin(
         self,
         output: str,
         *,
-        deployment: str,
+        made_by: MadeBy,
         job: str,
-        identity: Mapping[str, str],
         run: str,
         files: Sequence[FileState] = (),
         gone: Sequence[str] = (),
     ) -> None:
         """Note that a run works on an output and its files, and which earlier ones have gone.
 
-        Parts that an earlier run committed or began stay, its open failures go.
+        Parts that an earlier run committed or began stay, its open failures go. Parts that are made from now on are
+        made by this deployment, which may be another one than before.
         """
         with self._transaction() as db:
+            is_same = _note_deployment(db, output, made_by)
             db.execute(
                 "INSERT INTO outputs (output, deployment, job, identity, status, run, started, part_digits) "
                 "VALUES (?, ?, ?, ?, 'running', ?, ?, ?) ON CONFLICT (output) DO UPDATE SET "
                 "deployment = excluded.deployment, job = excluded.job, status = 'running', run = excluded.run, "
-                "started = excluded.started, ended = NULL, reason = NULL",
-                (output, deployment, job, json.dumps(identity), run, now(), PART_DIGITS),
+                "batch_size = CASE WHEN ? THEN batch_size END, "
+                "identity = excluded.identity, started = excluded.started, ended = NULL, reason = NULL",
+                (output, made_by.name, job, json.dumps(dict(made_by.identity)), run, now(), PART_DIGITS, is_same),
             )
             db.execute(
                 "DELETE FROM failures WHERE output = ? AND part NOT IN (SELECT number FROM parts WHERE output = ?) "
@@ -427,7 +526,7 @@ class Ledger:
         """Note that the user's old output got another name."""
         with self._transaction() as db:
             db.execute("PRAGMA defer_foreign_keys = ON")
-            for table in ("outputs", "parts", "begun", "failures", "inputs", "merges"):
+            for table in ("outputs", *_OF_OUTPUTS):
                 db.execute(f"UPDATE {table} SET output = ? WHERE output = ?", (new, output))  # noqa: S608  ours
 
     def remember_batch_size(self, output: str, size: int) -> None:
@@ -454,6 +553,7 @@ class Ledger:
             part = _with_provenance(db, part, provenance)
             insert_sealed(db, "parts", output, _PART_COLUMNS, _part_cells(part))
             db.execute("DELETE FROM begun WHERE output = ?", (output,))
+            db.execute("UPDATE outputs SET revision = 0 WHERE output = ?", (output,))
             self._insert_failures(db, output, part.number, failures)
             self._set_statistics(db, output, statistics)
 
@@ -471,7 +571,7 @@ class Ledger:
         """
         with self._transaction() as db:
             part = _with_provenance(db, begun.part, provenance)
-            insert_sealed(db, "begun", output, _BEGUN_COLUMNS, (*_part_cells(part), begun.state))
+            insert_sealed(db, "begun", output, _BEGUN_COLUMNS, (*_part_cells(part), begun.state, begun.name))
             self._insert_failures(db, output, part.number, failures)
         return replace(begun, part=part)
 
@@ -479,6 +579,31 @@ class Ledger:
         """Drop what was kept of a part: its rows run again. Its failed rows go when the job begins."""
         with self._transaction() as db:
             db.execute("DELETE FROM begun WHERE output = ?", (output,))
+
+    def lose_begun(self, output: str) -> None:
+        """Drop a part that may have been carried away before it was committed: its rows run again, under a new name."""
+        with self._transaction() as db:
+            db.execute("DELETE FROM begun WHERE output = ?", (output,))
+            db.execute("UPDATE outputs SET revision = revision + 1 WHERE output = ?", (output,))
+
+    def made_by(self, digest: str | None) -> MadeBy | None:
+        """Return a deployment that made parts; None where none was noted."""
+        if digest is None:
+            return None
+        query = "SELECT name, profile, identity, layout FROM deployments WHERE digest = ?"
+        with undamaged():
+            row = self._connection.execute(query, (digest,)).fetchone()
+            if row is None:
+                raise ValueError("the deployment that made a part is not noted")
+            name, profile, identity, layout = row
+            found = MadeBy(name=name, profile=profile, identity=json.loads(identity), layout=json.loads(layout))
+            if found.digest != digest:
+                raise ValueError("the deployment that made a part is not what was written")
+            return found
+
+    def makers(self, record: OutputRecord) -> dict[str, MadeBy]:
+        """Return the deployments that made the parts of an output, by digest."""
+        return {digest: one for digest in record.makers if (one := self.made_by(digest)) is not None}
 
     def keep_statistics(self, output: str, statistics: Mapping[str, Any]) -> None:
         """Keep what a run has measured so far."""
@@ -556,10 +681,15 @@ class Ledger:
             found = self._connection.execute(query, (output, begun.part.number, begun.end)).fetchall()
             return {row: _attempts(row, entry) for row, entry in found}
 
-    def begin_merge(self, output: str, merge: Merge) -> None:
-        """Note that a merged file takes the place of a part from now on."""
+    def begin_merge(self, output: str, merge: Merge, made_by: MadeBy) -> None:
+        """Note that a merged file takes the place of a part from now on, or lies beside it under a name of its own."""
         with self._transaction() as db:
             insert_sealed(db, "merges", output, MERGE_COLUMNS, _merge_cells(merge))
+            if merge.revision:
+                _insert_deployment(db, made_by)
+                (part,) = (one for one in self._parts(output) if one.number == merge.part)
+                cells = _part_cells(replace(part, revision=merge.revision))
+                insert_sealed(db, "parts", output, _PART_COLUMNS, cells)
 
     def merges(self, output: str) -> tuple[Merge, ...]:
         """Return the merges that were begun and not ended."""
@@ -572,18 +702,17 @@ class Ledger:
             return tuple(found)
 
     def end_merge(self, output: str, part: Part, merge: Merge) -> None:
-        """Note that a merged file has the place of a part: its rows are committed, and no longer failed."""
+        """Note that a merged file has its place: its rows are committed, and no longer failed."""
+        file = {name: getattr(merge, name) for name in ("file", "bytes", "sha256", "mtime_ns")}
         with self._transaction() as db:
-            merged = replace(
-                part,
-                committed=part.committed + len(merge.rows),
-                failed=part.failed - len(merge.rows),
-                file=merge.file,
-                bytes=merge.bytes,
-                sha256=merge.sha256,
-                mtime_ns=merge.mtime_ns,
-            )
+            merged = replace(part, committed=part.committed + len(merge.rows), failed=part.failed - len(merge.rows))
+            merged = replace(merged, revision=merge.revision) if merge.revision else replace(merged, **file)
             insert_sealed(db, "parts", output, _PART_COLUMNS, _part_cells(merged))
+            if merge.revision:
+                cells = {**file, "part": merge.part, "revision": merge.revision, "deployment": merge.deployment}
+                cells["rows"] = json.dumps(merge.rows)
+                ordered = tuple(cells[name] for name in _REVISION_COLUMNS)
+                insert_sealed(db, "revisions", output, _REVISION_COLUMNS, ordered)
             rows = [(output, row) for row in merge.rows]
             db.executemany("DELETE FROM failures WHERE output = ? AND row = ?", rows)
             db.execute("DELETE FROM merges WHERE output = ? AND part = ?", (output, merge.part))
@@ -635,6 +764,31 @@ def insert_sealed(
     names = ", ".join(columns)
     query = f"INSERT OR REPLACE INTO {table} (output, {names}, seal) VALUES ({marks})"  # noqa: S608  ours
     db.execute(query, (output, *cells, _seal(*cells)))
+
+
+def _note_deployment(db: sqlite3.Connection, output: str, made_by: MadeBy) -> bool:
+    """Note what makes parts from now on, and what made those that were there before that was noted.
+
+    Return whether results depend on the same as before.
+    """
+    _insert_deployment(db, made_by)
+    row = db.execute("SELECT identity, deployment FROM outputs WHERE output = ?", (output,)).fetchone()
+    identity = dict(made_by.identity) if row is None else json.loads(row[0])
+    is_same: bool = identity == dict(made_by.identity)
+    before = made_by if is_same else MadeBy(name=row[1], profile=None, identity=identity, layout=None)
+    query = f"SELECT {', '.join(_PART_COLUMNS)} FROM parts WHERE output = ? AND deployment IS NULL"  # noqa: S608  ours
+    place = list(_PART_COLUMNS).index("deployment")
+    for cells in db.execute(query, (output,)).fetchall():
+        _insert_deployment(db, before)
+        insert_sealed(db, "parts", output, _PART_COLUMNS, (*cells[:place], before.digest, *cells[place + 1 :]))
+    return is_same
+
+
+def _insert_deployment(db: sqlite3.Connection, one: MadeBy) -> None:
+    db.execute(
+        "INSERT OR IGNORE INTO deployments (digest, name, profile, identity, layout) VALUES (?, ?, ?, ?, ?)",
+        (one.digest, one.name, one.profile, json.dumps(dict(one.identity)), json.dumps(one.layout)),
+    )
 
 
 def _seal_of_inputs(db: sqlite3.Connection, output: str) -> str:
@@ -733,9 +887,17 @@ def _bring_up_to_date(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
         version = _version(connection)  # another run may have been quicker
-        for statement in {0: _SCHEMA, 2: _FROM_VERSION_2, LEDGER_VERSION: ""}[version].split(";"):
+        migrations = {
+            0: _SCHEMA + _TO_VERSION_4,
+            2: _TO_VERSION_3 + _TO_VERSION_4,
+            3: _TO_VERSION_4,
+            LEDGER_VERSION: "",
+        }
+        for statement in migrations[version].split(";"):
             connection.execute(statement)
         with undamaged():
+            if version == 3:  # noqa: PLR2004  the one whose seals are over fewer cells
+                _unseal_version_3(connection)
             _seal_all(connection)
         connection.execute(f"PRAGMA user_version = {LEDGER_VERSION}")
         connection.execute("COMMIT")
@@ -744,8 +906,22 @@ def _bring_up_to_date(connection: sqlite3.Connection) -> None:
         raise
 
 
+def _unseal_version_3(db: sqlite3.Connection) -> None:
+    """Take off the seals that fit what version 3 has written; one that does not fit stays, and never fits again."""
+    keys = {"parts": ("output", "number"), "begun": ("output",), "merges": ("output", "part")}
+    columns = {"parts": _PART_COLUMNS, "begun": _BEGUN_COLUMNS, "merges": MERGE_COLUMNS}
+    for table, key in keys.items():
+        old = [name for name in columns[table] if name not in _NEW_IN_VERSION_4]
+        where = " AND ".join(f"{name} = ?" for name in key)
+        rows = db.execute(f"SELECT {', '.join((*key, *old))}, seal FROM {table}").fetchall()  # noqa: S608  ours
+        for row in rows:
+            named, cells, seal = row[: len(key)], row[len(key) : -1], row[-1]
+            new = None if seal is not None and _seal(*cells) == seal else seal or "none"
+            db.execute(f"UPDATE {table} SET seal = ? WHERE {where}", (new, *named))  # noqa: S608  ours
+
+
 def _seal_all(db: sqlite3.Connection) -> None:
-    """Seal the rows that version 2 has left."""
+    """Seal the rows that older versions have left."""
     for table, columns in (("parts", _PART_COLUMNS), ("begun", _BEGUN_COLUMNS), ("merges", MERGE_COLUMNS)):
         query = f"SELECT output, {', '.join(columns)} FROM {table} WHERE seal IS NULL"  # noqa: S608  ours
         for output, *cells in db.execute(query).fetchall():
@@ -757,7 +933,7 @@ def _seal_all(db: sqlite3.Connection) -> None:
 def _version(connection: sqlite3.Connection) -> int:
     """Return the version of a ledger; 0: it has not been made yet. Raises OrtdeployError for one that is not known."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version not in {0, 2, LEDGER_VERSION}:
+    if version not in {0, 2, 3, LEDGER_VERSION}:
         raise OrtdeployError(
             f"the ledger {FILE} has format version {version}; this ortdeploy writes {LEDGER_VERSION}. Use "
             "the ortdeploy that wrote it, or a newer one"
@@ -795,6 +971,17 @@ def read_outputs(state_dir: Path) -> tuple[OutputRecord, ...]:
         return ledger.outputs() if ledger else ()
 
 
+def named_ledger(folder: Path) -> str | None:
+    """Return the ledger that an output folder names, in one line of text; None where it names none."""
+    try:
+        with (folder / MARKER).open("rb") as file:
+            known = json.loads(file.read(_MOST_OF_A_MARKER))
+    except (OSError, ValueError):
+        return None
+    name = known.get("ledger") if isinstance(known, dict) else None
+    return name if isinstance(name, str) and name.isprintable() and name else None
+
+
 def make_folder(folder: Path) -> None:
     """Make a folder of the state directory, durably. Raises OrtdeployError."""
     try:
@@ -803,7 +990,9 @@ def make_folder(folder: Path) -> None:
         raise OrtdeployError(f"the state directory {folder} cannot be made: {error.strerror}") from error
 
 
-def is_as_written(path: Path, record: Part | Merge, digest: Callable[[Path], str] | None = file_digest) -> bool:
+def is_as_written(
+    path: Path, record: Part | Merge | Revision, digest: Callable[[Path], str] | None = file_digest
+) -> bool:
     """Return whether a file is what the ledger notes of it. Raises OSError.
 
     A file of the noted size and time is taken for it; else `digest` decides, for a copy has another time. None: reads
@@ -822,30 +1011,38 @@ def find_damage(
     parts: Iterable[Part],
     merges: Iterable[Merge] = (),
     digest: Callable[[Path], str] = file_digest,
+    *,
+    removable: bool = False,
 ) -> str | None:
-    """Return which committed part is not there as it was written, and how; None if all are.
+    """Return which committed file is not there as it was written, and how; None if all are.
 
-    `merges` are those that a retry has begun: a part may be the old one or the new one.
+    `merges` are those that a retry has begun: a part may be the old one or the new one. Files that are `removable` may
+    be gone.
     """
-    merged = {merge.part: merge for merge in merges}
+    merged = {merge.part: merge for merge in merges if not merge.revision}
     for part in parts:
-        if part.file is None:
-            continue
-        records: list[Part | Merge] = [part, merged[part.number]] if part.number in merged else [part]
-        how = _difference(folder / part.file, records, digest)
-        if how is not None:
-            return f"{part.file} was committed and {how}"
+        for file in part.files:
+            records: list[Part | Merge | Revision] = [file]
+            records += [merged[part.number]] if file is part and part.number in merged else []
+            how = _difference(folder / str(file.file), records, digest)
+            if how is not None and not (removable and how == _GONE_FILE):
+                return f"{file.file} was committed and {how}"
     return None
 
 
-def _difference(path: Path, records: Sequence[Part | Merge], digest: Callable[[Path], str]) -> str | None:
+_GONE_FILE = "is gone"
+
+
+def _difference(path: Path, records: Sequence[Part | Merge | Revision], digest: Callable[[Path], str]) -> str | None:
     """Say how a file differs from all that the ledger notes of it; None if it is one of them."""
     try:
         if not path.is_file():
-            return "is gone"
+            return _GONE_FILE
         if any(is_as_written(path, record, digest) for record in records):
             return None
         size = path.stat().st_size
+    except FileNotFoundError:  # carried away at this moment
+        return _GONE_FILE
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     if size == records[0].bytes:

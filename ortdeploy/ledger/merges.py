@@ -17,7 +17,7 @@ def complete_merges(ledger: Ledger, output: str, folder: Path, parts: Sequence[P
 
 
 def complete(ledger: Ledger, output: str, folder: Path, part: Part, merge: Merge) -> None:
-    """Give a merged file its part's place, unless it has it already. Raises OrtdeployError if it is damaged."""
+    """Give a merged file its name, unless it has it already. Raises OrtdeployError if it is damaged."""
     waiting, place = folder / merge.temporary, folder / merge.file
     if waiting.is_file():
         if not is_as_written(waiting, merge, digest=None):
@@ -34,7 +34,13 @@ def complete(ledger: Ledger, output: str, folder: Path, part: Part, merge: Merge
 
 
 def _forget(ledger: Ledger, output: str, place: Path, part: Part, merge: Merge) -> None:
-    """Forget a merge whose file is gone, where the part is still the one before. Raises OrtdeployError."""
+    """Forget a merge whose file is gone, where the part is still the one before. Raises OrtdeployError.
+
+    A file that lies beside its part may have been carried away: its rows run again and get another name.
+    """
+    if merge.revision and not place.exists():
+        ledger.forget_merge(output, merge)
+        return
     is_before = not place.exists() if part.file is None else place.is_file() and is_as_written(place, part, digest=None)
     if not is_before:
         raise OrtdeployError(

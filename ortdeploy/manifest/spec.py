@@ -38,7 +38,8 @@ RESULT_OPTIONS = ("as", "value_as", "values_as")
 ALL_COLUMNS = "*"
 """The pattern that one value under `missing` stands for."""
 
-ALWAYS_COLUMNS = ("path", "row")
+ROW = "row"
+ALWAYS_COLUMNS = ("path", ROW)
 """Key columns that every source offers: the row's file and its number."""
 
 
@@ -223,7 +224,8 @@ class OutputSpec:
     """Where a job's results go; `columns` empty means all of them.
 
     `images` are results that are written as files of their own, `explode` those whose items get a line each. `url` is a
-    folder on an object store; `path` is then where the output is written before it is uploaded.
+    folder on an object store; `path` is then where the output is written before it is uploaded. What is written may be
+    carried away if it is `removable`. `on_upgrade` says what happens when something that results depend on has changed.
     """
 
     path: str
@@ -234,6 +236,8 @@ class OutputSpec:
     at: Path
     images: tuple[str, ...] = ()
     explode: tuple[str, ...] = ()
+    removable: bool = False
+    on_upgrade: str = "refuse"
 
     @property
     def columns_of_lines(self) -> tuple[str, ...]:
@@ -693,6 +697,8 @@ def _output(data: Mapping[str, Any], at: Path) -> OutputSpec:
         rows_per_part=data.get("rows_per_part", DEFAULT_ROWS_PER_PART),
         images=tuple(data.get("images", ())),
         explode=_names(data.get("explode", ())),
+        removable=data.get("removable", False),
+        on_upgrade=data.get("on_upgrade", "refuse"),
         at=at,
     )
 

@@ -112,7 +112,7 @@ def _lasting(step: RunJob) -> RunJob:
     return replace(
         step,
         input=replace(step.input, files=(), rows=None, first_row=0),
-        output=replace(step.output, committed_rows=0, replaces=None, aside=None),
+        output=replace(step.output, committed_rows=0, replaces=None, aside=None, upgraded_at=0, changed=()),
         limits=replace(step.limits, forecast=None),
         retry=False,
     )

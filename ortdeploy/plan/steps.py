@@ -214,22 +214,30 @@ class JobInput:
 class JobOutput:
     """Where the results of a job go, and what they are.
 
-    `row_shapes` are those of `columns`; the columns of `images` are written as files. `upload` is a folder on an object
-    store that gets what is written. `committed_rows` are there already. `replaces` is the run whose result makes room
-    for this one's and is kept as `aside`. Columns of `explode` list items, of which each gets a line.
+    `dtypes` and `row_shapes` are those of `columns`; the columns of `images` are written as files. What is written may
+    be carried away if it is `removable`. `on_upgrade` says what happens where what results depend on is not what it
+    was: `changed` names that, and rows from `upgraded_at` on are made by what the plan says, those before it by others.
+    `upload` is a folder on an object store that gets what is written. `committed_rows` are there already. `replaces` is
+    the run whose result makes room for this one's and is kept as `aside`. Columns of `explode` list items, of which
+    each gets a line.
     """
 
     path: str
     format: str
     columns: tuple[str, ...]
+    dtypes: tuple[str | None, ...]
     row_shapes: tuple[tuple[int | None, ...] | None, ...]
     images: tuple[str, ...]
+    removable: bool
+    on_upgrade: str
     upload: str | None
     reports: tuple[str, ...]
     committed_rows: int
     replaces: str | None
     aside: str | None
     explode: tuple[str, ...] = ()
+    upgraded_at: int = 0
+    changed: tuple[str, ...] = ()
 
     @property
     def shown(self) -> str:

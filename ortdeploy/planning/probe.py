@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 from ortdeploy.adapters.file import read_adapter
@@ -26,7 +27,16 @@ from ortdeploy.files.names import is_file, is_folder, is_there, name_aside
 from ortdeploy.files.room import LINE_OF_VALUES, check_room
 from ortdeploy.graph.row_followers import with_row_followers
 from ortdeploy.ledger.check import find_contradiction
-from ortdeploy.ledger.ledger import Merge, OutputRecord, damaged, find_damage, output_key, read_ledger
+from ortdeploy.ledger.ledger import (
+    Merge,
+    OutputRecord,
+    Part,
+    damaged,
+    find_damage,
+    named_ledger,
+    output_key,
+    read_ledger,
+)
 from ortdeploy.manifest.named_paths import path_from_manifest
 from ortdeploy.manifest.option_paths import OptionPath, files_to_open, find_option_paths, operation_paths
 from ortdeploy.manifest.pipelines import PresetSpec
@@ -65,11 +75,12 @@ def probe_model(spec: Spec, model: ModelSpec, roots: tuple[str, ...], digests: D
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Before:
-    """The ledger's record of a job's output and of the input files that went into it."""
+    """The ledger's record of a job's output, of its last part's layout, and of the input files that went into it."""
 
     record: OutputRecord | None = None
     inputs: tuple[KnownFile, ...] = ()
     merges: tuple[Merge, ...] = ()
+    layout: Mapping[str, Any] | None = None
 
 
 def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] = ()) -> Facts:
@@ -78,7 +89,9 @@ def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] =
     The outputs of `stale` jobs are replaced, so the inputs recorded for them do not count.
     """
     roots = (spec.folder, *spec.roots)
-    before = {job.name: _look_back(path_from_manifest(spec, job.output.path), state_dir) for job in spec.jobs}
+    before = {
+        job.name: _look_back(_output_folder(spec, job), state_dir, removable=job.output.removable) for job in spec.jobs
+    }
     digests = DigestCache(state_dir)
     models = {model.name: probe_model(spec, model, roots, digests) for model in spec.models}
     models |= {one.name: with_row_followers(models[one.name], one.inputs, infer_shapes) for one in _run_by_rows(spec)}
@@ -100,11 +113,11 @@ def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] =
         },
         outputs={
             job.name: replace(
-                _stale(path_from_manifest(spec, job.output.path), before[job.name])
+                _stale(_output_folder(spec, job), before[job.name])
                 if job.name in stale
                 else _probe_output(spec, job, state_dir, before[job.name], roots),
                 missing_package=_missing_package(job, host.runtime),
-                free_bytes=_free_bytes(path_from_manifest(spec, job.output.path)),
+                free_bytes=_free_bytes(_output_folder(spec, job)),
             )
             for job in spec.jobs
         },
@@ -133,13 +146,17 @@ def _missing_package(job: JobSpec, runtime: RuntimeFacts) -> Package | None:
     return package if package and package.module not in runtime.packages else None
 
 
-def _look_back(folder: Path, state_dir: Path) -> _Before:
-    """Return what the ledger knows of an output folder; nothing if the user has taken the folder away."""
+def _look_back(folder: Path, state_dir: Path, *, removable: bool) -> _Before:
+    """Return what the ledger knows of an output folder; nothing if the user took away what is not removable."""
     with read_ledger(state_dir) as ledger:
-        if ledger is None or not is_there(folder):
+        if ledger is None or not (removable or is_there(folder)):
             return _Before()
         key = output_key(folder, state_dir)
-        return _Before(record=ledger.output(key), inputs=ledger.inputs(key), merges=ledger.merges(key))
+        record = ledger.output(key)
+        last = record.parts[-1].deployment if record and record.parts else None
+        maker = ledger.made_by(last)
+        layout = maker.layout if maker else None
+        return _Before(record=record, inputs=ledger.inputs(key), merges=ledger.merges(key), layout=layout)
 
 
 def _stale(folder: Path, before: _Before) -> OutputFacts:
@@ -313,29 +330,68 @@ def _lines(text: str) -> tuple[str, ...]:
 
 
 def _probe_output(spec: Spec, job: JobSpec, state_dir: Path, before: _Before, roots: tuple[str, ...]) -> OutputFacts:
-    folder = path_from_manifest(spec, job.output.path)
+    folder = _output_folder(spec, job)
     shown = job.output.shown
     problem = _unwritable(folder, shown, roots) or (None if job.output.url else _entangled(folder, shown, state_dir))
     read_only = problem if problem is not None and problem.kind == "read-only" else None
     if problem is not read_only:
         return OutputFacts(problem=problem)
-    return replace(_look_at_output(folder, shown, state_dir, before), read_only=read_only)
+    found = _look_at_output(folder, job, state_dir, before)
+    return replace(found, read_only=read_only)
 
 
-def _look_at_output(folder: Path, shown: str, state_dir: Path, before: _Before) -> OutputFacts:
+def _look_at_output(folder: Path, job: JobSpec, state_dir: Path, before: _Before) -> OutputFacts:
     """Look at what there is of an output that can be one."""
-    record = before.record
-    if not is_there(folder):
+    if before.record is None and not is_there(folder):
         return OutputFacts()
-    if record is None and not any(folder.iterdir()):
+    if before.record is None and not any(folder.iterdir()):
         return OutputFacts(state="empty")
-    if record is None:  # a run that began meanwhile stands in the ledger before it writes a file
-        record = _look_back(folder, state_dir).record
+    if before.record is None:  # a run that began meanwhile stands in the ledger before it writes a file
+        before = _look_back(folder, state_dir, removable=job.output.removable)
+    if before.record is None:
+        return OutputFacts(state="foreign", ledger=_named_ledger(folder))
+    return _own_output(folder, job, before, DigestCache(state_dir))
+
+
+def _own_output(folder: Path, job: JobSpec, before: _Before, digests: DigestCache) -> OutputFacts:
+    """Return the facts of an output that the ledger knows."""
+    record, shown, removable = before.record, job.output.shown, job.output.removable
     if record is None:
-        return OutputFacts(state="foreign")
-    damage = _damage(folder, shown, record, before.merges, DigestCache(state_dir))
-    state = "finished" if record.status == "done" else "part"
-    return OutputFacts(state=state, run=record.run, identity=record.identity, rows=record.rows, problem=damage)
+        raise AssertionError("the ledger knows this output")
+    damage = _damage(folder, shown, record, before.merges, digests, removable=removable)
+    parts = _parts_to_come(folder, record)
+    makers = [(part.deployment, part.start) for part in parts]
+    made = tuple(one for place, one in enumerate(makers) if not place or makers[place - 1][0] != one[0])
+    return OutputFacts(
+        state="finished" if record.status == "done" else "part",
+        run=record.run,
+        identity=record.identity,
+        rows=sum(part.rows for part in parts),
+        made=made,
+        layout=before.layout,
+        problem=damage,
+    )
+
+
+def _parts_to_come(folder: Path, record: OutputRecord) -> tuple[Part, ...]:
+    """Return the committed parts, and the one that the next run commits first, for it is whole."""
+    begun = record.begun
+    if begun is None or begun.name is None or begun.part.file is None:
+        return record.parts
+    is_whole = any(is_file(folder / name) for name in (begun.part.file, begun.name))
+    return (*record.parts, begun.part) if is_whole else record.parts
+
+
+def _named_ledger(folder: Path) -> str | None:
+    """Return the ledger that an output names, and whether it is there."""
+    name = named_ledger(folder)
+    if name is None:
+        return None
+    return name if is_file(folder / name) else f"{name}, which is not there"
+
+
+def _output_folder(spec: Spec, job: JobSpec) -> Path:
+    return path_from_manifest(spec, job.output.path)
 
 
 def _free_bytes(folder: Path) -> int | None:
@@ -383,17 +439,26 @@ def _entangled(folder: Path, shown: str, state_dir: Path) -> Problem | None:
 
 
 def _damage(
-    folder: Path, shown: str, record: OutputRecord, merges: Sequence[Merge], digests: DigestCache
+    folder: Path,
+    shown: str,
+    record: OutputRecord,
+    merges: Sequence[Merge],
+    digests: DigestCache,
+    *,
+    removable: bool,
 ) -> Problem | None:
     """Check the ledger against itself, and its committed parts against the files."""
     contradiction = find_contradiction(record, merges)
     if contradiction is not None:
         return Problem(kind="damaged", detail=f"Of {shown}, {damaged(contradiction)}.")
-    what = find_damage(folder, record.parts, merges, digests.digest)
+    what = find_damage(folder, record.parts, merges, digests.digest, removable=removable)
     if what is None:
         return None
-    detail = (
-        f"{shown}/{what}. Bring it back from a copy. Or move the whole folder {shown} elsewhere, where its other parts "
-        "are kept, and the job runs from its first row."
+    otherwise = (
+        "Or carry it away: its rows stay committed."
+        if removable
+        else f"Or move the whole folder {shown} elsewhere, where its other parts are kept, and the job runs from its "
+        "first row. Where parts are carried away on purpose, write output: {removable: true}."
     )
+    detail = f"{shown}/{what}. Bring it back from a copy. {otherwise}"
     return Problem(kind="damaged", detail=detail)

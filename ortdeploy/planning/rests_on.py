@@ -92,7 +92,8 @@ def _files(deployment: "Deployment", state_dir: Path) -> Iterator[str | Path]:
         for folder in _outputs(deployment):
             yield from (folder, _there(folder))
             record = ledger.output(output_key(folder, state_dir)) if ledger else None
-            yield from (folder / part.file for part in (record.parts if record else ()) if part.file)
+            parts = record.parts if record else ()
+            yield from (folder / str(file.file) for part in parts for file in part.files)
 
 
 def _outputs(deployment: "Deployment") -> Iterator[Path]:

@@ -65,7 +65,7 @@ _SEVERAL = frozenset({INPUTS, "providers", "labels"})  # kinds of facts whose na
 LEFT_OUT: Mapping[type, frozenset[str]] = {
     RunJob: frozenset({"retry"}),
     JobInput: frozenset({"files", "first_row", "rows"}),
-    JobOutput: frozenset({"committed_rows", "replaces", "aside"}),
+    JobOutput: frozenset({"committed_rows", "replaces", "aside", "upgraded_at", "changed"}),
     JobLimits: frozenset({"forecast"}),
     OpenSession: frozenset({"thread_layouts"}),
     PlannedSession: frozenset({"predicted"}),

@@ -284,9 +284,9 @@ def _plan_one(
         return None, None, unusable
     with remembered_in(state_folder(spec.folder, state_dir, spec.roots)):
         deployment = _resolve(spec, host, state_dir)
-        if new_run:
-            stale = {name for name in _startable(deployment) if jobs is None or name in jobs}
-            deployment = _resolve(spec, host, state_dir, stale) if stale else deployment
+        startable = _startable(deployment) if new_run else frozenset() if retry else _rerun_by_themselves(deployment)
+        stale = {name for name in startable if jobs is None or name in jobs}
+        deployment = _resolve(spec, host, state_dir, stale) if stale else deployment
         deployment, diagnostics = _judge(deployment, state_dir, elsewhere=elsewhere)
     plan = None if has_errors(diagnostics) else make_plan(deployment, jobs, retry=retry, new_run=new_run)
     return plan, deployment, diagnostics
@@ -342,6 +342,12 @@ def _startable(deployment: "Deployment") -> frozenset[str]:
         for job in deployment.jobs
         if job.output.state in {"part", "finished"} and job.readable and not (job.is_finished and job.is_current)
     )
+
+
+def _rerun_by_themselves(deployment: "Deployment") -> frozenset[str]:
+    """Return the jobs that start over without being asked, for what their results depend on has changed."""
+    wanted = {job.spec.name for job in deployment.jobs if job.spec.output.on_upgrade == "rerun" and job.changed}
+    return _startable(deployment) & wanted
 
 
 def _resolve(spec: Spec, host: "HostFacts", state_dir: str | None, stale: Collection[str] = ()) -> "Deployment":

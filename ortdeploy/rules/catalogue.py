@@ -138,6 +138,7 @@ _TABLE: Mapping[str, tuple[Stage, Area]] = {
     "unusable-operator": (Stage.FACTS, Area.PIPELINES),
     "unusable-option-path": (Stage.FACTS, Area.PROVIDERS),
     "unusable-preset": (Stage.FACTS, Area.PIPELINES),
+    "unusable-removable": (Stage.FACTS, Area.OUTPUT),
     "unusable-row-axis": (Stage.FACTS, Area.MODELS),
     "unusable-rows": (Stage.PREFLIGHT, Area.INPUT),
     "unusable-value": (Stage.FACTS, Area.INPUT),

@@ -6,37 +6,62 @@ Why: a finished output is never overwritten, and parts of two plans are never mi
 Example: a job ran, then its model was replaced, and the job is applied again to the same folder.
 
 How to fix: start over with `ortdeploy apply --new-run`, which keeps the old folder under another name. Or choose
-another output path.
+another output path. With `output: {on_upgrade: continue}`, committed rows stay and later ones run with what is there
+now, if columns and format are equal. With `on_upgrade: rerun` the job starts over by itself.
 """
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from ortdeploy.plan.made_by import layout_difference
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment.resolved import Deployment
+    from ortdeploy.deployment.resolved import Deployment, ResolvedJob
 
 RULE = Rule(id="finished-output", summary="Output folder holds another result")
 
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
-        path = job.spec.output.path
-        have = job.output.identity if job.readable else {}
-        changed = [name for name, value in job.identity.items() if have.get(name, value) != value]
-        changed += [f"input file {name}" for name in job.input.changed[:3]]
-        if job.output.state == "foreign":
-            detail = (
-                f'"{path}" holds files that no run recorded under this state directory wrote. '
-                "Bring back the ledger that knows them, choose another folder, or move them away."
-            )
-        elif changed:
-            detail = (
-                f'"{path}" holds {"the finished result" if job.output.state == "finished" else "committed parts"} of '
-                f"this job, made before these changed: {', '.join(changed)}. Apply with --new-run to start over (the "
-                "old folder is kept under another name), or choose another output path."
-            )
-        else:
-            continue
-        yield Finding(at=(*job.spec.output.at, "path"), detail=detail, job=job.spec.name)
+        detail = _foreign(job) if job.output.state == "foreign" else _outdated(job)
+        if detail is not None:
+            yield Finding(at=(*job.spec.output.at, "path"), detail=detail, job=job.spec.name)
+
+
+def _foreign(job: "ResolvedJob") -> str:
+    path, ledger = job.spec.output.path, job.output.ledger
+    named = f" Its _output.json names the ledger {ledger}." if ledger else ""
+    return (
+        f'"{path}" holds files that no run recorded under this state directory wrote.{named} '
+        "Bring back the ledger that knows them, choose another folder, or move them away."
+    )
+
+
+def _outdated(job: "ResolvedJob") -> str | None:
+    """Say what has changed since the output was made, and may not; None where nothing has."""
+    changed = job.changed if job.readable else ()
+    why_not = _why_not_upgraded(job) if changed and job.spec.output.on_upgrade == "continue" else ""
+    changed = () if why_not is None else changed
+    changed += tuple(f"input file {name}" for name in job.input.changed[:3])
+    if not changed:
+        return None
+    what = "the finished result" if job.output.state == "finished" else "committed parts"
+    return (
+        f'"{job.spec.output.path}" holds {what} of this job, made before these changed: {", ".join(changed)}.'
+        f"{f' It cannot be continued: {why_not}.' if why_not else ''} Apply with --new-run to start over (the "
+        "old folder is kept under another name), or choose another output path."
+    )
+
+
+def _why_not_upgraded(job: "ResolvedJob") -> str | None:
+    """Say why rows cannot be added to what another deployment has made; None where they can."""
+    if job.has_state:
+        return "each row takes the state of the one before, which another deployment has made"
+    if not job.output.rows:
+        return None
+    if job.output.layout is not None:
+        return layout_difference(job.output.layout, job.layout)
+    if "output" in job.changed:
+        return "of which format and columns its parts are was not noted when they were made"
+    return None

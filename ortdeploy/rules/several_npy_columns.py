@@ -20,7 +20,7 @@ RULE = Rule(id="several-npy-columns", summary="A .npy file holds one column")
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
-        columns = (*job.spec.input.key, *job.spec.output.columns_of_lines, *job.columns)
+        columns = tuple(dict.fromkeys((*job.key, *job.spec.output.columns_of_lines, *job.columns)))
         if job.spec.output.format == "npy" and job.readable and len(columns) > 1:
             detail = (
                 f'Job "{job.spec.name}" writes the columns {", ".join(columns)}, and a .npy file is one array. Choose '

@@ -11,21 +11,29 @@ At any moment there is either nothing of a part, or what was begun of it, or the
 2. the ledger notes what is in it, with its failed rows, in place of what it noted of the part before;
 3. the commit of the part takes that entry away, in one transaction;
 4. files that no entry names are deleted.
+
+Where parts may be carried away, one that has its name may be gone before it is committed. So a whole part is kept in
+the same way first, with the name that it gets; then it is renamed and committed. A run that finds such an entry after a
+kill completes that. If neither file is there, the part was carried away, or the folder was with the hidden file in it:
+its rows run again, and get a name that no part had, so that they replace those that were carried away, if any were.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import structlog
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files.atomic import sync_folder
 from ortdeploy.ledger.check import begun_name
-from ortdeploy.ledger.ledger import BEGUN_WITH, Begun, Ledger, OutputRecord, is_as_written, provenance_entry
+from ortdeploy.ledger.ledger import BEGUN_WITH, Begun, Ledger, OutputRecord, Part, is_as_written, provenance_entry
 from ortdeploy.pipelines.steps import pack_state
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import FailedRow
 from ortdeploy.running.block_sizes import part_border
+from ortdeploy.running.committed import taken_bytes
 from ortdeploy.running.member import Finished
 from ortdeploy.running.part_writer import PartWriter, Totals
 from ortdeploy.units import format_size
@@ -53,16 +61,61 @@ class UntilError:
 
 
 class BegunPart:
-    """The kept rows of a job's unfinished part; `now` describes them, None if there are none."""
+    """The kept rows of a job's unfinished part; `now` describes them, None if there are none.
 
-    def __init__(self, ledger: Ledger, output: str, step: RunJob, folder: Path, writer: PartWriter) -> None:
-        """Take the place where it is kept, and the writer; nothing is read yet."""
+    `revision` is that of the part's name.
+    """
+
+    def __init__(
+        self, ledger: Ledger, output: str, step: RunJob, folder: Path, writer: PartWriter, made_by: str
+    ) -> None:
+        """Take the place where it is kept, the writer, and the deployment's digest; nothing is read yet."""
         self._ledger = ledger
         self._output = output
         self._step = step
         self._folder = folder
         self._writer = writer
+        self._made_by = made_by
+        self.revision = 0
         self.now: Begun | None = None
+
+    def publish(
+        self, part: Part, name: str, totals: Totals, failed: list[FailedRow], origin: Mapping[str, Any]
+    ) -> None:
+        """Give a whole part that may be carried away its name, once the ledger knows of it. Raises OSError."""
+        hidden = begun_name(name, part.rows)
+        self._writer.give_name(name, totals, hidden)
+        state = None if totals.state is None else pack_state(totals.state)
+        begun = Begun(part=replace(part, file=hidden), state=state, name=name)
+        self.now = self._ledger.keep_begun(self._output, begun, failed, provenance=origin)
+        (self._folder / hidden).replace(self._folder / name)
+        sync_folder(self._folder)
+
+    def complete(self, known: OutputRecord) -> bool:
+        """Complete the commit of a part that an earlier run was giving its name; return whether there was one.
+
+        Raises OSError, OrtdeployError.
+        """
+        begun = known.begun
+        if begun is None or begun.name is None or begun.part.file is None:
+            return False
+        hidden, place = self._folder / begun.part.file, self._folder / begun.name
+        if _is_there(hidden, begun.part):
+            hidden.replace(place)
+            sync_folder(self._folder)
+        elif not _is_there(place, begun.part):
+            if place.exists():
+                raise OrtdeployError(
+                    f"{place.name} is not what was written. Bring it back from a copy, or move it away"
+                )
+            log.warning("part.lost", part=begun.part.number, rows=begun.part.rows, file=begun.name)
+            self._ledger.lose_begun(self._output)
+            return True
+        state = {} if begun.state is None else {"state": begun.state}
+        part = replace(begun.part, file=begun.name)
+        self._ledger.commit_part(self._output, part, [], statistics={**known.statistics, **state})
+        log.info("part.committed", part=part.number, rows=part.rows, failed=part.failed, file=part.file)
+        return True
 
     def take_up(self, known: OutputRecord) -> Begun | None:
         """Return what an earlier run has kept; if its rows must run again, log that."""
@@ -80,6 +133,8 @@ class BegunPart:
     def _why_not(self, begun: Begun) -> str | None:
         """Return why the kept rows cannot be used; None if they can."""
         part, step = begun.part, self._step
+        if part.deployment != self._made_by and (part.deployment is not None or step.output.removable):
+            return "another deployment has begun it"
         breaks_a_batch = (begun.end - part.start) % step.batching.read_size and begun.end != step.input.rows
         if breaks_a_batch or begun.end > part_border(step, part.start):
             return "its rows are not such as the job reads them now"
@@ -137,7 +192,7 @@ class BegunPart:
         taken, limit = totals.written.bytes if totals.written else 0, self._step.limits.disk
         if limit is not None:
             record = self._ledger.output(self._output)
-            taken += sum(part.bytes for part in record.parts) if record else 0
+            taken += taken_bytes(self._folder, record.parts) if record else 0
             if taken > limit:
                 return f"the output would take {format_size(taken)} and may take {format_size(limit)}"
         return None
@@ -147,7 +202,7 @@ class BegunPart:
     ) -> list[FailedRow]:
         hidden = begun_name(name, totals.rows)
         self._writer.give_name(name, totals, hidden)
-        part = totals.part(number, hidden)
+        part = replace(totals.part(number, hidden), deployment=self._made_by, revision=self.revision)
         begun = Begun(part=part, state=None if totals.state is None else pack_state(totals.state))
         ours = [row for row in failed if row.row < begun.end]
         self.now = self._ledger.keep_begun(self._output, begun, ours, provenance=origin)
@@ -167,3 +222,11 @@ class BegunPart:
         for path in self._folder.glob(".part-*.begun"):
             if path.name != kept and path.is_file():
                 path.unlink()
+
+
+def _is_there(path: Path, part: Part) -> bool:
+    """Return whether a file is there as a part was written. Raises OSError."""
+    try:
+        return is_as_written(path, part, digest=None)
+    except FileNotFoundError:
+        return False

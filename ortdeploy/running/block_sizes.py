@@ -16,11 +16,12 @@ MOST_BATCHES = 256
 def part_border(job: RunJob, row: int) -> int:
     """Return the row before which the part that holds a row ends, unless the input ends before.
 
-    Borders count from the job's first row. If an older ortdeploy has stopped within a batch, whole batches count
-    from there, and the border is that of the batch that it broke.
+    Borders count from the job's first row, or from the first that this deployment makes. If an older ortdeploy has
+    stopped within a batch, whole batches count from there, and the border is that of the batch that it broke.
     """
-    odd = (row - job.input.first_row) % job.batching.read_size
-    begun = (row - odd - job.input.first_row) % job.batching.rows_per_part
+    first = max(job.input.first_row, job.output.upgraded_at)
+    odd = (row - first) % job.batching.read_size
+    begun = (row - odd - first) % job.batching.rows_per_part
     return row - begun + job.batching.rows_per_part
 
 

@@ -1,5 +1,8 @@
 """Checks what a job has committed: the ledger's record against itself, against the files and the input."""
 
+from collections.abc import Iterable
+from pathlib import Path
+
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.ledger.check import check_output
@@ -28,9 +31,15 @@ def check_parts(context: JobContext, when: str = "") -> None:
     """Raise OrtdeployError if a committed part is not what was written."""
     digests = DigestCache(context.ledger.state_dir)
     merges = context.ledger.merges(context.output)
-    damage = find_damage(context.folder, committed_parts(context), merges, digests.digest)
+    removable = context.step.output.removable
+    damage = find_damage(context.folder, committed_parts(context), merges, digests.digest, removable=removable)
     if damage is not None:
         raise OrtdeployError(f"{context.step.output.shown}/{damage}{when}. Bring it back from a copy")
+
+
+def taken_bytes(folder: Path, parts: Iterable[Part]) -> int:
+    """Return what the files of parts take; those that were carried away take nothing."""
+    return sum(file.bytes for part in parts for file in part.files if (folder / str(file.file)).exists())
 
 
 def check_inputs(step: RunJob, folder: str) -> None:

@@ -40,7 +40,9 @@ class JobRun:
             step, opened.sessions, dispensable=opened.dispensable, stop=context.stop, prove=context.prove
         )
         self._writer = PartWriter(step, context.folder, provenance(context.plan, step, opened))
-        self._begun_part = BegunPart(context.ledger, context.output, step, context.folder, self._writer)
+        self._begun_part = BegunPart(
+            context.ledger, context.output, step, context.folder, self._writer, context.made_by.digest
+        )
         self._memory = MemoryWatch(step.limits.memory, len(opened.sessions) + 1, trim=step.trim)
         self._report = JobReport(context, self._stream.members, JobStatistics({}, self._stream, self._writer))
         self._blocks: CountedBlocks | None = None

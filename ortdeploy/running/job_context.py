@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ortdeploy.files.object_store import Upload
 from ortdeploy.ledger.ledger import Ledger
+from ortdeploy.plan.made_by import MadeBy, made_by
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.results.results import Observer
 from ortdeploy.running.held_files import Files
@@ -17,6 +18,8 @@ from ortdeploy.sessions.row_proof import RowProof
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobContext:
     """One job of one run. `output` is what the ledger calls the `folder` that it writes into.
+
+    `made_by` is the deployment, as its parts name it.
 
     `stop_asked` tells whether somebody wants the run to end early, `pause` whether the job must. `native_text` returns
     what native libraries printed since the last call. `prove` returns the proof for a session that the rows of a batch
@@ -37,6 +40,7 @@ class JobContext:
     folder: Path = field(init=False)
     output: str = field(init=False)
     upload: Upload | None = field(init=False)
+    made_by: MadeBy = field(init=False)
 
     def stop(self) -> bool:
         """Return whether the job is to end early."""
@@ -48,3 +52,4 @@ class JobContext:
         object.__setattr__(self, "folder", folder)
         object.__setattr__(self, "output", self.ledger.key(folder))
         object.__setattr__(self, "upload", Upload(upload, folder) if upload else None)
+        object.__setattr__(self, "made_by", made_by(self.plan, self.step))

@@ -46,6 +46,7 @@ class JobReport:
                 record=record,
                 failures=context.ledger.failures(context.output),
                 origins=context.ledger.provenance(record.origins),
+                makers=context.ledger.makers(record),
                 plan=context.plan,
                 step=context.step,
                 members=self.members,

@@ -7,18 +7,18 @@ for the next run, see `begun_part`.
 import time
 from collections.abc import Generator, Iterator
 from contextlib import closing
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
 import structlog
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.files.atomic import sync_folder
 from ortdeploy.ledger.ledger import Part, part_name
 from ortdeploy.pipelines.steps import pack_state
 from ortdeploy.running.begun_part import BegunPart, UntilError
 from ortdeploy.running.block_sizes import part_border
-from ortdeploy.running.committed import check_inputs, check_parts, committed_parts
+from ortdeploy.running.committed import check_inputs, check_parts, committed_parts, taken_bytes
 from ortdeploy.running.counted_blocks import CountedBlocks
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.job_report import JobReport
@@ -33,6 +33,12 @@ log = structlog.get_logger()
 
 SECONDS_BETWEEN_REPORTS = 5.0
 """While a job runs its report is written this often at most, after a commit."""
+
+
+_CARRIED_AWAY = (
+    "{} was carried away, or renamed, while the job ran. What is committed stays so where the output is removable; the "
+    "next apply goes on behind it"
+)
 
 
 class PartLoop:
@@ -68,8 +74,10 @@ class PartLoop:
         try:
             with closing(blocks):
                 self._write_parts(blocks)
-        except (OSError, MemoryError, OrtdeployError):
+        except (OSError, MemoryError, OrtdeployError) as error:
             self._context.files.check()  # numbers that changed under a session explain what it did
+            if isinstance(error, FileNotFoundError) and not self._context.folder.exists():
+                raise OrtdeployError(_CARRIED_AWAY.format(self._step.output.shown)) from error
             raise
         check_inputs(self._step, self._context.plan.folder)
         self._check_sum()
@@ -99,21 +107,27 @@ class PartLoop:
 
     def _write_part(self, blocks: Iterator[Finished]) -> None:
         """Write one part under a temporary name, rename it, commit it. Raises what ends the job early."""
-        name = part_name(self._part, self._digits, SINKS[self._step.output.format].SUFFIX)
+        suffix, begun_part = SINKS[self._step.output.format].SUFFIX, self._begun_part
+        name = part_name(self._part, self._digits, suffix, begun_part.revision)
         until = UntilError(blocks)
         try:
-            totals = self._writer.write(name, until, self._begun_part.now)
+            totals = self._writer.write(name, until, begun_part.now)
         except (OSError, MemoryError, OrtdeployError) as error:
             if until.error is None:
                 raise
-            self._begun_part.note_loss(self._part, str(error))
+            begun_part.note_loss(self._part, str(error))
             raise until.error from error
         if until.error is not None:
             self._keep(name, totals)
             raise until.error
-        self._writer.give_name(name, totals, name)
-        part = totals.part(self._part, name)
-        self._check_disk(part)
+        part = replace(
+            totals.part(self._part, name), deployment=self._context.made_by.digest, revision=begun_part.revision
+        )
+        self._check_disk(part, name)
+        if self._step.output.removable and part.file is not None:
+            begun_part.publish(part, name, totals, self._blocks.pending, begun_part.origin(self._writer.origin))
+        else:
+            self._writer.give_name(name, totals, name)
         try:
             self._send(part)
         except OrtdeployError:
@@ -133,15 +147,14 @@ class PartLoop:
         if self._context.upload is not None and part.file is not None:
             self._context.upload.send(lambda name: name == part.file or "/" in name)
 
-    def _check_disk(self, part: Part) -> None:
-        """Raise OrtdeployError if a part would exceed the job's disk limit; it is not committed."""
+    def _check_disk(self, part: Part, name: str) -> None:
+        """Raise OrtdeployError if a part would exceed the job's disk limit; it gets no name."""
         limit = self._step.limits.disk
         if limit is None or part.file is None:
             return
-        taken = part.bytes + sum(one.bytes for one in committed_parts(self._context))
+        taken = part.bytes + taken_bytes(self._context.folder, committed_parts(self._context))
         if taken > limit:
-            (self._context.folder / part.file).unlink()
-            sync_folder(self._context.folder)
+            self._writer.remove(name)
             raise OrtdeployError(
                 f"the output would take {format_size(taken)} and may take {format_size(limit)}; its last part is not "
                 "committed. Raise limits: {disk: …}, or write fewer columns"
@@ -159,6 +172,7 @@ class PartLoop:
             statistics=self._kept(),
         )
         self._begun_part.committed()
+        self._begun_part.revision = 0
         self._statistics.committed(self._blocks.done, time.perf_counter() - begin)
         self._blocks.pending = []
         self._part += 1

@@ -11,6 +11,7 @@ from ortdeploy.durations import Histogram
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.ledger.ledger import OutputRecord, Part
 from ortdeploy.pipelines.component import ComposedSession
+from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.plan.plan_file import plan_digest
 from ortdeploy.plan.steps import OpenSession, Plan, RowCheck, RunJob
 from ortdeploy.providers.secrets import masked_options
@@ -30,6 +31,7 @@ def write_report(
     record: OutputRecord,
     failures: Iterable[str],
     origins: Mapping[str, Any],
+    makers: Mapping[str, MadeBy],
     plan: Plan,
     step: RunJob,
     members: Sequence[Member],
@@ -81,6 +83,7 @@ def write_report(
         "parts": [_part(part) for part in record.parts],
         "kept": None if record.begun is None else _part(record.begun.part),
         "provenance": dict(origins),
+        "deployments": {digest: _maker(one) for digest, one in makers.items()},
         "versions": versions(),
     }
     with open_whole(folder / REPORT) as file:
@@ -152,7 +155,14 @@ def _part(part: Part) -> dict[str, Any]:
     """Return what the ledger knows of a part, without the time of its file, which only ortdeploy uses."""
     plain = asdict(part)
     del plain["mtime_ns"]
+    for revision in plain["revisions"]:
+        del revision["mtime_ns"]
     return plain
+
+
+def _maker(one: MadeBy) -> dict[str, Any]:
+    """Return what is known of a deployment that made parts."""
+    return {"name": one.name, "profile": one.profile, "identity": dict(one.identity)}
 
 
 def _row_counts(record: OutputRecord) -> dict[str, int]:

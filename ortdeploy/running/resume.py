@@ -18,6 +18,7 @@ from ortdeploy.results.results import Status
 from ortdeploy.running.begun_part import BegunPart
 from ortdeploy.running.committed import check_inputs, check_parts, check_record
 from ortdeploy.running.job_context import JobContext
+from ortdeploy.running.marker import write_marker
 
 log = structlog.get_logger()
 
@@ -44,12 +45,14 @@ def resume(context: JobContext, begun_part: BegunPart) -> Position | None:
     step, position = context.step, Position()
     known = _known_output(context)
     if known is not None:
-        if dict(known.identity) != dict(step.identity):
+        if dict(known.identity) != dict(step.identity) and step.output.on_upgrade != "continue":
             raise OrtdeployError(f"{step.output.shown} holds parts of another plan")
         if _is_finished(context, known):
             return None
         check_parts(context)
         complete_merges(context.ledger, context.output, context.folder, known.parts)
+        if begun_part.complete(known):
+            known = context.ledger.output(context.output) or known
         position = _take_up(context, known, begun_part)
     check_inputs(step, context.plan.folder)
     if context.upload is not None:
@@ -59,20 +62,20 @@ def resume(context: JobContext, begun_part: BegunPart) -> Position | None:
     begun_part.tidy()
     context.ledger.begin(
         context.output,
-        deployment=context.plan.deployment,
+        made_by=context.made_by,
         job=step.job,
-        identity=step.identity,
         run=context.run_id,
         files=step.input.files,
         gone=step.input.gone,
     )
+    write_marker(context)
     return position
 
 
 def _known_output(context: JobContext) -> OutputRecord | None:
     """Return what the ledger knows of the output, once an old one has made room and a lost one is forgotten."""
     known = context.ledger.output(context.output)
-    if known is not None and not context.folder.exists():
+    if known is not None and not context.folder.exists() and not context.step.output.removable:
         context.ledger.forget(context.output)
         return None
     if known is not None and known.run == context.step.output.replaces:
@@ -86,8 +89,9 @@ def _known_output(context: JobContext) -> OutputRecord | None:
 def _put_aside(context: JobContext, known: OutputRecord) -> None:
     """Rename an old output to a name that says when it was begun; nothing is overwritten."""
     aside = name_aside(context.folder, known.started)
-    context.folder.rename(aside)
-    sync_folder(context.folder.parent)
+    if context.folder.exists():
+        context.folder.rename(aside)
+        sync_folder(context.folder.parent)
     if context.upload is not None:
         context.upload.put_aside(unquote(aside.name).rpartition("/")[2])
     context.ledger.rename(context.output, context.ledger.key(aside))
@@ -105,6 +109,10 @@ def _take_up(context: JobContext, known: OutputRecord, begun_part: BegunPart) ->
         raise OrtdeployError(
             f"another run has worked on {context.step.output.shown} since the plan was made; plan again"
         )
+    output = context.step.output
+    if output.changed and known.rows != output.upgraded_at:
+        raise OrtdeployError(f"another run has worked on {output.shown} since the plan was made; plan again")
+    begun_part.revision = known.revision
     begun = begun_part.take_up(known)
     known = replace(known, begun=begun)
     done = known.rows if begun is None else begun.end

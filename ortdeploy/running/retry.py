@@ -15,7 +15,7 @@ import structlog
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.feeds.feeder import open_rows
-from ortdeploy.files.atomic import TEMPORARY, Hashing, open_synced, remove_temporaries, sync_folder
+from ortdeploy.files.atomic import TEMPORARY, Hashing, make_durable_folder, open_synced, remove_temporaries, sync_folder
 from ortdeploy.ledger.check import merged_name
 from ortdeploy.ledger.ledger import PART_DIGITS, Merge, OutputRecord, Part, is_as_written, part_name
 from ortdeploy.ledger.merges import complete, complete_merges
@@ -82,6 +82,7 @@ class RetryRun:
         known = self._own_record()
         check_record(context, known)
         check_parts(context)
+        make_durable_folder(context.folder)
         complete_merges(context.ledger, context.output, context.folder, known.parts)
         remove_temporaries(context.folder)
         self._digits = known.part_digits
@@ -105,7 +106,9 @@ class RetryRun:
         if step.pipeline is not None and step.pipeline.state:
             raise OrtdeployError("rows that hand state on cannot be run by themselves; apply with --new-run")
         known = context.ledger.output(context.output)
-        if known is None or not context.folder.exists() or dict(known.identity) != dict(step.identity):
+        is_there = step.output.removable or context.folder.exists()
+        may_run = known is not None and (dict(known.identity) == dict(step.identity) or _continues(step))
+        if known is None or not is_there or not may_run:
             raise OrtdeployError(f"{step.output.shown} holds no result of this job as it is now; apply it first")
         return known
 
@@ -159,16 +162,26 @@ class RetryRun:
             [replace(row, attempts=row.attempts + attempts[row.row]) for row in again.failed],
         )
 
+    def _stays(self, part: Part) -> bool:
+        """Return whether a part's file is left as it is, and rows that are written again get a file of their own.
+
+        So it is where somebody may be carrying it away at this moment, and where another deployment has made it.
+        """
+        is_ours = part.deployment in {None, self._context.made_by.digest}
+        return self._step.output.removable or part.revision > 0 or not is_ours
+
     def _merge(self, part: Part, failed: set[int], again: _Again, new: Path) -> None:
-        """Put new rows into a part."""
+        """Put new rows into a part, or beside it."""
         module = SINKS[self._step.output.format]
-        file = part.file or part_name(part.number, self._digits, module.SUFFIX)
+        revision = part.revision + 1 if self._stays(part) else 0
+        file = None if revision else part.file
+        file = file or part_name(part.number, self._digits, module.SUFFIX, revision)
         missing = failed.union(part.skipped_rows)
-        rows = [row for row in range(part.start, part.start + part.rows) if row not in missing]
+        rows = [row for row in range(part.start, part.start + part.rows) if row not in missing and not revision]
         merged = self._context.folder / merged_name(file)
         with open_synced(merged) as target:
             hashing = Hashing(target)
-            old = self._context.folder / file if part.file else None
+            old = self._context.folder / file if part.file and not revision else None
             numbers = numbers_of_lines(module, old, new) if self._step.output.explode else [*rows, *again.recovered]
             module.merge(old, new, sorted(range(len(numbers)), key=numbers.__getitem__), cast("BinaryIO", hashing))
             written = hashing.written()
@@ -181,8 +194,10 @@ class RetryRun:
             rows=tuple(again.recovered),
             sha256=written.sha256,
             mtime_ns=written.mtime_ns,
+            revision=revision,
+            deployment=self._context.made_by.digest if revision else None,
         )
-        self._context.ledger.begin_merge(self._context.output, merge)
+        self._context.ledger.begin_merge(self._context.output, merge, self._context.made_by)
         complete(self._context.ledger, self._context.output, self._context.folder, part, merge)
         if self._context.upload is not None:
             self._context.upload.send(lambda name: name == file, anew=True)
@@ -191,8 +206,17 @@ class RetryRun:
 
     def _check_digest(self, part: Part) -> None:
         """Raise OrtdeployError if a part that rows are to be put into does not hold the bytes that were written."""
-        if part.file is not None and not is_as_written(self._context.folder / part.file, part, digest=None):
+        if (
+            part.file is not None
+            and not self._stays(part)
+            and not is_as_written(self._context.folder / part.file, part, digest=None)
+        ):
             raise OrtdeployError(
                 f"{self._step.output.shown}/{part.file} was committed and holds other bytes than were written. Bring "
                 "it back from a copy; nothing was put into it"
             )
+
+
+def _continues(step: RunJob) -> bool:
+    """Return whether rows may be made by this deployment though others were made by another one."""
+    return step.output.on_upgrade == "continue"

@@ -197,6 +197,8 @@ def _render_job(step: "RunJob", paint: Paint) -> Iterator[str]:
     yield f"{paint('+', _GREEN)} {verb}: {rows} rows of {source}, {size}{adapter}"
     if step.output.aside is not None:
         yield f"    starts over: what {step.output.shown} holds is kept beside it as {step.output.aside}"
+    if step.output.changed:
+        yield f"    {_render_upgrade(step)}"
     for planned in step.inputs:
         yield f"    {_render_input(planned)}"
     yield from _render_values(step)
@@ -225,6 +227,13 @@ def _render_values(step: "RunJob") -> Iterator[str]:
         if each.state:
             beside = f"up to {each.batch} rows beside each other" if each.state_by_row else "one row at a time"
             yield f"    items of ${each.name} hand on {', '.join(name for name, _ in each.state)}: {beside}"
+
+
+def _render_upgrade(step: "RunJob") -> str:
+    """`rows 0 to 999 stay as they were made; those from 1,000 on run with what has changed: model, batch`."""
+    first, changed = step.output.upgraded_at, ", ".join(step.output.changed)
+    stay = f"rows 0 to {first - 1:,} stay as they were made; those from {first:,} on" if first else "all rows"
+    return f"{stay} run with what has changed: {changed}"
 
 
 def _render_memory(forecast: "MemoryForecast") -> str:

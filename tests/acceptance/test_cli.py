@@ -23,6 +23,7 @@ from ortdeploy.ledger.ledger import open_ledger
 from ortdeploy.ledger.live_progress import Live
 from ortdeploy.ledger.output_lock import hold_output
 from ortdeploy.manifest.pages import PAGES
+from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.planning import probe
 from ortdeploy.rules.catalogue import RULES
 
@@ -686,9 +687,9 @@ def test_a_run_that_begins_while_another_plans_is_not_taken_for_a_stranger(
     calls = iter(range(9))
     real = probe._look_back  # noqa: SLF001  what happens in between cannot be arranged from outside
     nothing = probe._Before()  # noqa: SLF001
-    monkeypatch.setattr(probe, "_look_back", lambda *where: real(*where) if next(calls) else nothing)
+    monkeypatch.setattr(probe, "_look_back", lambda *where, **how: real(*where, **how) if next(calls) else nothing)
     assert "nothing to do" in cli("apply", deployment / "m.yaml").out
-    monkeypatch.setattr(probe, "_look_back", lambda *_where: nothing)
+    monkeypatch.setattr(probe, "_look_back", lambda *_where, **_how: nothing)
     assert "error[finished-output]" in cli("plan", deployment / "m.yaml").out
 
 
@@ -769,7 +770,8 @@ def test_status_tells_how_far_a_live_run_is(cli: Cli, deployment: Path) -> None:
     state = deployment / ".ortdeploy"
     live = Live(state, "../outbox/run", total=100, done=20)
     with open_ledger(state) as ledger, hold_output(state, "../outbox/run"):
-        ledger.begin("../outbox/run", deployment="demo", job="run", identity={}, run="r")
+        made_by = MadeBy(name="demo", profile=None, identity={}, layout=None)
+        ledger.begin("../outbox/run", made_by=made_by, job="run", run="r")
         live._pace._last = live._pace._begin = time.monotonic() - 2  # noqa: SLF001  instead of waiting
         live.rows_done(60, 3)
         shown = cli("status", deployment / "m.yaml")

@@ -29,7 +29,13 @@ from ortdeploy.ledger.ledger import (
     read_outputs,
 )
 from ortdeploy.ledger.output_lock import hold_output, is_live
+from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.results.rows import FailedRow
+
+
+def made_by(identity: dict[str, str]) -> MadeBy:
+    return MadeBy(name="d", profile=None, identity=identity, layout=None)
+
 
 PART = Part(number=0, start=0, rows=3, committed=2, failed=1, skipped=0, file="part-00000000.csv", bytes=9)
 BAD = FailedRow(row=1, source="a.csv:2", stage="read", code="empty-value", message="no", key={"id": 7})
@@ -37,7 +43,7 @@ BAD = FailedRow(row=1, source="a.csv:2", stage="read", code="empty-value", messa
 
 def test_what_is_committed_is_there_when_it_is_opened_again(tmp_path: Path) -> None:
     with open_ledger(tmp_path) as ledger:
-        ledger.begin("out", deployment="d", job="j", identity={"model": "1"}, run="r")
+        ledger.begin("out", made_by=made_by({"model": "1"}), job="j", run="r")
         ledger.commit_part("out", PART, [BAD])
         ledger.end("out", "done", None)
     with open_ledger(tmp_path) as ledger:
@@ -51,20 +57,20 @@ def test_what_is_committed_is_there_when_it_is_opened_again(tmp_path: Path) -> N
 
 def test_failures_of_a_part_that_was_given_up_go_when_the_job_begins_again(tmp_path: Path) -> None:
     with open_ledger(tmp_path) as ledger:
-        ledger.begin("out", deployment="d", job="j", identity={}, run="r")
+        ledger.begin("out", made_by=made_by({}), job="j", run="r")
         ledger.note_failures("out", 0, [BAD])
         assert len(list(ledger.failures("out"))) == 1
-        ledger.begin("out", deployment="d", job="j", identity={}, run="r2")
+        ledger.begin("out", made_by=made_by({}), job="j", run="r2")
         assert list(ledger.failures("out")) == []
 
 
 def test_a_forgotten_output_is_gone_with_its_parts(tmp_path: Path) -> None:
     with open_ledger(tmp_path) as ledger:
-        ledger.begin("out", deployment="d", job="j", identity={}, run="r")
+        ledger.begin("out", made_by=made_by({}), job="j", run="r")
         ledger.commit_part("out", PART, [BAD])
         ledger.forget("out")
         assert ledger.output("out") is None
-        ledger.begin("out", deployment="d", job="j", identity={}, run="r")
+        ledger.begin("out", made_by=made_by({}), job="j", run="r")
         record = ledger.output("out")
         assert record is not None
         assert record.parts == ()

@@ -17,7 +17,8 @@ from support.fakes import Counter, FakeRuntime, double, refuse_negative
 from support.jobs import execute, failed, plan_for, plan_with_all, plan_with_sessions, report, rows, save
 
 from ortdeploy.diagnostics import ProviderFailedError
-from ortdeploy.ledger.ledger import open_ledger, read_outputs
+from ortdeploy.ledger.ledger import MARKER, open_ledger, read_outputs
+from ortdeploy.plan.made_by import made_by
 from ortdeploy.plan.steps import OpenSession, RunJob
 from ortdeploy.results.results import Status
 from ortdeploy.running.report import FAILED, REPORT
@@ -29,7 +30,7 @@ def test_rows_come_out_in_order_in_parts(tmp_path: Path) -> None:
     assert (result.status, result.committed, result.failed, result.skipped) == (Status.DONE, 19, 0, 0)
     assert rows(tmp_path) == [(row, row * 2.0) for row in range(19)]
     assert [path.name for path in sorted((tmp_path / "out").glob("*"))] == [
-        FAILED, REPORT, "part-00000000.jsonl", "part-00000001.jsonl", "part-00000002.jsonl",
+        FAILED, MARKER, REPORT, "part-00000000.jsonl", "part-00000001.jsonl", "part-00000002.jsonl",
     ]  # fmt: skip
     (record,) = read_outputs(tmp_path / ".ortdeploy")
     assert [(part.start, part.rows) for part in record.parts] == [(0, 8), (8, 8), (16, 3)]
@@ -421,7 +422,7 @@ def test_a_part_that_was_not_committed_goes_when_its_rows_fail_now(tmp_path: Pat
     step = plan.steps[-1]
     assert isinstance(step, RunJob)
     with open_ledger(tmp_path / ".ortdeploy") as ledger:
-        ledger.begin("../out", deployment="d", job="run", identity=step.identity, run="r0", files=step.input.files)
+        ledger.begin("../out", made_by=made_by(plan, step), job="run", run="r0", files=step.input.files)
     (tmp_path / "out").mkdir()
     (tmp_path / "out/part-00000000.jsonl").write_text('{"row": 0, "y": [1, 1]}\n')
     result = execute(tmp_path, plan, FakeRuntime(refuse_negative))

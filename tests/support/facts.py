@@ -145,6 +145,9 @@ def output_facts(data: Mapping[str, Any]) -> OutputFacts:
     return OutputFacts(
         state=data.get("state", "absent"),
         identity=data.get("identity", {}),
+        rows=data.get("rows", 0),
+        layout=data.get("layout"),
+        ledger=data.get("ledger"),
         problem=problem,
         missing_package=package(data.get("missing_package")),
         free_bytes=data.get("free_bytes"),

@@ -64,7 +64,7 @@ def _job_input(job: ResolvedJob) -> JobInput:
         row_type=facts.row_type,
         rate=spec.rate,
         missing=job.missing,
-        key=spec.key,
+        key=job.key,
     )
 
 
@@ -74,14 +74,19 @@ def _job_output(job: ResolvedJob) -> JobOutput:
         path=spec.path,
         format=spec.format,
         columns=job.columns,
-        row_shapes=tuple(_row_shape(job, name) for name in job.columns),
+        dtypes=tuple(map(job.dtype, job.columns)),
+        row_shapes=tuple(map(job.row_shape, job.columns)),
         images=spec.images,
+        removable=spec.removable,
+        on_upgrade=spec.on_upgrade,
         upload=spec.url,
         reports=job.spec.reports,
         committed_rows=facts.rows,
         replaces=facts.run if facts.state == "stale" else None,
         aside=facts.aside,
         explode=spec.explode,
+        upgraded_at=job.upgraded_at,
+        changed=job.changed,
     )
 
 
@@ -135,15 +140,6 @@ def _row_tolerance(model: ResolvedModel) -> tuple[float, float]:
     if any(provider.name != CPU for session in model.usable for provider in session.chain):
         found.append(model.spec.probe or (PROBE_RTOL, PROBE_ATOL))
     return max(found, default=_ROW_TOLERANCES["float32"])
-
-
-def _row_shape(job: ResolvedJob, column: str) -> tuple[int | None, ...] | None:
-    """Return the sizes of a column's rows that the graph fixes."""
-    tensor = job.results.get(column)
-    unknown = column in job.spec.output.images or job.batching.size is None
-    if unknown or tensor is None or tensor.shape is None:
-        return None
-    return tuple(size if isinstance(size, int) else None for size in tensor.shape[1:])
 
 
 def _can_be_nan(job: ResolvedJob, fetch: Sequence[str]) -> Iterator[str]:
