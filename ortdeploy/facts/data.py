@@ -57,6 +57,11 @@ class KnownFile:
     state: FileState
     done: bool
     gone: bool = False
+    repaired: tuple[FileState, ...] = ()
+
+    def is_known(self, state: FileState) -> bool:
+        """Return whether rows of the file were run in a state; `repaired` are those of failed rows that ran again."""
+        return state == self.state or state in self.repaired
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

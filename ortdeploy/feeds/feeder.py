@@ -16,7 +16,7 @@ import numpy as np
 from ortdeploy.files.object_store import fetched
 from ortdeploy.plan.pipeline import PlannedWireStep
 from ortdeploy.plan.steps import PlannedInput, PlannedStep, RunJob
-from ortdeploy.results.rows import Block, StageError
+from ortdeploy.results.rows import FILE_ROW, Block, StageError
 from ortdeploy.sources.bytes import DATA
 from ortdeploy.sources.catalogue import open_input
 from ortdeploy.sources.files import full_path
@@ -32,7 +32,7 @@ def wanted_columns(job: RunJob) -> Wanted:
     """Return the columns that a job's source must read."""
     return Wanted(
         dtypes={name: planned.read_dtype for planned in job.inputs for name in planned.columns} | _rates(job),
-        keys=tuple(dict.fromkeys((*job.input.key, *_choosing(job), "path"))),
+        keys=tuple(dict.fromkeys((*job.input.key, *_choosing(job), "path", FILE_ROW))),
         missing=job.input.missing,
         first_row=job.input.first_row,
         retries=job.errors.retries,

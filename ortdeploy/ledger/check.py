@@ -186,7 +186,9 @@ def _lie_in(rows: Sequence[int], part: Part) -> bool:
     return not rows or (ordered and part.start <= rows[0] and rows[-1] < part.start + part.rows)
 
 
-def _failures(record: OutputRecord, merges: Sequence[Merge], failed: Mapping[int, Mapping[int, int]]) -> Iterator[str]:
+def _failures(
+    record: OutputRecord, merges: Sequence[Merge], failed: Mapping[int, Mapping[int, object]]
+) -> Iterator[str]:
     merging = {merge.part: set(merge.rows) for merge in merges}
     for part in record.parts:
         rows = failed.get(part.number, {})
@@ -195,6 +197,6 @@ def _failures(record: OutputRecord, merges: Sequence[Merge], failed: Mapping[int
             yield f"a file with rows that did not fail is to take the place of part {part.number}"
 
 
-def _failed(part: Part, rows: Mapping[int, int]) -> Iterator[str]:
+def _failed(part: Part, rows: Mapping[int, object]) -> Iterator[str]:
     if len(rows) != part.failed or not _lie_in(list(rows), part) or not rows.keys().isdisjoint(part.skipped_rows):
         yield f"part {part.number} has {part.failed} failed rows, and others are named"

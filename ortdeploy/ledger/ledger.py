@@ -303,6 +303,25 @@ class OutputRecord:
         return self.parts if self.begun is None else (*self.parts, self.begun.part)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedBefore:
+    """How often a failed row was tried, and where it is: in which file, as which row of it, and of which content."""
+
+    attempts: int
+    path: str = ""
+    file_row: int | None = None
+    sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """An input file as it was when its failed rows were run again, with the digests of its content then and before."""
+
+    state: FileState
+    sha256: str | None
+    before: str | None
+
+
 _OF_OUTPUTS = ("parts", "begun", "failures", "inputs", "merges", "revisions", "repairs")
 
 STATUSES = ("running", "done", "failed", "interrupted", "paused")
@@ -502,14 +521,33 @@ class Ledger:
                 raise ValueError("its list of input files is not what was written")
             query = "SELECT path, size, mtime_ns, done FROM inputs WHERE output = ? ORDER BY number"
             rows = self._connection.execute(query, (output,)).fetchall()
+            repaired = self._repairs(output)
             return tuple(
                 KnownFile(
                     state=FileState(path=os.fsdecode(path), size=size, mtime_ns=time),
                     done=bool(done),
                     gone=done == _GONE,
+                    repaired=tuple(repaired.get(path, ())),
                 )
                 for path, size, time, done in rows
             )
+
+    def _repairs(self, output: str) -> dict[bytes, list[FileState]]:
+        """Return how files were later, when their failed rows were run again, by path."""
+        found: dict[bytes, list[FileState]] = {}
+        query = "SELECT path, size, mtime_ns FROM repairs WHERE output = ?"
+        for path, size, mtime_ns in self._connection.execute(query, (output,)):
+            found.setdefault(path, []).append(FileState(path=os.fsdecode(path), size=size, mtime_ns=mtime_ns))
+        return found
+
+    def note_repairs(self, output: str, repairs: Iterable[Repair], run: str) -> None:
+        """Note input files that were not what they had been when their failed rows were run again."""
+        rows = [
+            (output, os.fsencode(one.state.path), one.state.size, one.state.mtime_ns, one.sha256, one.before, run)
+            for one in repairs
+        ]
+        with self._transaction() as db:
+            db.executemany("INSERT OR IGNORE INTO repairs VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
     def note_gone(self, output: str, paths: Sequence[str]) -> None:
         """Note that input files whose rows are accounted for are no longer there."""
@@ -660,26 +698,26 @@ class Ledger:
             query = "SELECT entry FROM failures WHERE output = ? ORDER BY row"
             yield from (entry for (entry,) in self._connection.execute(query, (output,)))
 
-    def failed_rows(self, output: str) -> dict[int, dict[int, int]]:
+    def failed_rows(self, output: str) -> dict[int, dict[int, FailedBefore]]:
         """Return the failed rows of committed parts: by part, and by row how often it was tried."""
         query = (
             "SELECT part, row, entry, part IN (SELECT number FROM parts WHERE output = ?) FROM failures "
             "WHERE output = ? ORDER BY row"
         )
-        found: dict[int, dict[int, int]] = {}
+        found: dict[int, dict[int, FailedBefore]] = {}
         with undamaged():
             for part, row, entry, is_committed in self._connection.execute(query, (output, output)):
-                attempts = _attempts(row, entry)
+                before = _failed_before(row, entry)
                 if is_committed:
-                    found.setdefault(part, {})[row] = attempts
+                    found.setdefault(part, {})[row] = before
         return found
 
-    def failed_of_begun(self, output: str, begun: Begun) -> dict[int, int]:
+    def failed_of_begun(self, output: str, begun: Begun) -> dict[int, FailedBefore]:
         """Return the failed rows of a part that was begun, and how often each was tried."""
         query = "SELECT row, entry FROM failures WHERE output = ? AND part = ? AND row < ? ORDER BY row"
         with undamaged():
             found = self._connection.execute(query, (output, begun.part.number, begun.end)).fetchall()
-            return {row: _attempts(row, entry) for row, entry in found}
+            return {row: _failed_before(row, entry) for row, entry in found}
 
     def begin_merge(self, output: str, merge: Merge, made_by: MadeBy) -> None:
         """Note that a merged file takes the place of a part from now on, or lies beside it under a name of its own."""
@@ -805,19 +843,32 @@ def _seal_inputs(db: sqlite3.Connection, output: str) -> None:
     db.execute("UPDATE outputs SET inputs_seal = ? WHERE output = ?", (_seal_of_inputs(db, output), output))
 
 
-def _attempts(row: Any, text: str) -> int:
-    """Return how often a failed row was tried. Raises ValueError if its entry is not what is written of one."""
+_LETTER: Mapping[str, Any] = {
+    "key": dict, "source": str, "row": int, "stage": str, "code": str, "message": str, "attempts": int,
+}  # fmt: skip
+_LETTER_SINCE_VERSION_4: Mapping[str, Any] = {
+    **_LETTER, "path": str, "row_in_file": int | None, "sha256": str | None, "run": str, "plan": str,
+}  # fmt: skip
+
+
+def _failed_before(row: Any, text: str) -> FailedBefore:
+    """Return how often a failed row was tried, and where it is. Raises ValueError if that is not what was written."""
     entry = json.loads(text)
-    kinds = {"key": dict, "source": str, "row": int, "stage": str, "code": str, "message": str, "attempts": int}
+    kinds = _LETTER_SINCE_VERSION_4
     if (
         not isinstance(entry, dict)
-        or entry.keys() != kinds.keys()
-        or any(not isinstance(entry[name], kind) for name, kind in kinds.items())
+        or entry.keys() not in (_LETTER.keys(), kinds.keys())
+        or any(not isinstance(value, kinds[name]) for name, value in entry.items())
     ):
         raise ValueError(f"what stands there of failed row {row!r} is not what was written")
     if entry["row"] != row:
         raise ValueError(f"failed row {row!r} is called {entry['row']} too")
-    return int(entry["attempts"])
+    return FailedBefore(
+        attempts=entry["attempts"],
+        path=entry.get("path", ""),
+        file_row=entry.get("row_in_file"),
+        sha256=entry.get("sha256"),
+    )
 
 
 def _entry(failure: FailedRow) -> dict[str, Any]:
@@ -829,6 +880,11 @@ def _entry(failure: FailedRow) -> dict[str, Any]:
         "code": failure.code,
         "message": failure.message,
         "attempts": failure.attempts,
+        "path": failure.path,
+        "row_in_file": failure.file_row,
+        "sha256": failure.sha256,
+        "run": failure.run,
+        "plan": failure.plan,
     }
 
 

@@ -312,6 +312,7 @@ class JobSpec:
     max_failed: int | str
     max_consecutive: int | None
     retries: int
+    attempts: int | None
     progress_timeout: float | None
     on_nan: str | None
     limits: LimitsSpec
@@ -591,6 +592,7 @@ def _job(name: str, data: Mapping[str, Any], limits: Mapping[str, Any]) -> JobSp
         max_failed=errors.get("max_failed", 0),
         max_consecutive=errors.get("max_consecutive"),
         retries=errors.get("retries", 0),
+        attempts=errors.get("attempts"),
         progress_timeout=_seconds(errors["progress_timeout"]) if "progress_timeout" in errors else None,
         on_nan=errors.get("on_nan"),
         limits=_limits(limits, data.get("limits", {}), at),

@@ -208,6 +208,7 @@ class JobInput:
     rate: int | None
     missing: Mapping[str, Any]
     key: tuple[str, ...]
+    on_change: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,6 +259,7 @@ class JobErrors:
     max_failed: int | str
     max_consecutive: int | None
     retries: int
+    attempts: int | None
     progress_timeout: float | None
 
 

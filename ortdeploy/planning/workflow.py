@@ -284,6 +284,7 @@ def _plan_one(
         return None, None, unusable
     with remembered_in(state_folder(spec.folder, state_dir, spec.roots)):
         deployment = _resolve(spec, host, state_dir)
+        deployment = _without_changes(deployment) if retry else deployment
         startable = _startable(deployment) if new_run else frozenset() if retry else _rerun_by_themselves(deployment)
         stale = {name for name in startable if jobs is None or name in jobs}
         deployment = _resolve(spec, host, state_dir, stale) if stale else deployment
@@ -342,6 +343,12 @@ def _startable(deployment: "Deployment") -> frozenset[str]:
         for job in deployment.jobs
         if job.output.state in {"part", "finished"} and job.readable and not (job.is_finished and job.is_current)
     )
+
+
+def _without_changes(deployment: "Deployment") -> "Deployment":
+    """Return what a retry sees: it reads the files of failed rows as they are now, and no others."""
+    jobs = tuple(replace(job, input=replace(job.input, changed=())) for job in deployment.jobs)
+    return replace(deployment, jobs=jobs)
 
 
 def _rerun_by_themselves(deployment: "Deployment") -> frozenset[str]:

@@ -8,9 +8,17 @@ if TYPE_CHECKING:
     from ortdeploy.tensors.columns import Column
 
 
+FILE_ROW = "\0row of the file"
+"""The column that holds the number of each row in its file, from 0; no column of a file is called so."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedRow:
-    """A row that gave no result: where it came from, in which stage it failed, and why."""
+    """A row that gave no result: where it came from, in which stage it failed, and why.
+
+    `file_row` is its number in the file `path`, and `sha256` the digest of what the file held. `run` and `plan` are
+    those in which it failed last.
+    """
 
     row: int
     source: str
@@ -19,6 +27,11 @@ class FailedRow:
     message: str
     key: Mapping[str, Any] = field(default_factory=dict)
     attempts: int = 1
+    path: str = ""
+    file_row: int | None = None
+    sha256: str | None = None
+    run: str = ""
+    plan: str = ""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,6 +8,7 @@ import structlog
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.process.leaks import LeakWatch
 from ortdeploy.process.memory_limit import MemoryWatch
+from ortdeploy.running.dead_letters import DeadLetters
 from ortdeploy.running.ending import StoppedError
 from ortdeploy.running.error_budget import ErrorBudget
 from ortdeploy.running.job_context import JobContext
@@ -39,6 +40,7 @@ class CountedBlocks:
         self._memory = memory
         self._report = report
         self._leak = LeakWatch()
+        self._letters = DeadLetters(context, context.step.input.files)
         self._log = log.bind()  # once: the module's logger is a proxy that binds at every call
         self.done = position.done
         self.state = position.state
@@ -68,7 +70,7 @@ class CountedBlocks:
         self._log_block(finished)
         self._report.note_first_rows()
         self.state = finished.outcome.state or self.state
-        self.pending += finished.outcome.failed
+        self.pending += self._letters.completed(finished.outcome.failed)
         self.budget.note(finished.block, finished.outcome.failed)
         self.done += finished.block.count
         self._observer.rows_done(self.done, self.budget.failed)

@@ -14,16 +14,16 @@ from typing import BinaryIO, cast
 import structlog
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.feeds.feeder import open_rows
 from ortdeploy.files.atomic import TEMPORARY, Hashing, make_durable_folder, open_synced, remove_temporaries, sync_folder
 from ortdeploy.ledger.check import merged_name
-from ortdeploy.ledger.ledger import PART_DIGITS, Merge, OutputRecord, Part, is_as_written, part_name
+from ortdeploy.ledger.ledger import PART_DIGITS, FailedBefore, Merge, OutputRecord, Part, is_as_written, part_name
 from ortdeploy.ledger.merges import complete, complete_merges
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.results.rows import FailedRow
 from ortdeploy.running.committed import check_inputs, check_parts, check_record, committed_parts
+from ortdeploy.running.dead_letters import DeadLetters
 from ortdeploy.running.ending import StoppedError, carry_out
 from ortdeploy.running.exploded import numbers_of_lines
 from ortdeploy.running.job_context import JobContext
@@ -31,6 +31,7 @@ from ortdeploy.running.job_report import JobReport, log_end
 from ortdeploy.running.member import Finished
 from ortdeploy.running.part_writer import PartWriter
 from ortdeploy.running.provenance import provenance
+from ortdeploy.running.row_places import Found, RowPlaces, Segment, leave, open_segments
 from ortdeploy.running.statistics import JobStatistics
 from ortdeploy.running.stream import Stream
 from ortdeploy.sinks.catalogue import SINKS
@@ -91,8 +92,8 @@ class RetryRun:
         self._found = True  # a retry that was killed may have left a report from before
         if not parts:
             return Status.NOTHING_TO_DO
-        self._step = self._step_of_all_files()
-        check_inputs(self._step, context.plan.folder)
+        self._step = self._without_dropping()
+        self._places = RowPlaces(context, self._step)
         self._announce([row for part in parts for row in attempts[part.number]], sum(map(len, attempts.values())))
         for part in parts:
             if context.stop():
@@ -112,12 +113,31 @@ class RetryRun:
             raise OrtdeployError(f"{step.output.shown} holds no result of this job as it is now; apply it first")
         return known
 
-    def _step_of_all_files(self) -> RunJob:
-        """Return the job as it reads the files of all its runs; rows at the input's end were dropped already."""
-        step, inputs = self._step, self._context.ledger.inputs(self._context.output)
-        source = replace(step.input, files=tuple(one.state for one in inputs), first_row=0)
-        last = "short" if step.batching.last == "drop" else step.batching.last
-        return replace(step, input=source, batching=replace(step.batching, last=last))
+    def _without_dropping(self) -> RunJob:
+        """Return the job with short batches; rows at the input's end were dropped already."""
+        last = "short" if self._step.batching.last == "drop" else self._step.batching.last
+        return replace(self._step, batching=replace(self._step.batching, last=last))
+
+    def _find(self, failed: Mapping[int, FailedBefore]) -> Found:
+        """Return where the failed rows of a part are now; those with enough attempts behind them are left."""
+        most = self._step.errors.attempts
+        tired = [row for row, one in failed.items() if most is not None and one.attempts >= most]
+        if tired:
+            leave(tired, failed[tired[0]].path, f"attempts: {most} are behind it")
+        wanted = {row: one for row, one in failed.items() if row not in tired}
+        if all(one.file_row is not None for one in wanted.values()):
+            return self._places.find(wanted)
+        return self._found_by_number(wanted)
+
+    def _found_by_number(self, failed: Mapping[int, FailedBefore]) -> Found:
+        """Return where rows are by their number in the job, if nothing else was noted of them.
+
+        An ortdeploy before ledger version 4 did not. Every file must be what it was. Raises OrtdeployError.
+        """
+        inputs = self._context.ledger.inputs(self._context.output)
+        source = replace(self._step.input, files=tuple(one.state for one in inputs), first_row=0)
+        check_inputs(replace(self._step, input=source), self._context.plan.folder)
+        return Found([Segment(states=source.files, first_row=0, rows=tuple(sorted(failed)))])
 
     def _announce(self, rows: Sequence[int], count: int) -> None:
         """Log that failed rows run, and which neighbours they run without if that matters."""
@@ -133,9 +153,12 @@ class RetryRun:
         context = self._context
         return Stream(self._step, context.opened.sessions, dispensable=False, stop=context.stop, prove=context.prove)
 
-    def _retry_part(self, part: Part, attempts: Mapping[int, int]) -> None:
+    def _retry_part(self, part: Part, failed: Mapping[int, FailedBefore]) -> None:
         """Run a part's failed rows, and put those that give a result now into the part."""
         self._check_digest(part)
+        found = self._find(failed)
+        if not found.segments:
+            return
         context, stream = self._context, self._stream()
         self._report.members = stream.members
         again = _Again()
@@ -148,18 +171,25 @@ class RetryRun:
             context.observer.rows_done(self._done, len(again.failed))
             return finished
 
-        blocks = stream.run(partial(open_rows, self._step, context.plan.folder, sorted(attempts)), min(attempts))
+        rows = partial(open_segments, self._step, context.plan.folder, found.segments)
+        blocks = stream.run(rows, found.rows[0])
         new = context.folder / f".retry-{part.number:05d}{SINKS[self._step.output.format].SUFFIX}{TEMPORARY}"
         PartWriter(self._step, context.folder, self._origin).write_file(new, map(noted, blocks))
         if stream.stopped:
             raise StoppedError
         context.files.check()  # before what was found goes into the part
+        check_inputs(replace(self._step, input=replace(self._step.input, files=found.states)), context.plan.folder)
+        context.ledger.note_repairs(context.output, found.repairs.values(), context.run_id)
         if again.recovered:
-            self._merge(part, set(attempts), again, new)
+            self._merge(part, set(failed), again, new)
+        lost = sorted({*found.rows}.difference(again.recovered, (row.row for row in again.failed)))
+        if lost:
+            leave(lost, failed[lost[0]].path, "the file has no such row any more, or it gives no result")
+        letters = DeadLetters(context, found.states)
         context.ledger.note_failures(
             context.output,
             part.number,
-            [replace(row, attempts=row.attempts + attempts[row.row]) for row in again.failed],
+            [replace(row, attempts=row.attempts + failed[row.row].attempts) for row in letters.completed(again.failed)],
         )
 
     def _stays(self, part: Part) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 import structlog
 
 from ortdeploy.plan.steps import RunJob
-from ortdeploy.results.rows import Block, FailedRow, StageError
+from ortdeploy.results.rows import FILE_ROW, Block, FailedRow, StageError
 from ortdeploy.retries import try_again
 from ortdeploy.running.batch_runner import BatchRun, BatchRunner, Piece, Prepared, RunCounts
 from ortdeploy.tensors.columns import Array, Column
@@ -130,6 +130,8 @@ def failed_row(job: RunJob, block: Block, row: int, error: StageError, attempts:
         message=str(error),
         key={name: _json_value(block.columns[name][row]) for name in job.input.key},
         attempts=attempts,
+        path=str(block.columns["path"][row]) if "path" in block.columns else "",
+        file_row=int(block.columns[FILE_ROW][row]) if FILE_ROW in block.columns else None,
     )
 
 

@@ -11,7 +11,7 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Problem
 from ortdeploy.files.room import allowed, room
-from ortdeploy.results.rows import Block
+from ortdeploy.results.rows import FILE_ROW, Block
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.protocol import Wanted, wanted_blocks
 from ortdeploy.tensors.columns import Array, Column, constant, join
@@ -128,6 +128,8 @@ class ArraySource:
                 columns[name] = _converted(arrays[name][begin:end])
             elif name == "path":
                 columns[name] = constant(path, end - begin)
+            elif name == FILE_ROW:
+                columns[name] = np.arange(begin, end)
             else:
                 columns[name] = np.arange(row + begin, row + end)
         return columns

@@ -44,17 +44,18 @@ def sort_arrivals(states: Sequence[FileState], known: Sequence[KnownFile], polic
     """
     present = {state.path: state for state in states}
     names = {one.state.path for one in known}
-    begun = [one.state for one in known if not one.done]
-    changed = [state.path for state in begun if present.get(state.path) != state]
+    unfinished = [one for one in known if not one.done]
+    changed = [one.state.path for one in unfinished if not _is_as_known(one, present.get(one.state.path))]
+    begun = [present.get(one.state.path, one.state) for one in unfinished]
     new = [state for state in states if state.path not in names]
     gone = []
     for one in (one for one in known if one.done):
         now = present.get(one.state.path)
         if now is None:
             gone.append(one)
-        elif now != one.state and (one.gone or policy.on_change == "append"):
+        elif not one.is_known(now) and (one.gone or policy.on_change == "append"):
             new.append(now)
-        elif now != one.state:
+        elif not one.is_known(now):
             changed.append(one.state.path)
     if policy.on_remove == "refuse":
         changed += [one.state.path for one in gone]
@@ -63,6 +64,10 @@ def sort_arrivals(states: Sequence[FileState], known: Sequence[KnownFile], polic
     return Arrivals(
         read=(*begun, *new), changed=tuple(changed), gone=tuple(one.state.path for one in gone if not one.gone)
     )
+
+
+def _is_as_known(one: KnownFile, now: FileState | None) -> bool:
+    return now is not None and one.is_known(now)
 
 
 @dataclass(slots=True)

@@ -113,9 +113,9 @@ class _CsvSource:
                 records = _Records(file, Lines(name, LINE_OF_VALUES, self.wanted.memory_limit))
                 reader = csv.reader(records, strict=True)
                 next(reader)
-                for cells in _guarded(reader, records):
-                    if cells or len(names) > 1:
-                        yield RawRow(name, f":{reader.line_num}", (names, cells))
+                rows = (cells for cells in _guarded(reader, records) if cells or len(names) > 1)
+                for number, cells in enumerate(rows):
+                    yield RawRow(name, f":{reader.line_num}", (names, cells), number)
 
     def _decode(self, raw: RawRow) -> dict[str, Any]:
         names, cells = raw.value

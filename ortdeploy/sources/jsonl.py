@@ -12,7 +12,7 @@ import numpy as np
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Problem
 from ortdeploy.files.room import LINE_OF_VALUES
-from ortdeploy.results.rows import Block
+from ortdeploy.results.rows import FILE_ROW, Block
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.opened import Lines, open_binary
 from ortdeploy.sources.protocol import Wanted
@@ -58,9 +58,9 @@ def _raw_lines(files: Sequence[str], facts_folder: str | None, limit: int | None
         name = shown(path, facts_folder) if facts_folder else path
         lines = Lines(name, LINE_OF_VALUES, limit)
         with open_binary(path, name) as file:
-            for number, line in enumerate(lines.read(file), 1):
-                if line.strip():
-                    yield RawRow(name, f":{number}", line)
+            filled = ((place, line) for place, line in enumerate(lines.read(file), 1) if line.strip())
+            for number, (place, line) in enumerate(filled):
+                yield RawRow(name, f":{place}", line, number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class _JsonlSource:
     def _decode(self, raw: RawRow) -> dict[str, Any]:
         row = _parse(raw.value)
         for name in (*self.wanted.dtypes, *self.wanted.keys):
-            if name in row or name in {"path", "row"}:
+            if name in row or name in {"path", "row", FILE_ROW}:
                 continue
             if name in self.wanted.missing:
                 row[name] = None

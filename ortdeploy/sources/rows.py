@@ -10,7 +10,7 @@ import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.decoding import is_a_bug, reason_of
-from ortdeploy.results.rows import Block, FailedRow
+from ortdeploy.results.rows import FILE_ROW, Block, FailedRow
 from ortdeploy.retries import try_again
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.protocol import Wanted, pieces_of
@@ -43,6 +43,7 @@ class RawRow:
     path: str
     place: str
     value: Any
+    number: int = 0
 
     @property
     def source(self) -> str:
@@ -103,6 +104,8 @@ def _decode_block(pending: list[RawRow], decode: Decode, wanted: Wanted, start: 
                 message=str(error),
                 key=_known_keys({**error.known, "path": pending[number - start].path, "row": number}, wanted),
                 attempts=attempts,
+                path=pending[number - start].path,
+                file_row=pending[number - start].number,
             )
         )
 
@@ -111,7 +114,7 @@ def _decode_block(pending: list[RawRow], decode: Decode, wanted: Wanted, start: 
         if isinstance(decoded, RowError):
             refuse(number, decoded, attempts)
         else:
-            table.append({"path": raw.path, "row": number, **decoded})
+            table.append({"path": raw.path, "row": number, FILE_ROW: raw.number, **decoded})
             rows.append(number)
     try:
         columns = {name: read_column([row[name] for row in table], dtype) for name, dtype in wanted.dtypes.items()}
@@ -127,7 +130,7 @@ def _decode_block(pending: list[RawRow], decode: Decode, wanted: Wanted, start: 
 
 def _known_keys(cells: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
     """Return the keys of a failed row that could be read, as values that JSON has."""
-    found = {name: cells[name] for name in wanted.keys if name in cells}
+    found = {name: cells[name] for name in wanted.keys if name in cells and name != FILE_ROW}
     return {
         name: value.tolist() if isinstance(value, np.generic | np.ndarray) else value for name, value in found.items()
     }

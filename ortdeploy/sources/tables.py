@@ -11,7 +11,7 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Package, Problem
 from ortdeploy.files.room import check_room, room
-from ortdeploy.results.rows import Block, FailedRow
+from ortdeploy.results.rows import FILE_ROW, Block, FailedRow
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.protocol import Wanted, wanted_blocks
 from ortdeploy.tensors.columns import Array, Column, constant, join, pick
@@ -136,7 +136,8 @@ class TableSource:
                 for number, batch in table.batches(max(start - first, 0), list(dict.fromkeys(names))):
                     before = max(start - first - number, 0)
                     if before < batch.num_rows:
-                        yield _Piece(path=path, first=first + number + before, batch=batch.slice(before))
+                        there = number + before
+                        yield _Piece(path=path, first=first + there, file_row=there, batch=batch.slice(before))
             first += table.rows
 
     def _block(self, pieces: Sequence["_Piece"], start: int) -> Block:
@@ -158,7 +159,9 @@ class TableSource:
                 stage="read",
                 code="missing-value",
                 message=message,
-                key={name: _plain(column[place]) for name, column in keys.items()},
+                key={name: _plain(column[place]) for name, column in keys.items() if name != FILE_ROW},
+                path=paths[place],
+                file_row=int(keys[FILE_ROW][place]) if FILE_ROW in keys else None,
             )
             for place, message in sorted(table.without.items())
         ]
@@ -171,15 +174,17 @@ class TableSource:
             return table.values(name)
         if name == "path":
             return join([constant(shown(piece.path, self.folder), piece.batch.num_rows) for piece in pieces])
-        return join([np.arange(piece.first, piece.first + piece.batch.num_rows) for piece in pieces])
+        firsts = [piece.file_row if name == FILE_ROW else piece.first for piece in pieces]
+        return join([np.arange(one, one + piece.batch.num_rows) for one, piece in zip(firsts, pieces, strict=True)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Piece:
-    """Some rows of a file, whose first has the number `first` in the job."""
+    """Some rows of a file, whose first has the number `first` in the job and `file_row` in the file."""
 
     path: str
     first: int
+    file_row: int
     batch: "pa.RecordBatch"
 
     def cut(self, rows: int) -> tuple["_Piece", "_Piece | None"]:
@@ -187,7 +192,7 @@ class _Piece:
         if self.batch.num_rows <= rows:
             return self, None
         return replace(self, batch=self.batch.slice(0, rows)), replace(
-            self, first=self.first + rows, batch=self.batch.slice(rows)
+            self, first=self.first + rows, file_row=self.file_row + rows, batch=self.batch.slice(rows)
         )
 
 

@@ -44,7 +44,7 @@ class _TextSource:
             with open_binary(path, name) as file:
                 lines = Lines(name, LINE_OF_TEXT, self.wanted.memory_limit)
                 for number, line in enumerate(lines.read(file), 1):
-                    yield RawRow(name, f":{number}", line)
+                    yield RawRow(name, f":{number}", line, number - 1)
 
 
 def _decode(raw: RawRow) -> dict[str, Any]:

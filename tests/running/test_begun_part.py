@@ -362,7 +362,7 @@ def test_the_ledger_keeps_the_last_of_an_output(tmp_path: Path) -> None:
         assert record is not None
         assert record.begun is not None
         assert record.begun.end == 8
-        assert ledger.failed_of_begun("../out", record.begun) == {1: 1}
+        assert {row: one.attempts for row, one in ledger.failed_of_begun("../out", record.begun).items()} == {1: 1}
     assert begun_file(tmp_path).name == ".part-00000000.jsonl.8.begun"
 
 

@@ -87,10 +87,16 @@ def test_nothing_to_retry_without_a_result_or_of_another_plan(tmp_path: Path) ->
     execute(tmp_path, plan, FakeRuntime(refuse_negative))
     other = execute(tmp_path, retrying(plan_for(tmp_path, 2, max_failed=9, size=2)), FakeRuntime(double))
     assert "apply it first" in (other.reason or "")
-    save(tmp_path, [0, -1, 2])
-    changed = execute(tmp_path, retrying(plan), FakeRuntime(double))
-    assert "data.npy" in (changed.reason or "")
+    save(tmp_path, [])
+    shorter = execute(tmp_path, retrying(plan), FakeRuntime(double))
+    assert (shorter.status, shorter.failed) == (Status.DONE, 1)
+    (tmp_path / "data.npy").unlink()
+    gone = execute(tmp_path, retrying(plan), FakeRuntime(double))
+    assert (gone.status, gone.failed) == (Status.DONE, 1)
     assert [row for row, _ in rows(tmp_path)] == [0]
+    save(tmp_path, [5, 6, 7])
+    assert execute(tmp_path, retrying(plan), FakeRuntime(double)).failed == 0
+    assert rows(tmp_path) == [(0, 0.0), (1, 12.0)]
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, where: str) -> None:

@@ -65,6 +65,7 @@ def _job_input(job: ResolvedJob) -> JobInput:
         rate=spec.rate,
         missing=job.missing,
         key=job.key,
+        on_change=spec.arrivals.on_change,
     )
 
 
@@ -98,6 +99,7 @@ def _job_errors(job: ResolvedJob, fetch: Sequence[str]) -> JobErrors:
         max_failed=spec.max_failed,
         max_consecutive=spec.max_consecutive,
         retries=spec.retries,
+        attempts=spec.attempts,
         progress_timeout=spec.progress_timeout,
     )
 

@@ -1,0 +1,62 @@
+"""Completes failed rows with what makes their lines in `_failed.jsonl` replayable: run, plan and the file's digest."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.facts.data import FileState
+from ortdeploy.files.known_digests import DigestCache
+from ortdeploy.files.urls import is_url
+from ortdeploy.plan.plan_file import plan_digest
+from ortdeploy.results.rows import FailedRow
+from ortdeploy.running.job_context import JobContext
+from ortdeploy.sources.files import file_states, full_path
+
+MOST_HASHED = 1024**3
+"""Bytes of an input file whose digest is told: a file is read once more for it."""
+
+
+class InputDigests:
+    """The digests of input files as they are now, each computed once per state."""
+
+    def __init__(self, context: JobContext) -> None:
+        """Take the job; no file is read yet."""
+        self._folder = context.plan.folder
+        self._cache = DigestCache(context.ledger.state_dir)
+        self._known: dict[FileState, str | None] = {}
+
+    def of(self, state: FileState) -> str | None:
+        """Return the digest of a file that is in a state; None if it is not any more, or is not read for it."""
+        if state not in self._known:
+            self._known[state] = self._read(state)
+        return self._known[state]
+
+    def _read(self, state: FileState) -> str | None:
+        if is_url(state.path) or state.size > MOST_HASHED:
+            return None
+        path = full_path(self._folder, state.path)
+        try:
+            digest = self._cache.digest(Path(path))
+            return digest if file_states([path], self._folder) == (state,) else None
+        except (OSError, OrtdeployError):
+            return None
+
+
+class DeadLetters:
+    """Completes the failed rows of one run."""
+
+    def __init__(self, context: JobContext, states: Iterable[FileState]) -> None:
+        """Take the job and the files that are read."""
+        self._run = context.run_id
+        self._plan = plan_digest(context.plan, context.step.job)
+        self._digests = InputDigests(context)
+        self._states = {state.path: state for state in states}
+
+    def completed(self, rows: Iterable[FailedRow]) -> list[FailedRow]:
+        """Return failed rows with run, plan and the digest of their file."""
+        return [replace(row, run=self._run, plan=self._plan, sha256=self._digest(row)) for row in rows]
+
+    def _digest(self, row: FailedRow) -> str | None:
+        state = self._states.get(row.path)
+        return None if state is None else self._digests.of(state)
