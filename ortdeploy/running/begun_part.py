@@ -88,8 +88,7 @@ class BegunPart:
         state = None if totals.state is None else pack_state(totals.state)
         begun = Begun(part=replace(part, file=hidden), state=state, name=name)
         self.now = self._ledger.keep_begun(self._output, begun, failed, provenance=origin)
-        (self._folder / hidden).replace(self._folder / name)
-        sync_folder(self._folder)
+        give_name(self._folder, hidden, name)
 
     def complete(self, known: OutputRecord) -> bool:
         """Complete the commit of a part that an earlier run was giving its name; return whether there was one.
@@ -101,8 +100,7 @@ class BegunPart:
             return False
         hidden, place = self._folder / begun.part.file, self._folder / begun.name
         if _is_there(hidden, begun.part):
-            hidden.replace(place)
-            sync_folder(self._folder)
+            give_name(self._folder, hidden.name, place.name)
         elif not _is_there(place, begun.part):
             if place.exists():
                 raise OrtdeployError(
@@ -222,6 +220,12 @@ class BegunPart:
         for path in self._folder.glob(".part-*.begun"):
             if path.name != kept and path.is_file():
                 path.unlink()
+
+
+def give_name(folder: Path, hidden: str, name: str) -> None:
+    """Rename a hidden file, durably. Raises OSError."""
+    (folder / hidden).replace(folder / name)
+    sync_folder(folder)
 
 
 def _is_there(path: Path, part: Part) -> bool:

@@ -231,7 +231,7 @@ def test_a_ledger_with_paths_of_its_own_renames_nothing(cli: Cli, deployment: Pa
     other.write_text("other")
     with closing(sqlite3.connect(deployment / ".ortdeploy" / FILE)) as connection:
         (output,) = connection.execute("SELECT output FROM outputs").fetchone()
-        values = (output, 0, str(other), str(precious), 5, "[0]", None, None)
+        values = (output, 0, str(other), str(precious), 5, "[0]", None, None, 0, None)
         insert_sealed(connection, "merges", output, MERGE_COLUMNS, values[1:])
         connection.commit()
     for command in (("plan",), ("apply",), ("retry", "--job", "run")):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support.effort import effort
 from support.fakes import FakeRuntime, double, refuse_negative
 from support.jobs import execute, plan_for, retrying, rows, save
-from support.ledgers import BAD, ROWS, begun, finished, merging, plan_of, unfinished
+from support.ledgers import BAD, ROWS, begun, finished, merging, plan_of, publishing, revised, unfinished
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.ledger import ledger as ledger_module
@@ -24,7 +24,7 @@ from ortdeploy.ledger.check import find_contradiction
 from ortdeploy.ledger.ledger import FILE, Begun, Merge, OutputRecord, Part, read_outputs
 from ortdeploy.results.results import JobResult, Status
 
-SCENES = (unfinished, begun, finished, merging)
+SCENES = (unfinished, begun, finished, merging, publishing, revised)
 
 
 @pytest.fixture(name="scenes", scope="module")
@@ -106,7 +106,7 @@ def test_whatever_cell_is_changed_rows_are_complete_or_the_run_refuses(
             name: content for name, content in before.items() if name.startswith("part-")
         }
         return
-    assert rows(folder) == [(row, (-1.0 - row if row in BAD else row) * 2.0) for row in range(ROWS)]
+    assert sorted(rows(folder)) == [(row, (-1.0 - row if row in BAD else row) * 2.0) for row in range(ROWS)]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""Ledgers of format version 2, as the ortdeploy of then left them, go on to complete rows; nothing older reads version 3.
+"""Ledgers of older format versions, as the ortdeploy of then left them, go on to complete rows; nothing older reads newer ones.
 
-`data/ledger-v2` holds two of them: a job that its error budget stopped within a part, and a retry that was killed when
-its second merge had been begun. Each was dumped as SQL beside its parts.
+`data/ledger-v2` and `data/ledger-v3` hold two each: a job that ended within a part, and a retry that was killed when a
+merge had been begun. Each was dumped as SQL beside its parts.
 """
 
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.fakes import FakeRuntime, double, refuse_negative
+from support.fakes import Counter, FakeRuntime, double, refuse_negative
 from support.jobs import execute, failed, plan_for, report, retrying, rows, save
 
 from ortdeploy.diagnostics import OrtdeployError
@@ -23,25 +23,29 @@ from ortdeploy.ledger.ledger import FILE, LEDGER_VERSION, open_ledger, read_outp
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.results.results import Status
 
-DATA = Path(__file__).parents[1] / "data/ledger-v2"
+DATA = Path(__file__).parents[1] / "data"
 ROWS = 30
 BAD = (1, 13, 20)
 
 
-def bring_back(name: str, folder: Path) -> Plan:
-    """Put a ledger of version 2 with its parts and its input into a folder; return the plan of its job."""
+HIDDEN = {".merged", ".begun"}
+
+
+def bring_back(name: str, folder: Path, version: int = 2) -> Plan:
+    """Put an older ledger with its parts and its input into a folder; return the plan of its job."""
+    data = DATA / f"ledger-v{version}" / name
     save(folder, [-1.0 - row if row in BAD else float(row) for row in range(ROWS)])
     os.utime(folder / "data.npy", (1, 1))
     (folder / "out").mkdir()
-    for path in (DATA / name).glob("part-*"):
-        shutil.copy(path, folder / "out" / (f".{path.name}" if path.suffix == ".merged" else path.name))
+    for path in data.glob("part-*"):
+        shutil.copy(path, folder / "out" / (f".{path.name}" if path.suffix in HIDDEN else path.name))
     plan = plan_for(folder, ROWS, max_failed=9)
     step = plan.steps[-1]
     assert isinstance(step, RunJob)
     state = folder / ".ortdeploy"
     state.mkdir()
     with closing(sqlite3.connect(state / FILE)) as db:
-        db.executescript((DATA / name / "state.sql").read_text())
+        db.executescript((data / "state.sql").read_text())
         db.execute("UPDATE outputs SET identity = ?", (json.dumps(dict(step.identity)),))  # digests of now
         db.commit()
     return plan
@@ -83,8 +87,38 @@ def test_a_merge_that_version_2_left_is_completed(tmp_path: Path, *, is_renamed:
     assert sorted(path.name for path in (tmp_path / "out").glob("*part-*")) == [f"part-{n:05d}.jsonl" for n in range(4)]
 
 
-def test_a_migrated_ledger_has_the_tables_of_a_new_one(tmp_path: Path) -> None:
-    bring_back("merging", tmp_path)
+def test_what_version_3_has_begun_is_gone_on_with(tmp_path: Path) -> None:
+    plan = bring_back("interrupted", tmp_path, 3)
+    assert read_outputs(tmp_path / ".ortdeploy")[0].begun is not None
+    seen = Counter()
+    result = execute(tmp_path, plan, FakeRuntime(refuse_negative), observer=seen)
+    assert (result.status, result.committed, result.failed) == (Status.DONE, 27, 3)
+    assert seen.started[0][1] == 4  # the kept rows do not run again
+    assert version_of(tmp_path) == LEDGER_VERSION
+    assert execute(tmp_path, retrying(plan), FakeRuntime(double)).committed == ROWS
+    assert [row for row, _ in rows(tmp_path)] == list(range(ROWS))
+
+
+def test_a_merge_that_version_3_left_is_completed(tmp_path: Path) -> None:
+    plan = bring_back("merging", tmp_path, 3)
+    assert execute(tmp_path, retrying(plan), FakeRuntime(double)).committed == ROWS
+    assert [row for row, _ in rows(tmp_path)] == list(range(ROWS))
+    assert sorted(path.name for path in (tmp_path / "out").glob("*part-*")) == [f"part-{n:08d}.jsonl" for n in range(4)]
+
+
+def test_what_contradicts_its_seal_does_so_after_a_migration_too(tmp_path: Path) -> None:
+    plan = bring_back("merging", tmp_path, 3)
+    with closing(sqlite3.connect(tmp_path / ".ortdeploy" / FILE)) as db:
+        db.execute("UPDATE parts SET bytes = bytes + 1 WHERE number = 2")
+        db.commit()
+    result = execute(tmp_path, plan, FakeRuntime(double))
+    assert result.status is Status.FAILED
+    assert "what stands there of part 2 is not what was written" in str(result.reason)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_migrated_ledger_has_the_tables_of_a_new_one(tmp_path: Path, version: int) -> None:
+    bring_back("merging", tmp_path, version)
     tables = []
     for folder in (tmp_path / ".ortdeploy", tmp_path / "new"):
         with open_ledger(folder), closing(sqlite3.connect(folder / FILE)) as db:
@@ -107,11 +141,14 @@ class Killed(BaseException):
     """Stands for a kill."""
 
 
-@pytest.mark.parametrize("where", ["_seal", "_seal_of_inputs", "_seal_all"])
-def test_a_migration_that_is_killed_leaves_version_2(
-    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("where", "old"),
+    [("_seal", 2), ("_seal_of_inputs", 2), ("_seal_all", 2), ("_seal", 3), ("_seal_all", 3), ("_unseal_version_3", 3)],
+)
+def test_a_migration_that_is_killed_leaves_the_old_version(
+    tmp_path: Path, where: str, old: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = bring_back("interrupted", tmp_path)
+    plan = bring_back("interrupted", tmp_path, old)
     before = dump(tmp_path)
 
     def die(*_: Any) -> None:
@@ -122,7 +159,7 @@ def test_a_migration_that_is_killed_leaves_version_2(
         with pytest.raises(Killed), open_ledger(tmp_path / ".ortdeploy"):
             pass
     assert dump(tmp_path) == before
-    assert version_of(tmp_path) == 2
+    assert version_of(tmp_path) == old
     assert execute(tmp_path, plan, FakeRuntime(refuse_negative)).status is Status.DONE
 
 

@@ -1,4 +1,4 @@
-"""Ledgers in the states in which runs leave them: unfinished, within a part, finished, and in the middle of a merge."""
+"""Ledgers in the states in which runs leave them: unfinished, within a part, finished, and in the middle of a step."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,10 +11,12 @@ import pytest
 from ortdeploy.diagnostics import ProviderFailedError
 from ortdeploy.ledger.ledger import open_ledger
 from ortdeploy.plan.steps import Plan, RunJob
+from ortdeploy.running import begun_part
 from ortdeploy.running import retry as retry_run
 from support.fakes import Counter, FakeRuntime, double, refuse_negative
 from support.jobs import (
     Killed,
+    changed,
     changed_job,
     execute,
     plan_for,
@@ -36,8 +38,8 @@ def plan_of(folder: Path, *, retry: bool = False) -> Plan:
     files = tuple(one for one in step.input.files if one not in done)
     of_files = ROWS if files else 0
     step = changed_job(step, input={"first_row": first_row, "files": files, "rows": first_row + of_files})
-    changed = replace(plan, steps=(*plan.steps[:-1], step))
-    return retrying(changed) if retry else changed
+    made = replace(plan, steps=(*plan.steps[:-1], step))
+    return retrying(made) if retry else made
 
 
 def unfinished(folder: Path) -> None:
@@ -77,3 +79,23 @@ def merging(folder: Path) -> None:
         patch.setattr(retry_run, "complete", die)
         with pytest.raises(Killed):
             execute(folder, retrying(plan_for(folder, ROWS, max_failed=9)), FakeRuntime(double))
+
+
+def publishing(folder: Path) -> None:
+    """A part that may be carried away, and whose run was killed when it was to get its name."""
+
+    def die(*_: Any) -> None:
+        raise Killed
+
+    plan = changed(plan_for(folder, ROWS, max_failed=9), output={"removable": True})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(begun_part, "give_name", die)
+        with pytest.raises(Killed):
+            execute(folder, plan, FakeRuntime(refuse_negative))
+
+
+def revised(folder: Path) -> None:
+    """Rows that were written after their parts, which may have been carried away."""
+    plan = changed(plan_for(folder, ROWS, max_failed=9), output={"removable": True})
+    execute(folder, plan, FakeRuntime(refuse_negative))
+    execute(folder, retrying(plan), FakeRuntime(double))
