@@ -27,12 +27,13 @@ COMMANDS = {
     "completion": "print a shell completion script",
     "device": "write a device file that describes this machine",
     "explain": "print the page of a rule or of a provider",
-    "init": "write a manifest for a model",
+    "init": "write a manifest for a model, or for a folder of models",
     "lock": "write the digests of models and adapters into a manifest, or verify them",
     "plan": "show what would run, and refuse what cannot work",
     "retry": "run the failed rows of a job again",
     "schema": "print a JSON Schema",
     "status": "show the committed rows of each job, and its last run",
+    "try": "run a few rows into a scratch folder, and show the results",
     "tune": "search the fastest settings for a job, and write them as an overlay",
     "validate": "check manifests without a device",
 }
@@ -237,6 +238,18 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
     add("--report", metavar="FILE", help="write an HTML page with what was tried")
 
 
+def _add_try(parser: argparse.ArgumentParser) -> None:
+    _add_manifests(parser, ("text", "json"), "a manifest, or a folder of them")
+    parser.add_argument("--rows", metavar="N", type=_rows, default=20, help="rows of each job (default: 20)")
+    _add_jobs(parser)
+
+
+def _rows(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows, at least 1")
+    return int(text)
+
+
 def _runs(text: str) -> int:
     if not text.isdecimal() or int(text) < 300:  # noqa: PLR2004  fewer runs tell nothing
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of runs, at least 300")
@@ -248,8 +261,10 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_init(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL.onnx")
+    parser.add_argument("model", metavar="MODEL.onnx", help="a model, or the folder of a Stable Diffusion pipeline")
     parser.add_argument("-o", "--output", metavar="FILE", help="the manifest to write (default: MODEL.yaml)")
+    data = "the data that the job reads: the input section is made to fit, and no sample is made up"
+    parser.add_argument("--from", metavar="FILE|FOLDER", dest="data", help=data)
 
 
 def _add_lock(parser: argparse.ArgumentParser) -> None:
@@ -330,6 +345,7 @@ _ADD = {
     "retry": _add_retry,
     "schema": _add_schema,
     "status": _add_status,
+    "try": _add_try,
     "tune": _add_tune,
     "validate": _add_validate,
 }

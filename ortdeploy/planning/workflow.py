@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ortdeploy.facts.host import HostFacts
     from ortdeploy.plan.steps import Plan, PlannedCheck
     from ortdeploy.planning.saved_plan import SavedPlan
+    from ortdeploy.planning.trial import Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,12 +95,13 @@ def plan_manifests(
     device: str | None = None,
     new_run: bool = False,
     retry: bool = False,
+    trial: "Trial | None" = None,
 ) -> Planned:
     """Validate, look at the world, object, and write down the steps; `device` is a file to take for this machine.
 
     `jobs` are names or globs of the jobs that are wanted; None: all, without those that are `excluded`. `new_run`: jobs
     whose result is unfinished, or made from something else, start over. `retry`: failed rows of jobs are run, nothing
-    else.
+    else. `trial`: the first rows are run, and what they leave goes into its folder.
     """
     validated = validate(paths, options)
     plans: list[Plan] = []
@@ -115,12 +117,13 @@ def plan_manifests(
         names = [job.name for job in spec.jobs]
         wanted = None if jobs is None and not excluded else _chosen(jobs, excluded, names)
         elsewhere = device is not None
+        asked = spec if trial is None else trial.of_spec(spec)
         plan, deployment, found = _plan_one(
-            spec, host, state_dir, wanted, new_run=new_run, retry=retry, elsewhere=elsewhere
+            asked, host, state_dir, wanted, new_run=new_run, retry=retry, elsewhere=elsewhere
         )
         diagnostics += _assumed(found) if device else found
         if plan is not None and deployment is not None:
-            plans.append(plan)
+            plans.append(plan if trial is None else trial.of_plan(plan))
             deployments.append(deployment)
     diagnostics = sort_diagnostics(diagnostics)
     return Planned(plans=tuple(plans), diagnostics=diagnostics, deployments=tuple(deployments))

@@ -56,6 +56,7 @@ class Execution:
     `on_native_call` is called before native code is entered; `native_text` returns what native libraries printed since
     the last call. `skipped` are the sessions of a model that were passed over before; `tuning_cache` has the batch
     sizes and thread layouts that were found before. `files` are the files to open in place of the plan's.
+    `most_rows`: only so many rows of each job are run, from the first on.
     """
 
     plan: Plan
@@ -69,6 +70,7 @@ class Execution:
     skipped: Mapping[str, tuple[SkippedSession, ...]] = field(default_factory=dict)
     tuning_cache: TuningCache = field(default_factory=lambda: TuningCache(None))
     files: Files = field(default_factory=UnheldFiles)
+    most_rows: int | None = None
 
     def run(self) -> tuple[JobResult, ...]:
         """Do every step; each job ends in a result."""
@@ -293,6 +295,7 @@ class Execution:
                 native_text=self.native_text,
                 prove=partial(self._row_proof, step, ProvenRows(self.tuning_cache)),
                 files=self.files,
+                most_rows=self.most_rows,
             )
             return RetryRun(context).run() if step.retry else JobRun(context).run()
 

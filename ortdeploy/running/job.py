@@ -66,7 +66,9 @@ class JobRun:
             return Status.NOTHING_TO_DO
         blocks, loop = self._take_up(position)
         self._announce(position, blocks)
-        loop.run(self._stream.run(partial(open_rows, self._context.step, self._context.plan.folder), position.done))
+        context = self._context
+        open_source = partial(open_rows, context.step, context.plan.folder, context.only)
+        loop.run(self._stream.run(open_source, position.done))
         if self._context.upload is not None:
             self._context.upload.tidy()
         return Status.DONE

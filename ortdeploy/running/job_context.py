@@ -23,7 +23,7 @@ class JobContext:
 
     `stop_asked` tells whether somebody wants the run to end early, `pause` whether the job must. `native_text` returns
     what native libraries printed since the last call. `prove` returns the proof for a session that the rows of a batch
-    do not depend on each other.
+    do not depend on each other. `most_rows`: only so many rows are run, from the first on.
     """
 
     plan: Plan
@@ -37,10 +37,17 @@ class JobContext:
     prove: Callable[[OpenedSession], RowProof | None]
     files: Files
     pause: PauseWatch
+    most_rows: int | None = None
     folder: Path = field(init=False)
     output: str = field(init=False)
     upload: Upload | None = field(init=False)
     made_by: MadeBy = field(init=False)
+
+    @property
+    def only(self) -> range | None:
+        """The numbers of the rows that are run, where not all are."""
+        first = self.step.input.first_row
+        return None if self.most_rows is None else range(first, first + self.most_rows)
 
     def stop(self) -> bool:
         """Return whether the job is to end early."""

@@ -24,21 +24,36 @@ def render_check(diagnostics: Sequence[Diagnostic], plans: "Sequence[Plan]" = ()
 
 def render_apply(diagnostics: Sequence[Diagnostic], plans: "Sequence[Plan]", results: "Sequence[JobResult]") -> str:
     """Return what `apply` prints: diagnostics, steps, and how each job ended."""
+    jobs = [_ended(result) for result in results]
+    return _dump({"diagnostics": _diagnostics(diagnostics), "steps": _steps(plans), "jobs": jobs})
+
+
+def _ended(result: "JobResult") -> dict[str, Any]:
+    return {
+        "job": result.job,
+        "status": result.status,
+        "output": result.output,
+        "committed": result.committed,
+        "failed": result.failed,
+        "skipped": result.skipped,
+        "kept": result.kept,
+        "seconds": round(result.seconds, 6),
+        "reason": result.reason,
+    }
+
+
+def render_trial(
+    diagnostics: Sequence[Diagnostic],
+    results: "Sequence[JobResult]",
+    rows: Mapping[str, Sequence[Mapping[str, Any]]],
+    pictures: Sequence[str],
+) -> str:
+    """Return what `try` prints: diagnostics, how each job ended, its rows, and the pictures that were drawn."""
     jobs = [
-        {
-            "job": result.job,
-            "status": result.status,
-            "output": result.output,
-            "committed": result.committed,
-            "failed": result.failed,
-            "skipped": result.skipped,
-            "kept": result.kept,
-            "seconds": round(result.seconds, 6),
-            "reason": result.reason,
-        }
+        {key: value for key, value in _ended(result).items() if key != "output"} | {"rows": rows.get(result.job, [])}
         for result in results
     ]
-    return _dump({"diagnostics": _diagnostics(diagnostics), "steps": _steps(plans), "jobs": jobs})
+    return _dump({"diagnostics": _diagnostics(diagnostics), "jobs": jobs, "pictures": pictures})
 
 
 def render_status(jobs: "Sequence[JobStatus]") -> str:

@@ -26,7 +26,7 @@ from ortdeploy.process.python_warnings import warnings_to
 from ortdeploy.results.results import JobResult, Observer, Status
 from ortdeploy.running.ending import Ending
 from ortdeploy.running.executor import Execution
-from ortdeploy.running.held_files import cut_files, hold_files, may_be_cut
+from ortdeploy.running.held_files import cut_files, held_in, hold_files, may_be_cut
 from ortdeploy.running.held_runtime import HeldRuntime
 from ortdeploy.running.job_report import recorded_result
 from ortdeploy.running.supervisor import Supervisor, needs_supervision, result_message
@@ -45,19 +45,33 @@ def choose_progress(*, quiet: bool) -> Observer:
 
 
 def run_plan(
-    plan: Plan, state_dir: Path, run_id: str, arguments: argparse.Namespace, stopped: StopFlag
+    plan: Plan,
+    state_dir: Path,
+    run_id: str,
+    arguments: argparse.Namespace,
+    stopped: StopFlag,
+    *,
+    most_rows: int | None = None,
 ) -> tuple[JobResult, ...]:
-    """Run a plan: in a child where a provider, or a file that is cut, might take the process with it, else here."""
-    if not (needs_supervision(plan) or (sys.platform != "win32" and may_be_cut(plan, state_dir))):
+    """Run a plan: in a child where a provider, or a file that is cut, might take the process with it, else here.
+
+    `most_rows`: only so many rows of each job are run, with models and other files where they lie: none is kept.
+    """
+    if not (needs_supervision(plan) or _may_lose_a_file(plan, state_dir, for_a_look=most_rows is not None)):
         with closing(NativeOutput()) as native, native.taking():
             observer = choose_progress(quiet=arguments.quiet)
-            return tuple(_execute(plan, state_dir, run_id, observer=observer, stopped=stopped, native=native))
+            return tuple(
+                _execute(
+                    plan, state_dir, run_id, observer=observer, stopped=stopped, native=native, most_rows=most_rows
+                )
+            )
     supervisor = Supervisor(
         plan=plan,
         module=__name__,
         settings={
             "state_dir": str(state_dir),
             "run_id": run_id,
+            "most_rows": most_rows,
             "logging": {name: getattr(arguments, name) for name in _LOGGING},
         },
         close_job=lambda step, reason: _close_job(plan, state_dir, step, _with_cut_files(plan, reason)),
@@ -77,6 +91,7 @@ def _execute(
     native: NativeOutput,
     on_native_call: OnNativeCall = lambda _doing: None,
     skipped: Mapping[str, tuple[SkippedSession, ...]] | None = None,
+    most_rows: int | None = None,
 ) -> Iterator[JobResult]:
     from ortdeploy.runtime.session import OrtRuntime  # noqa: PLC0415  not before the plan stands
     from ortdeploy.sessions.made_models import make_model  # noqa: PLC0415  not before the plan stands
@@ -84,7 +99,7 @@ def _execute(
     with (
         structlog.contextvars.bound_contextvars(run=run_id, deployment=plan.deployment),
         hold_outputs(state_dir, _outputs(plan, state_dir)),
-        hold_files(plan, state_dir) as files,
+        held_in(None, state_dir, Path(plan.folder)) if most_rows is not None else hold_files(plan, state_dir) as files,
         open_ledger(state_dir) as ledger,
     ):
         log.info("run.started", manifest=plan.manifest)
@@ -100,12 +115,18 @@ def _execute(
             skipped=skipped or {},
             tuning_cache=TuningCache(state_dir),
             files=files,
+            most_rows=most_rows,
         )
         ended: dict[str, str] = {}
         for result in execution.results():
             ended[result.job] = str(result.status)
             yield result
         log.info("run.finished", jobs=ended)
+
+
+def _may_lose_a_file(plan: Plan, state_dir: Path, *, for_a_look: bool) -> bool:
+    """Tell whether a file that is mapped may be cut meanwhile; a look takes moments only."""
+    return not for_a_look and sys.platform != "win32" and may_be_cut(plan, state_dir)
 
 
 def _outputs(plan: Plan, state_dir: Path) -> list[str]:
@@ -178,5 +199,6 @@ def _serve(request: Mapping[str, Any], say: Say, native: NativeOutput) -> None:
             native=native,
             on_native_call=lambda doing: say(kind="doing", **doing),
             skipped=skipped,
+            most_rows=request["most_rows"],
         ):
             say(**result_message(result))

@@ -1,0 +1,109 @@
+"""`ortdeploy try`: run a few rows into a scratch folder and show what comes out.
+
+No ledger and no output folder is touched: everything goes into a folder of the system's for temporary files. Tables
+are printed, and drawings of pictures stay there; what has no picture is removed at the end.
+"""
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from ortdeploy.cli.commands.shared import start_logging, use_color, write_diagnostics
+from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
+from ortdeploy.cli.trials import STATE, plan_trial, run_trial
+from ortdeploy.diagnostics import has_errors
+from ortdeploy.plan.steps import Plan, RunJob
+from ortdeploy.planning.trial import Trial
+from ortdeploy.results.results import JobResult, Status
+from ortdeploy.running.report import FAILED
+from ortdeploy.sinks.drawn import draw, drawing_of
+from ortdeploy.sinks.png import FOLDER as IMAGES
+from ortdeploy.views import json as json_view
+from ortdeploy.views import text
+from ortdeploy.views.trial import render_spans, render_trial
+
+_DRAWN = "drawn"
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Plan, run the first rows, show them. The folder stays if there are pictures to look at."""
+    trial = Trial(folder=Path(tempfile.mkdtemp(prefix="ortdeploy-try-")).resolve(), rows=arguments.rows)
+    kept = False
+    try:
+        kept, code = _try(trial, arguments)
+        return code
+    finally:
+        shutil.rmtree(trial.folder / STATE if kept else trial.folder, ignore_errors=True)
+
+
+def _try(trial: Trial, arguments: argparse.Namespace) -> tuple[bool, int]:
+    """Return whether there are pictures in the folder, and the exit code."""
+    arguments.quiet = arguments.quiet or not arguments.verbose  # what a row has done is in the table
+    with ExitStack() as stack:
+        start_logging(arguments, stack)
+        planned = plan_trial(trial, arguments)
+        if arguments.format == "text":
+            write_diagnostics(planned.diagnostics, arguments)
+        results = run_trial(trial, planned, arguments)
+    shown = [_Shown(plan, step, trial) for plan in planned.plans for step in plan.steps if isinstance(step, RunJob)]
+    pictures = [picture for one in shown for picture in one.pictures()]
+    if arguments.format == "json":
+        rows = {one.step.job: one.rows for one in shown}
+        sys.stdout.write(json_view.render_trial(planned.diagnostics, results, rows, [str(one) for one in pictures]))
+    else:
+        _print(shown, results, pictures, arguments)
+    bad = has_errors(planned.diagnostics) or any(one.status is not Status.DONE or one.failed for one in results)
+    return bool(pictures), EXIT_REJECTED if bad else EXIT_OK
+
+
+def _print(
+    shown: "Sequence[_Shown]", results: Sequence[JobResult], pictures: Sequence[Path], arguments: argparse.Namespace
+) -> None:
+    color = use_color(arguments)
+    for one in shown:
+        sys.stdout.write(render_trial(one.step.job, one.rows, one.failed, color=color))
+        sys.stdout.write(render_spans(one.rows, one.step.input.rate))
+    ended = [one for one in results if one.status is not Status.DONE]
+    sys.stdout.write(text.render_results(ended, color=color))
+    if pictures:
+        sys.stdout.write(f"Pictures: {pictures[0]}{f' and {len(pictures) - 1} more' if pictures[1:] else ''}\n")
+
+
+class _Shown:
+    """What came of one job."""
+
+    def __init__(self, plan: Plan, step: RunJob, trial: Trial) -> None:
+        """Read the rows that were written."""
+        self.step = step
+        self._folder, self._pictures = Path(plan.folder), trial.folder / _DRAWN / step.job
+        output = Path(step.output.path)
+        self.rows = [row for part in sorted(output.glob("part-*.jsonl")) for row in _lines(part)]
+        self.failed = list(_lines(output / FAILED))
+
+    def pictures(self) -> Iterator[Path]:
+        """Yield the pictures that were made, and those that what was found in them is drawn on."""
+        yield from sorted((Path(self.step.output.path) / IMAGES).glob("*.png"))
+        yield from self._draw()
+
+    def _draw(self) -> Iterator[Path]:
+        if self.step.input.format != "image":
+            return
+        for number, row in enumerate(self.rows):
+            drawing = drawing_of(row, self.step.output.columns)
+            picture = self._folder / str(row.get("path", ""))
+            if picture.is_file() and not drawing.is_empty:
+                target = self._pictures / f"{number:04d}-{picture.stem}.png"
+                draw(picture, drawing, target)
+                yield target
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    if path.is_file():
+        with path.open(encoding="utf-8") as file:
+            yield from map(json.loads, file)

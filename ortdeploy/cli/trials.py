@@ -1,0 +1,37 @@
+"""Runs the first rows of manifests in a scratch folder, for `ortdeploy try` and for what `ortdeploy init` writes."""
+
+import argparse
+import uuid
+
+from ortdeploy.cli.children.apply import run_plan
+from ortdeploy.cli.commands.shared import load_options
+from ortdeploy.cli.signals import StopFlag
+from ortdeploy.planning.trial import Trial
+from ortdeploy.planning.workflow import Planned, plan_manifests
+from ortdeploy.results.results import JobResult
+
+STATE = ".state"
+"""The state folder of a trial, in its scratch folder."""
+
+
+def plan_trial(trial: Trial, arguments: argparse.Namespace) -> Planned:
+    """Plan the first rows of the jobs that are asked for."""
+    return plan_manifests(
+        arguments.paths,
+        load_options(arguments),
+        state_dir=str(trial.folder / STATE),
+        jobs=arguments.jobs,
+        excluded=arguments.excluded,
+        trial=trial,
+    )
+
+
+def run_trial(trial: Trial, planned: Planned, arguments: argparse.Namespace) -> tuple[JobResult, ...]:
+    """Run what was planned."""
+    results: tuple[JobResult, ...] = ()
+    stopped = StopFlag()
+    with stopped.installed():
+        for plan in planned.plans:
+            run_id = uuid.uuid4().hex[:12]
+            results += run_plan(plan, trial.folder / STATE, run_id, arguments, stopped, most_rows=trial.rows)
+    return results

@@ -1,0 +1,62 @@
+"""What `ortdeploy try` plans: the first rows of jobs, with everything that they leave in a scratch folder."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ortdeploy.facts.data import STRICT_ARRIVALS
+from ortdeploy.manifest.spec import JobSpec, Spec
+from ortdeploy.plan.steps import OpenSession, Plan, RunJob, Step
+from ortdeploy.plan.timing import ALWAYS
+
+_SHOWN_BESIDE = {"wav": ("path", "rate"), "image": ("path",)}
+"""Columns that results are shown with, by input format; every format has the row's number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """How many rows of each job are run, and the folder that gets what comes of them."""
+
+    folder: Path
+    rows: int
+
+    def output(self, spec: Spec, job: str) -> Path:
+        """Return where the rows of a job are written."""
+        return self.folder / spec.name / job
+
+    def of_spec(self, spec: Spec) -> Spec:
+        """Return a spec whose jobs run at any hour, find all files new, and write JSON lines into the folder.
+
+        Rows may fail: all of them are looked at.
+        """
+        jobs = tuple(_tried_job(job, self.output(spec, job.name)) for job in spec.jobs)
+        return replace(spec, jobs=jobs, roots=(*spec.roots, str(self.folder)))
+
+    def of_plan(self, plan: Plan) -> Plan:
+        """Return a plan of the first rows, without golden checks and without what is measured before a job."""
+        return replace(plan, gates=(), steps=tuple(_tried_step(step, self.rows) for step in plan.steps))
+
+
+def _tried_job(job: JobSpec, folder: Path) -> JobSpec:
+    return replace(
+        job,
+        input=replace(job.input, arrivals=STRICT_ARRIVALS),
+        output=replace(job.output, path=str(folder), url=None, format="jsonl", explode=()),
+        max_failed="100%",
+        max_consecutive=None,
+        reports=(),
+        timing=ALWAYS,
+    )
+
+
+def _tried_step(step: Step, rows: int) -> Step:
+    if isinstance(step, OpenSession):
+        return replace(step, thread_layouts=())
+    return _tried_run(step, rows) if isinstance(step, RunJob) else step
+
+
+def _tried_run(step: RunJob, rows: int) -> RunJob:
+    taken = {*step.input.key, *step.output.columns}
+    beside = [name for name in (*_SHOWN_BESIDE.get(step.input.format, ()), "row") if name not in taken]
+    known = None if step.input.rows is None else min(step.input.rows, rows)
+    read = replace(step.input, rows=known, key=(*step.input.key, *beside))
+    return replace(step, input=read, batching=replace(step.batching, auto=False))

@@ -1,0 +1,100 @@
+"""What `ortdeploy try` shows: the results of a few rows as a table, and where a recording's spans are."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from ortdeploy.views.text import painter, printable
+
+_WIDEST = 40  # signs of a cell
+_SHOWN = 4  # elements of a list
+_BOLD = "\x1b[1m"
+_AT = 0.5
+"""A window of a recording counts from this probability on."""
+
+Row = Mapping[str, Any]
+
+
+def render_trial(job: str, rows: Sequence[Row], failed: Sequence[Row], *, color: bool) -> str:
+    """Return the rows of one job as a table, then those that failed, each with its reason."""
+    paint = painter(color=color)
+    lines = [paint(f"{printable(job)}: {_rows(len(rows))}", _BOLD)]
+    lines += [f"  {line}" for line in _table(rows)]
+    lines += [f"  row {one.get('row')} failed: {printable(str(one.get('message', '')))}" for one in failed]
+    return "\n".join(lines) + "\n"
+
+
+def _rows(number: int) -> str:
+    return "1 row" if number == 1 else f"{number} rows"
+
+
+def _table(rows: Sequence[Row]) -> Iterator[str]:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if not names:
+        return
+    cells = [[cell(row.get(name)) for name in names] for row in rows]
+    shown = [printable(name) for name in names]
+    widths = [max(len(line[place]) for line in [shown, *cells]) for place in range(len(names))]
+    for line in [shown, ["-" * width for width in widths], *cells]:
+        yield "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
+
+
+def cell(value: Any) -> str:
+    """Return one value on one line: numbers with four digits, the beginning of lists, and how long they are."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list):
+        return _shortened(_list(value))
+    if isinstance(value, dict):
+        return _shortened(", ".join(f"{key}: {cell(one)}" for key, one in value.items()))
+    return _shortened(printable(str(value)))
+
+
+def _list(value: list[Any]) -> str:
+    if value and isinstance(value[0], list):
+        first = ", ".join(map(cell, value[0][:_SHOWN]))
+        return f"{len(value)} of [{first}{', …' if len(value[0]) > _SHOWN else ''}]"
+    shown = ", ".join(map(cell, value[:_SHOWN]))
+    return f"[{shown}]" if len(value) <= _SHOWN else f"[{shown}, … {len(value)}]"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
+
+
+def render_spans(rows: Sequence[Row], rate: int | None) -> str:
+    """Return the spans of recordings in which a probability by window is high; nothing for other rows."""
+    lines = []
+    for row in rows:
+        hz = row.get("rate", rate)
+        for name, values in row.items():
+            starts = row.get("start")
+            if isinstance(hz, int) and is_probability(values) and isinstance(starts, list) and starts is not values:
+                found = [f"{begin:.2f}-{end:.2f} s ({peak:.2f})" for begin, end, peak in spans(values, starts, hz)]
+                lines.append(f"  {name} of {row.get('path', row.get('row'))}: {', '.join(found) or 'none'}\n")
+    return "".join(lines)
+
+
+def is_probability(values: Any) -> bool:
+    """Tell whether a value is a list of numbers from 0 to 1, one a window."""
+    return isinstance(values, list) and all(
+        isinstance(one, float) and math.isfinite(one) and 0 <= one <= 1 for one in map(_only, values)
+    )
+
+
+def _only(value: Any) -> Any:
+    """Return the one element of a list of one."""
+    return _only(value[0]) if isinstance(value, list) and len(value) == 1 else value
+
+
+def spans(values: Sequence[Any], starts: Sequence[Any], rate: int) -> Iterator[tuple[float, float, float]]:
+    """Yield begin, end (in seconds) and highest probability of windows in a row that count; `starts` are in samples."""
+    size = starts[1] - starts[0] if len(starts) > 1 else 0
+    windows = zip(map(_only, values), starts, strict=False)
+    for high, group in groupby(windows, key=lambda window: window[0] >= _AT):
+        inside = list(group)
+        if high:
+            yield inside[0][1] / rate, (inside[-1][1] + size) / rate, max(one for one, _ in inside)
