@@ -40,6 +40,17 @@ def drop_weights(graph: onnx.GraphProto) -> None:
     graph.initializer.extend(small)
 
 
+def weight_sizes(skeleton: bytes) -> tuple[int, ...]:
+    """Return the sizes that the constants of a model without its weights have, each once, those of first layers first.
+
+    A dimension that a graph leaves open may have to be one of them.
+    """
+    graph = onnx.ModelProto.FromString(skeleton).graph
+    small = (size for tensor in graph.initializer for size in tensor.dims)
+    big = (dim.dim_value for value in graph.input for dim in value.type.tensor_type.shape.dim)
+    return tuple(dict.fromkeys(size for size in (*big, *small) if size > 1))
+
+
 def is_sound(model: onnx.ModelProto) -> bool:
     """Return whether shape inference may see a model: it crashes on some that onnx's checker refuses.
 

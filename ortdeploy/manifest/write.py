@@ -6,7 +6,7 @@ from typing import Any
 
 from ortdeploy.manifest.scalars import resolve_plain
 
-_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+-]*\Z")
+_PLAIN = re.compile(r"[$A-Za-z0-9_][A-Za-z0-9_./+-]*\Z")
 
 
 def scalar(value: Any) -> str:

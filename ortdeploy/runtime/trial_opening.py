@@ -104,7 +104,7 @@ def _open(request: TrialRequest) -> Iterator[dict[str, Any]]:
         yield {"opening": asdict(Opening(with_kernels=request.on_cpu))}
         return
     told = refusal if refusal is not None and type(refusal) is type(confirmed) else confirmed
-    yield {"opening": asdict(Opening(refusal=_text(told), with_kernels=request.on_cpu))}
+    yield {"opening": asdict(Opening(refusal=refusal_text(told), with_kernels=request.on_cpu))}
 
 
 def _is_judged(request: TrialRequest) -> bool:
@@ -155,7 +155,7 @@ def _refusal(request: TrialRequest, path: str, *, optimize: bool) -> Exception |
     return None
 
 
-def _text(error: Exception) -> str:
+def refusal_text(error: Exception) -> str:
     """Return the first line of what ONNX Runtime says, without its number and the file that it was given."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return _ORIGIN.sub("", lines[0]).strip().rstrip(".")

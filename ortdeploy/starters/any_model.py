@@ -1,0 +1,174 @@
+"""A model of no known family: rows of its input types, made up so that it really takes them, or the user's arrays."""
+
+import math
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.facts.models import ValueFacts
+from ortdeploy.graph.row_axes import input_axes
+from ortdeploy.manifest.write import flow, scalar
+from ortdeploy.runtime.trial_run import MadeUp, made_up
+from ortdeploy.starters import samples, writing
+from ortdeploy.starters.made_up import ROWS, made_up_input
+from ortdeploy.starters.subject import Starter, Subject
+from ortdeploy.tensors.columns import Array
+from ortdeploy.tensors.types import WIDER, format_shape
+
+FAMILY = "a model"
+_BATCH = 32
+_IMAGE_SIDE, _IMAGE_RANK = 224, 4
+_OF_FILES = {"audio": "samples", "bytes": "data", "image": "pixels", "text": "text", "wav": "samples"}
+"""The column that is the content of a file, or a line, by format."""
+
+_LARGEST = 64 * 1024 * 1024  # elements of one input
+
+
+def recognise(subject: Subject) -> Iterator[Starter]:
+    """Yield a manifest with rows of a batch together, then one row a run, then whole runs as rows."""
+    for rows in () if subject.is_folder else _ways(subject):
+        yield _starter(subject, rows)
+
+
+def _ways(subject: Subject) -> Iterator[int | None]:
+    """Yield the batch sizes that may fit: of several rows, of one, and None where a row has no axis of its own."""
+    fixed = _fixed_rows(subject)
+    if fixed is not None:
+        batch = fixed or _BATCH
+        yield batch
+        if not fixed:
+            yield 1
+    yield None
+
+
+def _fixed_rows(subject: Subject) -> int | None:
+    """Return the number of rows that the graph fixes, 0 for any number, and None where inputs do not agree on one."""
+    sizes = set()
+    axes = input_axes(subject.inputs, ())
+    for value in subject.inputs:
+        axis, shape = axes[value.name], value.tensor.shape
+        if axis is not None and shape is not None and axis < len(shape):
+            sizes.add(shape[axis] if isinstance(shape[axis], int) else 0)
+    return int(sizes.pop() or 0) if len(sizes) == 1 else None
+
+
+def _starter(subject: Subject, batch: int | None) -> Starter:
+    prepare = _casts(subject)
+    name = scalar(subject.name)
+    sample = f"{subject.stem}-sample.npz"
+    note = f"{_sample_rows(batch)} sample rows made by init"
+    written, further, values = _kept(subject, batch), _key(subject, batch), _values(subject, batch)
+    text = (
+        writing.head()
+        + writing.models(subject)
+        + f"jobs:\n  run:\n    model: {name}\n"
+        + writing.input_section(subject, sample, note, *further, *values)
+        + (f"    prepare: {flow(prepare)}\n" if prepare else "")
+        + f"    batch: {{size: {batch or 'none'}}}\n"
+        + writing.output(subject, *written)
+    )
+    files = {} if subject.data is not None else {sample: samples.archive(_arrays(subject, batch))}
+    return Starter(family=FAMILY, text=text, files=files, if_refused=_if_refused(subject))
+
+
+def _if_refused(subject: Subject) -> str | None:
+    """Say what was not found out where the model did not run on anything that was made up."""
+    if subject.ran.refusal is None:
+        return None
+    shapes = ", ".join(f"{one.name} {format_shape(one.tensor.shape or ())}" for one in subject.inputs)
+    return (
+        f"It takes {shapes}, and no values that were made up. ONNX Runtime says: {subject.ran.refusal}. "
+        "Name rows of your own with --from"
+    )
+
+
+def _casts(subject: Subject) -> Mapping[str, object]:
+    """Return the steps of inputs whose element type NumPy does not have."""
+    return {one.name: [{"cast": one.tensor.dtype}] for one in subject.inputs if one.tensor.dtype in WIDER}
+
+
+def _by_row(subject: Subject, batch: int | None) -> list[ValueFacts]:
+    """Return the inputs that rows carry: without an axis for rows, all of them."""
+    return [one for one in subject.inputs if batch is None or one.tensor.shape != ()]
+
+
+def _values(subject: Subject, batch: int | None) -> Iterator[str]:
+    """Yield the key with the values of inputs that no row carries."""
+    carried = _by_row(subject, batch)
+    rest = {
+        one.name: made_up(made_up_input(one, subject.ran.fill), ()).item()
+        for one in subject.inputs
+        if one not in carried
+    }
+    if rest:
+        yield f"values: {flow(rest)}"
+
+
+def _key(subject: Subject, batch: int | None) -> Iterator[str]:
+    """Yield the key, and which column feeds which input where the user's files name other columns."""
+    if "row" not in {one.name for one in _written(subject, batch)}:
+        yield "key: [row]"
+    data = subject.data
+    inputs = _by_row(subject, batch)
+    if data is None or all(one.name in data.columns for one in inputs):
+        return
+    if len(inputs) == 1 and data.format in _OF_FILES:
+        yield f"columns: {flow({inputs[0].name: _OF_FILES[data.format]})}"
+        return
+    names = list(data.columns)
+    width = (inputs[0].tensor.shape or (None,))[-1]
+    if len(inputs) == 1 and len(names) > 1 and width in {len(names), None}:
+        yield f"columns: {flow({inputs[0].name: names})}"
+    elif len(inputs) == len(names) > 1:
+        pairs = dict(zip([one.name for one in inputs], names, strict=True))
+        yield f"columns: {flow(pairs)}  # in their order: hold names against what each input means"
+
+
+def _written(subject: Subject, batch: int | None) -> list[ValueFacts]:
+    """Return the outputs that JSON lines can hold."""
+    return [
+        one
+        for one in subject.facts.outputs
+        if (one.kind == "tensor" and one.tensor.dtype)
+        or (one.kind in {"sequence", "map"} and (batch is None or one.element == "map"))
+    ]
+
+
+def _kept(subject: Subject, batch: int | None) -> Iterator[str]:
+    written = _written(subject, batch)
+    if len(written) < len(subject.facts.outputs):
+        yield f"columns: {flow([one.name for one in written])}"
+
+
+def _sample_rows(batch: int | None) -> int:
+    """Return a number of rows that fills whole batches, where the graph fixes them."""
+    return ROWS if batch in {None, 1, _BATCH} else batch * -(-ROWS // batch)
+
+
+def _arrays(subject: Subject, batch: int | None) -> dict[str, Array]:
+    return {one.name: _rows_of(one, subject, batch) for one in _by_row(subject, batch)}
+
+
+def _rows_of(value: ValueFacts, subject: Subject, batch: int | None) -> Array:
+    """Return sample rows of one input, rows first: of the sizes that the model took, or else of likely ones."""
+    one = made_up_input(value, subject.ran.fill)
+    shape = list(subject.ran.fed.get(value.name) or _likely(value, one))
+    if batch is not None:
+        axis = input_axes(subject.inputs, ())[value.name] or 0
+        del shape[axis]
+    sizes = (_sample_rows(batch), *shape)
+    if math.prod(sizes) > _LARGEST:
+        raise OrtdeployError(
+            f"sample rows of {format_shape(sizes)} would be too large to make; write the manifest by hand"
+        )
+    dtype = WIDER.get(one.dtype, one.dtype)
+    known = MadeUp(name=one.name, dtype=dtype, shape=(), limits=one.limits, value=one.value)
+    return np.asarray(made_up(known, sizes))
+
+
+def _likely(value: ValueFacts, one: MadeUp) -> tuple[int, ...]:
+    """Return sizes for a model that was not run: 224 for the height and width of what looks like an image, else 1."""
+    side = _IMAGE_SIDE if len(value.tensor.shape or ()) == _IMAGE_RANK else 1
+    keys = dict(one.open_sizes())
+    return one.sized({key: side if axis > 1 else 1 for axis, key in keys.items()})

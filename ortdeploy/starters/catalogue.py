@@ -1,0 +1,43 @@
+"""The families of models, in the order in which they are asked; the last one takes any model."""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from ortdeploy.starters import (
+    any_model,
+    classifier,
+    diffusion,
+    encoder,
+    listener,
+    tables,
+    text_detector,
+    text_recogniser,
+    ultralytics,
+)
+from ortdeploy.starters.subject import Starter, Subject
+
+
+class Family(Protocol):
+    """What a module of a family has."""
+
+    def recognise(self, subject: Subject) -> Iterator[Starter]:
+        """Yield manifests for a model of the family, the likeliest first; nothing for any other model."""
+
+
+FAMILIES: tuple[Family, ...] = (
+    diffusion,
+    tables,
+    encoder,
+    ultralytics,
+    text_detector,
+    text_recogniser,
+    listener,
+    classifier,
+    any_model,
+)
+
+
+def starters_for(subject: Subject) -> Iterator[Starter]:
+    """Yield manifests for a model, the likeliest first."""
+    for family in FAMILIES:
+        yield from family.recognise(subject)

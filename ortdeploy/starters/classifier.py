@@ -1,0 +1,141 @@
+"""Models that take a picture and give a vector: scores of classes, with labels where they are found, or features."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ortdeploy.manifest.write import flow, scalar
+from ortdeploy.starters import writing
+from ortdeploy.starters.labels import Labels, find_labels
+from ortdeploy.starters.pictures import (
+    SCALE,
+    PictureInput,
+    colors,
+    picture_input,
+    sample_path,
+    sample_pictures,
+)
+from ortdeploy.starters.subject import Starter, Subject
+
+_IMAGENET = (1000, 1001)
+_MEAN, _STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+_BATCH = 16
+FAMILY = "a model that takes a picture"
+_METHODS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
+"""Pillow's numbers of resampling methods, as preprocessor_config.json has them."""
+
+
+def recognise(subject: Subject) -> Iterator[Starter]:
+    """Yield a manifest for a model that gives one vector a picture, and for any that the user has pictures for."""
+    picture = picture_input(subject)
+    vectors = [name for name, shape in subject.ran.outputs.items() if _is_vector(name, shape)]
+    if picture is not None and (vectors or subject.data is not None):
+        yield _starter(subject, picture, vectors[0] if vectors else None)
+
+
+def _is_vector(name: str, shape: tuple[int, ...]) -> bool:
+    """Tell whether an output has one vector a row, also as a map of one pixel where steps can name it."""
+    if len(shape) < 2 or shape[1] < 2 or any(size != 1 for size in shape[2:]):  # noqa: PLR2004  rows and values
+        return False
+    return len(shape) == 2 or name.isidentifier()  # noqa: PLR2004
+
+
+def _starter(subject: Subject, picture: PictureInput, output: str | None) -> Starter:
+    classes = subject.shape_of(output)[1] if output is not None else 0
+    labels = find_labels(subject, classes) if classes else None
+    prepare, told = _prepare(subject, picture)
+    scored = labels is not None or classes in _IMAGENET or (classes > 0 and _last_is_softmax(subject))
+    post = _postprocess(subject, output, labels) if scored and output is not None else ""
+    columns = "columns: [class, probability" + (", label]" if labels else "]")
+    text = (
+        writing.head(*_intro(labels, classes, scored=scored))
+        + writing.models(subject)
+        + f"jobs:\n  run:\n    model: {scalar(subject.name)}\n"
+        + writing.input_section(
+            subject,
+            sample_path(subject),
+            "made by init",
+            f"columns: {flow({picture.name: 'pixels'})}",
+            "key: [path]",
+        )
+        + f"    prepare:\n      {scalar(picture.name)}:  # {told}\n"
+        + writing.steps(prepare, 8)
+        + f"    batch: {{size: {picture.batch or _BATCH}}}\n"
+        + post
+        + writing.output(subject, *([columns] if scored else []))
+    )
+    files = sample_pictures(subject, picture.height, picture.width) | dict(labels.files if labels else {})
+    kind = "a picture classifier" if scored else "a model that gives a vector for a picture" if classes else FAMILY
+    return Starter(family=kind, text=text, files=files)
+
+
+def _intro(labels: Labels | None, classes: int, *, scored: bool) -> list[str]:
+    if not classes:
+        return ["A model that takes a picture. What it gives is written as it is."]
+    if not scored:
+        return [f"A model that gives {classes} numbers for a picture. Nothing says that they are scores of classes."]
+    told = f"labels: {labels.told}" if labels else "no labels were found: class is the number of the best one"
+    return [f"A picture classifier of {classes} classes; {told}."]
+
+
+def _last_is_softmax(subject: Subject) -> bool:
+    return any(node.operator == "Softmax" for node in subject.facts.nodes[-3:])
+
+
+def _postprocess(subject: Subject, output: str, labels: Labels | None) -> str:
+    low, high = subject.ran.ranges.get(output, (-1.0, 1.0))
+    is_probability = low >= 0 and high <= 1
+    made = []
+    if len(subject.shape_of(output)) > 2:  # noqa: PLR2004
+        made.append(f"{{op: Flatten, in: {{input: ${output}}}, out: flat}}")
+        output = "flat"
+    scores = output if is_probability else "scores"
+    if not is_probability:
+        made.append(f"{{softmax: {scalar(output)}, as: scores}}")
+    made.append(f"{{argmax: {scalar(scores)}, as: class, value_as: probability}}")
+    if labels is not None:
+        made.append(f"{{labels: class, from: {scalar(labels.path)}, as: label}}")
+    return "    postprocess:\n" + writing.steps(made, 6)
+
+
+def _prepare(subject: Subject, picture: PictureInput) -> tuple[list[str], str]:
+    """Return the steps, and where they are from."""
+    beside = subject.beside("preprocessor_config.json")
+    settings = _read(subject.folder / beside) if beside else {}
+    size = [picture.height, picture.width]
+    steps = [colors(picture.channels)]
+    told = f"as {beside} says" if settings else _assumed(picture)
+    method = _METHODS.get(settings.get("resample", 2), "bilinear")
+    shortest = (settings.get("size") or {}).get("shortest_edge") if isinstance(settings.get("size"), dict) else None
+    crops = settings.get("do_center_crop") and isinstance(shortest, int)
+    if crops:
+        steps += [f"{{resize: {{shortest: {shortest}}}, method: {method}}}", f"{{center_crop: {flow(size)}}}"]
+    else:
+        steps.append(f"{{resize: {flow(size)}, method: {method}}}")
+    if picture.floating:
+        steps += _scaled(settings, picture.channels)
+    if picture.layout == "NCHW":
+        steps.append("{layout: NCHW}")
+    return steps, told
+
+
+def _assumed(picture: PictureInput) -> str:
+    what = "size and scale are" if picture.open else "the scale is"
+    return f"{what} assumed: nothing in the file tells; check it"
+
+
+def _scaled(settings: dict[str, Any], channels: int) -> list[str]:
+    steps = [SCALE] if settings.get("do_rescale", True) else []
+    mean, std = settings.get("image_mean", _MEAN), settings.get("image_std", _STD)
+    if channels == len(mean) == len(std) and settings.get("do_normalize", True):
+        steps.append(f"{{normalize: {{mean: {flow(mean)}, std: {flow(std)}}}}}")
+    return steps
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,41 @@
+"""Looks at rows that the user has: a file, or a folder of files of one kind."""
+
+from collections import Counter
+from pathlib import Path
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.sources.catalogue import SOURCES, probe_input
+from ortdeploy.sources.opened import format_suffix
+from ortdeploy.starters.subject import Data, is_installed
+
+_FORMATS = {suffix: name for name, module in SOURCES.items() for suffix in module.SUFFIXES}
+
+
+def look_at_data(path: Path, folder: Path) -> Data:
+    """Return what a manifest in `folder` says of data. Raises OrtdeployError."""
+    if not path.exists():
+        raise OrtdeployError(f"--from: there is no {path}")
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise OrtdeployError(f"--from: {path} must lie below the manifest's folder {folder}; choose another with -o")
+    shown = path.resolve().relative_to(folder.resolve()).as_posix()
+    pattern = _of_folder(path, shown) if path.is_dir() else shown
+    packages = frozenset(
+        module.PACKAGE.module for module in SOURCES.values() if module.PACKAGE and is_installed(module.PACKAGE.module)
+    )
+    facts = probe_input(str(folder), [pattern], None, (str(folder),), packages)
+    if facts.missing_package is not None:
+        package = facts.missing_package
+        raise OrtdeployError(f"--from: {path} needs {package.name}: pip install 'ortdeploy[{package.extra}]'")
+    if facts.problem is not None:
+        raise OrtdeployError(f"--from: {facts.problem.detail.rstrip('.')}")
+    return Data(path=pattern, format=facts.format or "", columns=facts.columns)
+
+
+def _of_folder(path: Path, shown: str) -> str:
+    """Return the pattern of the files in a folder that are the most of one format."""
+    suffixes = Counter(one.suffix for one in path.iterdir() if format_suffix(str(one)) in _FORMATS)
+    if not suffixes:
+        known = ", ".join(sorted(_FORMATS))
+        raise OrtdeployError(f"--from: no file in {path} ends as one of the formats does: {known}")
+    suffix = suffixes.most_common(1)[0][0]
+    return f"{shown}/*{suffix}" if shown != "." else f"*{suffix}"

@@ -1,0 +1,108 @@
+"""Models that hear a recording window by window and hand a state on, as Silero's voice activity detector does."""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from ortdeploy.facts.models import ValueFacts
+from ortdeploy.manifest.write import flow, scalar
+from ortdeploy.starters import samples, writing
+from ortdeploy.starters.subject import Starter, Subject
+
+FAMILY = "a listener with state, as Silero's voice activity detector"
+_RATES = ("sr", "sample_rate", "sampling_rate")
+_NEXT = ("{}N", "{}n", "{}_out", "out_{}", "new_{}", "{}_new", "next_{}", "{}_next", "{}_n", "output_{}", "{}Out")
+_SILERO_5 = re.compile(r"state\Z")
+_WINDOW, _CONTEXT = 512, 64
+_AUDIO_RANK = 2
+_BATCH = 4
+
+
+def recognise(subject: Subject) -> Iterator[Starter]:
+    """Yield a manifest that cuts recordings into windows, for a model with one input of samples and others of state."""
+    states = _states(subject)
+    rest = [one for one in subject.inputs if one.name not in states]
+    heard = [one for one in rest if one.tensor.dtype == "float32" and len(one.tensor.shape or ()) == _AUDIO_RANK]
+    rates = [one for one in rest if one.name in _RATES and one.tensor.dtype == "int64"]
+    given = [one.name for one in subject.facts.outputs if one.name not in states.values()]
+    if not states or len(heard) != 1 or len(rest) != len(heard) + len(rates) or not given:
+        return
+    if subject.data is None or subject.data.format in {"wav", "audio"}:
+        fed = (
+            {heard[0].name: "$x"}
+            | {one: f"${_word(one)}" for one in states}
+            | dict.fromkeys(_names(rates), samples.RATE)
+        )
+        made = {given[0]: "p"} | {after: f"{_word(one)}_after" for one, after in states.items()}
+        for window in _windows(heard[0], states):
+            yield _starter(subject, fed, made, tuple(states), window)
+
+
+def _states(subject: Subject) -> dict[str, str]:
+    """Return the inputs that take what an output of nearly the same name gave, with that output."""
+    outputs = {one.name for one in subject.facts.outputs}
+    found = {}
+    for value in subject.inputs:
+        after = next((one.format(value.name) for one in _NEXT if one.format(value.name) in outputs), None)
+        if after is not None and value.tensor.dtype == "float32":
+            found[value.name] = after
+    return found
+
+
+def _windows(heard: ValueFacts, states: Mapping[str, str]) -> Iterator[tuple[int, int]]:
+    """Yield the sizes of new samples and of context that may fit."""
+    fixed = (heard.tensor.shape or (None, None))[1]
+    silero = any(_SILERO_5.match(name) for name in states)
+    if isinstance(fixed, int):
+        yield (fixed - _CONTEXT, _CONTEXT) if silero and fixed == _WINDOW + _CONTEXT else (fixed, 0)
+    elif silero:
+        yield _WINDOW, _CONTEXT
+    else:
+        yield _WINDOW, 0
+
+
+def _names(values: list[ValueFacts]) -> list[str]:
+    return [one.name for one in values]
+
+
+def _starter(
+    subject: Subject,
+    fed: Mapping[str, object],
+    made: Mapping[str, str],
+    states: tuple[str, ...],
+    window: tuple[int, int],
+) -> Starter:
+    """Return a manifest: `fed` and `made` are what the model is run with, `window` new samples and those of before."""
+    name, (size, context) = scalar(subject.name), window
+    handed_on = {_word(one): f"${_word(one)}_after" for one in states}
+    pipeline = (
+        "pipelines:\n  listen:\n    steps:\n"
+        f"      - {{do: windows, in: {{x: $samples, size: {size}, context: {context}}}, out: [w, start]}}\n"
+        f"      - each: $w\n        as: x\n        state: {flow(handed_on)}\n        steps:\n"
+        f"          - {{run: {name}, in: {flow(dict(fed))}, out: {flow(dict(made))}}}\n"
+        "          - {do: flatten, in: {x: $p}, out: flat}\n"
+        "          - {do: squeeze, in: {x: $flat, squeeze: 0}, out: speech}\n"
+        "        collect: {speech: speech}\n"
+        "    outputs: {speech: $speech, start: $start}\n\n"
+    )
+    text = (
+        writing.head(
+            f"A model that hears windows and hands on {', '.join(states)}, by the names of its inputs and outputs.",
+            f"Windows of {size} samples{f' and {context} of before' if context else ''} at {samples.RATE} Hz are "
+            "those of Silero VAD for 16 kHz; check them for others.",
+        )
+        + writing.models(subject)
+        + pipeline
+        + "jobs:\n  run:\n    pipeline: listen\n"
+        + writing.input_section(
+            subject, f"{subject.stem}-sample.wav", "made by init", f"rate: {samples.RATE}", "key: [path]"
+        )
+        + f"    batch: {{size: {_BATCH}}}\n"
+        + writing.output(subject, "explode: [speech, start]  # a line for each window; start is in samples")
+    )
+    files = {} if subject.data else {f"{subject.stem}-sample.wav": samples.recording()}
+    return Starter(family=FAMILY, text=text, files=files)
+
+
+def _word(name: str) -> str:
+    """Return a name that a value of a pipeline may have."""
+    return re.sub(r"\W", "_", name)

@@ -1,0 +1,72 @@
+"""What starters of picture models share: which input takes a picture, its size, its samples, and how it is prepared."""
+
+from dataclasses import dataclass
+
+from ortdeploy.starters import samples
+from ortdeploy.starters.subject import Subject, is_installed
+
+_RANK = 4
+SCALE = "{scale: 0.00392156862745098}"
+"""From 0..255 to 0..1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PictureInput:
+    """The input that takes a picture: its name, layout, channels, height and width.
+
+    `batch` is None where any number of rows will do; `open` tells whether the graph leaves height or width open.
+    """
+
+    name: str
+    layout: str
+    channels: int
+    height: int
+    width: int
+    batch: int | None
+    open: bool
+    floating: bool
+
+
+def picture_input(subject: Subject) -> PictureInput | None:
+    """Return the one input of a model if it takes pictures and they can be read here."""
+    value = subject.only_input
+    shape = () if value is None else value.tensor.shape or ()
+    data = subject.data
+    if value is None or len(shape) != _RANK or not is_installed("PIL") or (data and data.format != "image"):
+        return None
+    layout = value.tensor.layout or ("NHWC" if shape[3] in {1, 3} else "NCHW")
+    axes = {sign: layout.index(sign) for sign in "CHW"}
+    channels = shape[axes["C"]]
+    fed = subject.ran.fed.get(value.name)
+    if channels not in {1, 3} or not isinstance(channels, int) or fed is None:
+        return None
+    return PictureInput(
+        name=value.name,
+        layout=layout,
+        channels=channels,
+        height=fed[axes["H"]],
+        width=fed[axes["W"]],
+        batch=shape[0] if isinstance(shape[0], int) else None,
+        open=not (isinstance(shape[axes["H"]], int) and isinstance(shape[axes["W"]], int)),
+        floating=value.tensor.dtype != "uint8",
+    )
+
+
+def sample_pictures(subject: Subject, height: int, width: int) -> dict[str, bytes]:
+    """Return two pictures, by name; none where the user has some."""
+    if subject.data is not None:
+        return {}
+    return {
+        f"{subject.stem}-sample-{number}.png": samples.picture(height + 40 * number, width + 64 * number, 3)
+        for number in range(2)
+    }
+
+
+def sample_path(subject: Subject) -> str:
+    """Return the path of these."""
+    return f"{subject.stem}-sample-*.png"
+
+
+def colors(channels: int) -> str:
+    """Return the step that gives a picture the channels that a model takes."""
+    return "{grayscale: true}" if channels == 1 else "{rgb: true}"

@@ -1,0 +1,101 @@
+"""What a starter is made from, and what it is."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+from ortdeploy.facts.models import ModelFacts, ValueFacts
+from ortdeploy.runtime.trial_run import Ran
+from ortdeploy.tensors.types import TensorType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Data:
+    """Rows that the user has: their path for a manifest, the format, and the columns that the files name."""
+
+    path: str
+    format: str
+    columns: Mapping[str, TensorType] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A model, or a folder of models, that a manifest is to be written for.
+
+    `path` is the model's from the manifest's `folder`, `stem` the manifest's name without its suffix. `ran` is a run on
+    made-up inputs, with several rows where the model takes them. `data` are rows of the user's.
+    """
+
+    model: Path
+    folder: Path
+    path: str
+    stem: str
+    facts: ModelFacts = field(default_factory=lambda: ModelFacts(path=""))
+    ran: Ran = field(default_factory=lambda: Ran(refusal="it was not tried"))
+    data: Data | None = None
+
+    @property
+    def name(self) -> str:
+        """What the manifest calls the model."""
+        return self.model.stem
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a folder of models."""
+        return self.model.is_dir()
+
+    @property
+    def inputs(self) -> tuple[ValueFacts, ...]:
+        """The inputs that must be fed: those without a default, which weights have that are listed as inputs."""
+        return tuple(value for value in self.facts.inputs if not value.optional)
+
+    @property
+    def only_input(self) -> ValueFacts | None:
+        """The one input, if there is no other."""
+        return self.inputs[0] if len(self.inputs) == 1 else None
+
+    def shape_of(self, output: str) -> tuple[int, ...]:
+        """Return the shape that an output had when the model ran; empty where it did not."""
+        return self.ran.outputs.get(output, ())
+
+    def beside(self, *names: str) -> str | None:
+        """Return the path, from the manifest, of the first file of these names beside the model or one folder up."""
+        return next((self.relative(path) for path in self._neighbours(names) if self.holds(path)), None)
+
+    def _neighbours(self, names: tuple[str, ...]) -> Iterator[Path]:
+        for folder in (self.model.parent, self.model.parent.parent):
+            for name in names:
+                path = folder / name
+                if path.is_file():
+                    yield path
+
+    def holds(self, path: Path) -> bool:
+        """Tell whether a path lies below the manifest's folder, as paths of manifests must."""
+        return path.resolve().is_relative_to(self.folder.resolve())
+
+    def relative(self, path: Path) -> str:
+        """Return a path from the manifest's folder, with forward slashes."""
+        return path.resolve().relative_to(self.folder.resolve()).as_posix()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starter:
+    """A manifest, the sample files that it reads by their names, and what it was recognised as, for the user.
+
+    `question` is the one thing that could not be known, and what to write there; `if_refused` is that where it only
+    matters if the manifest does not run. `takes_long`: not even a few rows are
+    run before it is left behind.
+    """
+
+    family: str
+    text: str
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    question: str | None = None
+    if_refused: str | None = None
+    takes_long: bool = False
+
+
+def is_installed(module: str) -> bool:
+    """Tell whether a package of an extra is there."""
+    return find_spec(module) is not None

@@ -1,0 +1,110 @@
+"""Models of scikit-learn, LightGBM, XGBoost and CatBoost: operators of ai.onnx.ml, fed from the columns of a table."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ortdeploy.facts.models import ValueFacts
+from ortdeploy.manifest.write import flow, scalar
+from ortdeploy.starters import writing
+from ortdeploy.starters.subject import Starter, Subject
+from ortdeploy.tensors.types import FLOATING
+
+FAMILY = "a table's model (operators of ai.onnx.ml)"
+_DOMAIN = "ai.onnx.ml"
+_TABLES = ("arrow", "csv", "jsonl", "parquet")
+_ROWS, _BATCH = 4, 1024
+_RANK = 2
+
+
+def recognise(subject: Subject) -> Iterator[Starter]:
+    """Yield a manifest that reads a table, where each input takes columns of it."""
+    of_tables = any(node.domain == _DOMAIN for node in subject.facts.nodes)
+    shapes = [one.tensor.shape or () for one in subject.inputs]
+    if not of_tables or not shapes or any(len(shape) != _RANK for shape in shapes):
+        return
+    if subject.data is None or subject.data.format in _TABLES:
+        yield _starter(subject)
+
+
+def _starter(subject: Subject) -> Starter:
+    names = _column_names(subject)
+    columns, question = _columns(subject, names)
+    rows = next((size for size in ((one.tensor.shape or (None,))[0] for one in subject.inputs) if size), None)
+    fixed = rows if isinstance(rows, int) else None
+    sample = f"{subject.stem}-sample.csv"
+    told = "A model of a table: its operators are those of ai.onnx.ml. Names and order of columns are not in it;"
+    text = (
+        writing.head(told, "what it was trained on had them.")
+        + writing.models(subject)
+        + f"jobs:\n  run:\n    model: {scalar(subject.name)}\n"
+        + writing.input_section(subject, sample, "made by init", f"columns: {columns}", "key: [row]")
+        + f"    batch: {{size: {fixed or _BATCH}}}\n"
+        + writing.output(subject, *_kept(subject))
+    )
+    number = fixed * -(-_ROWS // fixed) if fixed else _ROWS
+    files = {} if subject.data else {sample: _table(subject.inputs, names, number).encode()}
+    return Starter(family=FAMILY, text=text, files=files, question=question)
+
+
+def _kept(subject: Subject) -> Iterator[str]:
+    """Yield the key that leaves out what JSON lines cannot hold by row: a sequence that is not one of maps."""
+    outputs = subject.facts.outputs
+    kept = [one.name for one in outputs if one.kind == "tensor" or one.element == "map"]
+    if len(kept) < len(outputs):
+        yield f"columns: {flow(kept)}"
+
+
+def _width(value: ValueFacts, subject: Subject) -> int:
+    """Return how many columns an input takes: as its shape says, or as the model took them."""
+    size = (value.tensor.shape or (None, None))[1]
+    return size if isinstance(size, int) else subject.ran.fed.get(value.name, (1, 1))[1]
+
+
+def _column_names(subject: Subject) -> dict[str, list[str]]:
+    """Return what columns of a sample are called, by input: as an input of one column is, else f and a number."""
+    names, number = {}, 0
+    for value in subject.inputs:
+        width = _width(value, subject)
+        names[value.name] = [value.name] if width == 1 else [f"f{number + place}" for place in range(width)]
+        number += 0 if width == 1 else width
+    return names
+
+
+def _columns(subject: Subject, names: dict[str, list[str]]) -> tuple[str, str | None]:
+    """Return which columns feed which input, and what of that is a guess."""
+    if subject.data is None:
+        only = subject.only_input
+        if only is not None and len(names[only.name]) > 1:
+            return f"{flow({only.name: ['f*']})}  # all whose names begin with f, in the order of the file", None
+        return flow(names), None
+    there = list(subject.data.columns)
+    wanted = sum(map(len, names.values()))
+    if all(name in there for group in names.values() for name in group):
+        return flow(names), None
+    left = iter(there)
+    guess = {name: [column for _, column in zip(group, left, strict=False)] for name, group in names.items()}
+    if len(there) == wanted:
+        return f"{flow(guess)}  # in the order of the file", None
+    question = (
+        f"The model takes {wanted} columns and {subject.data.path} has {len(there)}: {', '.join(there)}. "
+        "Write those that it was trained on under columns:, in that order"
+    )
+    return f"{flow(guess)}  # a guess: the first of the file", question
+
+
+def _table(values: Sequence[ValueFacts], names: dict[str, list[str]], rows: int) -> str:
+    """Return a CSV file: random numbers between 0 and 1 for floating columns, zeros or a letter for others."""
+    random = np.random.default_rng(0)
+    header = [name for group in names.values() for name in group]
+    lines = [",".join(header)]
+    for _ in range(rows):
+        cells = [_cell(value, random) for value in values for _ in names[value.name]]
+        lines.append(",".join(cells))
+    return "\n".join(lines) + "\n"
+
+
+def _cell(value: ValueFacts, random: np.random.Generator) -> str:
+    if value.tensor.dtype == "string":
+        return "a"
+    return f"{random.random():.4f}" if value.tensor.dtype in FLOATING else "0"

@@ -1,0 +1,335 @@
+"""For each family of models, `init`, `plan` and `apply` succeed as written, with the steps that the family needs."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import yaml
+from conftest import Cli
+from onnx import TensorProto, helper
+from PIL import Image
+from support import family_models as families
+from support.models import save_model, scale_model
+
+FLOAT = TensorProto.FLOAT
+
+
+def made(cli: Cli, folder: Path, *further: str | Path, model: str = "m.onnx") -> tuple[dict[str, Any], str]:
+    """Return the manifest that init writes, which must plan and apply as it stands, and what init said."""
+    said = cli("init", folder / model, "-o", folder / "m.yaml", *further)
+    assert said.code == 0, said.out + said.err
+    planned, applied = cli("plan", folder / "m.yaml"), cli("apply", folder / "m.yaml", "-q")
+    assert planned.code == 0, planned.out
+    assert applied.code == 0, applied.out + applied.err
+    return yaml.safe_load((folder / "m.yaml").read_text()), said.out
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    parts = sorted((folder / "outbox/m").glob("part-*.jsonl"))
+    return [json.loads(line) for part in parts for line in part.read_text().splitlines()]
+
+
+def steps_of(manifest: dict[str, Any]) -> list[str]:
+    (pipeline,) = manifest["pipelines"].values()
+    return [step.get("do") or step.get("run") or step.get("op") or "each" for step in pipeline["steps"]]
+
+
+def test_an_ultralytics_export_finds_its_box_in_the_picture(cli: Cli, tmp_path: Path) -> None:
+    families.yolo(tmp_path / "m.onnx")
+    manifest, said = made(cli, tmp_path)
+    assert "YOLO v8" in said
+    assert steps_of(manifest)[-4:] == ["yolo_decode", "nms", "unletterbox", "labels"]
+    first = rows(tmp_path)[0]
+    assert first["labels"] == ["dog's toy"]
+    np.testing.assert_allclose(first["boxes"], [[24, 20, 40, 44]], atol=1e-3)  # the first sample is 64 x 64
+
+
+def test_a_head_without_suppression_gets_none(cli: Cli, tmp_path: Path) -> None:
+    families.yolo(tmp_path / "m.onnx", version="YOLOv10n", decided=True)
+    manifest, _ = made(cli, tmp_path)
+    assert "nms" not in steps_of(manifest)
+    assert rows(tmp_path)[0]["labels"] == ["dog's toy"]
+
+
+def test_the_description_decides_only_what_the_shape_allows(cli: Cli, tmp_path: Path) -> None:
+    families.yolo(tmp_path / "m.onnx", version="YOLOv10n")  # says v10, and has the head of v8
+    assert "version: v8" in yaml.safe_dump(made(cli, tmp_path)[0])
+
+
+@pytest.mark.parametrize("where", ["labels.txt", "config.json", "metadata", "nowhere"])
+def test_a_classifier_gets_the_labels_that_are_there(cli: Cli, tmp_path: Path, where: str) -> None:
+    families.classifier(tmp_path / "m.onnx")
+    if where == "labels.txt":
+        (tmp_path / where).write_text("cat\ndog\nowl\n")
+    elif where == "config.json":
+        (tmp_path / where).write_text(json.dumps({"id2label": {"0": "cat", "1": "dog", "2": "owl"}}))
+    elif where == "metadata":
+        families.with_metadata(tmp_path / "m.onnx", classes="['cat', 'dog', 'owl']")
+    made(cli, tmp_path)
+    first = rows(tmp_path)[0]
+    assert first.keys() == {"path", "class", "probability"} | ({"label"} if where != "nowhere" else set())
+    assert where == "nowhere" or first["label"] == ["cat", "dog", "owl"][first["class"]]
+
+
+def test_labels_of_another_number_of_classes_are_not_taken(cli: Cli, tmp_path: Path) -> None:
+    families.classifier(tmp_path / "m.onnx")
+    (tmp_path / "labels.txt").write_text("cat\ndog\n")
+    made(cli, tmp_path)
+    assert "label" not in rows(tmp_path)[0]
+
+
+def test_a_vector_that_nothing_calls_scores_stays_a_vector(cli: Cli, tmp_path: Path) -> None:
+    families.classifier(tmp_path / "m.onnx", softmax=False)
+    manifest, said = made(cli, tmp_path)
+    assert "vector for a picture" in said
+    assert "postprocess" not in manifest["jobs"]["run"]
+
+
+def test_a_picture_is_prepared_as_the_file_beside_the_model_says(cli: Cli, tmp_path: Path) -> None:
+    families.classifier(tmp_path / "m.onnx")
+    settings = {
+        "image_mean": [0.5] * 3,
+        "image_std": [0.25] * 3,
+        "resample": 3,
+        "size": {"shortest_edge": 40},
+        "do_center_crop": True,
+    }
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
+    steps = made(cli, tmp_path)[0]["jobs"]["run"]["prepare"]["x"]
+    assert {"resize": {"shortest": 40}, "method": "bicubic"} in steps
+    assert {"center_crop": [32, 32]} in steps
+    assert {"normalize": {"mean": [0.5] * 3, "std": [0.25] * 3}} in steps
+
+
+def test_a_text_detector_gets_boxes_of_lines(cli: Cli, tmp_path: Path) -> None:
+    families.text_detector(tmp_path / "m.onnx")
+    manifest, _ = made(cli, tmp_path)
+    assert steps_of(manifest)[-1] == "text_boxes"
+    assert rows(tmp_path)[0].keys() == {"path", "boxes", "scores"}
+
+
+@pytest.mark.parametrize("where", ["metadata", "file"])
+def test_a_reader_of_lines_gets_its_letters(cli: Cli, tmp_path: Path, where: str) -> None:
+    families.text_recogniser(tmp_path / "m.onnx", "0123456789ABC" if where == "metadata" else None)
+    if where == "file":
+        (tmp_path / "keys.txt").write_text("\n".join("0123456789ABC") + "\n")
+    manifest, _ = made(cli, tmp_path)
+    assert steps_of(manifest)[-1] == "ctc_greedy"
+    assert set(rows(tmp_path)[0]["text"]) <= set("0123456789ABC ")
+
+
+def test_a_listener_hears_windows_with_its_state(cli: Cli, tmp_path: Path) -> None:
+    families.listener(tmp_path / "m.onnx")
+    manifest, _ = made(cli, tmp_path)
+    assert steps_of(manifest) == ["windows", "each"]
+    lines = rows(tmp_path)
+    assert [line["start"] for line in lines] == list(range(0, 512 * len(lines), 512))
+
+
+def test_a_table_is_fed_from_columns(cli: Cli, tmp_path: Path) -> None:
+    families.table(tmp_path / "m.onnx")
+    manifest, _ = made(cli, tmp_path)
+    assert manifest["jobs"]["run"]["input"]["columns"] == {"X": ["f*"]}
+    assert rows(tmp_path)[0].keys() == {"row", "label", "probabilities"}
+
+
+def test_an_output_whose_written_rows_no_run_keeps_to_is_declared(cli: Cli, tmp_path: Path) -> None:
+    families.table(tmp_path / "m.onnx", rows_in_outputs=False)  # as LightGBM's converter writes them
+    manifest, said = made(cli, tmp_path)
+    assert manifest["models"]["m"]["outputs"]["label"]["row_axis"] == 0
+    assert "does not run" not in said
+
+
+@pytest.mark.parametrize(
+    ("output", "width", "keys"),
+    [("last_hidden_state", 6, {"vector"}), ("logits", 3, {"label", "probability"}), ("logits", 1, {"score"})],
+)
+def test_a_transformer_beside_its_tokenizer_reads_text(
+    cli: Cli, tmp_path: Path, output: str, width: int, keys: set[str]
+) -> None:
+    pytest.importorskip("tokenizers")
+    families.encoder(tmp_path / "m.onnx", output=output, width=width)
+    (tmp_path / "config.json").write_text(json.dumps({"id2label": {"0": "good", "1": "bad", "2": "none"}}))
+    manifest, _ = made(cli, tmp_path)
+    assert steps_of(manifest)[:2] == ["tokenize", "m"]
+    assert rows(tmp_path)[0].keys() == keys | {"row"}
+
+
+def test_a_sentence_encoder_pools_as_its_folder_says(cli: Cli, tmp_path: Path) -> None:
+    pytest.importorskip("tokenizers")
+    families.encoder(tmp_path / "m.onnx")
+    (tmp_path / "1_Pooling").mkdir()
+    (tmp_path / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode_cls_token": True}))
+    assert "Gather" in steps_of(made(cli, tmp_path)[0])
+
+
+def test_without_a_tokenizer_the_same_model_is_fed_tokens(cli: Cli, tmp_path: Path) -> None:
+    families.encoder(tmp_path / "m.onnx")
+    (tmp_path / "tokenizer.json").unlink()
+    assert "pipelines" not in made(cli, tmp_path)[0]
+
+
+def test_a_folder_of_stable_diffusion_paints(cli: Cli, tmp_path: Path) -> None:
+    shutil.copytree(Path(__file__).parents[2] / "deployments/models/painter", tmp_path / "painter")
+    (tmp_path / "painter/unet/config.json").write_text(json.dumps({"sample_size": 4}))
+    manifest, _ = made(cli, tmp_path, model="painter")
+    assert manifest["pipelines"]["paint"]["height"] == 32
+    assert rows(tmp_path)[0]["image"].endswith(".png")
+
+
+def test_a_folder_of_something_else_is_told(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    said = cli("init", tmp_path / "other")
+    assert said.code == 1
+    assert "folder without text_encoder" in said.err
+    assert not list(tmp_path.glob("*.yaml"))
+
+
+def test_weights_that_are_listed_as_inputs_are_none(cli: Cli, tmp_path: Path) -> None:
+    """As PyTorch has exported them for years."""
+    nodes = [helper.make_node("MatMul", ["x", "fc.weight"], ["y"])]
+    inputs: families.Tensors = {"x": (FLOAT, ["n", 4]), "fc.weight": (FLOAT, [4, 2])}
+    weights: families.Weights = {"fc.weight": np.ones((4, 2), np.float32)}
+    save_model(tmp_path / "m.onnx", nodes, inputs, {"y": (FLOAT, ["n", 2])}, weights)
+    assert list(made(cli, tmp_path)[0]["models"]["m"]["inputs"]) == ["x"]
+
+
+@pytest.mark.parametrize("length", [80, 771])
+def test_a_length_that_only_the_weights_know_is_found(cli: Cli, tmp_path: Path, length: int) -> None:
+    """80 is among the usual ones, and 771 a size of its weights."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    inputs: families.Tensors = {"x": (FLOAT, ["n", "width"])}
+    outputs: families.Tensors = {"y": (FLOAT, ["n", 2])}
+    save_model(tmp_path / "m.onnx", nodes, inputs, outputs, {"w": np.ones((length, 2), np.float32)})
+    made(cli, tmp_path)
+    with np.load(tmp_path / "m-sample.npz") as sample:
+        assert sample["x"].shape == (4, length)
+
+
+def test_a_model_whose_rows_depend_on_each_other_runs_them_one_by_one(cli: Cli, tmp_path: Path) -> None:
+    nodes = [helper.make_node("Softmax", ["x"], ["y"], axis=0)]
+    save_model(tmp_path / "m.onnx", nodes, {"x": (FLOAT, ["n", 4])}, {"y": (FLOAT, ["n", 4])})
+    assert made(cli, tmp_path)[0]["jobs"]["run"]["batch"] == {"size": 1}
+
+
+def test_a_model_that_takes_nothing_made_up_says_so(cli: Cli, tmp_path: Path) -> None:
+    """Its input is a table of places, and no place that is made up is in it."""
+    nodes = [
+        helper.make_node("Sub", ["x", "far"], ["shifted"]),
+        helper.make_node("Gather", ["table", "shifted"], ["y"]),
+    ]
+    weights: families.Weights = {"far": np.array(-1000, np.int64), "table": np.ones((3, 2), np.float32)}
+    save_model(tmp_path / "m.onnx", nodes, {"x": (TensorProto.INT64, ["n"])}, {"y": (FLOAT, ["n", 2])}, weights)
+    said = cli("init", tmp_path / "m.onnx", "-o", tmp_path / "m.yaml")
+    assert said.code == 1
+    assert "no values that were made up" in said.out
+    assert "--from" in said.out
+    assert "ONNXRuntimeError" not in said.out.partition("Name rows")[0]
+    assert (tmp_path / "m.yaml").is_file()
+
+
+def test_a_family_whose_manifest_does_not_run_is_told_and_left(cli: Cli, tmp_path: Path) -> None:
+    families.encoder(tmp_path / "m.onnx")
+    (tmp_path / "tokenizer.json").write_text('{"no": "tokenizer"}')
+    manifest, said = made(cli, tmp_path)
+    assert "It looked like a sentence encoder" in said
+    assert "pipelines" not in manifest
+    assert {path.name for path in tmp_path.glob("m-*")} == {"m-sample.npz"}
+
+
+def test_pictures_of_the_user_take_the_place_of_samples(cli: Cli, tmp_path: Path) -> None:
+    families.classifier(tmp_path / "m.onnx")
+    (tmp_path / "photos").mkdir()
+    for number in range(3):
+        Image.new("RGB", (40, 30 + number), (number, 2, 3)).save(tmp_path / f"photos/{number}.jpg")
+    (tmp_path / "photos/notes.doc").write_text("no picture")
+    manifest, _ = made(cli, tmp_path, "--from", tmp_path / "photos")
+    assert manifest["jobs"]["run"]["input"]["path"] == "photos/*.jpg"
+    assert len(rows(tmp_path)) == 3
+    assert not list(tmp_path.glob("m-sample*"))
+
+
+def test_pictures_of_the_user_feed_any_model_that_takes_them(cli: Cli, tmp_path: Path) -> None:
+    """A map as large as the picture, not one of heat: no family knows it."""
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    shape: families.Tensors = {"x": (FLOAT, ["n", 3, "h", "w"])}
+    save_model(tmp_path / "m.onnx", nodes, shape, {"y": (FLOAT, ["n", 3, "h", "w"])})
+    Image.new("RGB", (40, 30)).save(tmp_path / "one.png")
+    manifest, said = made(cli, tmp_path, "--from", tmp_path / "one.png")
+    assert "takes a picture" in said
+    assert {"resize": [224, 224], "method": "bilinear"} in manifest["jobs"]["run"]["prepare"]["x"]
+
+
+def test_columns_of_the_user_feed_a_table(cli: Cli, tmp_path: Path) -> None:
+    families.table(tmp_path / "m.onnx")
+    (tmp_path / "people.csv").write_text("age,income,debt\n1,2,3\n4,5,6\n")
+    manifest, _ = made(cli, tmp_path, "--from", tmp_path / "people.csv")
+    assert manifest["jobs"]["run"]["input"]["columns"] == {"X": ["age", "income", "debt"]}
+
+
+def test_more_columns_than_a_table_takes_are_a_question(cli: Cli, tmp_path: Path) -> None:
+    families.table(tmp_path / "m.onnx")
+    (tmp_path / "people.csv").write_text("age,income,debt,id\n1,2,3,4\n")
+    _, said = made(cli, tmp_path, "--from", tmp_path / "people.csv")
+    assert "takes 3 columns and people.csv has 4: age, income, debt, id" in said
+
+
+def test_arrays_of_the_user_feed_any_model(cli: Cli, tmp_path: Path) -> None:
+    scale_model(tmp_path / "m.onnx")
+    np.savez(tmp_path / "mine.npz", other=np.ones((5, 4), np.float32))
+    made(cli, tmp_path, "--from", tmp_path / "mine.npz")
+    assert len(rows(tmp_path)) == 5
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [("nothing.csv", "there is no"), ("empty", "no file in"), ("broken.npz", "broken.npz")],
+)
+def test_data_that_cannot_be_read_is_told(cli: Cli, tmp_path: Path, what: str, told: str) -> None:
+    scale_model(tmp_path / "m.onnx")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "broken.npz").write_bytes(b"PK no")
+    said = cli("init", tmp_path / "m.onnx", "-o", tmp_path / "m.yaml", "--from", tmp_path / what)
+    assert said.code == 1
+    assert told in said.err
+    assert not (tmp_path / "m.yaml").exists()
+
+
+def test_a_model_with_a_dimension_that_has_a_formula_for_a_name(cli: Cli, tmp_path: Path) -> None:
+    scale_model(tmp_path / "m.onnx", width="floor(width/2) + 1")
+    manifest, _ = made(cli, tmp_path)
+    assert manifest["models"]["m"]["inputs"]["x"]["shape"] == ["batch", None]
+    assert onnx.load(str(tmp_path / "m.onnx")).graph.input[0].type.tensor_type.shape.dim[1].dim_param
+
+
+def test_a_length_that_a_refusal_names_is_found(cli: Cli, tmp_path: Path) -> None:
+    nodes = [helper.make_node("Reshape", ["x", "to"], ["y"])]
+    inputs: families.Tensors = {"x": (FLOAT, ["n", "width"])}
+    outputs: families.Tensors = {"y": (FLOAT, ["n", 7, 13])}
+    save_model(tmp_path / "m.onnx", nodes, inputs, outputs, {"to": np.array([4, 91], np.int64)})
+    cli("init", tmp_path / "m.onnx", "-o", tmp_path / "m.yaml")
+    with np.load(tmp_path / "m-sample.npz") as sample:
+        assert sample["x"].shape[-1] == 91
+
+
+def test_a_model_that_nothing_here_can_run_is_told_as_plan_tells_it(cli: Cli, tmp_path: Path) -> None:
+    nodes = [helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[2, 2])]
+    shape: families.Tensors = {"x": (FLOAT, [1, 3, 8, 8])}
+    save_model(tmp_path / "m.onnx", nodes, shape, {"y": (FLOAT, [1, 3, 7, 7])}, opset=1, ir_version=3)
+    said = cli("init", tmp_path / "m.onnx", "-o", tmp_path / "m.yaml")
+    assert said.code == 1
+    assert "unsupported-operator" in said.out
+    assert "--from" not in said.out
+
+
+def test_whole_numbers_that_must_not_be_zero_are_one(cli: Cli, tmp_path: Path) -> None:
+    nodes = [helper.make_node("Expand", ["x", "shape"], ["y"])]
+    inputs: families.Tensors = {"x": (FLOAT, [1, 3]), "shape": (TensorProto.INT64, [2])}
+    save_model(tmp_path / "m.onnx", nodes, inputs, {"y": (FLOAT, ["a", "b"])})
+    made(cli, tmp_path)
+    with np.load(tmp_path / "m-sample.npz") as sample:
+        assert (sample["shape"] == 1).all()

@@ -1,0 +1,185 @@
+"""Small models of the families that `ortdeploy init` knows: shapes, names and metadata of real exports."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from support.models import Shape, save_model
+
+FLOAT, INT64, STRING = TensorProto.FLOAT, TensorProto.INT64, TensorProto.STRING
+Node = helper.make_node
+Tensors = dict[str, tuple[int, Shape]]
+Weights = dict[str, np.ndarray]
+
+
+def with_metadata(path: Path, **metadata: str) -> Path:
+    model = onnx.load(str(path))
+    helper.set_model_props(model, metadata)
+    onnx.save(model, str(path))
+    return path
+
+
+def classifier(path: Path, classes: int = 3, *, softmax: bool = True) -> Path:
+    """Means of the channels, times weights: [rows, classes]."""
+    nodes = [Node("GlobalAveragePool", ["x"], ["mean"]), Node("Flatten", ["mean"], ["flat"])]
+    nodes.append(Node("MatMul", ["flat", "w"], ["logits" if softmax else "y"]))
+    nodes += [Node("Softmax", ["logits"], ["y"])] if softmax else []
+    weights: Weights = {"w": np.random.default_rng(1).standard_normal((3, classes)).astype(np.float32)}
+    inputs: Tensors = {"x": (FLOAT, ["n", 3, 32, 32])}
+    outputs: Tensors = {"y": (FLOAT, ["n", classes])}
+    return save_model(path, nodes, inputs, outputs, weights)
+
+
+def yolo(path: Path, *, version: str = "YOLOv8n", decided: bool = False) -> Path:
+    """A detector that finds one box of the second class in every picture, in the form of ultralytics' exports."""
+    head = np.zeros((1, 6, 21), np.float32)
+    head[0, :4, 0], head[0, 5, 0] = (32, 32, 16, 24), 0.9
+    if decided:
+        head = np.zeros((1, 300, 6), np.float32)
+        head[0, 0] = 24, 20, 40, 44, 0.9, 1
+    nodes = [
+        Node("ReduceMin", ["images"], ["least"], axes=[1, 2, 3], keepdims=0),
+        Node("Mul", ["least", "zero"], ["nothing"]),
+        Node("Unsqueeze", ["nothing", "axes"], ["column"]),
+        Node("Add", ["column", "head"], ["output0"]),
+    ]
+    weights: Weights = {"zero": np.zeros(1, np.float32), "axes": np.array([1, 2], np.int64), "head": head}
+    outputs: Tensors = {"output0": (FLOAT, ["batch", *head.shape[1:]])}
+    save_model(path, nodes, {"images": (FLOAT, ["batch", 3, 64, 64])}, outputs, weights)
+    names = "{0: 'cat', 1: \"dog's toy\"}"
+    return with_metadata(path, description=f"Ultralytics {version} model", task="detect", stride="32", names=names)
+
+
+def text_detector(path: Path) -> Path:
+    """A map of heat as large as the picture, by a transposed convolution and a sigmoid."""
+    nodes = [
+        Node("Conv", ["x", "down"], ["small"], strides=[2, 2]),
+        Node("ConvTranspose", ["small", "up"], ["large"], strides=[2, 2]),
+        Node("Sigmoid", ["large"], ["heat"]),
+    ]
+    weights: Weights = {"down": np.full((1, 3, 2, 2), 0.5, np.float32), "up": np.full((1, 1, 2, 2), 4, np.float32)}
+    inputs: Tensors = {"x": (FLOAT, ["n", 3, "h", "w"])}
+    outputs: Tensors = {"heat": (FLOAT, ["n", 1, "h2", "w2"])}
+    return save_model(path, nodes, inputs, outputs, weights)
+
+
+def text_recogniser(path: Path, letters: str | None = "0123456789ABC") -> Path:
+    """Scores of letters for every fourth column of a line that is 48 pixels high; a blank before, a space behind."""
+    classes = 15
+    nodes = [
+        Node("Conv", ["x", "w"], ["scores"], strides=[48, 4]),
+        Node("Squeeze", ["scores", "axes"], ["columns"]),
+        Node("Transpose", ["columns"], ["logits"], perm=[0, 2, 1]),
+        Node("Softmax", ["logits"], ["y"], axis=2),
+    ]
+    random = np.random.default_rng(3)
+    weights: Weights = {
+        "w": random.standard_normal((classes, 3, 48, 4)).astype(np.float32),
+        "axes": np.array([2], np.int64),
+    }
+    save_model(path, nodes, {"x": (FLOAT, ["n", 3, 48, "w"])}, {"y": (FLOAT, ["n", "t", classes])}, weights)
+    return path if letters is None else with_metadata(path, character="\n".join(letters))
+
+
+def listener(path: Path) -> Path:
+    """A detector that takes 512 samples and 64 of before, a state and a rate, and is above a half where it is loud."""
+    nodes = [
+        Node("Abs", ["input"], ["loud"]),
+        Node("ReduceMax", ["loud"], ["peak"], axes=[1], keepdims=1),
+        Node("Cast", ["sr"], ["rate"], to=FLOAT),
+        Node("Div", ["rate", "usual"], ["times"]),
+        Node("Mul", ["peak", "times"], ["output"]),
+        Node("Slice", ["input", "first", "last", "axis"], ["window"]),
+        Node("Reshape", ["window", "to"], ["same"]),
+        Node("ReduceMean", ["same"], ["mean"], axes=[1], keepdims=1),
+        Node("Mul", ["mean", "zero"], ["nothing"]),
+        Node("Add", ["state", "nothing"], ["stateN"]),
+    ]
+    weights: Weights = {
+        "usual": np.array(16000, np.float32),
+        "zero": np.zeros(1, np.float32),
+        "to": np.array([-1, 576], np.int64),
+        "first": np.array([0], np.int64),
+        "last": np.array([576], np.int64),
+        "axis": np.array([1], np.int64),
+    }
+    inputs: Tensors = {"input": (FLOAT, ["batch", "sequence"]), "state": (FLOAT, [2, "batch", 8]), "sr": (INT64, [])}
+    outputs: Tensors = {"output": (FLOAT, ["batch", 1]), "stateN": (FLOAT, [2, "batch", 8])}
+    return save_model(path, nodes, inputs, outputs, weights)
+
+
+def table(path: Path, columns: int = 3, *, rows_in_outputs: bool = True) -> Path:
+    """A linear classifier of ai.onnx.ml with a map of probabilities, as scikit-learn's converters write it."""
+    weights = np.random.default_rng(4).standard_normal((2, columns)).astype(np.float32)
+    classify = Node(
+        "LinearClassifier",
+        ["X"],
+        ["label", "scores"],
+        domain="ai.onnx.ml",
+        coefficients=[float(one) for one in weights.ravel()],
+        intercepts=[0.0, 0.0],
+        classlabels_ints=[0, 1],
+        post_transform="SOFTMAX",
+    )
+    zipped = Node("ZipMap", ["scores"], ["probabilities"], domain="ai.onnx.ml", classlabels_int64s=[0, 1])
+    maps = helper.make_sequence_type_proto(helper.make_map_type_proto(INT64, helper.make_tensor_type_proto(FLOAT, [])))
+    graph = helper.make_graph(
+        [classify, zipped],
+        "g",
+        [helper.make_tensor_value_info("X", FLOAT, [None, columns])],
+        [
+            helper.make_tensor_value_info("label", INT64, [None if rows_in_outputs else 1]),
+            helper.make_value_info("probabilities", maps),
+        ],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), str(path))
+    return path
+
+
+def encoder(path: Path, *, output: str = "last_hidden_state", width: int = 6) -> Path:
+    """Embeddings of tokens; `logits`: their mean by a mask, as scores of `width` classes."""
+    nodes = [Node("Gather", ["table", "input_ids"], ["each"])]
+    shape: list[int | str | None] = ["batch", "sequence", width]
+    if output == "logits":
+        nodes += [
+            Node("Cast", ["attention_mask"], ["mask"], to=FLOAT),
+            Node("Unsqueeze", ["mask", "last"], ["column"]),
+            Node("Mul", ["each", "column"], ["kept"]),
+            Node("ReduceSum", ["kept", "one"], [output], keepdims=0),
+        ]
+        shape = ["batch", width]
+    else:
+        nodes += [
+            Node("Cast", ["attention_mask"], ["mask"], to=FLOAT),
+            Node("Unsqueeze", ["mask", "last"], ["column"]),
+            Node("Mul", ["each", "column"], [output]),
+        ]
+    rows = np.random.default_rng(5).standard_normal((40, width)).astype(np.float32)
+    weights: Weights = {"table": rows, "last": np.array([-1], np.int64), "one": np.array([1], np.int64)}
+    inputs: Tensors = {name: (INT64, ["batch", "sequence"]) for name in ("input_ids", "attention_mask")}
+    save_model(path, nodes, inputs, {output: (FLOAT, shape)}, weights)
+    tokenizer_file(path.with_name("tokenizer.json"))
+    return path
+
+
+def tokenizer_file(path: Path) -> None:
+    """Write the tokenizer of a small vocabulary of words."""
+    words = ["[PAD]", "[UNK]", "the", "parcel", "arrived", "where", "is", "my", "a", "cat", "it", "rains"]
+    known = {word: number for number, word in enumerate(words)}
+    document: dict[str, object] = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": {"type": "Lowercase"},
+        "pre_tokenizer": {"type": "Whitespace"},
+        "post_processor": None,
+        "decoder": None,
+        "model": {"type": "WordLevel", "vocab": known, "unk_token": "[UNK]"},
+    }
+    path.write_text(json.dumps(document))
