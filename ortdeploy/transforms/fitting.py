@@ -70,7 +70,7 @@ def _in_proportion(sizes: Mapping[str, Any], height: int, width: int) -> tuple[i
 
 
 def _free_width(width: float, round_up_to: int | None) -> int:
-    """Round a width up as PaddleOCR does; down where that is beyond a bound, the width of its narrowest batch."""
+    """Round a width up, and down beyond a bound, as PaddleOCR does: its batches have at least that bound's width."""
     up = math.ceil(width)
     return up if round_up_to is None else min(up, max(round_up_to, int(width)))
 
