@@ -32,10 +32,10 @@ def shipped(module: str, wheel: str, pattern: str, target: str) -> Step:
 
 
 def made(maker: str, **needs: str) -> Step:
-    """Call a function of make_models.py; needs has module=wheel of the packages that it imports."""
+    """Call a function of make_models.py; needs has module=wheel of the packages that it takes."""
 
     def make(folder: Path) -> None:
-        for module, wheel in needs.items():
+        for module, wheel in {"PIL": "pillow", **needs}.items():
             package(module, wheel)
         getattr(importlib.import_module("make_models"), maker)(folder)
 
@@ -64,9 +64,9 @@ def magika_labels(folder: Path) -> None:
     lines("magika.txt", *json.loads(config)["target_labels_space"])(folder)
 
 
-DETECTOR = shipped("rapidocr", "rapidocr", "models/*_det_*.onnx", "ocr-detector.onnx")
-READER = shipped("rapidocr", "rapidocr", "models/*_rec_*.onnx", "ocr-reader.onnx")
-DIRECTION = shipped("rapidocr", "rapidocr", "models/*_cls_*.onnx", "text-direction.onnx")
+DETECTOR = shipped("rapidocr", "rapidocr", "models/PP-OCRv6_det_small.onnx", "ocr-detector.onnx")
+READER = shipped("rapidocr", "rapidocr", "models/PP-OCRv6_rec_small.onnx", "ocr-reader.onnx")
+DIRECTION = shipped("rapidocr", "rapidocr", "models/ch_ppocr_mobile_v2.0_cls_mobile.onnx", "text-direction.onnx")
 SILERO = shipped("silero_vad", "silero-vad", "data/silero_vad.onnx", "silero-vad.onnx")
 DEGREES = lines("text-direction.txt", "0", "180")
 SCIKIT_LEARN = {"sklearn": "scikit-learn", "skl2onnx": "skl2onnx"}

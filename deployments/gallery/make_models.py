@@ -18,6 +18,7 @@ Array = npt.NDArray[Any]
 SEED = 7
 SAMPLE_RATE = 16_000
 OPSETS = {"": 17, "ai.onnx.ml": 3}
+"""Those that both converters write and every supported ONNX Runtime reads."""
 
 
 def save(folder: Path, name: str, model: onnx.ModelProto) -> None:
@@ -71,7 +72,7 @@ def fitted_wine() -> tuple[Any, Array, list[str]]:
 
 
 def wine(folder: Path) -> None:
-    """Write wine.onnx, its table and its labels."""
+    """Write wine.onnx and its table."""
     model, held, names = fitted_wine()
     save(folder, "wine", converted(model, len(names), zipmap=False))
     write_table(inbox(folder, "wine") / "wine.csv", names, held)
@@ -258,6 +259,6 @@ def text_direction_int8(folder: Path) -> None:
             number = next(self.rest, None)
             return None if number is None else {"x": direction_input(text_line(number))}
 
-    source = file_of("rapidocr", "rapidocr", "models/*_cls_*.onnx")
+    source = file_of("rapidocr", "rapidocr", "models/ch_ppocr_mobile_v2.0_cls_mobile.onnx")
     target = folder / "models/text-direction-int8.onnx"
     quantize_static(source, target, Lines(), per_channel=True, activation_type=QuantType.QInt8)
