@@ -36,6 +36,7 @@ COMMANDS = {
     "try": "run a few rows into a scratch folder, and show the results",
     "tune": "search the fastest settings for a job, and write them as an overlay",
     "validate": "check manifests without a device",
+    "verify": "read committed parts again, and compare them with the ledger",
 }
 
 
@@ -260,6 +261,11 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
     _add_manifests(parser, ("text", "json"), "a manifest, or a folder of them")
 
 
+def _add_verify(parser: argparse.ArgumentParser) -> None:
+    _add_status(parser)
+    _add_jobs(parser)
+
+
 def _add_init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL.onnx", help="a model, or the folder of a Stable Diffusion pipeline")
     parser.add_argument("-o", "--output", metavar="FILE", help="the manifest to write (default: MODEL.yaml)")
@@ -348,4 +354,5 @@ _ADD = {
     "try": _add_try,
     "tune": _add_tune,
     "validate": _add_validate,
+    "verify": _add_verify,
 }

@@ -1080,25 +1080,30 @@ def find_damage(
         for file in part.files:
             records: list[Part | Merge | Revision] = [file]
             records += [merged[part.number]] if file is part and part.number in merged else []
-            how = _difference(folder / str(file.file), records, digest)
-            if how is not None and not (removable and how == _GONE_FILE):
+            how = difference(folder / str(file.file), records, digest)
+            if how is not None and not (removable and how == GONE_FILE):
                 return f"{file.file} was committed and {how}"
     return None
 
 
-_GONE_FILE = "is gone"
+GONE_FILE = "is gone"
 
 
-def _difference(path: Path, records: Sequence[Part | Merge | Revision], digest: Callable[[Path], str]) -> str | None:
-    """Say how a file differs from all that the ledger notes of it; None if it is one of them."""
+def difference(
+    path: Path, records: Sequence[Part | Merge | Revision], digest: Callable[[Path], str] | None
+) -> str | None:
+    """Say how a file differs from all that the ledger notes of it; None if it is one of them.
+
+    `digest` as in `is_as_written`.
+    """
     try:
         if not path.is_file():
-            return _GONE_FILE
+            return GONE_FILE
         if any(is_as_written(path, record, digest) for record in records):
             return None
         size = path.stat().st_size
     except FileNotFoundError:  # carried away at this moment
-        return _GONE_FILE
+        return GONE_FILE
     except OSError as error:
         return f"cannot be read: {error.strerror}"
     if size == records[0].bytes:

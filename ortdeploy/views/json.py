@@ -9,6 +9,7 @@ from ortdeploy.diagnostics import Diagnostic
 if TYPE_CHECKING:
     from ortdeploy.checks.run import CheckResult
     from ortdeploy.facts.models import AdapterFacts
+    from ortdeploy.ledger.verification import VerifiedJob
     from ortdeploy.plan.steps import Plan
     from ortdeploy.planning.lock import Digested
     from ortdeploy.results.results import JobResult
@@ -81,6 +82,13 @@ def _status(one: "JobStatus") -> dict[str, Any]:
         "skipped": skipped,
         "kept": one.kept,
     }
+
+
+def render_verification(jobs: "Sequence[VerifiedJob]") -> str:
+    """Return what `verify` found of each part."""
+    from dataclasses import asdict  # noqa: PLC0415  only who has read parts
+
+    return _dump({"jobs": [asdict(one) for one in jobs]})
 
 
 def render_checks(results: "Sequence[CheckResult]") -> str:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ortdeploy.checks.run import CheckResult
     from ortdeploy.facts.models import AdapterFacts
     from ortdeploy.facts.preflight import MemoryForecast
+    from ortdeploy.ledger.verification import VerifiedJob
     from ortdeploy.plan.steps import (
         FinishedJob,
         LoadAdapter,
@@ -351,6 +352,27 @@ def render_status(jobs: "Sequence[JobStatus]", *, verbose: bool = False) -> str:
         if verbose
     ]
     return _safe("".join(f"{line}\n" for line in (*table, *live, *kept, *files)))
+
+
+def render_verification(jobs: "Sequence[VerifiedJob]", *, quiet: bool = False) -> str:
+    """Return one line for each part that is not as it was written, and one for each job; quiet, only the former."""
+    damaged = [f"{one.output}/{part.file} {part.damage}" for one in jobs for part in one.damaged]
+    counts = [f"{one.job}: {_verified(one)}" for one in jobs if not quiet]
+    return _safe("".join(f"{line}\n" for line in (*damaged, *counts)))
+
+
+def _verified(one: "VerifiedJob") -> str:
+    """`3 of 4 parts in outbox/run are as they were written (12 MiB)`, and what cannot be told."""
+    if not one.parts:
+        return f"no part is committed in {one.output}"
+    size = format_size(sum(part.bytes for part in one.sound))
+    are = "is as it was" if len(one.parts) == 1 else "are as they were"
+    text = f"{len(one.sound):,} of {_count(len(one.parts), 'part')} in {one.output} {are} written ({size})"
+    if one.carried_away:
+        text += f"; {len(one.carried_away):,} carried away"
+    if one.unverifiable:
+        text += f"; of {len(one.unverifiable):,} an older ortdeploy noted no SHA-256, and only their size was compared"
+    return text
 
 
 def _render_live(job: str, live: Mapping[str, Any]) -> str:

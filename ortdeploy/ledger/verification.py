@@ -1,0 +1,129 @@
+"""Reads committed parts again, every byte of them, and compares them with what the ledger noted as they were written.
+
+No remembered digest and no time of a file is believed: a disk that forgets changes neither.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.ledger.check import find_contradiction
+from ortdeploy.ledger.ledger import GONE_FILE, Merge, Part, Revision, damaged, difference, read_ledger
+
+
+class PartState(StrEnum):
+    """What a part is found to be. One without a SHA-256 in the ledger is `unverifiable` if its size is right.
+
+    One of a removable output that is not there is `carried-away`.
+    """
+
+    AS_WRITTEN = "as-written"
+    CARRIED_AWAY = "carried-away"
+    UNVERIFIABLE = "unverifiable"
+    DAMAGED = "damaged"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedPart:
+    """A committed part with the size that the ledger notes; `damage` says how its file differs from that."""
+
+    file: str
+    bytes: int
+    state: PartState
+    damage: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifiedJob:
+    """A job and its parts; none if nothing is committed."""
+
+    job: str
+    output: str
+    parts: tuple[VerifiedPart, ...]
+
+    @property
+    def sound(self) -> tuple[VerifiedPart, ...]:
+        """Parts whose bytes are those that were written."""
+        return self._of(PartState.AS_WRITTEN)
+
+    @property
+    def unverifiable(self) -> tuple[VerifiedPart, ...]:
+        """Parts of which only the size could be compared."""
+        return self._of(PartState.UNVERIFIABLE)
+
+    @property
+    def carried_away(self) -> tuple[VerifiedPart, ...]:
+        """Parts of a removable output that are not there."""
+        return self._of(PartState.CARRIED_AWAY)
+
+    @property
+    def damaged(self) -> tuple[VerifiedPart, ...]:
+        """Parts that are gone, cannot be read, or hold something else."""
+        return self._of(PartState.DAMAGED)
+
+    def _of(self, state: PartState) -> tuple[VerifiedPart, ...]:
+        return tuple(part for part in self.parts if part.state is state)
+
+
+_Written = Part | Revision | Merge
+_Records = Mapping[str, Sequence[_Written]]
+"""By the name of a file, what it may be: the part or revision, or what a retry is about to put into a part's place."""
+
+
+def verify_parts(
+    state_dir: Path, output: str, owner: tuple[str, str], folder: Path, *, removable: bool = False
+) -> Iterator[VerifiedPart]:
+    """Read the parts of an output again; `owner` are deployment and job that it must be of. Raises OrtdeployError."""
+    for file, records in _records(state_dir, output, owner).items():
+        found = _read(state_dir, output, owner, folder / file, records)
+        if found is not None and removable and found.damage == GONE_FILE:
+            found = replace(found, state=PartState.CARRIED_AWAY, damage=None)
+        if found is not None:
+            yield found
+
+
+def _read(
+    state_dir: Path, output: str, owner: tuple[str, str], path: Path, records: Sequence[_Written]
+) -> VerifiedPart | None:
+    """Read a part again; None where a run that is at work has put its output aside meanwhile."""
+    while True:
+        damage = difference(path, records, digest=None)
+        if damage is None:
+            return _verified(path.name, records, damage)
+        now = _records(state_dir, output, owner).get(path.name)
+        if now == records:
+            return _verified(path.name, records, damage)
+        if now is None:
+            return None
+        records = now
+
+
+def _verified(file: str, records: Sequence[_Written], damage: str | None) -> VerifiedPart:
+    if damage is not None:
+        state = PartState.DAMAGED
+    elif any(one.sha256 is None for one in records):
+        state = PartState.UNVERIFIABLE
+    else:
+        state = PartState.AS_WRITTEN
+    return VerifiedPart(file=file, bytes=records[0].bytes, state=state, damage=damage)
+
+
+def _records(state_dir: Path, output: str, owner: tuple[str, str]) -> _Records:
+    """Return what the ledger says now of the parts that have a file. Raises OrtdeployError where it is damaged."""
+    with read_ledger(state_dir) as ledger:
+        record = ledger.output(output) if ledger else None
+        merges = ledger.merges(output) if ledger else ()
+    if record is None or (record.deployment, record.job) != owner:
+        return {}
+    contradiction = find_contradiction(record, merges)
+    if contradiction is not None:
+        raise OrtdeployError(damaged(contradiction))
+    return {str(file.file): (file, *_merges_of(part, file, merges)) for part in record.parts for file in part.files}
+
+
+def _merges_of(part: Part, file: Part | Revision, merges: Sequence[Merge]) -> Iterator[Merge]:
+    """Yield what is about to take the place of a part's own file."""
+    if file is part:
+        yield from (merge for merge in merges if merge.part == part.number and not merge.revision)
