@@ -45,6 +45,12 @@ def masked(key: str, value: Any) -> Any:
     return without_secrets(value) if isinstance(value, str) else value
 
 
+def masked_setting(text: str) -> str:
+    """Return KEY=VALUE without a secret: of what is named like one, and of a URL."""
+    key, equals, value = text.partition("=")
+    return f"{key}{equals}{masked(key.rpartition('.')[2], value)}"
+
+
 def shown_path(path: str) -> str:
     """Return a path as it is, and a URL without its secrets."""
     return parse_url(path).shown if is_url(path) else path

@@ -12,7 +12,7 @@ _EPILOG = """\
 exit codes:
   0            done; also if there is nothing to do, or failures stay within errors:
   1            a manifest was rejected, or a job failed
-  2            something would run; only with plan --detailed-exitcode
+  2            something would run or differs; only with --detailed-exitcode
   3            a bug of ortdeploy
   4            another run is using the state directory
   5            paused by hours:, until: or pause:; there is more to do
@@ -26,6 +26,7 @@ COMMANDS = {
     "check": "run models on golden inputs and compare their outputs",
     "completion": "print a shell completion script",
     "device": "write a device file that describes this machine",
+    "diff": "show what differs between two files, or since the last run of a manifest",
     "explain": "print the page of a rule or of a provider",
     "init": "write a manifest for a model, or for a folder of models",
     "lock": "write the digests of models and adapters into a manifest, or verify them",
@@ -261,6 +262,11 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
     _add_manifests(parser, ("text", "json"), "a manifest, or a folder of them")
 
 
+def _add_diff(parser: argparse.ArgumentParser) -> None:
+    _add_manifests(parser, ("text", "json"), "two files of one kind, or a manifest, to compare it with its last run")
+    parser.add_argument("--detailed-exitcode", action="store_true", help="exit with 2 when something differs")
+
+
 def _add_verify(parser: argparse.ArgumentParser) -> None:
     _add_status(parser)
     _add_jobs(parser)
@@ -344,6 +350,7 @@ _ADD = {
     "check": _add_check,
     "completion": _add_completion,
     "device": _add_device,
+    "diff": _add_diff,
     "explain": _add_explain,
     "init": _add_init,
     "lock": _add_lock,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from ortdeploy.plan.pipeline import PlannedPipeline
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession, PlannedThreadLayout, RunJob, Step
 from ortdeploy.providers.secrets import masked_options, masked_settings
-from ortdeploy.redaction import masked, shown_path
+from ortdeploy.redaction import masked, masked_setting, shown_path
 
 
 def masked_step(step: Step) -> Step:
@@ -30,13 +30,7 @@ def masked_step(step: Step) -> Step:
 
 def masked_plan(plan: Plan) -> Plan:
     """Return a plan whose steps, and what the command line set, hold no secrets."""
-    return replace(plan, steps=tuple(map(masked_step, plan.steps)), sets=tuple(map(_set, plan.sets)))
-
-
-def _set(text: str) -> str:
-    """Return KEY=VALUE without a secret: of what is named like one, and of a URL."""
-    key, equals, value = text.partition("=")
-    return f"{key}{equals}{masked(key.rpartition('.')[2], value)}"
+    return replace(plan, steps=tuple(map(masked_step, plan.steps)), sets=tuple(map(masked_setting, plan.sets)))
 
 
 def _pipeline(pipeline: PlannedPipeline) -> PlannedPipeline:

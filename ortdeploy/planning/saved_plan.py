@@ -259,22 +259,28 @@ def load_plans(
 
     It may name nothing outside of `root`, and of the `roots` that the command line allows.
     """
-    try:
-        data = _parse(raw)
-    except OrtdeployError as error:
-        return (), (_unreadable(path, f"{path} cannot be applied: {error}."),)
-    span = Span(path=path, line=1, column=1)
-    document = Document(path=path, data=data, spans={(): span}, keys={}, words={})
-    wrong = check_document(document, "plan")
-    if wrong:
-        return (), wrong[:1]
+    document, wrong = read_plan_file(raw, path)
+    if document is None:
+        return (), wrong
     plans: list[SavedPlan] = []
-    for index, one in enumerate(data["plans"]):
+    for index, one in enumerate(document.data["plans"]):
         try:
             plans.append(_load_plan(one, f"plans[{index}]", path, root, roots))
         except OrtdeployError as error:
             return (), (_unreadable(path, f"plans[{index}]{error}"),)
     return tuple(plans), ()
+
+
+def read_plan_file(raw: bytes, path: str) -> tuple[Document | None, tuple[Diagnostic, ...]]:
+    """Return a plan file as data of the right shape; None with the one thing that is said of what is wrong with it."""
+    try:
+        data = _parse(raw)
+    except OrtdeployError as error:
+        return None, (_unreadable(path, f"{path} cannot be read: {error}."),)
+    span = Span(path=path, line=1, column=1)
+    document = Document(path=path, data=data, spans={(): span}, keys={}, words={})
+    wrong = check_document(document, "plan")
+    return (None, wrong[:1]) if wrong else (document, ())
 
 
 def _unreadable(path: str, detail: str) -> Diagnostic:

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ortdeploy.deployment.resolved import Deployment
     from ortdeploy.facts.host import HostFacts
     from ortdeploy.plan.steps import Plan, PlannedCheck
+    from ortdeploy.planning.last_run import Changes
     from ortdeploy.planning.saved_plan import SavedPlan
     from ortdeploy.planning.trial import Trial
 
@@ -55,12 +56,13 @@ class Validated:
 class Planned:
     """Plans for the manifests that nothing speaks against, and everything that does.
 
-    `deployments` are what the plans were made of.
+    `deployments` are what the plans were made of. `changes` are of jobs whose last run was made from something else.
     """
 
     plans: "tuple[Plan, ...]"
     diagnostics: tuple[Diagnostic, ...]
     deployments: "tuple[Deployment, ...]" = ()
+    changes: "tuple[Changes, ...]" = ()
 
 
 def validate(paths: Sequence[str], options: LoadOptions, *, devices: bool = False) -> Validated:
@@ -106,6 +108,7 @@ def plan_manifests(
     validated = validate(paths, options)
     plans: list[Plan] = []
     deployments: list[Deployment] = []
+    changes: list[Changes] = []
     diagnostics = validated.diagnostics
     if validated.specs:
         select_jobs(jobs, excluded, [job.name for spec in validated.specs for job in spec.jobs])
@@ -118,15 +121,20 @@ def plan_manifests(
         wanted = None if jobs is None and not excluded else _chosen(jobs, excluded, names)
         elsewhere = device is not None
         asked = spec if trial is None else trial.of_spec(spec)
-        plan, deployment, found = _plan_one(
+        plan, deployment, found, changed = _plan_one(
             asked, host, state_dir, wanted, new_run=new_run, retry=retry, elsewhere=elsewhere
         )
         diagnostics += _assumed(found) if device else found
+        changes += changed
         if plan is not None and deployment is not None:
             plans.append(plan if trial is None else trial.of_plan(plan))
             deployments.append(deployment)
-    diagnostics = sort_diagnostics(diagnostics)
-    return Planned(plans=tuple(plans), diagnostics=diagnostics, deployments=tuple(deployments))
+    return Planned(
+        plans=tuple(plans),
+        diagnostics=sort_diagnostics(diagnostics),
+        deployments=tuple(deployments),
+        changes=tuple(changes),
+    )
 
 
 def plan_again(saved: "Sequence[SavedPlan]", roots: Sequence[str], state_dir: str | None) -> Planned:
@@ -278,22 +286,53 @@ def _plan_one(
     new_run: bool,
     retry: bool,
     elsewhere: bool,
-) -> "tuple[Plan | None, Deployment | None, tuple[Diagnostic, ...]]":
+) -> "tuple[Plan | None, Deployment | None, tuple[Diagnostic, ...], tuple[Changes, ...]]":
     from ortdeploy.planning.known_graphs import remembered_in  # noqa: PLC0415
     from ortdeploy.planning.make.plan import make_plan  # noqa: PLC0415
 
     unusable = _unusable_state(spec, state_dir)
     if unusable:
-        return None, None, unusable
-    with remembered_in(state_folder(spec.folder, state_dir, spec.roots)):
+        return None, None, unusable, ()
+    state = state_folder(spec.folder, state_dir, spec.roots)
+    with remembered_in(state):
         deployment = _resolve(spec, host, state_dir)
+        changes = () if elsewhere else _changes_of_stale(deployment, state, jobs)
         deployment = _without_changes(deployment) if retry else deployment
         startable = _startable(deployment) if new_run else frozenset() if retry else _rerun_by_themselves(deployment)
         stale = {name for name in startable if jobs is None or name in jobs}
         deployment = _resolve(spec, host, state_dir, stale) if stale else deployment
         deployment, diagnostics = _judge(deployment, state_dir, elsewhere=elsewhere)
     plan = None if has_errors(diagnostics) else make_plan(deployment, jobs, retry=retry, new_run=new_run)
-    return plan, deployment, diagnostics
+    return plan, deployment, diagnostics, changes
+
+
+def _changes_of_stale(deployment: "Deployment", state: Path, jobs: Collection[str] | None) -> "tuple[Changes, ...]":
+    """Return what has changed of the jobs whose last run was made from something else."""
+    from ortdeploy.planning.last_run import changes_since_last_run, stale_jobs  # noqa: PLC0415  numpy, by way of facts
+
+    stale = stale_jobs(deployment)
+    wanted = stale if jobs is None else stale.intersection(jobs)
+    return changes_since_last_run(deployment, state, wanted) if wanted else ()
+
+
+def compare_with_last_run(
+    path: str, options: LoadOptions, state_dir: str | None
+) -> "tuple[tuple[Changes, ...], tuple[Diagnostic, ...]]":
+    """Return what has changed of each job of a manifest since its last run, or what is wrong with its text."""
+    validated = validate([path], options)
+    diagnostics = validated.diagnostics
+    for spec in validated.specs if not has_errors(diagnostics) else ():
+        diagnostics += _unusable_state(spec, state_dir)
+    if has_errors(diagnostics):
+        return (), diagnostics
+    from ortdeploy.planning.last_run import changes_since_last_run  # noqa: PLC0415
+
+    host = _probe_host(validated.specs)
+    found: tuple[Changes, ...] = ()
+    for spec in validated.specs:
+        state = state_folder(spec.folder, state_dir, spec.roots)
+        found += changes_since_last_run(_resolve(spec, host, state_dir), state, None)
+    return found, diagnostics
 
 
 def _plan_saved(

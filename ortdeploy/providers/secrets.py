@@ -10,7 +10,7 @@ from typing import Any
 from ortdeploy.files.urls import MASK
 from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.providers.options import options_schema
-from ortdeploy.redaction import is_secret_name, masked, remember_secret
+from ortdeploy.redaction import is_secret_name, masked, masked_setting, remember_secret
 from ortdeploy.schemas import load_schema
 
 
@@ -32,6 +32,27 @@ def remember_secrets(document: Any) -> None:
     """Note every secret in a manifest's text, so that no message holds it; the document may have any shape."""
     for value in _secrets(document):
         remember_secret(value)
+
+
+def masked_document(value: Any, name: str = "") -> Any:
+    """Return a manifest's or a plan's text as anybody may see it: options by their schemas, all else without URLs'."""
+    if isinstance(value, list):
+        return [
+            masked_setting(item) if name == "sets" and isinstance(item, str) else masked_document(item)
+            for item in value
+        ]
+    if not isinstance(value, dict):
+        return masked("", value)
+    return {key: _masked_entry(key, inner, value) for key, inner in value.items()}
+
+
+def _masked_entry(key: str, value: Any, beside: Mapping[str, Any]) -> Any:
+    if key in _declared_anywhere():
+        return MASK
+    if key == "options" and isinstance(value, dict):
+        provider = str(beside.get("provider") or beside.get("name") or "")
+        return masked_document(masked_options(provider, value))
+    return masked_document(value, key)
 
 
 def _masked(options: Mapping[str, Any], declared: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from ortdeploy.facts.models import AdapterFacts
     from ortdeploy.ledger.verification import VerifiedJob
     from ortdeploy.plan.steps import Plan
+    from ortdeploy.planning.differences import Difference
+    from ortdeploy.planning.last_run import Changes
     from ortdeploy.planning.lock import Digested
     from ortdeploy.results.results import JobResult
     from ortdeploy.views.job_status import JobStatus
@@ -18,9 +20,40 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 1
 
 
-def render_check(diagnostics: Sequence[Diagnostic], plans: "Sequence[Plan]" = ()) -> str:
-    """Return what `validate` and `plan` print: diagnostics and steps."""
-    return _dump({"diagnostics": _diagnostics(diagnostics), "steps": _steps(plans)})
+def render_check(diagnostics: Sequence[Diagnostic]) -> str:
+    """Return what `validate` prints: diagnostics, and that nothing is planned."""
+    return _dump({"diagnostics": _diagnostics(diagnostics), "steps": []})
+
+
+def render_plan(diagnostics: Sequence[Diagnostic], plans: "Sequence[Plan]", changes: "Sequence[Changes]" = ()) -> str:
+    """Return what `plan` prints: diagnostics, steps, and what has changed of jobs since their last runs."""
+    return _dump({"diagnostics": _diagnostics(diagnostics), "steps": _steps(plans), "changes": _changes(changes)})
+
+
+def render_differences(differences: "Sequence[Difference]") -> str:
+    """Return what differs between two documents. A value that one of them lacks is left out."""
+    return _dump({"differences": _differences(differences)})
+
+
+def render_changes(changes: "Sequence[Changes]") -> str:
+    """Return what has changed of jobs since their last runs."""
+    return _dump({"changes": _changes(changes)})
+
+
+def _changes(changes: "Sequence[Changes]") -> list[dict[str, Any]]:
+    return [{"job": one.job, "run": one.run, "differences": _differences(one.differences)} for one in changes]
+
+
+def _differences(differences: "Sequence[Difference]") -> list[dict[str, Any]]:
+    from ortdeploy.planning.differences import NOTHING  # noqa: PLC0415  only who has some
+
+    return [
+        {
+            "path": one.path,
+            **{key: value for key, value in (("old", one.old), ("new", one.new)) if value is not NOTHING},
+        }
+        for one in differences
+    ]
 
 
 def render_apply(diagnostics: Sequence[Diagnostic], plans: "Sequence[Plan]", results: "Sequence[JobResult]") -> str:

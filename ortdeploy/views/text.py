@@ -24,12 +24,15 @@ if TYPE_CHECKING:
         PlannedProvider,
         RunJob,
     )
+    from ortdeploy.planning.differences import Difference
+    from ortdeploy.planning.last_run import Changes
     from ortdeploy.planning.lock import Digested
     from ortdeploy.results.results import JobResult
     from ortdeploy.views.job_status import JobStatus
 
 _BOLD, _RED, _YELLOW, _GREEN, _RESET = "\x1b[1m", "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[0m"
 _WIDTH = 100
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _LARGE = 16 * 1024 * 1024  # bytes of a model from which it is said what they take of the disk
 
 Paint = Callable[[str, str], str]
@@ -373,6 +376,36 @@ def _verified(one: "VerifiedJob") -> str:
     if one.unverifiable:
         text += f"; of {len(one.unverifiable):,} an older ortdeploy noted no SHA-256, and only their size was compared"
     return text
+
+
+def render_differences(differences: "Sequence[Difference]", indent: str = "") -> str:
+    """Return `path: old -> new` for each difference, with values as JSON has them."""
+    lines = (f"{indent}{one.path}: {_value(one.old)} -> {_value(one.new)}\n" for one in differences)
+    return _safe("".join(lines))
+
+
+def _value(value: Any) -> str:
+    """Return a value as JSON has it; of a digest, the beginning."""
+    import json  # noqa: PLC0415  only who has differences
+
+    from ortdeploy.planning.differences import NOTHING  # noqa: PLC0415
+
+    if value is NOTHING:
+        return "nothing"
+    if isinstance(value, str) and _SHA256.fullmatch(value):
+        return f"{value[:12]}…"
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def render_changes(changes: "Sequence[Changes]") -> str:
+    """Return for each job what has changed since its last run."""
+    return "".join(f"{_safe(_changed(one))}{render_differences(one.differences, '  ')}" for one in changes)
+
+
+def _changed(one: "Changes") -> str:
+    if one.run is None:
+        return f"job {one.job} has not run yet\n"
+    return f"job {one.job} since run {one.run}:{'' if one.differences else ' nothing has changed'}\n"
 
 
 def _render_live(job: str, live: Mapping[str, Any]) -> str:

@@ -12,18 +12,19 @@ from ortdeploy.files.digests import file_digest
 from ortdeploy.ledger import ledger as ledger_module
 from ortdeploy.ledger import verification
 from ortdeploy.ledger.check import merged_name
-from ortdeploy.ledger.ledger import Merge, Part, open_ledger, part_name
+from ortdeploy.ledger.ledger import MadeBy, Merge, Part, open_ledger, part_name
 from ortdeploy.ledger.verification import PartState, VerifiedPart, verify_parts
 
 ROWS = 4
 OWNER = ("d", "j")
+MADE_BY = MadeBy(name=OWNER[0], profile=None, identity={}, layout=None)
 
 
 def committed(folder: Path, contents: Sequence[bytes | None]) -> list[Part]:
     """Commit a part for each content, those that are None without a file."""
     parts = []
     with open_ledger(folder) as ledger:
-        ledger.begin("out", deployment=OWNER[0], job=OWNER[1], identity={}, run="r")
+        ledger.begin("out", made_by=MADE_BY, job=OWNER[1], run="r")
         (folder / "out").mkdir()
         for number, content in enumerate(contents):
             parts.append(part_of(folder / "out", number, content))
@@ -117,7 +118,7 @@ def part_of_a_retry(folder: Path) -> Part:
     )
     with open_ledger(folder) as ledger:
         ledger.commit_part("out", part, [])
-        ledger.begin_merge("out", merge)
+        ledger.begin_merge("out", merge, MADE_BY)
     return part
 
 

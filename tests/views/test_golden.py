@@ -59,7 +59,7 @@ LIVE = {"rows": 12, "total": 40}
 def planned(folder: Path) -> str:
     np.save(folder / "data.npy", np.zeros((20, 2), np.float32))
     os.utime(folder / "data.npy", (1, 1))
-    return json_view.render_check((), [plan_for(folder, 20)]).replace(str(folder), "/deployment")
+    return json_view.render_plan((), [plan_for(folder, 20)]).replace(str(folder), "/deployment")
 
 
 CASES: dict[str, Callable[[Path], str]] = {

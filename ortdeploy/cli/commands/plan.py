@@ -30,9 +30,11 @@ def run(arguments: argparse.Namespace) -> int:
     )
     rejected = has_errors(planned.diagnostics)
     if arguments.format == "json":
-        sys.stdout.write(json.render_check(planned.diagnostics, planned.plans))
+        sys.stdout.write(json.render_plan(planned.diagnostics, planned.plans, planned.changes))
     else:
         write_diagnostics(planned.diagnostics, arguments)
+    if arguments.format == "text" and not arguments.quiet:
+        sys.stdout.write(text.render_changes(planned.changes))
     if arguments.format == "text" and (planned.plans or not rejected) and not arguments.quiet:
         sys.stdout.write(text.render_plan(planned.plans, color=use_color(arguments), verbose=arguments.verbose))
     changes = any(plan.steps for plan in planned.plans)

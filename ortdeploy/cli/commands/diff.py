@@ -1,0 +1,68 @@
+"""`ortdeploy diff`: what differs between two files of one kind, or of a manifest since its last run."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from ortdeploy.cli.commands.shared import load_options, log_outcome, use_color
+from ortdeploy.cli.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED
+from ortdeploy.diagnostics import Diagnostic, UsageError, has_errors
+from ortdeploy.files.names import is_folder
+from ortdeploy.planning.comparable import MANIFEST, Comparable, read_comparable
+from ortdeploy.planning.differences import find_differences
+from ortdeploy.planning.workflow import compare_with_last_run
+from ortdeploy.views import json, text
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print what differs; the exit code tells it where that is asked for."""
+    folder = next(filter(is_folder, arguments.paths), None)
+    if folder is not None:
+        raise UsageError(f"{folder} is a folder; diff compares files")
+    match arguments.paths:
+        case [path]:
+            different = _since_last_run(path, arguments)
+        case [old, new]:
+            different = _between(old, new, arguments)
+        case _:
+            raise UsageError("diff compares two files, or one manifest with its last run")
+    if different is None:
+        return EXIT_REJECTED
+    log_outcome(arguments, "files.compared", differences=different)
+    return EXIT_CHANGES if different and arguments.detailed_exitcode else EXIT_OK
+
+
+def _since_last_run(path: str, arguments: argparse.Namespace) -> int | None:
+    """Return how much differs; None where the manifest is refused."""
+    changes, diagnostics = compare_with_last_run(path, load_options(arguments), arguments.state_dir)
+    if has_errors(diagnostics):
+        _write(diagnostics, arguments)
+        return None
+    sys.stdout.write(json.render_changes(changes) if arguments.format == "json" else text.render_changes(changes))
+    return sum(one.run is None or bool(one.differences) for one in changes)
+
+
+def _between(old: str, new: str, arguments: argparse.Namespace) -> int | None:
+    """Return how much differs; None where a file is refused. Raises UsageError."""
+    options = load_options(arguments, digest=False)
+    before, after = read_comparable(old, options), read_comparable(new, options)
+    if before.value is None or after.value is None:
+        _write((*before.diagnostics, *after.diagnostics), arguments)
+        return None
+    _check_kinds((old, before), (new, after), arguments)
+    found = list(find_differences(before.value, after.value))
+    sys.stdout.write(json.render_differences(found) if arguments.format == "json" else text.render_differences(found))
+    return len(found)
+
+
+def _check_kinds(old: tuple[str, Comparable], new: tuple[str, Comparable], arguments: argparse.Namespace) -> None:
+    """Refuse to compare what is not of one kind, and flags that change nothing. Raises UsageError."""
+    kinds = old[1].kind, new[1].kind
+    if kinds[0] != kinds[1]:
+        raise UsageError(f"{old[0]} is {kinds[0]} and {new[0]} is {kinds[1]}; diff compares files of one kind")
+    if kinds[0] != MANIFEST and (arguments.profile or arguments.overlays or arguments.sets):
+        raise UsageError(f"--profile, --overlay and --set change manifests, and {old[0]} is {kinds[0]}")
+
+
+def _write(diagnostics: Sequence[Diagnostic], arguments: argparse.Namespace) -> None:
+    sys.stderr.write(text.render_diagnostics(diagnostics, color=use_color(arguments)))

@@ -1,0 +1,73 @@
+"""Reads what `ortdeploy diff` compares: manifests, saved plans, reports of runs and device files."""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ortdeploy.diagnostics import Diagnostic, OrtdeployError, has_errors
+from ortdeploy.manifest.document import Document, parse_document
+from ortdeploy.manifest.loader import LoadOptions, is_device_file, load_manifest
+from ortdeploy.manifest.schema_check import check_document
+from ortdeploy.planning.differences import Value
+from ortdeploy.planning.saved_plan import MAX_BYTES, is_plan_file, read_plan_file
+from ortdeploy.providers.secrets import masked_document, remember_secrets
+
+MANIFEST = "a manifest"
+PLAN = "a saved plan"
+REPORT = "a report"
+DEVICE = "a device file"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparable:
+    """A document by its kind; `value` is None where it cannot be read, and `diagnostics` say why."""
+
+    kind: str
+    value: Value | None
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+
+def read_comparable(path: str, options: LoadOptions) -> Comparable:
+    """Read a file, whatever of the four it is. Raises OrtdeployError where it cannot be read, or is none of them."""
+    raw = _read(path)
+    if is_plan_file(raw):
+        return _read_plan_or_report(raw, path)
+    document, diagnostics = parse_document(raw, path)
+    if document is not None and is_device_file(document):
+        return _checked(DEVICE, document, (*diagnostics, *check_document(document, "device")))
+    loaded = load_manifest(path, replace(options, digest=False))
+    if loaded.spec is None:
+        return Comparable(kind=MANIFEST, value=None, diagnostics=loaded.diagnostics)
+    return _checked(MANIFEST, loaded.spec.document, loaded.diagnostics)
+
+
+def _read(path: str) -> bytes:
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise OrtdeployError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _read_plan_or_report(raw: bytes, path: str) -> Comparable:
+    try:
+        data = json.loads(raw)
+    except (ValueError, RecursionError):
+        data = None  # said below, as of a plan
+    if isinstance(data, dict) and {"run", "job", "identity"} <= data.keys():
+        return Comparable(kind=REPORT, value=_value(data))
+    document, diagnostics = read_plan_file(raw, path)
+    if document is None:
+        return Comparable(kind=PLAN, value=None, diagnostics=diagnostics)
+    return _checked(PLAN, document, diagnostics)
+
+
+def _checked(kind: str, document: Document, diagnostics: tuple[Diagnostic, ...]) -> Comparable:
+    value = None if has_errors(diagnostics) else _value(document.data)
+    return Comparable(kind=kind, value=value, diagnostics=diagnostics)
+
+
+def _value(data: Any) -> Value:
+    remember_secrets(data)
+    return Value(data, masked_document(data))

@@ -1,0 +1,98 @@
+"""What a job's committed rows were made from, compared with what they would be made from now.
+
+The ledger has it of each part: digests, sessions and versions, and of the manifest's settings one digest for each kind.
+"""
+
+import platform
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ortdeploy.deployment.resolved import Deployment, ResolvedJob
+from ortdeploy.ledger.ledger import OutputRecord, output_key, read_ledger
+from ortdeploy.planning.differences import NOTHING, Difference, Value, find_differences
+from ortdeploy.versions import versions
+
+_COMPARED = ("manifest", "model", "components", "adapters", "sessions", "device", "versions")
+"""Of what the ledger keeps of a part's origin, what is known before a run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What differs of a job since its last run; `run` is None where it has not run."""
+
+    job: str
+    run: str | None
+    differences: tuple[Difference, ...] = ()
+
+
+def changes_since_last_run(
+    deployment: Deployment, state_dir: Path, jobs: Collection[str] | None
+) -> tuple[Changes, ...]:
+    """Return of each job what differs; jobs: those that are wanted, None: all. Raises OrtdeployError."""
+    wanted = [job for job in deployment.jobs if jobs is None or job.spec.name in jobs]
+    return tuple(_changes(deployment, job, state_dir) for job in wanted)
+
+
+def stale_jobs(deployment: Deployment) -> frozenset[str]:
+    """Return the jobs whose committed rows were made from something else."""
+    return frozenset(
+        job.spec.name
+        for job in deployment.jobs
+        if job.output.state in {"part", "finished"} and not job.output.problem and job.readable and not job.is_current
+    )
+
+
+def _changes(deployment: Deployment, job: ResolvedJob, state_dir: Path) -> Changes:
+    output = output_key(Path(deployment.spec.folder) / job.spec.output.path, state_dir)
+    with read_ledger(state_dir) as ledger:
+        record = ledger.output(output) if ledger else None
+        if ledger is None or record is None or (record.deployment, record.job) != (deployment.spec.name, job.spec.name):
+            return Changes(job=job.spec.name, run=None)
+        origins = ledger.provenance(record.origins)
+        known = {one.state.path: one.state for one in ledger.inputs(output)}
+    then = _then(record, origins)
+    now = _now(deployment, job, then)
+    found = list(find_differences(Value.plain(then), Value.plain(now)))
+    sizes = {state.path: state for state in job.input.present}
+    found += [
+        Difference(path=f"input[{name}]", old=_state(known.get(name)), new=_state(sizes.get(name)))
+        for name in job.input.changed
+    ]
+    return Changes(job=job.spec.name, run=record.run, differences=tuple(found))
+
+
+def _then(record: OutputRecord, origins: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the last rows were made from; of ledgers without origins, the identity alone."""
+    last = record.begun.part if record.begun is not None else next(reversed(record.parts), None)
+    origin = origins.get(last.provenance, {}) if last is not None and last.provenance else {}
+    sessions = {name: {"providers": one["providers"]} for name, one in origin.get("sessions", {}).items()}
+    kept = {key: origin[key] for key in _COMPARED if key in origin}
+    return {**kept, **({"sessions": sessions} if sessions else {}), "settings": _settings(record.identity, kept)}
+
+
+def _settings(identity: Mapping[str, str], others: Mapping[str, Any]) -> dict[str, str]:
+    """Return the digests of the identity without those that stand among the others already."""
+    return {name: digest for name, digest in identity.items() if name not in others}
+
+
+def _now(deployment: Deployment, job: ResolvedJob, then: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same of now, as far as it is known of then."""
+    sessions = {one.spec.name: {"providers": [provider.name for provider in one.chain]} for one in job.model.usable}
+    before = then.get("sessions", {})
+    now: dict[str, Any] = {
+        "manifest": deployment.spec.sha256,
+        "model": {"name": job.model.spec.name, "sha256": job.model.facts.sha256},
+        "components": {one.spec.name: one.facts.sha256 for one in job.models},
+        "adapters": {one.name: job.adapter_facts[one.name].sha256 for one in job.adapters},
+        "sessions": before if job.pipeline else {name: one for name, one in sessions.items() if name in before},
+        "device": {"host": platform.node(), "architecture": platform.machine()},
+        "versions": versions(),
+    }
+    identity = job.identity if job.readable else {}
+    return {**{key: now[key] for key in _COMPARED if key in then}, "settings": _settings(identity, then)}
+
+
+def _state(state: Any) -> Any:
+    return NOTHING if state is None else {"size": state.size, "mtime_ns": state.mtime_ns}
