@@ -38,6 +38,7 @@ COMMANDS = {
     "tune": "search the fastest settings for a job, and write them as an overlay",
     "validate": "check manifests without a device",
     "verify": "read committed parts again, and compare them with the ledger",
+    "watch": "apply whenever a manifest changes or input arrives",
 }
 
 
@@ -272,6 +273,28 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
     _add_jobs(parser)
 
 
+def _add_watch(parser: argparse.ArgumentParser) -> None:
+    _add_manifests(parser, ("text", "json"), "manifests, or folders of them")
+    _add_jobs(parser)
+    every = "apply after so long too, although nothing was seen to change: 30s, 5min, 1h (default: 5min)"
+    parser.add_argument("--every", metavar="TIME", type=_time, default=300.0, help=every)
+
+
+_SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+
+
+def _time(text: str) -> float:
+    """Return seconds, at least one."""
+    number = text.rstrip("himns")
+    unit = _SECONDS.get(text[len(number) :])
+    if not (number.isascii() and number.isdecimal()) or unit is None or not 1 <= int(number) * unit <= _LONGEST:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time from 1s to 24h, as in 30s, 5min or 1h")
+    return int(number) * unit
+
+
+_LONGEST = 24 * 3600.0
+
+
 def _add_init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL.onnx", help="a model, or the folder of a Stable Diffusion pipeline")
     parser.add_argument("-o", "--output", metavar="FILE", help="the manifest to write (default: MODEL.yaml)")
@@ -362,4 +385,5 @@ _ADD = {
     "tune": _add_tune,
     "validate": _add_validate,
     "verify": _add_verify,
+    "watch": _add_watch,
 }

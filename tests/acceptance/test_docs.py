@@ -33,7 +33,7 @@ def logged_events() -> set[str]:
                 found |= set(
                     (
                         re.fullmatch(
-                            r"(run|job|check|checks|digests|session|adapter|part|parts|row|batch|threads|block|lock|output|plan|manifests|status|python|files|store)\.[a-z]+(_[a-z]+)?",
+                            r"(run|job|check|checks|digests|session|adapter|part|parts|row|batch|threads|block|lock|output|plan|manifests|status|python|files|store|watch)\.[a-z]+(_[a-z]+)?",
                             node.value,
                         )
                         and [node.value]

@@ -1,0 +1,63 @@
+"""Looks whether manifests, what they name, or their inputs have changed: by the states of files, opening none of them.
+
+What is behind URLs is not looked at, nor are files that no manifest names, such as a model's external data.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+
+from ortdeploy.files.digests import signature
+from ortdeploy.files.gate import Use
+from ortdeploy.files.listing import expand
+from ortdeploy.files.urls import is_url
+from ortdeploy.manifest.loader import LoadOptions, find_manifests
+from ortdeploy.manifest.named_paths import named_paths, path_from_manifest
+from ortdeploy.manifest.spec import Spec
+from ortdeploy.planning.workflow import validate
+
+
+class Arrivals:
+    """What has been seen of manifests. One that is refused goes on being looked at, with all that it named before."""
+
+    def __init__(self, paths: Sequence[str], options: LoadOptions) -> None:
+        """Take what a command line names, and look at it."""
+        self._paths, self._options = paths, options
+        self._texts = ""
+        self._specs: dict[str, Spec] = {}
+        self.look()
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """The names of all jobs of manifests that are not refused."""
+        return tuple(job.name for spec in self._specs.values() for job in spec.jobs)
+
+    def look(self) -> str:
+        """Return a digest of the states of all files: another one where anything has come, gone or changed."""
+        try:
+            manifests = (*find_manifests(self._paths)[0], *self._options.overlays)
+            texts = _digest(manifests)
+            if texts != self._texts:
+                self._specs |= {spec.path: spec for spec in validate(self._paths, self._options).specs}
+                self._texts = texts
+            here = [spec for path, spec in self._specs.items() if path in manifests]
+            return _digest((*manifests, *(file for spec in here for file in _files(spec))))
+        except OSError as error:  # a folder that may not be read now
+            return f"unreadable: {error}"
+
+
+def _files(spec: Spec) -> Iterator[str]:
+    for named in named_paths(spec):
+        if named.use is not Use.WRITE and not is_url(named.path):
+            yield from expand(str(path_from_manifest(spec, named.path)))
+
+
+def _digest(files: Sequence[str]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        try:
+            state: object = tuple(signature(os.stat(file)).values())  # noqa: PTH116  of thousands of files
+        except (OSError, ValueError) as error:
+            state = type(error).__name__
+        digest.update(f"{file}\0{state}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()

@@ -1,0 +1,31 @@
+"""Runs a command of ortdeploy in a process of its own, with this one's standard streams."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from ortdeploy.process.supervision import SOCKET
+
+
+class Program:
+    """A command that runs. It has a session of its own: a terminal's signals reach it only through `send_signal`."""
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        """Start it."""
+        command = [sys.executable, "-P", "-m", "ortdeploy", *arguments]
+        env = {name: value for name, value in os.environ.items() if name != SOCKET}
+        self._process = subprocess.Popen(command, env=env, start_new_session=True)  # noqa: S603  our own program
+
+    def wait(self, seconds: float) -> int | None:
+        """Return its exit code, as a shell has it, once it has ended; None after so many seconds."""
+        try:
+            code = self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+        return 128 - code if code < 0 else code
+
+    def send_signal(self, number: int) -> None:
+        """Hand it a signal, if it still runs."""
+        if self._process.poll() is None:
+            self._process.send_signal(number)

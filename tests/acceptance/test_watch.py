@@ -1,0 +1,204 @@
+"""`ortdeploy watch`: when it applies, what it hands to the apply, and how it ends."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import MANIFEST, Cli, read_rows
+from support.forks import start_program
+
+from ortdeploy.cli.arguments import build_parser
+from ortdeploy.cli.commands import watch
+from ortdeploy.cli.commands.watch import Watch, apply_arguments
+from ortdeploy.cli.signals import StopFlag
+
+LINES = MANIFEST.replace("path: data.npy", "path: '*.npy'")
+
+
+class World:
+    """A clock that only waiting moves, and files whose states come one after the other; the last one stays."""
+
+    def __init__(self, states: str, applies: int) -> None:
+        self.states, self.applies = list(states), applies
+        self.now = 0.0
+        self.applied: list[float] = []
+
+    def look(self) -> str:
+        return self.states.pop(0) if len(self.states) > 1 else self.states[0]
+
+    def apply(self) -> bool:
+        self.applied.append(self.now)
+        return len(self.applied) == self.applies
+
+    def wait(self, seconds: float) -> bool:
+        assert seconds > 0
+        self.now += seconds
+        return False
+
+    def run(self, every: float) -> list[float]:
+        Watch(look=self.look, apply=self.apply, wait=self.wait, clock=lambda: self.now).until_stopped(every)
+        return self.applied
+
+
+@pytest.mark.parametrize(
+    ("states", "applied"),
+    [
+        ("a", [0, 60, 120]),  # nothing changes: when it is time
+        ("aabb", [0, 3, 63]),  # a change, once it is the same in two looks
+        ("aabcdd", [0, 5, 65]),  # still written to
+        ("aaba", [0, 60, 120]),  # back to what it was
+        ("abb", [0, 2, 62]),  # changed while the apply ran
+    ],
+)
+def test_when_it_applies(states: str, applied: list[float]) -> None:
+    assert World(states, 3).run(60) == applied
+
+
+def test_files_that_never_rest_are_applied_when_it_is_time() -> None:
+    states = "".join(map(chr, range(100, 400)))
+    assert World(states, 3).run(30) == [0, 30, 60]
+
+
+def test_a_signal_while_it_waits_ends_it() -> None:
+    world = World("a", 9)
+    Watch(look=world.look, apply=world.apply, wait=lambda _: True, clock=lambda: 0).until_stopped(60)
+    assert world.applied == [0]
+
+
+def test_the_apply_gets_the_same_flags() -> None:
+    given = [
+        "--profile",
+        "p",
+        "--overlay",
+        "o.yaml",
+        "--overlay=-x",
+        "--set",
+        "a=1",
+        "--set",
+        "b=2",
+        "--allow-root",
+        "/",
+        "--state-dir",
+        "s",
+        "--log-file",
+        "l",
+        "--log-format",
+        "json",
+        "--color",
+        "never",
+        "--format",
+        "json",
+        "--job",
+        "j",
+        "--exclude",
+        "k",
+        "-v",
+        "--",
+        "m.yaml",
+        "-n.yaml",
+    ]
+    watching = build_parser().parse_args(["watch", "--every", "1h", *given])
+    apply = build_parser().parse_args(apply_arguments(watching))
+    same = vars(apply).keys() - {"command", "root", "new_run"}
+    assert {name: vars(apply)[name] for name in same} == {name: vars(watching)[name] for name in same}
+    assert vars(watching).keys() - {"command", "every"} <= same
+    plain = build_parser().parse_args(["watch", "m.yaml"])
+    assert plain.every == 300
+    assert vars(build_parser().parse_args(apply_arguments(plain)))["jobs"] is None
+
+
+class Committing:
+    """An apply that is told to stop while it runs, or before it is there to be told, and takes its time to commit."""
+
+    def __init__(self, stopped: StopFlag) -> None:
+        self.stopped, self.told = stopped, list[int]()
+        self.waits = 0
+
+    def wait(self, _: float) -> int | None:
+        self.waits += 1
+        if self.waits == 2 and not self.told:
+            signal.raise_signal(signal.SIGTERM)
+        return 143 if self.waits == 4 else None
+
+    def send_signal(self, number: int) -> None:
+        self.told.append(number)
+
+
+@pytest.mark.parametrize("is_early", [False, True])
+def test_a_signal_is_handed_on_and_systemd_is_asked_for_time(
+    monkeypatch: pytest.MonkeyPatch, *, is_early: bool
+) -> None:
+    stopped = StopFlag()
+    program = Committing(stopped)
+
+    def start(_: list[str]) -> Committing:
+        if is_early:
+            signal.raise_signal(signal.SIGTERM)
+        return program
+
+    said: list[dict[str, int]] = []
+    monkeypatch.setattr(watch, "Program", start)
+    monkeypatch.setattr(watch, "notify", lambda **states: said.append(states))
+    arguments = build_parser().parse_args(["watch", "m.yaml"])
+    with stopped.installed():
+        assert watch.apply_once(arguments, stopped, watch.Heart())
+        assert watch.apply_once(arguments, stopped, watch.Heart())  # begins no other
+    assert program.told == [signal.SIGTERM]
+    assert said == [{"STOPPING": 1, "EXTEND_TIMEOUT_USEC": 30_000_000}] * (3 if is_early else 2)
+
+
+@pytest.mark.parametrize("every", ["0s", "5", "min", "1.5s", "25h", "-1s", "5m", "٣s"])
+def test_a_time_that_is_none_is_refused(cli: Cli, deployment: Path, every: str) -> None:
+    refused = cli("watch", deployment / "m.yaml", f"--every={every}")
+    assert refused.code == 64
+    assert "is not a time from 1s to 24h" in refused.err
+
+
+def test_a_job_that_there_is_not_is_refused_at_once(cli: Cli, deployment: Path) -> None:
+    refused = cli("watch", deployment / "m.yaml", "--job", "rum")
+    assert refused.code == 64
+    assert 'there is no job "rum"' in refused.err
+
+
+@pytest.fixture(name="systemd")
+def listen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
+        one.bind(str(tmp_path_factory.mktemp("systemd") / "s"))
+        yield one
+
+
+@pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="has no Unix sockets")
+def test_it_applies_what_arrives_survives_what_is_refused_and_ends_cleanly(
+    deployment: Path, systemd: socket.socket
+) -> None:
+    (deployment / "m.yaml").write_text(LINES)
+    env = {"NOTIFY_SOCKET": systemd.getsockname(), "WATCHDOG_USEC": "3600000000"}
+    with start_program(
+        ["watch", "m.yaml", "--every", "1h", "--log-format", "json"],
+        cwd=deployment, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8",
+    ) as process:  # fmt: skip
+        try:
+            assert process.stderr is not None
+            applied = (event["code"] for event in map(json.loads, process.stderr) if event["event"] == "watch.applied")
+            assert next(applied) == 0
+            assert len(read_rows(deployment / "outbox/run")) == 20
+            np.save(deployment / "more.npy", np.ones((5, 4), np.float32))
+            assert next(applied) == 0
+            assert len(read_rows(deployment / "outbox/run")) == 25
+            (deployment / "m.yaml").write_text("jobz: 1\n")
+            assert next(applied) == 1
+            (deployment / "m.yaml").write_text(LINES)
+            os.utime(deployment / "m.yaml", (7, 7))
+            assert next(applied) == 0
+            process.send_signal(signal.SIGTERM)
+            assert process.wait() == 0
+        finally:
+            process.kill()
+    systemd.setblocking(False)
+    assert [systemd.recv(4096) for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"STOPPING=1"]
