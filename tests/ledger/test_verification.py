@@ -12,8 +12,9 @@ from ortdeploy.files.digests import file_digest
 from ortdeploy.ledger import ledger as ledger_module
 from ortdeploy.ledger import verification
 from ortdeploy.ledger.check import merged_name
-from ortdeploy.ledger.ledger import MadeBy, Merge, Part, open_ledger, part_name
+from ortdeploy.ledger.ledger import Merge, Part, open_ledger, part_name
 from ortdeploy.ledger.verification import PartState, VerifiedPart, verify_parts
+from ortdeploy.plan.made_by import MadeBy
 
 ROWS = 4
 OWNER = ("d", "j")
