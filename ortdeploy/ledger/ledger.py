@@ -345,6 +345,7 @@ _REVISION_COLUMNS: Mapping[str, Any] = {
     "part": int, "revision": int, "file": str, "bytes": int, "rows": str, "sha256": str | None, "mtime_ns": int | None,
     "deployment": str | None,
 }  # fmt: skip
+_DEPLOYMENT_COLUMNS: Mapping[str, Any] = {"name": str, "profile": str | None, "identity": str, "layout": str}
 _NEW_IN_VERSION_4 = frozenset({"revision", "deployment", "name"})
 
 
@@ -628,13 +629,14 @@ class Ledger:
         """Return a deployment that made parts; None where none was noted."""
         if digest is None:
             return None
-        query = "SELECT name, profile, identity, layout FROM deployments WHERE digest = ?"
+        query = f"SELECT {', '.join(_DEPLOYMENT_COLUMNS)} FROM deployments WHERE digest = ?"  # noqa: S608  ours
         with undamaged():
             row = self._connection.execute(query, (digest,)).fetchone()
             if row is None:
                 raise ValueError("the deployment that made a part is not noted")
-            name, profile, identity, layout = row
-            found = MadeBy(name=name, profile=profile, identity=json.loads(identity), layout=json.loads(layout))
+            values = _typed(_DEPLOYMENT_COLUMNS, row)
+            known = {name: json.loads(values[name]) for name in ("identity", "layout")}
+            found = MadeBy(name=values["name"], profile=values["profile"], **known)
             if found.digest != digest:
                 raise ValueError("the deployment that made a part is not what was written")
             return found

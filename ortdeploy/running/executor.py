@@ -319,7 +319,8 @@ class Execution:
     def _with_found_batch(self, step: RunJob, opened: OpenedModel) -> RunJob:
         """Return a job with the batch size that it began with, or that is measured on its first rows."""
         record = self._record(step)
-        begun_with = None if record is None else record.batch_size
+        is_own = record is not None and dict(record.identity) == dict(step.identity)
+        begun_with = record.batch_size if record is not None and is_own else None
         with structlog.contextvars.bound_contextvars(job=step.job, model=step.model):
             try:
                 return choose_batch(self.plan, step, opened, begun_with, self.tuning_cache)

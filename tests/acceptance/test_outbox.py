@@ -1,9 +1,11 @@
 """An output over years: its parts are carried away, its ledger is lost, and other deployments go on with it."""
 
+import itertools
 import json
 import shutil
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,10 @@ import numpy as np
 import pytest
 from conftest import Cli
 from support.carriers import CARRIERS, delivered, rows_of
+from support.jobs import Killed
 from support.models import scale_model
+
+from ortdeploy.ledger.ledger import Ledger
 
 MANIFEST = """
 version: 1
@@ -219,6 +224,60 @@ def test_other_columns_or_another_format_cannot_be_continued(
     assert values(deployment / "out") == [2.0] * 6
 
 
+@pytest.mark.parametrize(
+    "output", ["removable: true, on_upgrade: continue", pytest.param("on_upgrade: continue", marks=pytest.mark.slow)]
+)
+def test_an_upgrade_that_is_killed_at_any_step_is_gone_on_with(
+    cli: Cli, deployment: Path, output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before and after each commit of the ledger: six rows of the old model, six of the new one, never mixed."""
+    write(deployment, output)
+    put(deployment, "a", 1)
+    assert cli("apply", deployment / "m.yaml").code == 0
+    upgraded_model(deployment)
+    put(deployment, "b", 1)
+    for step in range(99):
+        folder = deployment / f"{step}"
+        folder.mkdir()
+        for name in ("double.onnx", "m.yaml", "inbox", "out", ".ortdeploy"):
+            there = deployment / name
+            shutil.copytree(there, folder / name) if there.is_dir() else shutil.copy2(there, folder / name)
+        with monkeypatch.context() as patch:
+            killed = kill_at(patch, step)
+            try:
+                assert cli("apply", folder / "m.yaml").code == 0
+            except Killed:
+                assert killed
+        assert cli("apply", folder / "m.yaml").code == 0
+        assert values(folder / "out") == [2.0] * 6 + [3.0] * 6
+        made = made_by(folder)
+        assert [made[0][1] == model for _, model in made] == [True, True, False, False]
+        shutil.rmtree(folder)
+        if not killed:
+            break
+    assert step > 6
+
+
+def kill_at(patch: pytest.MonkeyPatch, step: int) -> list[int]:
+    """Let the run end before (even steps) or after a transaction of the ledger; the list says whether it came to that."""
+    real, seen, killed = Ledger._transaction, itertools.count(), list[int]()  # noqa: SLF001  its commits are what counts
+
+    @contextmanager
+    def transaction(self: Ledger) -> Iterator[Any]:
+        number = next(seen)
+        if step == 2 * number:
+            killed.append(step)
+            raise Killed
+        with real(self) as db:
+            yield db
+        if step == 2 * number + 1:
+            killed.append(step)
+            raise Killed
+
+    patch.setattr(Ledger, "_transaction", transaction)
+    return killed
+
+
 def test_failed_rows_of_another_deployment_get_a_file_of_their_own(cli: Cli, deployment: Path) -> None:
     manifest = write(deployment, "on_upgrade: continue")
     manifest.write_text(manifest.read_text() + "    errors: {on_nan: fail, max_failed: 9}\n")
@@ -285,3 +344,19 @@ def forget_deployments(folder: Path) -> None:
         db.execute("UPDATE parts SET deployment = NULL, seal = NULL")
         module._seal_all(db)  # noqa: SLF001
         db.commit()
+
+
+def test_an_upgrade_searches_its_own_batch_size(cli: Cli, deployment: Path) -> None:
+    manifest = write(deployment, "on_upgrade: continue")
+    manifest.write_text(manifest.read_text().replace("size: 2", "size: auto"))
+    put(deployment, "a", 1)
+    assert cli("apply", manifest).code == 0
+    with closing(sqlite3.connect(deployment / ".ortdeploy/state.db")) as db:
+        db.execute("UPDATE outputs SET batch_size = 77")
+        db.commit()
+    upgraded_model(deployment)
+    put(deployment, "b", 1)
+    assert cli("apply", manifest).code == 0
+    with closing(sqlite3.connect(deployment / ".ortdeploy/state.db")) as db:
+        assert db.execute("SELECT batch_size FROM outputs").fetchone()[0] not in {None, 77}
+    assert values(deployment / "out") == [2.0] * 6 + [3.0] * 6

@@ -18,10 +18,13 @@ import structlog
 
 from ortdeploy.ledger.ledger import read_outputs
 from ortdeploy.plan.steps import Plan
+from support.carriers import CARRIERS, delivered, rows_of
 from support.fakes import FakeRuntime, double, refuse_negative
-from support.jobs import READ, execute, plan_for, retrying, save, written_as
+from support.jobs import READ, changed, execute, plan_for, retrying, save, written_as
 
 ROWS = 400
+CARRIED = "carried"
+"""JSON lines, of which somebody carries parts or the whole folder away after each kill."""
 
 
 def values() -> list[float]:
@@ -33,7 +36,8 @@ def prepare(folder: Path, kind: str) -> Plan:
     """Make the folder, and the plan of its job."""
     folder.mkdir()
     save(folder, values())
-    return written_as(plan_for(folder, ROWS, size=5, rows_per_part=25, max_failed=ROWS), kind)
+    plan = plan_for(folder, ROWS, size=5, rows_per_part=25, max_failed=ROWS)
+    return changed(plan, output={"removable": True}) if kind == CARRIED else written_as(plan, kind)
 
 
 def phases(plan: Plan) -> Iterator[tuple[Plan, FakeRuntime]]:
@@ -75,7 +79,17 @@ def kill_until_done(
             assert os.WEXITSTATUS(status) == 0, "the run itself failed"
             return kills
         kills += 1
-        check(folder, kind)
+        if kind == CARRIED:
+            carrier = CARRIERS[moments.choice(sorted(CARRIERS))]
+            carrier(folder / "out", folder / "away" / f"{len(list(folder.glob('away/*')))}")
+        else:
+            check(folder, kind)
+
+
+def check_delivered(folder: Path) -> None:
+    """Every row has arrived, as it is, under names of which none was given twice."""
+    found = rows_of(delivered(folder / "away", folder / "out"))
+    assert {number: row["y"][0] for number, row in found.items()} == {row: 2 * one for row, one in enumerate(values())}
 
 
 def check(folder: Path, kind: str) -> None:
@@ -104,7 +118,9 @@ def main(folder: Path, kind: str, kills: int, seed: int) -> None:
         plan = prepare(killed, kind)
         for phase in phases(plan):
             done += kill_until_done(killed, *phase, kind, moments, most)
-        found = left(killed)
+        if kind == CARRIED:
+            check_delivered(killed)
+        found = expected if kind == CARRIED else left(killed)
         wrong = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
         assert not wrong, f"job {jobs} is not what an undisturbed run leaves: {wrong}"
         shutil.rmtree(killed)
