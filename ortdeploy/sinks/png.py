@@ -18,10 +18,10 @@ def write_pictures(folder: Path, name: str, rows: Sequence[int], column: Column)
 
     A row's file is named by its number: a run that goes on writes the same files.
     """
-    (folder / FOLDER).mkdir(exist_ok=True)
     names: list[str] = []
     for row, image in zip(rows, column, strict=True):
         file_name = f"{FOLDER}/{name}-{row:08d}.png"
+        (folder / FOLDER).mkdir(exist_ok=True)  # somebody may have carried it away since the last one
         with open_whole(folder / file_name) as file:
             file.write(as_png(name, np.asarray(image)))
         names.append(file_name)

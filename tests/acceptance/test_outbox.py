@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Cli
+from onnx import TensorProto, helper
 from support.carriers import CARRIERS, delivered, rows_of
 from support.jobs import Killed
-from support.models import scale_model
+from support.models import save_model, scale_model
 
 from ortdeploy.ledger.ledger import Ledger
 
@@ -360,3 +361,48 @@ def test_an_upgrade_searches_its_own_batch_size(cli: Cli, deployment: Path) -> N
     with closing(sqlite3.connect(deployment / ".ortdeploy/state.db")) as db:
         assert db.execute("SELECT batch_size FROM outputs").fetchone()[0] not in {None, 77}
     assert values(deployment / "out") == [2.0] * 6 + [3.0] * 6
+
+
+@pytest.mark.parametrize("policy", ["continue", "rerun"])
+def test_a_saved_plan_upgrades_as_it_was_made(cli: Cli, deployment: Path, policy: str) -> None:
+    manifest, saved = write(deployment, f"on_upgrade: {policy}"), deployment / "plan.json"
+    put(deployment, "a", 1)
+    assert cli("apply", manifest).code == 0
+    upgraded_model(deployment)
+    put(deployment, "b", 1)
+    assert cli("plan", manifest, "--out", saved).code == 0
+    assert cli("apply", saved).code == 0
+    assert values(deployment / "out") == ([2.0] * 6 if policy == "continue" else [3.0] * 6) + [3.0] * 6
+    assert "nothing to do" in cli("apply", saved).words
+    assert len(list(deployment.glob("out*"))) == (1 if policy == "continue" else 2)
+
+
+def test_images_are_carried_away_with_their_rows(cli: Cli, deployment: Path) -> None:
+    pytest.importorskip("PIL")
+    manifest = write(deployment, "removable: true, images: [y]")
+    scale_model(deployment / "double.onnx")
+    text = manifest.read_text().replace("path: double.onnx", "path: picture.onnx")
+    manifest.write_text(text)
+    picture_model(deployment / "picture.onnx")
+    for day in (1, 2):
+        put(deployment, f"{day}", day, rows=3)
+        result = cli("apply", manifest)
+        assert result.code == 0, result
+        CARRIERS["parts"](deployment / "out", deployment / f"away/{day}")
+    rows = rows_of(delivered(deployment / "away"))
+    assert [row["y"] for row in rows.values()] == [f"images/y-{number:08d}.png" for number in range(6)]
+    assert [len(list((deployment / f"away/{day}/images").iterdir())) for day in (1, 2)] == [3, 3]
+
+
+def picture_model(path: Path) -> None:
+    """A picture of two by two points of each row."""
+    save_model(
+        path,
+        [
+            helper.make_node("Cast", ["x"], ["whole"], to=TensorProto.UINT8),
+            helper.make_node("Reshape", ["whole", "shape"], ["y"]),
+        ],
+        {"x": (TensorProto.FLOAT, ["batch", 4])},
+        {"y": (TensorProto.UINT8, ["batch", 2, 2])},
+        {"shape": np.array([-1, 2, 2], dtype=np.int64)},
+    )
