@@ -73,7 +73,8 @@ def _compare(binding: "Binding", *, batched: bool) -> str | None:
         if want is None:
             continue
         if len(row) != len(want):
-            return f"A row has the shape {format_shape(row)}, {who} wants {format_shape(want)}."
+            shown = f"has the shape {format_shape(row)}" if row else "is a single value"
+            return f"A row {shown}, {who} wants {format_shape(want)}."
         for axis, (have, size) in enumerate(zip(row, want, strict=True)):
             if not dimensions_agree(have, size):
                 return f"Dimension {axis} of a row is {have}, {who} wants {size}."

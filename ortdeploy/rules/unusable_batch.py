@@ -40,7 +40,7 @@ def _advice(job: "ResolvedJob", found: "RefusedBatch") -> str:
             f"If another of its axes counts rows, say which: outputs: {{{found.output}: {{row_axis: AXIS}}}} of the "
             "model. Else leave it out with columns:, or use batch: {size: none}."
         )
-    if found.rows != job.batching.size:
+    if found.rows != job.batching.size and _whole_batch_fits(job, found):
         return "These are left for the last batch. Set batch: {last: pad} or {last: drop}."
     if found.fitting:
         return f"It takes {', '.join(map(str, found.fitting))}: set batch: {{size: {found.fitting[-1]}}}."
@@ -48,3 +48,9 @@ def _advice(job: "ResolvedJob", found: "RefusedBatch") -> str:
         "No other number fits: a size of the rows may be written into the graph too. Export it with dynamic sizes, or "
         "feed rows of the size that it was exported with."
     )
+
+
+def _whole_batch_fits(job: "ResolvedJob", found: "RefusedBatch") -> bool:
+    """Tell whether it is only the last batch that the graph refuses: whole ones were tried first, if there are any."""
+    rows, size = job.input.rows, job.batching.size or 0
+    return rows is None or rows >= size or size in found.fitting

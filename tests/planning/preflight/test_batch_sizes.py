@@ -190,3 +190,9 @@ def test_a_graph_that_is_not_consistent_by_itself_is_left_to_onnx_runtime(tmp_pa
 def test_sizes_that_are_not_known_stay_what_the_graph_says(tmp_path: Path) -> None:
     path = model(tmp_path / "m.onnx", [helper.make_node("Flatten", ["x"], ["y"])])
     assert dict(infer_shapes(path.read_bytes(), {"x": (5, None, None)}).outputs) == {"y": (5, 8)}
+
+
+def test_filling_up_is_not_advised_where_a_whole_batch_fits_no_better(cli: Cli, tmp_path: Path) -> None:
+    written_batch(tmp_path / "m.onnx")
+    (one,) = found(cli, tmp_path, 32, 4)
+    assert one["detail"].endswith("It takes 8: set batch: {size: 8}.")
