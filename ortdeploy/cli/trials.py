@@ -8,7 +8,7 @@ from ortdeploy.cli.commands.shared import load_options
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.planning.trial import Trial
 from ortdeploy.planning.workflow import Planned, plan_manifests
-from ortdeploy.results.results import JobResult
+from ortdeploy.results.results import JobResult, Status
 
 STATE = ".state"
 """The state folder of a trial, in its scratch folder."""
@@ -27,11 +27,13 @@ def plan_trial(trial: Trial, arguments: argparse.Namespace) -> Planned:
 
 
 def run_trial(trial: Trial, planned: Planned, arguments: argparse.Namespace) -> tuple[JobResult, ...]:
-    """Run what was planned."""
+    """Run what was planned. Raises KeyboardInterrupt where a signal ends it: there is nothing to go on with."""
     results: tuple[JobResult, ...] = ()
     stopped = StopFlag()
     with stopped.installed():
         for plan in planned.plans:
             run_id = uuid.uuid4().hex[:12]
             results += run_plan(plan, trial.folder / STATE, run_id, arguments, stopped, most_rows=trial.rows)
+    if any(one.status is Status.INTERRUPTED for one in results):
+        raise KeyboardInterrupt
     return results

@@ -15,6 +15,9 @@ from PIL import Image
 from support import family_models as families
 from support.models import save_model, scale_model
 
+from ortdeploy.cli import trials
+from ortdeploy.results.results import JobResult, Status
+
 FLOAT = TensorProto.FLOAT
 
 
@@ -333,3 +336,23 @@ def test_whole_numbers_that_must_not_be_zero_are_one(cli: Cli, tmp_path: Path) -
     made(cli, tmp_path)
     with np.load(tmp_path / "m-sample.npz") as sample:
         assert (sample["shape"] == 1).all()
+
+
+def test_data_of_another_kind_is_told_and_leaves_a_manifest_to_mend(cli: Cli, tmp_path: Path) -> None:
+    families.classifier(tmp_path / "m.onnx")
+    (tmp_path / "x.txt").write_text("hello\n")
+    said = cli("init", tmp_path / "m.onnx", "-o", tmp_path / "m.yaml", "--from", tmp_path / "x.txt")
+    assert said.code == 1
+    assert "A row is a single value" in said.out
+    assert "When that is mended: ortdeploy try" in said.out
+    assert (tmp_path / "m.yaml").is_file()
+
+
+def test_a_signal_during_the_first_rows_leaves_nothing(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scale_model(tmp_path / "m.onnx")
+    interrupted = JobResult(job="run", status=Status.INTERRUPTED, output="out")
+    monkeypatch.setattr(trials, "run_plan", lambda *_, **__: (interrupted,))
+    assert cli("init", tmp_path / "m.onnx", "-o", tmp_path / "m.yaml").code == 130
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]

@@ -121,6 +121,9 @@ def _try(starter: Starter, manifest: Path) -> _Tried:
             planned = plan_trial(trial, arguments)
             results = () if starter.takes_long else run_trial(trial, planned, arguments)
         return _Tried(starter=starter, diagnostics=planned.diagnostics, results=results)
+    except BaseException:
+        _remove(starter, manifest)
+        raise
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
