@@ -205,6 +205,19 @@ def test_prepare_and_postprocess_take_operators(folder: Path, cli: Cli) -> None:
         np.testing.assert_allclose(row["best"], np.take_along_axis(score, order, -1), rtol=1e-6)
 
 
+def test_rows_in_which_an_operator_makes_nan_are_not_finite_either(folder: Path, cli: Cli) -> None:
+    below = """\
+      - {op: Sub, in: {A: $raw, B: 0.01}, out: less}
+      - {op: Log, in: {input: $less}, out: y}"""
+    manifest = write_job(folder, "", below, "y")
+    manifest.write_text(manifest.read_text() + "    errors: {on_nan: skip}\n")
+    done = cli("apply", manifest)
+    assert done.code == 0, done.out + done.err
+    fine = np.flatnonzero((raw(folder) > np.float32(0.01)).all(axis=(1, 2)))
+    assert [row["row"] for row in results(folder)] == fine.tolist()
+    assert 0 < len(fine) < 30
+
+
 def test_a_saved_plan_of_a_job_with_operators_runs(folder: Path, cli: Cli) -> None:
     manifest = write_job(folder, AND_BACK, BEST, "best, which")
     assert cli("plan", manifest, "--out", folder / "plan.json").code == 0

@@ -145,9 +145,14 @@ def _row_tolerance(model: ResolvedModel) -> tuple[float, float]:
 
 
 def _can_be_nan(job: ResolvedJob, fetch: Sequence[str]) -> Iterator[str]:
-    """Yield the outputs that are, or may contain, floating-point numbers."""
+    """Yield the outputs that are, or may contain, floating-point numbers, and the columns that steps make of them.
+
+    An operator, such as Log, makes NaN of finite numbers too.
+    """
     values = {value.name: value for value in job.model.facts.outputs}
     yield from (name for name in fetch if job.outputs[name].dtype in FLOATING or values[name].kind != "tensor")
+    made = (name for name in job.columns if name not in job.outputs)
+    yield from (name for name in made if job.results[name].dtype in FLOATING)
 
 
 def _planned_adapters(choice: AdapterChoice) -> PlannedAdapters:
