@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -25,22 +25,48 @@ PACKAGE = None
 
 
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
-    """Take columns and shapes from the first line that is not empty."""
-    for raw in _raw_lines(files, facts_folder=None, limit=facts.memory_limit):
-        try:
-            row = _parse(raw.value)
-            return replace(facts, columns={name: _type(value) for name, value in row.items()})
-        except RowError as error:
-            detail = f"{raw.path}{raw.place}: {error}."
-            return replace(facts, problem=Problem(kind="unreadable", detail=detail))
-    return replace(facts, rows=0)
-
-
-def _type(value: Any) -> TensorType:
+    """Take columns and shapes from the first lines that are not empty. A size in which their lists differ is open."""
+    lines = islice(_raw_lines(files, facts_folder=None, limit=facts.memory_limit), FIRST_ROWS)
+    first = next(lines, None)
+    if first is None:
+        return replace(facts, rows=0)
     try:
-        return TensorType(None, (ROWS, *np.shape(value)))
-    except ValueError:  # lists of different lengths; each row is judged when it is read
+        rows = [_parse(first.value), *_readable(lines)]
+    except RowError as error:
+        detail = f"{first.path}{first.place}: {error}."
+        return replace(facts, problem=Problem(kind="unreadable", detail=detail))
+    names = dict.fromkeys(name for row in rows for name in row)
+    return replace(facts, columns={name: _type([row.get(name) for row in rows]) for name in names})
+
+
+def _readable(lines: Iterable[RawRow]) -> Iterator[dict[str, Any]]:
+    """Yield the objects of lines, less those that fail when they are read."""
+    for raw in lines:
+        with suppress(RowError):
+            yield _parse(raw.value)
+
+
+def _type(values: Sequence[Any]) -> TensorType:
+    """Return the type of a column by its first value, with the sizes open that others of its rank do not have.
+
+    A value of another rank fails its own row, and one that is missing tells nothing.
+    """
+    shapes = [_shape(value) for value in values if value is not None]
+    first = shapes[0] if shapes else None
+    if first is None or None in shapes:
         return TensorType()
+    sizes = [
+        set(alike) for alike in zip(*(shape for shape in shapes if shape and len(shape) == len(first)), strict=True)
+    ]
+    return TensorType(None, (ROWS, *(one.pop() if len(one) == 1 else None for one in sizes)))
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    """Return the sizes of nested lists; None where some of them differ: each row is judged when it is read."""
+    try:
+        return tuple(np.shape(value))
+    except ValueError:
+        return None
 
 
 def _parse(line: bytes) -> dict[str, Any]:

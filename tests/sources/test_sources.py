@@ -242,6 +242,18 @@ def test_jsonl_values_and_nested_lists(tmp_path: Path) -> None:
     assert column(batches, "k") == ["a", "b"]
 
 
+def test_sizes_in_which_lists_of_json_lines_differ_are_open(tmp_path: Path) -> None:
+    lines = [
+        {"x": [], "same": [[1], [2]], "late": None, "rag": [[1], [2, 3]], "odd": [1, 2]},
+        {"x": [1, 2], "same": [[3], [4]], "late": [1, 2], "rag": [[1], [2]], "odd": "oops", "more": 1},
+        {"x": [1], "same": [[5], [6]], "late": [3, 4], "odd": [3, 4]},
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join([*map(json.dumps, lines), "no JSON"]))
+    assert {name: one.shape for name, one in probe(tmp_path, "a.jsonl").columns.items()} == {
+        "x": (ROWS, None), "same": (ROWS, 2, 1), "late": (ROWS, 2), "rag": None, "odd": (ROWS, 2), "more": (ROWS,),
+    }  # fmt: skip
+
+
 def test_bad_json_lines_fail_alone(tmp_path: Path) -> None:
     lines = [
         '{"x": 1}',
