@@ -68,6 +68,8 @@ class RetryRun:
     def run(self) -> JobResult:
         """Run the failed rows of every part. The status of the job itself does not change."""
         ending = carry_out(self._context, self._memory, self._work)
+        if ending.status is Status.NOTHING_TO_DO:
+            ending = replace(ending, reason=f"no row in {self._step.output.shown} has failed")
         try:
             if self._found:
                 self._report.write()
