@@ -95,6 +95,11 @@ def find_operator(spec: OpSpec, operators: KnownOperators) -> OperatorFacts:
     raise OpStepError((*spec.at, "op"), f'"{spec.operator}" is no operator of {set_of}. {advice}')
 
 
+def _called(spec: OpSpec) -> str:
+    """Return what an operator is called, with its set where opset may say another one."""
+    return spec.operator if spec.domain == ONNX else f"{spec.operator} (operator set {spec.opset} of {spec.domain})"
+
+
 def check_names(spec: OpSpec, facts: OperatorFacts) -> None:
     """Hold names of inputs, attributes and outputs against the schema. Raises OpStepError."""
     _check_inputs(spec, facts)
@@ -107,7 +112,7 @@ def _check_inputs(spec: OpSpec, facts: OperatorFacts) -> None:
     for name, written in spec.inputs.items():
         if name not in inputs:
             hint = _hint(name, "attribute", "attributes", facts.attributes)
-            detail = f'{spec.operator} has no input "{name}". {did_you_mean(name, inputs)}{hint}'
+            detail = f'{_called(spec)} has no input "{name}". {did_you_mean(name, inputs)}{hint}'
             raise OpStepError((*spec.at, "in", name), detail)
         _check_several(spec, inputs[name], written)
         if not inputs[name].types:
@@ -125,7 +130,7 @@ def _check_attributes(spec: OpSpec, facts: OperatorFacts) -> None:
     for name in spec.attributes:
         if name not in facts.attributes:
             hint = _hint(name, "input", "in", [one.name for one in facts.inputs])
-            detail = f'{spec.operator} has no attribute "{name}". {did_you_mean(name, facts.attributes)}{hint}'
+            detail = f'{_called(spec)} has no attribute "{name}". {did_you_mean(name, facts.attributes)}{hint}'
             raise OpStepError((*spec.at, "attributes", name), detail)
     for name, attribute in facts.attributes.items():
         if attribute.required and attribute.type in _UNWRITABLE:
@@ -159,7 +164,7 @@ def _check_outputs(spec: OpSpec, facts: OperatorFacts) -> None:
         raise OpStepError(spec.at, f"{spec.operator} gives nothing a name. Write out: NAME.")
     for name, written in spec.outputs.items():
         if name and name not in outputs:
-            detail = f'{spec.operator} has no output "{name}". {did_you_mean(name, outputs)}'
+            detail = f'{_called(spec)} has no output "{name}". {did_you_mean(name, outputs)}'
             raise OpStepError((*spec.at, "out", name), detail)
         one = outputs[name] if name else facts.outputs[0]
         if isinstance(written, list) != (one.option == VARIADIC) and name:

@@ -57,7 +57,8 @@ def type_op(
     check_names(spec, facts)
     before_it = before.graph.opsets.get(spec.domain, spec.opset) if before else spec.opset
     if before_it != spec.opset:
-        detail = f"The steps before it are of operator set {before_it} of {spec.domain}; steps in a line are of one."
+        detail = f"The steps before it are of operator set {before_it} of {spec.domain}; steps in a line are of one. "
+        detail += f"Write opset: {before_it}, or the same other one in all of them."
         raise OpStepError((*spec.at, "opset"), detail)
     types = {place: _type_of(spec, place, name, values) for place, name in spec.wires()}
     variables = _bind(spec, facts, types)
@@ -71,7 +72,7 @@ def type_op(
     except InapplicableError as error:
         told = _sentence(str(error))
         named = told if told.startswith(f"{spec.operator} (") else f"{spec.operator}: {told}"
-        raise OpStepError((*spec.at, "in"), named) from error
+        raise OpStepError((*spec.at, "in"), f"{named} It gets {', '.join(step.given())}.") from error
     made, not_by_row = {}, set()
     for place, name in spec.results():
         found = inferred[name]
@@ -235,6 +236,16 @@ class _Building:
             opsets={**earlier.opsets, self.spec.domain: self.spec.opset},
             by_row=self.spec.by_row,
         )
+
+    def given(self) -> Iterator[str]:
+        """Yield what the step takes, values and constants, in words."""
+        for place, name in self.spec.wires():
+            tensor = self.types[place]
+            yield f"${name} {tensor.dtype} {format_shape(_inside(tensor.shape, self.spec))}"
+        _, first = next(self.spec.results())
+        for one in self.constants:
+            place, array = one.name.removeprefix(f"{first}."), as_array(one.content, one.dtype, None)
+            yield f"{place} {one.dtype} {format_shape(array.shape)}"
 
     def _input(self, name: str, tensor: TensorType) -> PlannedValue:
         return PlannedValue(name=name, dtype=tensor.dtype, shape=_inside(tensor.shape, self.spec), layout=tensor.layout)

@@ -15,6 +15,7 @@ import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError, ProviderFailedError, TransientError
 from ortdeploy.files.remembered import TuningCache, choice_key
+from ortdeploy.plan.pipeline import walk
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.sessions.rows_first import not_by_row
 from ortdeploy.tensors.columns import Array
@@ -179,16 +180,25 @@ class RowProof:
 
     def _mixed(self, name: str, place: int, size: int, rows: int, problem: str) -> MixedRowsError:
         beside = "alone" if size == 1 else f"in another batch of {size}"
-        model = self._step.model
+        where, alone = f"outputs: {{{name}: {{row_axis: AXIS}}}} of model {self._step.model}", "{size: 1} or none,"
+        if self._step.pipeline is not None:
+            where, alone = "row_axis: AXIS, under inputs or outputs of its model", "{size: 1},"
         return MixedRowsError(
             f"its results depend on the rows beside it. They are others {beside} than in the first batch of {rows} "
-            f"({problem}). If another axis counts rows, say which: outputs: {{{name}: "
-            f"{{row_axis: AXIS}}}} of model {model}. Batches of one, batch: {{size: 1}} or none, have nothing beside a "
-            "row. If it is on purpose (stateful, random, dynamically quantised), write row_independence: {rtol: …}, or "
-            "false",
+            f"({problem}). If another axis counts rows, say which: {where}. Batches of one, batch: {alone} have "
+            "nothing beside a row. If it is on purpose (stateful, random, dynamically quantised), write "
+            f"row_independence: {{rtol: …}}, or false{self._of_a_pipeline()}",
             name,
             place,
         )
+
+    def _of_a_pipeline(self) -> str:
+        """Return where a pipeline says so, and what else helps where its steps are operators."""
+        pipeline = self._step.pipeline
+        if pipeline is None:
+            return ""
+        has_operators = any(step.kind == "op" for step in walk(pipeline.steps))
+        return ", at the model" + has_operators * ". An op step that works across rows takes by_row: true"
 
     def _key(self, feeds: Mapping[str, Array], adapters: tuple[str, ...]) -> str:
         """Return what a proof holds for."""

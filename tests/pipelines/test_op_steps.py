@@ -158,6 +158,8 @@ def test_results_that_depend_on_the_number_of_rows_are_found_when_the_job_begins
     done = cli("apply", write(folder, steps, "y: $y"))
     assert done.code == 1
     assert "its results depend on the rows beside it" in done.out
+    assert "row_independence: {rtol: …}, or false, at the model. An op step that works across rows takes" in done.out
+    assert "of model p" not in done.out  # it is a pipeline
 
 
 OF_A_MODEL = """\
@@ -260,6 +262,15 @@ def test_a_prepare_step_that_counts_rows_is_refused_before_the_run(folder: Path,
         (
             "{op: Cast, in: {input: $x}, attributes: {to: uint8}}, {op: Mul, in: {A: $x, B: 0.5}}",
             "Add a step before: {op: Cast, in: {input: $x}, attributes: {to: float32}}.",
+        ),
+        ("{op: Mul, in: {A: $x, B: [1, 2]}}", "It gets $x float32 [rows, 6, 20], B float32 [2]."),
+        (
+            "{op: LabelEncoder, domain: ai.onnx.ml, in: {X: $x}, attributes: {keys_floats: [1.0]}}",
+            "LabelEncoder (operator set 1 of ai.onnx.ml) has no attribute",
+        ),
+        (
+            "{op: Normalizer, domain: ai.onnx.ml, in: {X: $x}}, {op: Scaler, domain: ai.onnx.ml, opset: 2, in: {X: $x}}",
+            "Write opset: 1, or the same other one in all of them.",
         ),
         ("{op: Shape, in: {data: $x}}", "follows from sizes and is not one of each row"),
     ],
