@@ -22,8 +22,9 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
         columns = tuple(dict.fromkeys((*job.key, *job.spec.output.columns_of_lines, *job.columns)))
         if job.spec.output.format == "npy" and job.readable and len(columns) > 1:
+            advice = "Write" if job.spec.output.explode else "Choose one with columns: and without key:, or write"
             detail = (
-                f'Job "{job.spec.name}" writes the columns {", ".join(columns)}, and a .npy file is one array. Choose '
-                "one with columns: and without key:, or write format: npz."
+                f'Job "{job.spec.name}" writes the columns {", ".join(columns)}, and a .npy file is one array. '
+                f"{advice} format: npz."
             )
             yield Finding(at=(*job.spec.output.at, "format"), detail=detail, job=job.spec.name)

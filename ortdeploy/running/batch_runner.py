@@ -13,6 +13,7 @@ from ortdeploy.feeds.feeder import Feeder
 from ortdeploy.plan.pipeline import PlannedWireStep
 from ortdeploy.plan.steps import PlannedStep, RunJob
 from ortdeploy.results.rows import Block, StageError
+from ortdeploy.running.exploded import check_lists
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.sessions.cpu_comparison import CpuComparison
 from ortdeploy.sessions.row_proof import MixedRowsError, RowProof
@@ -108,13 +109,21 @@ class BatchRunner:
             self.feeder.run_less(rows)
 
     def postprocess(self, results: dict[str, Column]) -> dict[str, Column]:
-        """Add the columns of every postprocess step to the results. Raises StageError."""
+        """Add the columns of every postprocess step to the results, and hold exploded ones against each other.
+
+        Raises StageError.
+        """
         for step, apply in self._postprocess:
             try:
                 made = apply(results)
             except (ValueError, IndexError, ArithmeticError, TypeError) as error:
                 raise StageError("postprocess", step.name, str(error)) from error
             results.update(zip(step.results, made, strict=True))
+        if self._job.output.explode:
+            try:
+                check_lists(results, self._job.output.explode)
+            except ValueError as error:
+                raise StageError("postprocess", "explode", f"output: explode: {error}") from error
         return results
 
     def finite(self, results: dict[str, Column], rows: int) -> Array | None:

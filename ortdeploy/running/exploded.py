@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.sinks.protocol import RowShape, SinkModule
 from ortdeploy.tensors.columns import Array, Column, join
@@ -27,41 +26,41 @@ def written_columns(job: RunJob) -> dict[str, RowShape]:
     return {**keys, ROW: (), ITEM: (), **shapes, **{name: shape and shape[1:] for name, shape in of_items.items()}}
 
 
-def as_lines(columns: Mapping[str, Column], rows: Sequence[int], exploded: Sequence[str]) -> dict[str, Column]:
-    """Return rows as one line an item; what is not exploded stands in each line of its row.
-
-    Raises OrtdeployError if the columns of a row list different numbers of items.
-    """
-    counts = _counts(columns, rows, exploded)
-    lines: dict[str, Column] = {name: _repeated(column, counts) for name, column in columns.items()}
-    lines |= {name: _items(columns[name]) for name in exploded}
-    lines[ROW] = np.repeat(np.asarray(rows, dtype=np.int64), counts)
-    lines[ITEM] = np.concatenate([np.arange(count, dtype=np.int64) for count in counts] or [np.zeros(0, np.int64)])
-    return lines
-
-
-def _counts(columns: Mapping[str, Column], rows: Sequence[int], exploded: Sequence[str]) -> Array:
-    """Return how many items each row lists."""
+def check_lists(columns: Mapping[str, Column], exploded: Sequence[str]) -> None:
+    """Raise ValueError where the columns of a row do not list the same number of items."""
+    lengths = {name: _lengths(name, columns[name]) for name in exploded}
     first, *others = exploded
-    counts = _lengths(first, columns[first])
     for name in others:
-        apart = np.flatnonzero(counts != _lengths(name, columns[name]))
+        apart = np.flatnonzero(lengths[first] != lengths[name])
         if apart.size:
             place = int(apart[0])
-            raise OrtdeployError(
-                f"output: explode: row {rows[place]} lists {counts[place]} items in {first} and "
-                f"{len(columns[name][place])} in {name}; columns that are exploded together must list the same items"
+            raise ValueError(
+                f"the row lists {lengths[first][place]} items in {first} and {lengths[name][place]} in {name}; columns "
+                "that are exploded together must list the same items"
             )
-    return counts
 
 
 def _lengths(name: str, column: Column) -> Array:
+    """Return how many items each row lists."""
     if isinstance(column, np.ndarray) and column.ndim > 1:
         return np.full(len(column), column.shape[1], dtype=np.int64)
     try:
         return np.array([len(row) for row in column], dtype=np.int64)
     except TypeError as error:
-        raise OrtdeployError(f"output: explode: a row of {name} is one value, and lists nothing") from error
+        raise ValueError(f"the row's {name} is one value, and lists nothing") from error
+
+
+def as_lines(columns: Mapping[str, Column], rows: Sequence[int], exploded: Sequence[str]) -> dict[str, Column]:
+    """Return rows as one line an item; what is not exploded stands in each line of its row.
+
+    The lists of a row are of one length: `check_lists` has held them against each other.
+    """
+    counts = _lengths(exploded[0], columns[exploded[0]])
+    lines: dict[str, Column] = {name: _repeated(column, counts) for name, column in columns.items()}
+    lines |= {name: _items(columns[name]) for name in exploded}
+    lines[ROW] = np.repeat(np.asarray(rows, dtype=np.int64), counts)
+    lines[ITEM] = np.concatenate([np.arange(count, dtype=np.int64) for count in counts] or [np.zeros(0, np.int64)])
+    return lines
 
 
 def _items(column: Column) -> Column:

@@ -18,7 +18,7 @@ from support.jobs import changed, execute, failed, plan_for, report, retrying, s
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.plan.steps import Plan
 from ortdeploy.results.results import Status
-from ortdeploy.running.exploded import as_lines
+from ortdeploy.running.exploded import as_lines, check_lists
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.tensors.columns import Array, Column
 
@@ -160,10 +160,30 @@ def test_what_is_not_exploded_stands_in_each_line_of_its_row() -> None:
 
 def test_columns_that_list_different_items_are_named() -> None:
     columns: dict[str, Column] = {"a": [np.zeros(2), np.zeros(3)], "b": np.zeros((2, 2))}
-    with pytest.raises(OrtdeployError, match="row 9 lists 3 items in a and 2 in b"):
-        as_lines(columns, [8, 9], ["a", "b"])
+    with pytest.raises(ValueError, match="lists 3 items in a and 2 in b"):
+        check_lists(columns, ["a", "b"])
 
 
 def test_a_row_that_lists_nothing_at_all_is_named() -> None:
-    with pytest.raises(OrtdeployError, match="a row of a is one value, and lists nothing"):
-        as_lines({"a": np.zeros(2)}, [0, 1], ["a"])
+    with pytest.raises(ValueError, match="a is one value, and lists nothing"):
+        check_lists({"a": np.zeros(2)}, ["a"])
+
+
+def test_a_row_whose_columns_list_different_items_fails_alone(tmp_path: Path) -> None:
+    save(tmp_path, [1, 2, 3, 1])
+    plan = changed(
+        plan_for(tmp_path, 4, max_failed=1),
+        fetch=("y", "z"),
+        output={"columns": ("y", "z"), "explode": ("y", "z"), "row_shapes": ((None, 2), (None,)), "format": "jsonl"},
+    )
+
+    def apart(feeds: Mapping[str, Array]) -> Mapping[str, Any]:
+        items = [items_of(value) for value in feeds["x"][:, 0]]
+        return {"y": items, "z": [np.zeros(min(len(one), 2), np.int64) for one in items]}
+
+    result = execute(tmp_path, plan, FakeRuntime(apart))
+    assert (result.status, result.committed, result.failed) == (Status.DONE, 3, 1)
+    assert [(row, item) for row, item, _ in lines(tmp_path)] == [(0, 0), (1, 0), (1, 1), (3, 0)]
+    (row,) = failed(tmp_path)
+    assert (row["row"], row["stage"], row["code"]) == (2, "postprocess", "explode")
+    assert "lists 3 items in y and 2 in z" in row["message"]
