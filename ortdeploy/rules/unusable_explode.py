@@ -33,9 +33,10 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             reason = _reason(name, job)
             if reason is not None:
                 yield Finding(at=at, detail=reason, key=True, job=job.spec.name)
-        taken = set(job.spec.output.columns_of_lines).intersection((*job.columns, *_keys(job)))
-        for name in sorted(taken):
-            detail = f'Each line gets a column "{name}", and the job writes another one of that name. Rename that one.'
+        keys = set(_keys(job))
+        for name in sorted(keys.union(job.columns).intersection(job.spec.output.columns_of_lines)):
+            advice = "Leave it out of key:, or rename it in the input." if name in keys else "Rename that one."
+            detail = f'Each line gets a column "{name}", and the job writes another one of that name. {advice}'
             yield Finding(at=at, detail=detail, key=True, job=job.spec.name)
 
 

@@ -55,6 +55,9 @@ _TEXT = 20
 _TEXT_VALUE = 64
 """A Python string of some words."""
 
+_LINE_NUMBERS = 16
+"""The numbers of its row and its item, int64, in each line of an output that explodes."""
+
 _CANDIDATES = tuple(2**power for power in range(12, -1, -1))
 """Batch sizes that are tried for advice."""
 
@@ -288,9 +291,18 @@ def _data_bytes(job: ResolvedJob, batch: int, result: int) -> int:
 
 
 def _row_bytes(job: ResolvedJob) -> int | None:
-    """Return what a row's results take; None if the graph leaves a size open."""
-    sizes = [_tensor_bytes(job.results.get(name, TensorType())) for name in job.columns]
-    return None if any(size is None for size in sizes) else sum(size or 0 for size in sizes)
+    """Return what a row's results take, as one line or as its lines; None where the graph leaves a size open."""
+    sizes = {name: _tensor_bytes(job.results.get(name, TensorType())) for name in job.columns}
+    known = {name: size for name, size in sizes.items() if size is not None}
+    if len(known) < len(sizes):
+        return None
+    exploded = job.spec.output.explode
+    if not exploded:
+        return sum(known.values())
+    _, lines, *_ = job.results[exploded[0]].shape or (0, 0)
+    if not isinstance(lines, int):
+        return None
+    return sum(size if name in exploded else size * lines for name, size in known.items()) + lines * _LINE_NUMBERS
 
 
 def _tensor_bytes(tensor: TensorType) -> int | None:

@@ -240,6 +240,14 @@ def test_the_output_that_a_disk_limit_has_no_room_for_is_refused_by_the_plan(wid
     assert "[over-disk-limit]" in refused.out + refused.err
 
 
+def test_lines_of_items_with_their_numbers_count_for_the_disk(wide: Path, cli: Cli) -> None:
+    """1024 rows of one item: its four bytes, and the numbers of its row and its place."""
+    for limit, code in (("20KB", 1), ("21KB", 0)):
+        manifest = write(wide, top=f"limits: {{disk: {limit}}}")
+        manifest.write_text(manifest.read_text().replace("format: npy", "format: npz, explode: y"))
+        assert cli("plan", manifest).code == code
+
+
 def test_the_report_tells_what_the_process_used(wide: Path, cli: Cli) -> None:
     assert cli("apply", write(wide, size=64)).code == 0
     report = json.loads((wide / "out/_run.json").read_text())
