@@ -96,10 +96,9 @@ def type_pipeline(
 ) -> PipelineTypes:
     """Type a pipeline. `axes` say where its models have the rows, `given` are values that the job feeds to inputs.
 
-    `lines` are those of the text files that it names.
-
-    `arrives` tells in which type a column comes, for inputs that only operations read. Where there is no such column,
-    which is a problem of the job, nothing is said about what is made of it.
+    `lines` are those of the text files that it names, `operators` what op steps may be. `arrives` tells in which type a
+    column comes, for inputs that only operations read. Where there is no such column, which is a problem of the job,
+    nothing is said about what is made of it.
     """
     typer = _PipelineTyper(models, axes, adapters, arrives, operators, pipeline.state, lines, given)
     values: dict[str, TensorType] = {}
@@ -264,11 +263,11 @@ class _PipelineTyper:
 
     def _value_for_model(self, name: str, port: ValueFacts, model: str, values: Mapping[str, TensorType]) -> TensorType:
         """Return a value's type; an input of the pipeline is what the model takes."""
-        if name in values:
-            return values[name]
         tensor = port.tensor
         if name in self.state or name in self.carried:
             return self.taken.setdefault(name, tensor)
+        if name in values:
+            return values[name]
         shape = tensor.shape
         if shape is not None:
             shape = (ROWS, *(f"{model}.{size}" if isinstance(size, str) else size for size in shape[1:]))
@@ -304,10 +303,11 @@ class _PipelineTyper:
         sizes = tuple(solved.get(size, None) if isinstance(size, str) else size for size in shape or ())
         return TensorType(WIDER.get(dtype, dtype) if dtype else None, (ROWS, *sizes[1:]) if shape else None)
 
-    def _do(self, step: StepOfPipeline, values: Mapping[str, TensorType]) -> TypedStep:
+    def _do(self, step: StepOfPipeline, values: dict[str, TensorType]) -> TypedStep:
         operation = OPERATIONS[step.name]
         options = {step.name: True, **step.options, **self._lines_of(step)}
         types: dict[str, TensorType] = {}
+        self._refuse_state(step, values)
         for argument, name in step.wires.items():
             types[argument] = values[name] if name in values else self._input_of_operation(name, argument, step.name)
         results: tuple[TensorType, ...] = ()
@@ -345,18 +345,16 @@ class _PipelineTyper:
             self.complain((*step.at, "in", "model"), detail)
         return {"lines": written.get(key, "").splitlines()}
 
-    def _op(self, step: StepOfPipeline, values: Mapping[str, TensorType]) -> TypedStep:
+    def _op(self, step: StepOfPipeline, values: dict[str, TensorType]) -> TypedStep:
         """Type an op step; it goes on from the one before, if that is one that is run for as many rows at once."""
         spec = step.op
         if spec is None:
             raise AssertionError("a step of this kind has an operator")
+        self._refuse_state(step, values)
         types = {
             place: values[name] if name in values else self._input_by_column(name) for place, name in step.wires.items()
         }
         nothing = {name: TensorType() for _, name in step.outputs}
-        for place, name in step.wires.items():
-            if name in self.state or name in self.carried:
-                self.complain((*step.at, "in", place), f"${name} is state, which goes from a model to a model.")
         before = self.line if self.line is not None and self.line.graph.by_row == spec.by_row else None
         strays = {place: name for place, name in step.wires.items() if before is None or not before.makes(name)}
         self.check_rows(strays, (*step.at, "in"))
@@ -372,6 +370,14 @@ class _PipelineTyper:
             return TypedStep(spec=step, types=types, made=nothing, options={})
         self.of_sizes |= op.whole
         return TypedStep(spec=step, types=types, made=op.made, options={}, op=op)
+
+    def _refuse_state(self, step: StepOfPipeline, values: dict[str, TensorType]) -> None:
+        """Complain of state that something else than a model takes, and say nothing about what is made of it."""
+        for place, name in step.wires.items():
+            if name in self.state or name in self.carried:
+                self.complain((*step.at, "in", place), f"${name} is state, which goes from a model to a model.")
+                self.untold.add(name)
+                values[name] = TensorType()
 
     def check_fusing(self, steps: Sequence[TypedStep]) -> None:
         """Complain of steps that cannot take the op steps around them into their session."""

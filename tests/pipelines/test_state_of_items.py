@@ -46,6 +46,7 @@ jobs:
     errors: {{max_failed: 2}}
 """
 STEP = "{run: sum, in: {x: $item, h: $h}, out: {y: y, h_after: h_after}}"
+SCALED = "{do: scale, in: {x: $h, scale: 2.0}, out: twice}"
 
 
 def save_sum(folder: Path, rows: int | str | None = "batch") -> None:
@@ -238,6 +239,7 @@ def test_a_recording_that_cannot_be_read_fails_alone(recordings: Path, cli: Cli)
         ("batch", {"step": STEP.replace("$h}", "$g}")}, "No model takes $h"),
         ("batch", {"step": STEP.replace("h_after: h_after", "h_after: after")}, "No step makes $h_after"),
         ("batch", {"step": STEP.replace("y: y, h_after: h_after", "y: h_after, h_after: y")}, "$h_after is float32"),
+        ("batch", {"step": f"{SCALED}\n          - {STEP}"}, "$h is state, which goes from a model to a model."),
         (None, {"collect": "y: ys, h_after: hs"}, "is handed on whole, and cannot be a result of the row too"),
         ("batch", {"step": STEP.replace("h_after: h_after", "h_after: h_after, y: h")}, "Key written twice"),
     ],
@@ -248,7 +250,9 @@ def test_state_that_does_not_fit_is_refused(
     save_sum(recordings, rows)
     refused = cli("plan", write(recordings, **parts))
     assert refused.code == 1
-    assert words in " ".join((refused.out + refused.err).split())
+    said = " ".join((refused.out + refused.err).split())
+    assert words in said
+    assert 'Nothing feeds input "h"' not in said  # it is fed, and by no column
 
 
 def test_recordings_of_several_lengths_run_together(recordings: Path, cli: Cli, runs: list[int]) -> None:
