@@ -296,7 +296,7 @@ def _plan_one(
     state = state_folder(spec.folder, state_dir, spec.roots)
     with remembered_in(state):
         deployment = _resolve(spec, host, state_dir)
-        changes = () if elsewhere else _changes_of_stale(deployment, state, jobs)
+        changes = () if elsewhere or retry else _changes_of_stale(deployment, state, jobs)
         deployment = _without_changes(deployment) if retry else deployment
         startable = _startable(deployment) if new_run else frozenset() if retry else _rerun_by_themselves(deployment)
         stale = {name for name in startable if jobs is None or name in jobs}
