@@ -174,7 +174,13 @@ def test_a_row_whose_columns_list_different_items_fails_alone(tmp_path: Path) ->
     plan = changed(
         plan_for(tmp_path, 4, max_failed=1),
         fetch=("y", "z"),
-        output={"columns": ("y", "z"), "explode": ("y", "z"), "row_shapes": ((None, 2), (None,)), "format": "jsonl"},
+        output={
+            "columns": ("y", "z"),
+            "dtypes": ("float32", "int64"),
+            "explode": ("y", "z"),
+            "row_shapes": ((None, 2), (None,)),
+            "format": "jsonl",
+        },
     )
 
     def apart(feeds: Mapping[str, Array]) -> Mapping[str, Any]:
