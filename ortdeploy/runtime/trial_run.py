@@ -143,8 +143,7 @@ def _told_attempts(request: Mapping[str, Any], refusals: list[str]) -> Iterator[
 
 
 def _open(path: str, *, extensions: bool) -> Any:
-    import onnxruntime as ort  # noqa: PLC0415  only the child
-
+    from ortdeploy.runtime.library import ort  # noqa: PLC0415  only the child
     from ortdeploy.runtime.session import register_extensions, session_options  # noqa: PLC0415
 
     options = session_options({"graph_optimization_level": "disable"})
