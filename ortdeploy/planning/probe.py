@@ -3,7 +3,6 @@
 import hashlib
 import importlib.util
 import os
-import shutil
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from ortdeploy.facts.models import EXTERNAL_DATA_FOLDER, AdapterFacts, Diffusion
 from ortdeploy.facts.problems import Package, Problem, changed_while_read, unreadable
 from ortdeploy.files.decoding import decoding
 from ortdeploy.files.digests import signature
+from ortdeploy.files.disk import free_bytes
 from ortdeploy.files.gate import outside
 from ortdeploy.files.golden_sets import why_nothing_compares
 from ortdeploy.files.known_digests import DigestCache
@@ -117,7 +117,7 @@ def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] =
                 if job.name in stale
                 else _probe_output(spec, job, state_dir, before[job.name], roots),
                 missing_package=_missing_package(job, host.runtime),
-                free_bytes=_free_bytes(_output_folder(spec, job)),
+                free_bytes=free_bytes(_output_folder(spec, job)),
             )
             for job in spec.jobs
         },
@@ -392,16 +392,6 @@ def _named_ledger(folder: Path) -> str | None:
 
 def _output_folder(spec: Spec, job: JobSpec) -> Path:
     return path_from_manifest(spec, job.output.path)
-
-
-def _free_bytes(folder: Path) -> int | None:
-    """Return the free bytes of the file system of a folder that may not exist yet."""
-    while not is_there(folder) and folder != folder.parent:
-        folder = folder.parent
-    try:
-        return shutil.disk_usage(folder).free
-    except OSError:
-        return None
 
 
 def _unwritable(folder: Path, shown: str, roots: tuple[str, ...]) -> Problem | None:

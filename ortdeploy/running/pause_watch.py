@@ -1,14 +1,13 @@
 """Watches the conditions under which a job pauses: hours, running time, temperature, battery and free disk."""
 
-import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+from ortdeploy.files.disk import free_bytes
 from ortdeploy.plan.timing import ALWAYS, Hours, JobTiming, PauseLimits
 from ortdeploy.process.sensors import Battery, Temperature, read_battery, read_temperature
 from ortdeploy.units import format_size
@@ -22,14 +21,6 @@ _MARGIN = 5
 _HOT, _LOW = "temperature", "battery"
 
 
-def _free_bytes(folder: Path) -> int | None:
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    with suppress(OSError):
-        return shutil.disk_usage(folder).free
-    return None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Senses:
     """What a watch measures: clocks, sensors, and the free bytes of a folder's file system."""
@@ -38,7 +29,7 @@ class Senses:
     now: Callable[[ZoneInfo | None], datetime] = datetime.now
     temperature: Callable[[], Temperature | None] = read_temperature
     battery: Callable[[], Battery | None] = read_battery
-    free_bytes: Callable[[Path], int | None] = _free_bytes
+    free_bytes: Callable[[Path], int | None] = free_bytes
 
 
 @dataclass(slots=True)
