@@ -43,6 +43,7 @@ jobs:
     batch: {size: 64}
     output: {path: out, format: npy}
 """
+ARRIVING = MANIFEST.replace("rows.npy", "inbox/*.npy").replace("path: out,", "path: outbox,")
 
 
 @dataclass(frozen=True)
@@ -73,13 +74,23 @@ def measure(command: Sequence[str], folder: Path) -> Process:
 def prepare(folder: Path) -> None:
     """Write model, rows, script and manifest; a process of its own makes them, so that this one stays small."""
     (folder / "m.yaml").write_text(MANIFEST)
+    (folder / "arriving").mkdir()
+    (folder / "arriving/m.yaml").write_text(ARRIVING)
     (folder / "script.py").write_text(SCRIPT)
     measure([sys.executable, "-c", MAKE, str(Path(__file__).parent), str(ROWS)], folder)
+    shutil.copy(folder / "mlp.onnx", folder / "arriving")
 
 
 def start_over(folder: Path) -> None:
     """Take away what a run left, so that the next has its rows to run; what was remembered of files stays."""
     shutil.rmtree(folder / "out", ignore_errors=True)
+
+
+def let_arrive(folder: Path) -> None:
+    """Let a file with new rows come to those that were run already."""
+    inbox = folder / "arriving/inbox"
+    inbox.mkdir(exist_ok=True)
+    shutil.copy(folder / "rows.npy", inbox / f"{sum(1 for _ in inbox.iterdir()):04}.npy")
 
 
 def compare(name: str, ours: Sequence[str], folder: Path, before: Callable[[Path], None]) -> None:
@@ -122,6 +133,10 @@ def main() -> None:
         compare("apply, nothing to do", apply, folder, lambda _folder: None)
         compare("status", [program, "status", "m.yaml"], folder, lambda _folder: None)
         compare(f"apply, {ROWS} rows", apply, folder, start_over)
+        arriving = [program, "apply", "arriving/m.yaml"]
+        let_arrive(folder)
+        measure(arriving, folder)
+        compare(f"apply, {ROWS} new rows", arriving, folder, let_arrive)
         beyond_python("validate", [program, "validate", "m.yaml"], folder)
 
 

@@ -1,9 +1,16 @@
-"""What `plan` predicts of a job's memory against what the job takes; limits that hold; memory over varying shapes."""
+"""What `plan` predicts of a job's memory against what the job takes; limits that hold; memory over varying shapes.
 
+With `--seed N` it compares forty networks that are drawn from the seed instead (`random_networks.py`), which no
+forecast was fitted to. Their memory is measured by a parent of a few megabytes: the peak that the system tells of a
+process is never less than what its parent held when it was started.
+"""
+
+import argparse
 import json
 import shutil
 import statistics
 import subprocess
+import sys
 import tempfile
 import wave
 from collections.abc import Mapping
@@ -15,10 +22,14 @@ import onnx
 from apply import save_mlp
 from engine import save_cnn, save_transformer
 from measure import describe_machine, ortdeploy
+from random_networks import Case, draw, save_rows
 
 MIB = 1024 * 1024
 BATCHES = 6
 FILES, LONGEST, ROUNDS, WIDTH = 2000, 384, 3, 256
+
+NETWORKS = 40
+LOWEST, HIGHEST = 0.93, 1.10
 
 CASES = [
     *(("mlp", (512,), size) for size in (32, 256, 1024, 4096, 16384)),
@@ -37,6 +48,26 @@ jobs:
     batch: {{size: {size}}}
     output: {{path: out, format: npy}}
     limits: {limits}
+"""
+
+DRAWN_MANIFEST = """\
+version: 1
+models:
+  m: {{path: {number}.onnx{case.sessions}}}
+jobs:
+  run:
+    model: m
+    input: {{path: rows.{case.read}}}
+    batch: {{size: {case.batch}}}
+    output: {{path: out, format: {case.written}, rows_per_part: {case.rows_per_part}}}
+"""
+
+PARENT = """\
+import os, sys
+pid = os.posix_spawn(sys.argv[1], sys.argv[1:], os.environ)
+_, status, usage = os.wait4(pid, 0)
+print(usage.ru_maxrss * 1024)
+sys.exit(os.waitstatus_to_exitcode(status))
 """
 
 
@@ -118,10 +149,52 @@ def varying(folder: Path) -> None:
         )
 
 
+def drawn(folder: Path, seed: int, only: int | None) -> None:
+    """Print predicted over measured for each network of a seed, and how many are within the bounds."""
+    random = np.random.default_rng(seed)
+    good = 0
+    for number in range(NETWORKS):
+        case = draw(random, number, folder)
+        if only in {None, number}:
+            predicted, measured = _measured(folder, number, case)
+            ratio = predicted / measured
+            is_good = LOWEST <= ratio <= HIGHEST
+            good += is_good
+            print(
+                f"{number:2} {case.name}: {case.rows} rows of {case.row}, batch {case.batch}, {case.read} to "
+                f"{case.written}, parts of {case.rows_per_part}{case.sessions}: predicted {predicted / MIB:.0f} MiB "
+                f"measured {measured / MIB:.0f}, ratio {ratio:.2f}{'' if is_good else ' OUTSIDE'}",
+                flush=True,
+            )
+        (folder / f"{number}.onnx").unlink()
+    print(f"{good} of {NETWORKS} within {LOWEST} and {HIGHEST}; seed {seed}")
+
+
+def _measured(folder: Path, number: int, case: Case) -> tuple[int, int]:
+    """Return what a job is predicted to take, and what its process took at most, in bytes."""
+    for place in (folder / "out", folder / ".ortdeploy"):
+        shutil.rmtree(place, ignore_errors=True)
+    save_rows(folder / f"rows.{case.read}", case)
+    (folder / "m.yaml").write_text(DRAWN_MANIFEST.format(number=number, case=case))
+    command = [sys.executable, "-I", "-S", "-c", PARENT, *ortdeploy("apply", "-q", "m.yaml")]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"network {number} ended with {done.returncode}: {done.stdout}{done.stderr}")
+    report = json.loads((folder / "out/_run.json").read_text())
+    return report["memory"]["predicted_bytes"], int(done.stdout.split()[-1])
+
+
 def main() -> None:
     """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, help="compare networks that are drawn from this number")
+    parser.add_argument("--only", type=int, help="of these, compare the one of this number")
+    chosen = parser.parse_args()
     print(describe_machine())
     with tempfile.TemporaryDirectory() as name:
+        if chosen.seed is not None:
+            drawn(Path(name), chosen.seed, chosen.only)
+            return
         prepare(Path(name))
         predictions(Path(name))
         varying(Path(name))

@@ -90,9 +90,9 @@ def save(path: Path, nodes: list[Any], inputs: list[Any], outputs: list[Any], we
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
 
 
-def open_pipeline(folder: Path, models: str, steps: str) -> Session:
-    """Plan a manifest, and open its sessions as apply does."""
-    (folder / "m.yaml").write_text(MANIFEST.replace("MODELS", models).replace("STEPS", steps))
+def compose_pipeline(folder: Path, manifest: str) -> Session:
+    """Plan a manifest with one pipeline, and open its sessions as apply does."""
+    (folder / "m.yaml").write_text(manifest)
     planned = plan_manifests([str(folder / "m.yaml")], LoadOptions(), state_dir=None)
     (plan,) = planned.plans
     runtime = OrtRuntime(make_model=make_model)
@@ -102,6 +102,11 @@ def open_pipeline(folder: Path, models: str, steps: str) -> Session:
     }
     pipeline = next(step.pipeline for step in plan.steps if isinstance(step, RunJob) and step.pipeline)
     return compose(pipeline, opened).sessions[0].session
+
+
+def manifest(models: str, steps: str) -> str:
+    """Return the manifest of some models and steps."""
+    return MANIFEST.replace("MODELS", models).replace("STEPS", steps)
 
 
 def seconds_of(session: Session, feeds: Mapping[str, np.ndarray[Any, Any]]) -> float:
@@ -119,9 +124,9 @@ def main() -> None:
         folder = Path(name)
         make(folder)
         sessions = {
-            "exported by hand": open_pipeline(folder, "hand: {path: hand.onnx}", BY_HAND),
-            "fused": open_pipeline(folder, "net: {path: net.onnx}", STEPS.replace("FUSE", "true")),
-            "side by side": open_pipeline(folder, "net: {path: net.onnx}", STEPS.replace("FUSE", "false")),
+            "exported by hand": compose_pipeline(folder, manifest("hand: {path: hand.onnx}", BY_HAND)),
+            "fused": compose_pipeline(folder, manifest("net: {path: net.onnx}", STEPS.replace("FUSE", "true"))),
+            "side by side": compose_pipeline(folder, manifest("net: {path: net.onnx}", STEPS.replace("FUSE", "false"))),
         }
         feeds = {"picture": np.load(folder / "x.npy")}
         expected = sessions["exported by hand"].run(["best", "which"], feeds, ())
