@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from ortdeploy.records import record
 from ortdeploy.redaction import without_secrets
 
 
@@ -35,7 +36,7 @@ class Span:
     column: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Diagnostic:
     """One complaint: a fixed summary that people learn to recognise, and full sentences about this case.
 
@@ -73,6 +74,10 @@ class ProviderFailedError(OrtdeployError):
 
 class TransientError(OrtdeployError):
     """Something failed that may pass when it is tried again: a busy device, a network file system."""
+
+
+class TimedOutError(TransientError):
+    """A run took longer than the job allows and was ended."""
 
 
 class OutOfMemoryError(OrtdeployError):

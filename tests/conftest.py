@@ -1,5 +1,6 @@
 """Fixtures: the program as a user calls it, and small deployments to call it on."""
 
+import gc
 import json
 import os
 import platform
@@ -12,16 +13,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-import structlog
+from hypothesis import settings
 from support import forks, markers
+from support.effort import effort
 from support.models import scale_model
 
 from ortdeploy.cli.main import main
+from ortdeploy.events import log
 from ortdeploy.files import gate
+from ortdeploy.process import memory
 
 REPOSITORY = Path(__file__).parent.parent
 IN_MEMORY = Path("/dev/shm")  # noqa: S108  files of tests are in a folder of their own there
 ROOM = 2 * 1024**3
+count_shared_pages = memory.proportional_memory
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,6 +38,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def update_golden(request: pytest.FixtureRequest) -> bool:
     """Whether golden files are written."""
     return bool(request.config.getoption("--update-golden"))
+
+
+gc.set_threshold(50_000)  # as the program does; so many objects are made that Python would look for cycles all the time
+settings.register_profile("ortdeploy", max_examples=effort(40, 100), deadline=None)  # no test is timed
+settings.load_profile("ortdeploy")
 
 
 def pytest_configure() -> None:
@@ -62,6 +72,14 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     """Hold a unit test to its marker."""
     with markers.held(item):
         return (yield)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quick_memory_figures() -> Iterator[None]:
+    """Let reports have the resident memory twice: shared pages are counted for milliseconds where so much is loaded."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "proportional_memory", memory.resident_memory)
+        yield
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +113,7 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Cli:
             with forks.children_as_forks():
                 code = main([str(argument) for argument in arguments])
         finally:
-            structlog.reset_defaults()
+            log.send_to(None)
         captured = capsys.readouterr()
         return Result(code, captured.out, captured.err)
 

@@ -1,6 +1,5 @@
 """Secrets are masked at any depth, and nothing else is."""
 
-from ortdeploy.cli.log import mask_secrets
 from ortdeploy.files.urls import MASK
 from ortdeploy.redaction import masked
 
@@ -10,7 +9,7 @@ def test_values_whose_name_speaks_of_a_secret_are_masked_at_any_depth() -> None:
         "event": "session.opened",
         "options": [{"azure.auth_key": "k", "device_id": 0, "inner": {"Password": "p"}}],
     }
-    assert mask_secrets(None, "info", event) == {
+    assert masked("", event) == {
         "event": "session.opened",
         "options": [{"azure.auth_key": MASK, "device_id": 0, "inner": {"Password": MASK}}],
     }

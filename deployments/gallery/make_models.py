@@ -157,9 +157,9 @@ def vibrations(number: int, seconds: float, *, worn: bool) -> Array:
 
 
 def features(windows: Array) -> Array:
-    """Return mean square, peak and mean change [n, 3] of windows [n, samples], as vibration.yaml computes them."""
-    square, peak = np.mean(windows**2, axis=1), np.max(np.abs(windows), axis=1)
-    return np.stack([square, peak, np.mean(np.abs(np.diff(windows, axis=1)), axis=1)], axis=1)
+    """Return both lengths and the peak [n, 3] of windows [n, samples], as vibration.yaml computes them."""
+    sizes = np.abs(windows)
+    return np.stack([np.sqrt(np.sum(windows**2, axis=1)), np.sum(sizes, axis=1), np.max(windows, axis=1)], axis=1)
 
 
 def fitted_vibration() -> Any:

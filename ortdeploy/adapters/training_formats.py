@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.decoding import decoding
 from ortdeploy.files.names import is_file, is_folder
 from ortdeploy.files.numpy_files import read_npz
+from ortdeploy.records import record
 from ortdeploy.tensors.columns import Array
 
 _CONFIG = "adapter_config.json"
@@ -19,7 +19,7 @@ _REFUSED = {"use_dora": False, "modules_to_save": None, "bias": "none"}
 """What PEFT can train beside the two matrices, and the value that says that it did not: no adapter file holds it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Scaling:
     """What a layer's product A B is multiplied with: alpha / rank, or alpha / sqrt(rank); 1 without an alpha.
 
@@ -41,7 +41,7 @@ class Scaling:
         return 1.0 if alpha is None else alpha / (rank**0.5 if self.by_root else rank)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Weights:
     """Matrices by name; `transposed`: PyTorch's Linear keeps them as [out, in], a graph multiplies by [in, out]."""
 

@@ -7,9 +7,8 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-import structlog
-
 from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError
+from ortdeploy.events import log
 from ortdeploy.feeds.sample import first_feeds
 from ortdeploy.files.remembered import TuningCache, choice_key
 from ortdeploy.plan.plan_file import plan_digest
@@ -19,8 +18,6 @@ from ortdeploy.runtime.protocol import Session
 from ortdeploy.sessions.opening import OpenedModel
 from ortdeploy.sessions.rows_first import rows_first
 from ortdeploy.tensors.columns import Array, OpRunners
-
-log = structlog.get_logger()
 
 SIZES = tuple(2**power for power in range(11))
 """What is tried: 1 to 1024 rows."""

@@ -14,17 +14,14 @@ from functools import partial
 from itertools import count, cycle
 from statistics import mean
 
-import structlog
-
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.events import log
 from ortdeploy.feeds.sample import Feeds, first_runs
 from ortdeploy.files.remembered import TuningCache, choice_key
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedThreadLayout, RunJob
 from ortdeploy.sessions.opening import OpenedModel, OpenedSession
 from ortdeploy.sessions.rows_first import rows_first
 from ortdeploy.tensors.columns import OpRunners
-
-log = structlog.get_logger()
 
 PATIENCE_SECONDS = 10.0
 _ROUNDS = 8

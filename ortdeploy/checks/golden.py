@@ -1,7 +1,6 @@
 """Reads and writes golden inputs and outputs, and compares results with them. `files/golden_sets` has the layouts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,12 @@ from ortdeploy.files.names import is_file
 from ortdeploy.files.numpy_files import read_npz
 from ortdeploy.files.onnx_data import KINDS
 from ortdeploy.plan.steps import GoldenValue
+from ortdeploy.records import record
 
 _ADDED = 2  # numpy's mark of a type that another package adds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class GoldenSet:
     """What a model is fed, and what it must answer, by name; a sequence is a list."""
 

@@ -1,7 +1,6 @@
 """Runs the golden checks of one session: every data set, compared. A data set that cannot run is a result too."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,14 @@ from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.files.golden_sets import find_sets
 from ortdeploy.plan.steps import PlannedCheck
 from ortdeploy.process.leaks import look_for_leak
+from ortdeploy.records import record
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.sessions.opening import ModelOpener
 
 PASSED, FAILED, ERROR = "passed", "failed", "error"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CheckResult:
     """How one data set ended on one session, with an adapter or without: passed, failed or error.
 

@@ -1,4 +1,4 @@
-"""The command line: every command with its flags. `commands/` does what they mean."""
+"""The command line: every command with its flags. `commands/` has what each command does."""
 
 import argparse
 import os
@@ -23,16 +23,22 @@ exit codes:
 COMMANDS = {
     "adapter": "show a LoRA adapter, compare it with a model, or convert one",
     "apply": "run a manifest's jobs, or a saved plan",
+    "cache": "free what nothing needs of the state folder's caches",
     "check": "run models on golden inputs and compare their outputs",
+    "compact": "put parts together that are too small for their own good",
     "completion": "print a shell completion script",
     "device": "write a device file that describes this machine",
     "diff": "show what differs between two files, or since the last run of a manifest",
+    "doctor": "say what works on this machine; every provider runs a small model",
     "explain": "print the page of a rule or of a provider",
+    "finish": "put what the shards of a saved plan have made into the ledger",
     "init": "write a manifest for a model, or for a folder of models",
     "lock": "write the digests of models and adapters into a manifest, or verify them",
     "plan": "show what would run, and refuse what cannot work",
     "retry": "run the failed rows of a job again",
     "schema": "print a JSON Schema",
+    "service": "print unit files of systemd that watch manifests, or apply them every so often",
+    "state": "write a copy of the ledger, or bring one back",
     "status": "show the committed rows of each job, and its last run",
     "try": "run a few rows into a scratch folder, and show the results",
     "tune": "search the fastest settings for a job, and write them as an overlay",
@@ -43,7 +49,7 @@ COMMANDS = {
 
 
 class _Once(argparse.Action):
-    """Stores a flag's value; a flag that takes one value and is given twice would silently lose the first."""
+    """Stores the value of a flag, and refuses a second one, which would silently replace the first."""
 
     def __call__(
         self,
@@ -64,15 +70,18 @@ _VARIABLES: dict[str, tuple[str, str | None]] = {
     "color": ("ORTDEPLOY_COLOR", "auto"),
     "format": ("ORTDEPLOY_FORMAT", "text"),
     "log_format": ("ORTDEPLOY_LOG_FORMAT", None),
+    "shard": ("ORTDEPLOY_SHARD", None),
     "state_dir": ("ORTDEPLOY_STATE_DIR", None),
 }
-"""The environment variables that stand for flags which are not given, and what holds without either."""
+"""The environment variables that replace missing flags, and the default without either."""
+_PATHS = frozenset({"DIR", "FILE", "FILE.onnx_adapter", "FILE|FOLDER", "MODEL.onnx", "PATH", "PLAN", "SOURCE"})
+"""The placeholders of arguments that take local files and folders."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Wrong usage exits with 64, so that it can never look like a rejection or like changes.
+    """A parser that exits with 64 for wrong usage, so that it cannot look like a rejection or like changes.
 
-    Flags are never abbreviated, and what a command does not know is told by that command.
+    Flags cannot be abbreviated. The command itself reports flags that it does not know.
     """
 
     def __init__(self, *arguments: "Any", **settings: "Any") -> None:
@@ -96,10 +105,22 @@ class _Parser(argparse.ArgumentParser):
         for action in self._actions:
             if action.dest in _VARIABLES and getattr(known, action.dest) is None:
                 setattr(known, action.dest, self._from_variable(action))
+            if action.metavar in _PATHS:
+                self._hold_local(action, getattr(known, action.dest))
         return known, unknown
 
+    def _hold_local(self, action: argparse.Action, value: "Any") -> None:
+        """Refuse a URL for a local path: its parts, with secrets, would become the names of folders."""
+        for path in value if isinstance(value, list) else [value]:
+            if isinstance(path, str) and "://" in path:
+                from ortdeploy.files.urls import is_url, parse_url  # noqa: PLC0415  only when something may be wrong
+
+                if is_url(path):
+                    flag = "/".join(action.option_strings) or action.metavar
+                    self.error(f'{flag} takes a local path, and "{parse_url(path).shown}" is a URL')
+
     def _from_variable(self, action: argparse.Action) -> str | None:
-        """Return what an environment variable says in place of a flag that is not given, or the default."""
+        """Return the value of the environment variable for a flag that is not given, or the default."""
         variable, default = _VARIABLES[action.dest]
         value = os.environ.get(variable) or default
         if action.choices is not None and value is not None and value not in action.choices:
@@ -117,7 +138,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def build_parser(only: str | None = None) -> argparse.ArgumentParser:
-    """Return the parser of every command; with the flags of one command `only`, which is faster."""
+    """Return the parser of every command, or of one command `only`, which is faster."""
 
     class Version(argparse.Action):
         def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
@@ -134,10 +155,9 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action=Version, nargs=0, help="print the version")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
-    for name, help_text in COMMANDS.items():
-        command = commands.add_parser(name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}.")
-        if only in {None, name}:
-            _ADD[name](command)
+    for name in COMMANDS if only is None else [only]:
+        help_text = COMMANDS[name]
+        _ADD[name](commands.add_parser(name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}."))
     return parser
 
 
@@ -145,7 +165,7 @@ _DIAGNOSTICS = ("text", "json", "github", "sarif")
 
 
 def _add_manifests(parser: argparse.ArgumentParser, formats: "Sequence[str]", paths: str) -> None:
-    """Add what every command that reads manifests takes."""
+    """Add the arguments of every command that reads manifests."""
     add = parser.add_argument
     add("paths", nargs="+", metavar="PATH", help=paths)
     add("--format", choices=formats, help="form of the results (default: text; also: ORTDEPLOY_FORMAT)")
@@ -190,21 +210,38 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
 
 def _add_apply(parser: argparse.ArgumentParser) -> None:
     _add_manifests(parser, _DIAGNOSTICS, "manifests, folders of them, or one saved plan")
+    shard = "run every N-th part of a saved plan, from part I on (counted from 0); auto: as the scheduler says"
+    parser.add_argument("--shard", metavar="I/N", help=f"{shard} (also: ORTDEPLOY_SHARD)")
     _add_root(parser)
     _add_jobs(parser)
     _add_new_run(parser)
+    meaning = "keep what runs well, and run that for new inputs while a later version of the manifest is refused"
+    parser.add_argument("--last-good", action="store_true", help=meaning)
+
+
+def _add_finish(parser: argparse.ArgumentParser) -> None:
+    _add_manifests(parser, _DIAGNOSTICS, "one saved plan that was run in shards")
+    _add_root(parser)
+    _add_jobs(parser)
 
 
 def _add_retry(parser: argparse.ArgumentParser) -> None:
     _add_manifests(parser, _DIAGNOSTICS, "a manifest, or a folder of them")
     meaning = "run the failed rows of this job, by name or glob; may be given several times"
     parser.add_argument("--job", metavar="NAME", action="append", dest="jobs", required=True, help=meaning)
-    parser.set_defaults(new_run=False, excluded=[])
+    meaning = "rows of this _failed.jsonl of another machine, and no others"
+    parser.add_argument("--from", metavar="FILE", dest="letters", help=meaning)
+    _add_exclude(parser)
+    parser.set_defaults(new_run=False, last_good=False)
 
 
 def _add_jobs(parser: argparse.ArgumentParser) -> None:
     meaning = "only this job, by name or glob; may be given several times"
     parser.add_argument("--job", metavar="NAME", action="append", dest="jobs", help=meaning)
+    _add_exclude(parser)
+
+
+def _add_exclude(parser: argparse.ArgumentParser) -> None:
     left_out = "leave out this job, by name or glob; may be given several times"
     parser.add_argument("--exclude", metavar="NAME", action="append", default=[], dest="excluded", help=left_out)
 
@@ -261,6 +298,7 @@ def _runs(text: str) -> int:
 
 def _add_status(parser: argparse.ArgumentParser) -> None:
     _add_manifests(parser, ("text", "json"), "a manifest, or a folder of them")
+    _add_jobs(parser)
 
 
 def _add_diff(parser: argparse.ArgumentParser) -> None:
@@ -270,7 +308,25 @@ def _add_diff(parser: argparse.ArgumentParser) -> None:
 
 def _add_verify(parser: argparse.ArgumentParser) -> None:
     _add_status(parser)
-    _add_jobs(parser)
+
+
+def _add_state(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)
+    backup = actions.add_parser("backup", help="write the ledger into one file, also beside a live run")
+    restore = actions.add_parser("restore", help="bring a copy back where no ledger is, if it fits the outputs")
+    for one in (backup, restore):
+        one.add_argument("file", metavar="FILE", help="the copy; nothing is overwritten")
+        state = "folder of the ledger (default: .ortdeploy in this folder; also: ORTDEPLOY_STATE_DIR)"
+        one.add_argument("--state-dir", metavar="DIR", help=state)
+        one.add_argument("--format", choices=("text", "json"), help="default: text (also: ORTDEPLOY_FORMAT)")
+
+
+def _add_cache(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)
+    meaning = "free copies, compiled models and notes that no job and no last good version needs; never the ledger"
+    prune = actions.add_parser("prune", help=meaning)
+    _add_manifests(prune, ("text", "json"), "a manifest, or a folder of them")
+    prune.add_argument("--dry-run", action="store_true", help="only say what would be freed")
 
 
 def _add_watch(parser: argparse.ArgumentParser) -> None:
@@ -278,6 +334,16 @@ def _add_watch(parser: argparse.ArgumentParser) -> None:
     _add_jobs(parser)
     every = "apply after so long too, although nothing was seen to change: 30s, 5min, 1h (default: 5min)"
     parser.add_argument("--every", metavar="TIME", type=_time, default=300.0, help=every)
+
+
+def _add_service(parser: argparse.ArgumentParser) -> None:
+    _add_manifests(parser, ("text",), "manifests, or folders of them")
+    _add_jobs(parser)
+    every = "print a timer that applies so long after the last time: 30s, 5min, 1h (default: a service that watches)"
+    parser.add_argument("--every", metavar="TIME", type=_time, help=every)
+    parser.add_argument(
+        "-o", "--output", metavar="FOLDER", help="write the units into a folder instead of printing them"
+    )
 
 
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
@@ -363,6 +429,11 @@ def _add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", help="write to a file instead of standard output")
 
 
+def _add_doctor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--format", choices=("text", "json"), help="default: text (also: ORTDEPLOY_FORMAT)")
+    parser.add_argument("--color", choices=("auto", "always", "never"), help="whether to color (default: auto)")
+
+
 def _add_completion(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=("bash", "zsh", "tcsh"))
 
@@ -370,16 +441,22 @@ def _add_completion(parser: argparse.ArgumentParser) -> None:
 _ADD = {
     "adapter": _add_adapter,
     "apply": _add_apply,
+    "cache": _add_cache,
     "check": _add_check,
+    "compact": _add_verify,
     "completion": _add_completion,
     "device": _add_device,
     "diff": _add_diff,
+    "doctor": _add_doctor,
     "explain": _add_explain,
+    "finish": _add_finish,
     "init": _add_init,
     "lock": _add_lock,
     "plan": _add_plan,
     "retry": _add_retry,
     "schema": _add_schema,
+    "service": _add_service,
+    "state": _add_state,
     "status": _add_status,
     "try": _add_try,
     "tune": _add_tune,

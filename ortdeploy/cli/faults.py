@@ -1,4 +1,4 @@
-"""Recognises faults of the machine in any command: no files, threads, memory, disk or library. These are no bugs."""
+"""Recognises faults of the machine in any command: no files, threads, memory, disk or library. They are no bugs."""
 
 import errno
 import os
@@ -14,14 +14,14 @@ _LACKING = {
     errno.EIO: "",
     errno.ENOMEM: "",
 }
-"""What a machine may lack or refuse whatever a command does, with what to do about it."""
+"""Faults of the machine that any command may meet, with the remedy for each."""
 
 _UNLOADABLE = ("shared object", "DLL load failed", "Library not loaded")
-"""How Linux, Windows and macOS say that a package's library needs memory, or another library, that is not there."""
+"""Messages of Linux, Windows and macOS when a package's library lacks memory or another library."""
 
 
 def fault_of_the_machine(error: Exception) -> str | None:
-    """Return what the machine lacks, where that is why a command ended; None for what is our bug."""
+    """Return what the machine lacks if that ended a command; None for a bug of ours."""
     try:
         os.getcwd()  # noqa: PTH109  pathlib takes longer to import
     except OSError:

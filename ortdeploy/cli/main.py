@@ -1,4 +1,4 @@
-"""Entry of the program: finds the command, and turns every ending into an exit code. Commands are in `commands/`."""
+"""Entry of the program: runs a command from `commands/`, and turns every ending into an exit code."""
 
 import gc
 import importlib
@@ -20,8 +20,8 @@ from ortdeploy.cli.exit_codes import (
 from ortdeploy.cli.faults import fault_of_the_machine
 from ortdeploy.cli.streams import failure_of, open_missing, private_streams
 
-_ALLOCATIONS = 50_000
-"""After so many objects Python looks for cycles; by default it does so hundreds of times while modules are imported."""
+_ALLOCATIONS = 150_000
+"""New objects before Python searches for cycles; its default causes hundreds of searches during imports."""
 
 TYPE_CHECKING = False  # typing takes as long to import as the rest of a command that has nothing to do
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _run(argv: "Sequence[str] | None") -> int:
 
 
 def _answer_before_planning(arguments: "argparse.Namespace") -> str | None:
-    """Return what is printed by an apply that is known to have nothing to do, or by a status of what is at rest."""
+    """Return the output if it is known before planning: of an apply with nothing to do, or a status without changes."""
     if arguments.command not in {"apply", "status"}:
         return None
     from ortdeploy.planning.nothing_to_do import Recollection  # noqa: PLC0415  only who may have nothing to do
@@ -81,7 +81,7 @@ def _fail(error: Exception) -> int:
 
 
 def run() -> None:
-    """Be the program. Threads that hang in native code or on a file are left behind, and the exit does not wait."""
+    """Be the program. The exit does not wait for threads that hang in native code or on a file."""
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # its own allocator keeps what was freed
     gc.set_threshold(_ALLOCATIONS)
     code = main()
@@ -89,6 +89,7 @@ def run() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+    gc.freeze()  # Python's own end looks for cycles in all that was imported, for as long as a small job runs
     sys.exit(code)
 
 
@@ -101,7 +102,7 @@ def _parse(argv: list[str]) -> "argparse.Namespace":
 
 
 def _unwritten() -> int:
-    """Say that results are not where they were sent, and return the exit code; whoever stopped to read knows it."""
+    """Report that results could not be written, and return the exit code; a reader who left knows it."""
     sys.stdout.flush()
     failure = failure_of(sys.stdout)
     if failure is None or isinstance(failure, BrokenPipeError):

@@ -10,7 +10,10 @@ _SIGNALS_OF_PATIENCE = 2
 
 
 class StopFlag:
-    """Set by the first signal to stop, and handed on; a second one gives up what runs, a third one exits at once."""
+    """Is set by the first signal to stop. The second signal raises KeyboardInterrupt, the third exits at once.
+
+    `forward` gets every signal, to pass it on to a child.
+    """
 
     def __init__(self, forward: Callable[[int], None] = lambda _number: None) -> None:
         """Begin unset."""
@@ -29,7 +32,7 @@ class StopFlag:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Listen to the signals inside the block."""
+        """Handle the signals inside the block."""
         before = {number: signal.signal(number, self._set) for number in _signals_to_stop()}
         try:
             yield
@@ -48,7 +51,7 @@ class StopFlag:
 
 
 def _signals_to_stop() -> list[int]:
-    """Return what the keyboard and systemd send, and, unless nohup has it ignored, a terminal that goes away."""
+    """Return SIGINT and SIGTERM, and SIGHUP (a closed terminal) unless nohup ignores it."""
     hangup = getattr(signal, "SIGHUP", None)  # which Windows does not have
     if hangup is None or signal.getsignal(hangup) is signal.SIG_IGN:
         return [signal.SIGINT, signal.SIGTERM]

@@ -1,7 +1,7 @@
-"""Keeps standard output and error on descriptors of their own, so that a run survives when their reader goes away.
+"""Keeps standard output and error on descriptors of their own, so that a run survives if their reader goes away.
 
-The descriptors 1 and 2 are left to native libraries. Whoever read along may go away, and a log may fill its disk: what
-is written then is lost, but no job ends for it, and who asks is told.
+The descriptors 1 and 2 are left to native libraries. If a reader goes away, or a log fills its disk, later output is
+dropped; the job continues, and `failure_of()` reports it.
 """
 
 import io
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class LastingFile(io.RawIOBase):
-    """A file whose first failure to take something is kept in `failure`, and after which it takes nothing more."""
+    """A file that never fails to write: `failure` keeps its first error, and everything after that is dropped."""
 
     def __init__(self, raw: io.RawIOBase) -> None:
-        """Take an unbuffered file, which is closed with this one."""
+        """Take an unbuffered file, and close it with this one."""
         self._raw = raw
         self.failure: OSError | None = None
 
@@ -37,7 +37,7 @@ class LastingFile(io.RawIOBase):
         return self._raw.isatty()
 
     def write(self, data: "Any", /) -> int:  # bytes or a view of them: what a BufferedWriter holds
-        """Write what can be written, and say that all was."""
+        """Write what the file takes; after an error, return the length of the data all the same."""
         try:
             while self.failure is None:
                 count = self._raw.write(data)
@@ -49,7 +49,7 @@ class LastingFile(io.RawIOBase):
         return len(data)
 
     def close(self) -> None:
-        """Close the file as well; some file systems say only then that it is full."""
+        """Close the file; some file systems report only now that they are full."""
         try:
             self._raw.close()
         except OSError as error:
@@ -58,7 +58,7 @@ class LastingFile(io.RawIOBase):
 
 
 def lasting(raw: io.RawIOBase, like: "TextIO | None" = None, *, by_line: bool = True) -> "TextIO":
-    """Return an unbuffered file as a stream of text that never fails, encoded as another one is."""
+    """Return a text stream over an unbuffered file that never fails to write, with the encoding of `like`."""
     encoding, errors = (like.encoding, like.errors) if like else ("utf-8", "backslashreplace")
     return io.TextIOWrapper(
         io.BufferedWriter(LastingFile(raw)), encoding=encoding, errors=errors, line_buffering=by_line
@@ -66,13 +66,13 @@ def lasting(raw: io.RawIOBase, like: "TextIO | None" = None, *, by_line: bool = 
 
 
 def failure_of(stream: "TextIO") -> OSError | None:
-    """Return what kept a lasting stream from being written, if anything; of any other stream nothing is known."""
+    """Return the first error of a lasting stream, or None; None for any other stream."""
     raw = getattr(getattr(stream, "buffer", None), "raw", None)
     return raw.failure if isinstance(raw, LastingFile) else None
 
 
 def open_missing() -> None:
-    """Open what a process was started without: the next file opened would be taken for its standard output."""
+    """Open those of the descriptors 0 to 2 that are closed, because the next opened file would become stdout."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
@@ -82,7 +82,7 @@ def open_missing() -> None:
 
 @contextmanager
 def private_streams() -> "Iterator[None]":
-    """Give sys.stdout and sys.stderr descriptors of their own inside the block: 1 and 2 become the libraries'."""
+    """Give sys.stdout and sys.stderr descriptors of their own inside the block; 1 and 2 are left to libraries."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = _private(sys.stdout, 1), _private(sys.stderr, 2)
     try:
@@ -97,7 +97,7 @@ def private_streams() -> "Iterator[None]":
 
 
 def _private(stream: "TextIO | None", number: int) -> "TextIO":
-    """Return a lasting stream beside one that writes to a descriptor; any other stream as it is."""
+    """Return a lasting stream for one that writes to the descriptor `number`; any other stream as it is."""
     if stream is not None:
         try:
             if stream.fileno() != number:
@@ -110,7 +110,7 @@ def _private(stream: "TextIO | None", number: int) -> "TextIO":
 
 
 class Overheard(io.TextIOBase):
-    """A stream that hands everything on, and keeps its text up to some length."""
+    """A stream that passes everything on, and keeps up to 1 MiB of its text."""
 
     MOST = 1024 * 1024
 
@@ -121,14 +121,14 @@ class Overheard(io.TextIOBase):
         self._length = 0
 
     def write(self, text: str, /) -> int:
-        """Hand a text on, and keep it."""
+        """Pass a text on, and keep it."""
         self._length += len(text)
         if self._length <= self.MOST:
             self._said.append(text)
         return self._stream.write(text)
 
     def flush(self) -> None:
-        """Hand on what the stream holds back."""
+        """Flush the stream."""
         self._stream.flush()
 
     def isatty(self) -> bool:
@@ -140,7 +140,7 @@ class Overheard(io.TextIOBase):
         return self._stream.fileno()
 
     def text(self) -> str | None:
-        """Return what was said; None where it was too much."""
+        """Return the text that was written; None if it was too much to keep."""
         return None if self._length > self.MOST else "".join(self._said)
 
 

@@ -1,4 +1,4 @@
-"""Runs the first rows of manifests in a scratch folder, for `ortdeploy try` and for what `ortdeploy init` writes."""
+"""Runs the first rows of manifests in a scratch folder, for `ortdeploy try` and `ortdeploy init`."""
 
 import argparse
 import uuid
@@ -15,7 +15,7 @@ STATE = ".state"
 
 
 def plan_trial(trial: Trial, arguments: argparse.Namespace) -> Planned:
-    """Plan the first rows of the jobs that are asked for."""
+    """Plan the first rows of the chosen jobs."""
     return plan_manifests(
         arguments.paths,
         load_options(arguments),
@@ -27,7 +27,7 @@ def plan_trial(trial: Trial, arguments: argparse.Namespace) -> Planned:
 
 
 def run_trial(trial: Trial, planned: Planned, arguments: argparse.Namespace) -> tuple[JobResult, ...]:
-    """Run what was planned. Raises KeyboardInterrupt where a signal ends it: there is nothing to go on with."""
+    """Run a trial's plans. Raises KeyboardInterrupt if a signal ends it, as a trial cannot continue later."""
     results: tuple[JobResult, ...] = ()
     stopped = StopFlag()
     with stopped.installed():

@@ -1,14 +1,14 @@
 """Values that the manifest feeds to inputs of models: under `values` of a job, or in their place in a `run` step."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from ortdeploy.facts.models import ValueFacts
+from ortdeploy.records import record
 from ortdeploy.tensors.fed_values import as_array
 from ortdeploy.tensors.types import TensorType
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class FedValue:
     """A model input that the manifest feeds a value that no row carries; `axis` and `target` as of a binding."""
 

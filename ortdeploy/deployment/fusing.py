@@ -91,6 +91,8 @@ def _reasons(
     operators: KnownOperators,
 ) -> Iterator[str]:
     spec = step.spec
+    if spec.by_row:
+        yield "It runs row by row, and the op steps around it run for all rows. Leave out by_row or fuse."
     if spec.adapters:
         yield "An adapter belongs to the model as its file has it. Leave out adapter or fuse."
     if step.constants:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from ortdeploy.facts.models import ModelFacts
-from ortdeploy.manifest.pipelines import StepOfPipeline
+from ortdeploy.manifest.pipelines import StepOfPipeline, walk
 from ortdeploy.tensors.row_axes import RowAxes
 
 
@@ -14,9 +14,11 @@ def axes_of_state(
     """Return the row axes of the models that give an each's state, where that of the state they take is known.
 
     What is handed on has the same axes as what was taken. None: the graphs do not tell which axis of the state counts
-    rows, and it is handed on whole, for one row at a time.
+    rows, or a model runs row by row, and it is handed on whole, for one row at a time.
     """
     found = dict(axes)
+    if any(one.by_row for one in walk(step.steps)):
+        return None
     for name, source in step.state.items():
         taken = next(_takers(step, name), None)
         given = next(_givers(step, source), None)

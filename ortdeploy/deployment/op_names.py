@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
+from ortdeploy.deployment.op_constants import ConstantError, attribute_value
 from ortdeploy.diagnostics import did_you_mean, nearest
 from ortdeploy.facts.operators import SINGLE, VARIADIC, OperatorFacts, OperatorParameter
 from ortdeploy.manifest.document import Path
@@ -29,8 +30,8 @@ class InferredType(Protocol):
         """False for sequences and the like."""
 
 
-class KnownOperators(Protocol):
-    """The operators that there are, and what graphs of them give."""
+class NamedOperators(Protocol):
+    """The operators that there are."""
 
     def domains(self) -> Sequence[str]:
         """Return the domains that are known."""
@@ -40,6 +41,10 @@ class KnownOperators(Protocol):
 
     def find(self, name: str, domain: str, opset: int) -> OperatorFacts | None:
         """Return an operator."""
+
+
+class KnownOperators(NamedOperators, Protocol):
+    """The operators that there are, and what graphs of them give."""
 
     def infer(self, graph: OpGraph) -> Mapping[str, InferredType]:
         """Return the types of a graph's results. Raises InapplicableError."""
@@ -73,7 +78,7 @@ class OpStepError(Exception):
         self.detail = detail
 
 
-def find_operator(spec: OpSpec, operators: KnownOperators) -> OperatorFacts:
+def find_operator(spec: OpSpec, operators: NamedOperators) -> OperatorFacts:
     """Return what is known of a step's operator. Raises OpStepError if there is none of that name."""
     domains = operators.domains()
     if spec.domain not in domains:
@@ -101,7 +106,7 @@ def _called(spec: OpSpec) -> str:
 
 
 def check_names(spec: OpSpec, facts: OperatorFacts) -> None:
-    """Hold names of inputs, attributes and outputs against the schema. Raises OpStepError."""
+    """Hold names of inputs, attributes and outputs, and what attributes are, against the schema. Raises OpStepError."""
     _check_inputs(spec, facts)
     _check_attributes(spec, facts)
     _check_outputs(spec, facts)
@@ -122,8 +127,6 @@ def _check_inputs(spec: OpSpec, facts: OperatorFacts) -> None:
         needed = parameter.option == SINGLE or (parameter.option == VARIADIC and place < facts.least_inputs)
         if needed and parameter.name not in spec.inputs:
             raise OpStepError((*spec.at, "in"), f'Nothing feeds input "{parameter.name}" of {spec.operator}.')
-    if not next(spec.wires(), None):
-        raise OpStepError((*spec.at, "in"), f"No value reaches {spec.operator}: write $NAME for one of its inputs.")
 
 
 def _check_attributes(spec: OpSpec, facts: OperatorFacts) -> None:
@@ -132,6 +135,16 @@ def _check_attributes(spec: OpSpec, facts: OperatorFacts) -> None:
             hint = _hint(name, "input", "in", [one.name for one in facts.inputs])
             detail = f'{_called(spec)} has no attribute "{name}". {did_you_mean(name, facts.attributes)}{hint}'
             raise OpStepError((*spec.at, "attributes", name), detail)
+    _check_needed(spec, facts)
+    for name, written in spec.attributes.items():
+        try:
+            attribute_value(name, written, facts.attributes[name].type)
+        except ConstantError as error:
+            detail = f'Attribute "{name}" of {spec.operator}: {error}'
+            raise OpStepError((*spec.at, "attributes", name), detail) from error
+
+
+def _check_needed(spec: OpSpec, facts: OperatorFacts) -> None:
     for name, attribute in facts.attributes.items():
         if attribute.required and attribute.type in _UNWRITABLE:
             detail = f'{spec.operator} takes a graph ("{name}"), which a manifest cannot write. Put it into a model.'

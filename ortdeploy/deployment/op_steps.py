@@ -5,16 +5,17 @@ rows that would be mixed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from ortdeploy.deployment.op_constants import ConstantError, attribute_value, constant_type
 from ortdeploy.deployment.op_names import InferredType, KnownOperators, OpStepError, check_names, find_operator
-from ortdeploy.facts.operators import VARIADIC, OperatorFacts, OperatorParameter
+from ortdeploy.facts.operators import DYNAMIC_QUANTIZATION, VARIADIC, OperatorFacts, OperatorParameter
 from ortdeploy.manifest.document import Path
 from ortdeploy.manifest.op_steps import ONNX, OpSpec, wire_name
 from ortdeploy.plan.op_graph import OpConstant, OpGraph, OpNode
 from ortdeploy.plan.pipeline import PlannedValue
+from ortdeploy.records import mutable_record, record
 from ortdeploy.tensors.fed_values import as_array
 from ortdeploy.tensors.types import FLOATING, INTEGERS, ROWS, InapplicableError, Shape, TensorType, format_shape
 
@@ -26,11 +27,12 @@ _BY_ROW = "With by_row: true it runs for each row by itself, without axis 0"
 _SUPPRESSION = "NonMaxSuppression"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class OpStep:
     """A step with the graph of those that it goes on from, itself the last, and the types of its own results.
 
-    `whole` are results that are not by row: what follows from sizes alone, which only further op steps may take.
+    `whole` are results that are not by row: what follows from sizes or constants alone, which only further op steps may
+    take.
     """
 
     graph: OpGraph
@@ -66,6 +68,7 @@ def type_op(
     graph = step.graph()
     from_sizes = spec.operator in _OF_SIZES or all(name in whole for _, name in spec.wires())
     if not spec.by_row and not from_sizes:
+        _check_scale(spec)
         _check_axes(spec, facts, types, whole)
     try:
         inferred = operators.infer(graph)
@@ -185,6 +188,15 @@ def _cast_to(types: Sequence[str]) -> str:
     return next((name for name in ("float32", "int64") if name in types), types[0])
 
 
+def _check_scale(spec: OpSpec) -> None:
+    """Refuse what quantizes by the largest value of all rows: its shapes look as if rows were independent."""
+    if spec.operator in DYNAMIC_QUANTIZATION:
+        detail = (
+            f"{spec.operator} takes its scale from all rows of a batch, so each row changes those beside it. {_BY_ROW}."
+        )
+        raise OpStepError((*spec.at, "op"), detail)
+
+
 def _check_axes(spec: OpSpec, facts: OperatorFacts, types: Mapping[str, TensorType], whole: frozenset[str]) -> None:
     """Refuse what works along the rows of its first input."""
     first = next((place for place in types if place.partition(".")[0] == facts.inputs[0].name), None)
@@ -204,7 +216,7 @@ def _check_axes(spec: OpSpec, facts: OperatorFacts, types: Mapping[str, TensorTy
             raise OpStepError((*spec.at, where, name), detail)
 
 
-@dataclass(slots=True)
+@mutable_record
 class _Building:
     """The node of one step, its constants, and the graph that it becomes the last of."""
 
@@ -342,11 +354,7 @@ class _Building:
 
     def _attributes(self) -> Iterator[tuple[str, Any]]:
         for name, written in self.spec.attributes.items():
-            try:
-                yield name, attribute_value(name, written, self.facts.attributes[name].type)
-            except ConstantError as error:
-                detail = f'Attribute "{name}" of {self.spec.operator}: {error}'
-                raise OpStepError((*self.spec.at, "attributes", name), detail) from error
+            yield name, attribute_value(name, written, self.facts.attributes[name].type)  # check_names has held it
 
 
 def _trimmed(names: Sequence[str]) -> tuple[str, ...]:

@@ -2,21 +2,24 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from types import MappingProxyType
 from typing import Any
 
 from ortdeploy.deployment.fed_values import FedValue
 from ortdeploy.deployment.fusing import why_not_fused
 from ortdeploy.deployment.item_state import axes_of_state
+from ortdeploy.deployment.metadata import MetadataError, settings_of_metadata
 from ortdeploy.deployment.op_names import KnownOperators, OpStepError
 from ortdeploy.deployment.op_steps import OpStep, type_op
+from ortdeploy.deployment.wanted_types import USUAL, wanted_types
 from ortdeploy.diagnostics import did_you_mean
 from ortdeploy.facts.models import AdapterFacts, ModelFacts, ValueFacts
 from ortdeploy.manifest.document import Path
+from ortdeploy.manifest.op_steps import OpSpec
 from ortdeploy.manifest.pipelines import FILES, PipelineSpec, StepOfPipeline
 from ortdeploy.operations.catalogue import OPERATIONS
-from ortdeploy.operations.ctc_greedy import ALPHABET
+from ortdeploy.records import mutable_record, record
 from ortdeploy.tensors.row_axes import HOW_TO_DECLARE, RowAxes, rows_first, to_front
 from ortdeploy.tensors.types import (
     ROWS,
@@ -25,11 +28,12 @@ from ortdeploy.tensors.types import (
     InapplicableError,
     TensorType,
     dimensions_agree,
-    format_shape,
+    is_of_one_row,
+    row_in_words,
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class WireProblem:
     """A wire that does not fit: where, and why, in full sentences; `of_operator`: an op step cannot be done."""
 
@@ -38,14 +42,15 @@ class WireProblem:
     of_operator: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TypedStep:
     """A step with the types that reach it; `ports` are the inputs of its model, `inner` the steps of an `each`.
 
     `made` are the types of its results by their names. All have their rows first; `axes` say where the model has them.
     `constants` are what the manifest feeds its model. `state` are the values that an item takes from the one before,
     rows first or, unless `state_by_row`, whole.
-    `op` is an op step's graph, of all that it stands behind in a line too.
+    `op` is an op step's graph, of all that it stands behind in a line too. `fixed_rows` is the number of rows that a
+    model's graph takes, if it takes only one.
     """
 
     spec: StepOfPipeline
@@ -59,6 +64,7 @@ class TypedStep:
     state: Mapping[str, TensorType] = field(default_factory=dict)
     state_by_row: bool = False
     op: OpStep | None = None
+    fixed_rows: int | None = None
 
     @property
     def wires(self) -> dict[str, str]:
@@ -67,7 +73,7 @@ class TypedStep:
         return {argument: name for argument, name in self.spec.wires.items() if argument not in whole}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PipelineTypes:
     """A pipeline's inputs, which a job's columns feed, its outputs, its steps, and what is wrong with its wires.
 
@@ -93,14 +99,16 @@ def type_pipeline(
     given: Mapping[str, Any],
     lines: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     operators: KnownOperators,
+    is_text: bool = False,
 ) -> PipelineTypes:
     """Type a pipeline. `axes` say where its models have the rows, `given` are values that the job feeds to inputs.
 
     `lines` are those of the text files that it names, `operators` what op steps may be. `arrives` tells in which type a
     column comes, for inputs that only operations read. Where there is no such column, which is a problem of the job,
-    nothing is said about what is made of it.
+    nothing is said about what is made of it. `is_text`: columns are text, which is read in the type that steps want.
     """
-    typer = _PipelineTyper(models, axes, adapters, arrives, operators, pipeline.state, lines, given)
+    wanted = wanted_types(pipeline.steps, models, operators) if is_text else None
+    typer = _PipelineTyper(models, axes, adapters, arrives, operators, pipeline.state, lines, given, wanted)
     values: dict[str, TensorType] = {}
     steps = tuple(typer.step(step, values) for step in pipeline.steps)
     typer.check_fusing(steps)
@@ -121,7 +129,7 @@ def type_pipeline(
     )
 
 
-@dataclass(slots=True)
+@mutable_record
 class _PipelineTyper:
     models: Mapping[str, ModelFacts]
     axes: Mapping[str, RowAxes]
@@ -131,6 +139,7 @@ class _PipelineTyper:
     state: Mapping[str, str]
     lines: Mapping[str, tuple[str, ...]]
     given: Mapping[str, Any]
+    wanted: Mapping[str, str] | None = None
     carried: frozenset[str] = frozenset()
     untold: set[str] = field(default_factory=set)
     taken: dict[str, TensorType] = field(default_factory=dict)
@@ -187,8 +196,8 @@ class _PipelineTyper:
         if model is None or model.problem is not None:
             made = {name: TensorType() for _, name in step.outputs}
             return TypedStep(spec=step, types={}, made=made, options={})
-        axes = RowAxes() if self._runs_whole(step) else self.axes.get(step.name, RowAxes())
-        known = {value.name: _rows_first(value, axes.of_input(value.name)) for value in model.inputs}
+        axes = RowAxes() if step.by_row or self._runs_whole(step) else self.axes.get(step.name, RowAxes())
+        known = {value.name: self._as_fed(step, value, axes) for value in model.inputs}
         solved: dict[str, Dimension] = {}
         types = {}
         constants = self._constants(step, model, values)
@@ -208,6 +217,8 @@ class _PipelineTyper:
             if problem:
                 taken = known[port].tensor
                 detail = f'Input "{port}" of model "{step.name}" takes {taken} and gets {types[port]}. {problem}'
+                if not step.by_row and is_of_one_row(types[port].shape, taken.shape):
+                    detail += " If the model has no dimension for rows, add by_row: true to the step."
                 self.complain((*step.at, "in", port), detail)
         self._look_for_missing(step, known, fed)
         made = {
@@ -215,15 +226,53 @@ class _PipelineTyper:
         }
         ports = tuple(value for value in known.values() if value.name in step.wires and value.name not in fed)
         return TypedStep(
-            spec=step, types=types, made=made, options={}, ports=ports, axes=axes, constants=tuple(constants)
+            spec=step,
+            types=types,
+            made=made,
+            options={},
+            ports=ports,
+            axes=axes,
+            constants=tuple(constants),
+            fixed_rows=self._fixed_rows(step, ports, axes, constants),
         )
+
+    def _as_fed(self, step: StepOfPipeline, value: ValueFacts, axes: RowAxes) -> ValueFacts:
+        """Return an input of a model with its rows first; a model that has none is given those of its step."""
+        if not step.by_row:
+            return _rows_first(value, axes.of_input(value.name))
+        shape = value.tensor.shape
+        is_state = self._is_state(step.wires.get(value.name, ""))
+        return value if shape is None or is_state else replace(value, tensor=value.tensor.with_shape((ROWS, *shape)))
+
+    def _is_state(self, name: str) -> bool:
+        """Return whether a value is a row's state, which models take and give without rows."""
+        return name in self.state or name in self.state.values()
+
+    def _fixed_rows(
+        self, step: StepOfPipeline, ports: Sequence[ValueFacts], axes: RowAxes, constants: Sequence[FedValue]
+    ) -> int | None:
+        """Return the number of rows that a graph takes if it takes only one; constants are fed as many."""
+        if step.by_row or self._runs_whole(step):
+            return None
+        shapes = {port.name: port.tensor.shape for port in ports if axes.of_input(port.name) is not None}
+        shapes |= {one.value.name: one.target.shape for one in constants if one.axis is not None}
+        fixed = {
+            name: shape[0] for name, shape in shapes.items() if shape and isinstance(shape[0], int) and shape[0] > 0
+        }
+        if len(set(fixed.values())) > 1:
+            numbers = " and ".join(f'{size} in "{name}"' for name, size in fixed.items())
+            detail = f'Model "{step.name}" takes {numbers} as its number of rows, and a run has one. '
+            detail += "If one of them is not for rows, say so: inputs: {NAME: {row_axis: none}} of the model."
+            self.complain((*step.at, "in"), detail)
+        return next(iter(fixed.values()), None)
 
     def _constants(self, step: StepOfPipeline, model: ModelFacts, values: Mapping[str, TensorType]) -> list[FedValue]:
         """Return what stands in the place of values, and what the job feeds to inputs that are not by row."""
         axes, known = self.axes.get(step.name, RowAxes()), {value.name: value for value in model.inputs}
         written = dict(step.options)
         for port, name in step.wires.items():
-            if port in known and axes.of_input(port) is None and name in self.given and name not in values:
+            is_whole = step.by_row or axes.of_input(port) is None
+            if port in known and is_whole and name in self.given and name not in values:
                 self.whole.setdefault(name, replace(known[port], name=name))
                 written[port] = self.given[name]
         constants = []
@@ -232,7 +281,7 @@ class _PipelineTyper:
                 detail = f'Model "{step.name}" has no input "{port}". {did_you_mean(port, known)}'
                 self.complain((*step.at, "in", port), detail)
                 continue
-            axis = axes.of_input(port)
+            axis = None if step.by_row else axes.of_input(port)
             fed = FedValue(value=known[port], axis=axis, target=rows_first(known[port].tensor, axis), content=content)
             constants.append(fed)
             if fed.misfit and port in step.options:
@@ -250,8 +299,7 @@ class _PipelineTyper:
 
     def _runs_whole(self, step: StepOfPipeline) -> bool:
         """Return whether a step takes or gives a row's state: then its model is fed one row at a time, as it is."""
-        names = {*step.wires.values(), *(name for _, name in step.outputs)}
-        return not names.isdisjoint({*self.state, *self.state.values()})
+        return any(map(self._is_state, (*step.wires.values(), *(name for _, name in step.outputs))))
 
     def _look_for_missing(self, step: StepOfPipeline, known: Mapping[str, ValueFacts], fed: Collection[str]) -> None:
         given = [self.adapters[name] for name in step.adapters if name in self.adapters]
@@ -290,8 +338,10 @@ class _PipelineTyper:
             )
             return TensorType()
         shape, dtype = output.tensor.shape, output.tensor.dtype
-        if dict(step.outputs)[port] in self.state.values():
+        if self._is_state(dict(step.outputs)[port]):
             return output.tensor
+        if step.by_row:
+            return TensorType(WIDER.get(dtype, dtype) if dtype else None, None if shape is None else (ROWS, *shape))
         if shape is not None and not shape:
             self.complain((*step.at, "out", port), f'Output "{port}" is a scalar of a whole run, and not of each row.')
             return TensorType()
@@ -305,7 +355,7 @@ class _PipelineTyper:
 
     def _do(self, step: StepOfPipeline, values: dict[str, TensorType]) -> TypedStep:
         operation = OPERATIONS[step.name]
-        options = {step.name: True, **step.options, **self._lines_of(step)}
+        options = {step.name: True, **step.options, **self._read_for(step)}
         types: dict[str, TensorType] = {}
         self._refuse_state(step, values)
         for argument, name in step.wires.items():
@@ -327,29 +377,26 @@ class _PipelineTyper:
         }
         return TypedStep(spec=step, types=types, made=made, options=options)
 
-    def _lines_of(self, step: StepOfPipeline) -> dict[str, list[str]]:
-        """Return the lines that an operation takes from a file, or from what is written into a model."""
+    def _read_for(self, step: StepOfPipeline) -> dict[str, Any]:
+        """Return what an operation takes from the lines of a file, or from what is written into a model."""
         for option, kind in FILES.get(step.name, {}).items():
             if kind == "lines" and option in step.options:
                 return {"lines": list(self.lines.get(step.options[option], ()))}
-        if step.name != "ctc_greedy" or "model" not in step.options:
+        try:
+            return settings_of_metadata(step.name, step.options, self.models, "The pipeline")
+        except MetadataError as error:
+            self.complain((*step.at, "in", error.setting), error.detail)
             return {}
-        name, key = step.options["model"], step.options.get("metadata", ALPHABET)
-        if name not in self.models:
-            detail = f'The pipeline runs no model "{name}". {did_you_mean(name, self.models)}'
-            self.complain((*step.at, "in", "model"), detail)
-            return {"lines": []}
-        written = self.models[name].metadata
-        if key not in written:
-            detail = f'Model "{name}" has no "{key}" in its metadata. {did_you_mean(key, written)}'
-            self.complain((*step.at, "in", "model"), detail)
-        return {"lines": written.get(key, "").splitlines()}
 
     def _op(self, step: StepOfPipeline, values: dict[str, TensorType]) -> TypedStep:
         """Type an op step; it goes on from the one before, if that is one that is run for as many rows at once."""
         spec = step.op
         if spec is None:
             raise AssertionError("a step of this kind has an operator")
+        given = {place: name for place, name in step.wires.items() if name in self.given and name not in values}
+        if given:
+            spec = spec.with_constants({name: self.given[name] for name in given.values()})
+            step = self._with_given(step, spec, given)
         self._refuse_state(step, values)
         types = {
             place: values[name] if name in values else self._input_by_column(name) for place, name in step.wires.items()
@@ -369,7 +416,23 @@ class _PipelineTyper:
             self.untold.update(nothing)
             return TypedStep(spec=step, types=types, made=nothing, options={})
         self.of_sizes |= op.whole
+        self._note_given(spec, given, op)
         return TypedStep(spec=step, types=types, made=op.made, options={}, op=op)
+
+    def _with_given(self, step: StepOfPipeline, spec: OpSpec, given: Mapping[str, str]) -> StepOfPipeline:
+        """Return an op step in which the values that the job feeds, by their places, are constants."""
+        for name in given.values():
+            self.whole.setdefault(name, ValueFacts(name=name, kind="tensor", tensor=TensorType()))
+        return replace(step, op=spec, wires={place: name for place, name in step.wires.items() if place not in given})
+
+    def _note_given(self, spec: OpSpec, given: Mapping[str, str], op: OpStep) -> None:
+        """Note the element types that the values of the job have as constants of a step."""
+        _, first = next(spec.results())
+        types = {constant.name: constant.dtype for constant in op.graph.constants}
+        for place, name in given.items():
+            if self.whole[name].tensor.dtype is None:
+                tensor = TensorType(types[f"{first}.{place}"])
+                self.whole[name] = replace(self.whole[name], tensor=tensor)
 
     def _refuse_state(self, step: StepOfPipeline, values: dict[str, TensorType]) -> None:
         """Complain of state that something else than a model takes, and say nothing about what is made of it."""
@@ -392,7 +455,10 @@ class _PipelineTyper:
     def check_rows(self, wires: Mapping[str, str], at: Path) -> None:
         """Complain of values that follow from sizes alone where one of each row is taken."""
         for name in self.of_sizes.intersection(wires.values()):
-            detail = f"${name} is not one of each row: it follows from sizes. Only op steps right behind it take it."
+            detail = (
+                f"${name} is not one of each row: it follows from sizes or constants. Only op steps right behind it "
+            )
+            detail += "take it."
             self.problems.append(WireProblem(at=at, detail=detail, of_operator=True))
             self.untold.add(name)
 
@@ -406,6 +472,8 @@ class _PipelineTyper:
         arriving = self.arrives(name)
         if arriving is None:
             self.untold.add(name)
+        elif self.wanted is not None and arriving.dtype is None:
+            arriving = replace(arriving, dtype=self.wanted.get(name, USUAL))
         return self._input(name, arriving or TensorType())
 
     def _input(self, name: str, tensor: TensorType) -> TensorType:
@@ -426,13 +494,14 @@ class _PipelineTyper:
             self.check_state((*step.at, "state"), step.state, inside, [name for name, _ in step.outputs])
         state = {name: self.taken.pop(name) for name in step.state if name in self.taken}
         made = {}
+        items = next((size for size in (over.shape or ())[1:2] if isinstance(size, int)), None)
         for name, collected in step.outputs:
             if name not in inside:
                 self.complain(
                     (*step.at, "collect", name), f"No step inside makes ${name}. {did_you_mean(name, inside)}"
                 )
             one = inside.get(name, TensorType())
-            made[collected] = one.with_shape((ROWS, None, *one.shape[1:]) if one.shape else None)
+            made[collected] = one.with_shape((ROWS, items, *one.shape[1:]) if one.shape else None)
         types = {step.name: over}
         return TypedStep(spec=step, types=types, made=made, options={}, inner=inner, state=state, state_by_row=by_row)
 
@@ -465,7 +534,7 @@ def _misfit(have: TensorType, want: TensorType, solved: dict[str, Dimension]) ->
     if not want.shape and have.shape:
         return "It has no dimension for rows: one value is for a whole run. Write the value in its place."
     if len(have.shape) != len(want.shape):
-        return f"A row has the shape {format_shape(have.shape[1:])}, the model wants {format_shape(want.shape[1:])}."
+        return f"A row is {row_in_words(have.shape[1:])}, and the model wants {row_in_words(want.shape[1:])}."
     return _unsolved(have.shape[1:], want.shape[1:], solved)
 
 

@@ -8,12 +8,13 @@ The choice of kernels is imitated; it was compared with the versions of `version
 findings that rest on it are assumed.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import field, replace
 
 from ortdeploy.facts.host import EXTENSION_DOMAINS, Kernel
 from ortdeploy.facts.models import ModelFacts, NodeFacts
 from ortdeploy.providers.catalogue import CPU, find_provider
+from ortdeploy.records import record
 
 Attributes = Mapping[str, Mapping[int, Collection[str]]]
 """The attributes that ONNX Runtime knows, by `domain.operator` and version."""
@@ -22,7 +23,7 @@ Kernels = Mapping[str, Mapping[str, Sequence[Kernel]]]
 """Kernels by provider and by `domain.operator`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Prediction:
     """Nodes by provider, operator types on the CPU, and nodes that no provider of the chain can run, with the reason.
 
@@ -33,6 +34,9 @@ class Prediction:
     cpu_operators: tuple[str, ...] = ()
     impossible: tuple[tuple[NodeFacts, str], ...] = ()
 
+
+Predict = Callable[[ModelFacts, Sequence[str], Kernels, Attributes | None], Prediction | None]
+"""What predicts: `predict_placement`, or what remembers what that said."""
 
 _REFUSED_VALUES = {(f"ai.onnx.{operator}", "layout"): "1" for operator in ("GRU", "LSTM", "RNN")}
 """Values of attributes that kernels of the CPU provider refuse (deep_cpu_gru.h, lstm_base.h, rnn.h)."""

@@ -9,9 +9,10 @@ import numpy as np
 
 from ortdeploy.deployment.column_patterns import expanded, fillers, is_pattern
 from ortdeploy.deployment.fed_values import FedValue
+from ortdeploy.deployment.metadata import MetadataError, settings_of_metadata
 from ortdeploy.deployment.op_names import NO_OPERATORS, KnownOperators
 from ortdeploy.deployment.pipeline_types import type_pipeline
-from ortdeploy.deployment.placement_prediction import predict_placement
+from ortdeploy.deployment.placement_prediction import Predict, predict_placement
 from ortdeploy.deployment.resolved import (
     Binding,
     Deployment,
@@ -24,12 +25,13 @@ from ortdeploy.deployment.resolved import (
     json_digest,
     missing_library,
 )
-from ortdeploy.deployment.step_types import infer_postprocess, infer_prepare
+from ortdeploy.deployment.step_types import NOT_OF_EACH_ROW, infer_postprocess, infer_prepare
 from ortdeploy.facts.data import TEXT_FORMATS, InputFacts
 from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import DeviceFacts, RuntimeFacts
 from ortdeploy.facts.models import ModelFacts, ValueFacts
 from ortdeploy.graph.row_axes import derive_axes
+from ortdeploy.manifest.job_order import in_order, readers_of
 from ortdeploy.manifest.option_paths import files_to_open, with_full_paths, with_full_provider_paths
 from ortdeploy.manifest.pipelines import PipelineSpec
 from ortdeploy.manifest.spec import (
@@ -50,11 +52,25 @@ DEFAULT_BATCH = 32
 _MOST_SORTED = 8  # batches that are read at once, so that rows of one adapter fill runs
 
 
-def resolve(spec: Spec, facts: Facts, operators: KnownOperators = NO_OPERATORS) -> Deployment:
+def resolve(
+    spec: Spec, facts: Facts, operators: KnownOperators = NO_OPERATORS, predict: Predict = predict_placement
+) -> Deployment:
     """Join what the user said with what is there; `operators` are those that op steps may be."""
-    models = {model.name: _resolve_model(spec, model, facts) for model in spec.models}
-    jobs = tuple(resolved for job in spec.jobs if (resolved := _resolve_any(spec, job, models, facts, operators)))
-    return Deployment(spec=spec, facts=facts, models=tuple(models.values()), jobs=jobs)
+    models = {model.name: _resolve_model(spec, model, facts, predict) for model in spec.models}
+    jobs: dict[str, ResolvedJob] = {}
+    for job in in_order(spec.jobs):
+        upstream = jobs.get(job.input.job) if job.input.job else None
+        if job.input.job and upstream is None:
+            continue  # a rule refuses what keeps that job from being resolved
+        if upstream is not None:
+            from ortdeploy.deployment.upstream_columns import upstream_input  # noqa: PLC0415  only who has such jobs
+
+            facts = replace(facts, inputs={**facts.inputs, job.name: upstream_input(facts.inputs[job.name], upstream)})
+        resolved = _resolve_any(spec, job, models, facts, operators)
+        if resolved is not None:
+            source = None if upstream is None else upstream.spec
+            jobs[job.name] = replace(resolved, upstream=source, readers=readers_of(job.name, spec.jobs))
+    return Deployment(spec=spec, facts=facts, models=tuple(models.values()), jobs=tuple(jobs.values()))
 
 
 def _resolve_any(
@@ -90,6 +106,7 @@ def _resolve_pipeline(
         given=job.input.values,
         lines=lines,
         operators=operators,
+        is_text=facts.inputs[job.name].format in TEXT_FORMATS,
     )
     return ResolvedPipeline(spec=pipeline, parts=parts, types=types, diffusion=None)
 
@@ -97,7 +114,8 @@ def _resolve_pipeline(
 def _arriving(job: JobSpec, source: InputFacts, operators: KnownOperators, name: str) -> TensorType | None:
     """Return the type in which a column reaches an input of a pipeline, after its prepare steps; None: no such column.
 
-    There is none either where the input is missing or cannot be read.
+    There is none either where the input is missing or cannot be read. Text is read in the type that steps want, so that
+    the element type of what no prepare step takes is open.
     """
     source = _with_fillers(source, job)
     written = job.input.columns.get(name, (name,))
@@ -108,9 +126,10 @@ def _arriving(job: JobSpec, source: InputFacts, operators: KnownOperators, name:
         return None
     stacked = _is_stacked(written, columns, source)
     tensor = _source_type(source, columns, TensorType(), stacked=stacked)
-    if source.format in TEXT_FORMATS and tensor.dtype is None:
+    steps = job.prepare.get(name, ())
+    if source.format in TEXT_FORMATS and tensor.dtype is None and steps:
         tensor = replace(tensor, dtype="float32")
-    return infer_prepare(job.prepare.get(name, ()), tensor, operators).stages[-1]
+    return infer_prepare(steps, tensor, operators).stages[-1]
 
 
 def _as_model(pipeline: ResolvedPipeline, facts: Facts) -> ResolvedModel:
@@ -138,8 +157,8 @@ def _as_model(pipeline: ResolvedPipeline, facts: Facts) -> ResolvedModel:
     )
 
 
-def _resolve_model(spec: Spec, model: ModelSpec, facts: Facts) -> ResolvedModel:
-    sessions = tuple(_resolve_session(spec, model, session, facts) for session in model.sessions)
+def _resolve_model(spec: Spec, model: ModelSpec, facts: Facts, predict: Predict) -> ResolvedModel:
+    sessions = tuple(_resolve_session(spec, model, session, facts, predict) for session in model.sessions)
     named = dict.fromkeys(files_to_open(model, (one.written for one in sessions)))
     files = (file for name in named if name in facts.option_files for file in facts.option_files[name].files)
     return ResolvedModel(
@@ -152,7 +171,9 @@ def _resolve_model(spec: Spec, model: ModelSpec, facts: Facts) -> ResolvedModel:
     )
 
 
-def _resolve_session(spec: Spec, model: ModelSpec, session: SessionSpec, facts: Facts) -> ResolvedSession:
+def _resolve_session(
+    spec: Spec, model: ModelSpec, session: SessionSpec, facts: Facts, predict: Predict
+) -> ResolvedSession:
     written = spec.chain_of(session)
     chain, unavailable = [], []
     for entry in written:
@@ -169,7 +190,7 @@ def _resolve_session(spec: Spec, model: ModelSpec, session: SessionSpec, facts: 
         chain=tuple(chain),
         unavailable=tuple(unavailable),
         usable=usable,
-        prediction=predict_placement(facts.models[model.name], names, facts.runtime.kernels, facts.runtime.attributes),
+        prediction=predict(facts.models[model.name], names, facts.runtime.kernels, facts.runtime.attributes),
     )
 
 
@@ -220,17 +241,25 @@ def _resolve_job(
     axes = axes.of_one_row_runs if job.batch.is_none else axes.of_runs_of_one if job.batch.size == 1 else axes
     targets = {value.name: rows_first(_target(value, model.spec), axes.of_input(value.name)) for value in inputs}
     fed = [value for value in inputs if value.name not in job.input.values]
+    values = tuple(_fed_value(job, value, targets[value.name], axes) for value in inputs if value not in fed)
+    given = {one.value.name for one in values if one.axis is not None}
     by_row = [value for value in fed if not value.optional and axes.of_input(value.name) is not None]
+    by_row += [value for value in inputs if value.name in given]
     batching = _batching(job, [targets[value.name] for value in by_row], pipeline)
     bindings = _bind_all(job, model, columns, fed, targets, axes, operators=operators)
-    values = tuple(_fed_value(job, value, targets[value.name], axes) for value in inputs if value not in fed)
     outputs = {
         value.name: _output_type(value, axes.of_output(value.name), batched=batching.size is not None)
         for value in model.facts.outputs
         if axes.of_output(value.name) is not None or value.name not in axes.declared
     }
-    steps = tuple(_with_labels(step, facts) for step in job.postprocess)
+    models = {part.spec.name: part.facts for part in (pipeline.parts if pipeline else (model,))}
+    steps, unnamed = _with_labels(job, facts, models)
     types = infer_postprocess(steps, outputs, operators)
+    unwritable = tuple(
+        StepProblem(step=step, reason=f"{name} {NOT_OF_EACH_ROW}, so it is no column. Leave it out of columns")
+        for step in steps
+        for name in types.whole.intersection(step.results, job.output.columns)
+    )
     return ResolvedJob(
         spec=job,
         model=model,
@@ -247,7 +276,7 @@ def _resolve_job(
         outputs=outputs,
         results=types.results,
         postprocess=steps,
-        postprocess_problems=tuple(types.problems),
+        postprocess_problems=(*unnamed, *types.problems, *unwritable),
         postprocess_ops=tuple(types.ops),
         columns=job.output.columns or tuple(name for name in types.results if name not in types.whole),
     )
@@ -422,8 +451,19 @@ def _output_type(value: ValueFacts, axis: int | None, *, batched: bool) -> Tenso
     return TensorType(dtype, (ROWS, *(shape[1:] if batched else shape)))
 
 
-def _with_labels(step: StepSpec, facts: Facts) -> StepSpec:
-    if step.name != "labels":
-        return step
-    lines = facts.labels[step.options["from"]].lines
-    return replace(step, options={**step.options, "lines": list(lines)})
+def _with_labels(
+    job: JobSpec, facts: Facts, models: Mapping[str, ModelFacts]
+) -> tuple[tuple[StepSpec, ...], tuple[StepProblem, ...]]:
+    """Return the postprocess steps with the labels of files and of metadata, and those whose model has none."""
+    steps, problems = [], []
+    for step in job.postprocess:
+        read: Mapping[str, Any] = {}
+        if step.name == "labels" and "from" in step.options:
+            read = {"lines": list(facts.labels[step.options["from"]].lines)}
+        elif step.name == "labels":
+            try:
+                read = settings_of_metadata(step.name, step.options, models, f'Job "{job.name}"')
+            except MetadataError as error:
+                problems.append(StepProblem(step=step, reason=error.detail.rstrip(".")))
+        steps.append(replace(step, options={**step.options, **read}))
+    return tuple(steps), tuple(problems)

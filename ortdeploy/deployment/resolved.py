@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from ortdeploy.deployment.fed_values import FedValue
@@ -33,15 +33,16 @@ from ortdeploy.manifest.spec import (
 from ortdeploy.plan.batching import Batching
 from ortdeploy.plan.made_by import made_by_digest, output_layout
 from ortdeploy.providers.catalogue import find_provider, full_name
-from ortdeploy.providers.options import needed_libraries
+from ortdeploy.providers.option_files import needed_libraries
 from ortdeploy.providers.secrets import masked_options
+from ortdeploy.records import record
 from ortdeploy.tensors.row_axes import RowAxes, to_front, to_place
 from ortdeploy.tensors.types import Shape, TensorType
 from ortdeploy.transforms.resample import needs_rate
 from ortdeploy.units import allowed_count, allows_none
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ResolvedProvider:
     """A provider that the session will ask for, by its full name; `device` when it comes from a plugin package.
 
@@ -60,7 +61,7 @@ def missing_library(entry: ProviderSpec, runtime: RuntimeFacts) -> tuple[str, st
     return next((one for one in needed if one[1] in missing), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ResolvedSession:
     """A session with the chain that it gets; `unavailable` are the providers of its chain that are not here.
 
@@ -75,7 +76,7 @@ class ResolvedSession:
     prediction: Prediction | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ResolvedModel:
     """A model with its facts and the sessions that it may get, in order.
 
@@ -106,7 +107,7 @@ class ResolvedModel:
         return replace(self, sessions=sessions, session=sleeping(self.session))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ResolvedPipeline:
     """A pipeline with the models that it runs: its wires, or what is known of the folder of its preset."""
 
@@ -116,7 +117,7 @@ class ResolvedPipeline:
     diffusion: DiffusionFacts | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StepProblem:
     """A step that cannot take what reaches it; of an op step, `at` is the place inside of it."""
 
@@ -125,7 +126,7 @@ class StepProblem:
     at: Path | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Binding:
     """How one model input is fed: columns, steps, and the types from one end to the other.
 
@@ -165,7 +166,7 @@ class Binding:
         return (rows, *sizes[1:])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ResolvedJob:
     """A job with everything it rests on. `axes` say where its model has the rows.
 
@@ -173,6 +174,7 @@ class ResolvedJob:
     are operators, joined.
 
     A pipeline stands for a `model` whose inputs and outputs are the pipeline's, and whose sessions are its models'.
+    `upstream` is the job whose rows it reads, if it does not read files; `readers` are the jobs that read its own.
     """
 
     spec: JobSpec
@@ -193,6 +195,8 @@ class ResolvedJob:
     postprocess_problems: tuple[StepProblem, ...]
     postprocess_ops: tuple[OpStep | None, ...]
     columns: tuple[str, ...]
+    upstream: JobSpec | None = None
+    readers: tuple[str, ...] = ()
 
     @property
     def identity(self) -> dict[str, str]:
@@ -221,7 +225,12 @@ class ResolvedJob:
                     *([name, axis] for name, axis in self.moved_axes.items()),
                 ]
             ),
-            "prepare": json_digest([[b.value.name, [dict(step.options) for step in b.steps]] for b in self.bindings]),
+            "prepare": json_digest(
+                [
+                    *([b.value.name, [dict(step.options) for step in b.steps]] for b in self.bindings),
+                    *([["exif", False]] if spec.input.exif is False else []),
+                ]
+            ),
             "batch": json_digest([self._batch_identity, spec.batch.last]),
             "postprocess": json_digest([dict(step.options) for step in self.postprocess]),
             "output": json_digest(output),
@@ -313,7 +322,7 @@ class ResolvedJob:
     @property
     def is_finished(self) -> bool:
         """Whether a run has accounted for every row that there is."""
-        return self.output.state == "finished" and not self.input.states
+        return self.output.state == "finished" and not (self.input.states or self.input.rerun or self.input.superseded)
 
     @property
     def is_waiting(self) -> bool:
@@ -328,7 +337,8 @@ class ResolvedJob:
     @property
     def is_current(self) -> bool:
         """Whether what is committed was made from what the manifest and its files are now."""
-        return not self.changed and not self.input.changed and self.output.problem is None
+        unmoved = not self.input.changed and not self.input.restarted
+        return not self.changed and unmoved and self.output.problem is None
 
     @property
     def _batch_identity(self) -> int | str:
@@ -392,7 +402,7 @@ class ResolvedJob:
         return self.readable and inputs.issuperset(self.spec.prepare)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Deployment:
     """One manifest on this machine. Jobs that name no model are missing; the spec's rules have refused them.
 

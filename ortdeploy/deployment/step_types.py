@@ -2,21 +2,23 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from ortdeploy.deployment.op_names import KnownOperators, OpStepError
 from ortdeploy.deployment.op_steps import OpStep, type_op
 from ortdeploy.deployment.resolved import StepProblem
 from ortdeploy.manifest.op_steps import OpSpec
 from ortdeploy.manifest.spec import StepSpec
+from ortdeploy.records import mutable_record, record
 from ortdeploy.tensors.types import InapplicableError, TensorType
 from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
 
 SO_FAR = "x"
 """What an op step of prepare calls the value so far."""
+NOT_OF_EACH_ROW = "follows from sizes or constants and is not one of each row"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PreparedTypes:
     """The type before the first step and after each, what is wrong, and the op steps by their places."""
 
@@ -69,7 +71,7 @@ def _join(spec: OpSpec, tensor: TensorType, index: int, before: OpStep | None, o
     here, after = _so_far(index), _so_far(index + 1)
     joined = type_op(spec.renamed({SO_FAR: here}, after), {here: tensor}, operators, before)
     if after in joined.whole:
-        detail = f"{spec.operator} gives {joined.made[after]}, which follows from sizes and is not one of each row."
+        detail = f"{spec.operator} gives {joined.made[after]}, which {NOT_OF_EACH_ROW}."
         raise OpStepError(spec.at, detail)
     return joined
 
@@ -79,7 +81,7 @@ def _without_numbers(detail: str) -> str:
     return re.sub(r", out: x[.\d]*_\w+", "", re.sub(r"\$x\.\d+", "$x", detail))
 
 
-@dataclass(slots=True)
+@mutable_record
 class PostprocessTypes:
     """The types of the results that steps have made so far; `whole` are those that are not by row."""
 
@@ -127,7 +129,7 @@ class PostprocessTypes:
 
     def _refuse_whole(self, step: StepSpec, names: Sequence[str]) -> None:
         for name in self.whole.intersection(names):
-            raise InapplicableError(f"{step.name} takes {name}, which follows from sizes and is not one of each row")
+            raise InapplicableError(f"{step.name} takes {name}, which {NOT_OF_EACH_ROW}")
 
 
 def infer_postprocess(

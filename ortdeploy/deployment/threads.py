@@ -5,12 +5,12 @@ A session's pool of n threads are n - 1 and its caller: with k callers, n + k - 
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ortdeploy.facts.host import MachineFacts
 from ortdeploy.manifest.spec import ModelSpec
 from ortdeploy.providers.catalogue import CPU, full_name
+from ortdeploy.records import record
 
 _OPENVINO, _XNNPACK = full_name("OpenVINO"), full_name("Xnnpack")
 
@@ -18,7 +18,7 @@ ON_THE_PROCESSOR = {CPU, _OPENVINO, _XNNPACK}
 """Providers that compute with threads of this process, which can be told how many."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ThreadLayout:
     """One way to use threads: sessions, the batches that each runs at once, the size of each one's pool."""
 

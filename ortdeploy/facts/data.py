@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ortdeploy.facts.problems import Package, Problem
+from ortdeploy.records import record
 from ortdeploy.tensors.types import TensorType
 
 TEXT_FORMATS = ("csv", "jsonl")
@@ -14,7 +15,7 @@ FORMATS_WITH_GAPS = ("arrow", "csv", "jsonl", "parquet")
 """Formats in which a value may be missing."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class HashedFile:
     """A file that was read: where it lies, digest and size of its bytes, and the name by which others speak of it.
 
@@ -27,7 +28,7 @@ class HashedFile:
     size: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class FileFacts:
     """A file that is handed on as it is, such as a label file with its lines, or a folder; `files` are those in it."""
 
@@ -51,20 +52,23 @@ class FileState:
 class KnownFile:
     """An input file that a run has taken up; `done`: all of its rows are accounted for, in a run that is finished.
 
-    `gone`: a run has seen since then that it is no longer there.
+    `gone`: a run has seen since then that it is no longer there. `span` are the number of its first row in the job and
+    how many rows it has; None: not noted. Where its rows run again and are not through, `rerun` is what is read then.
     """
 
     state: FileState
     done: bool
     gone: bool = False
     repaired: tuple[FileState, ...] = ()
+    span: tuple[int, int] | None = None
+    rerun: FileState | None = None
 
     def is_known(self, state: FileState) -> bool:
         """Return whether rows of the file were run in a state; `repaired` are those of failed rows that ran again."""
         return state == self.state or state in self.repaired
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ArrivalPolicy:
     """What a job makes of an input that is empty, and of files that change or go after their rows were run.
 
@@ -81,16 +85,22 @@ STRICT_ARRIVALS = ArrivalPolicy()
 """What holds where a manifest says nothing: an empty input and a changed file are refused."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class InputFacts:
     """A job's input. `columns` are those that files name; `rows` is None when only reading would tell.
 
     `row_type` is what the manifest says of files that do not. `files` are those to read, and `states` how they are;
-    `present` are all that the manifest names now. `first_row` rows came from others before. `changed` names files that
-    an earlier run has taken up and that are not what they were, `gone` those whose rows are run and that are no longer
-    there. `unsettled` files are left for the next run. `memory_limit` is the job's, in bytes; `held_bytes` is
-    what the largest file takes that cannot be read in pieces, or not row by row. `rates` are the sample rates of
-    recordings in Hz, each with the rows that have it. Columns `beside` the others feed an input only by their name.
+    `present` are all that the manifest names now. `first_row` rows came from others before, and the last `rows_before`
+    of them are the first of the first file. `changed` names files that an earlier run has taken up and that are not as
+    they were; those of `rerun` may be so, and their rows run again, `rerun_rows` of them. `gone` names those whose rows
+    are run and that are no longer there. `unsettled` files are left for the next run. `memory_limit` is the job's, in
+    bytes; `held_bytes` is what the largest file takes that cannot be read in pieces, or not row by row. `rates` are the
+    sample rates of recordings in Hz, each with the rows that have it. Columns `beside` the others feed an input only by
+    their name.
+
+    Where the rows are those of another job, `names` says which columns are called otherwise in its files, and the files
+    are those that this job has not read. `restarted`: some that it has read, that job does not have any more.
+    `superseded` rows of this job stem from rows that the other one has run again or withdrawn since.
     """
 
     format: str | None = None
@@ -100,6 +110,9 @@ class InputFacts:
     row_type: TensorType | None = None
     first_row: int = 0
     changed: tuple[str, ...] = ()
+    rerun: tuple[FileState, ...] = ()
+    rerun_rows: int = 0
+    rows_before: int = 0
     gone: tuple[str, ...] = ()
     unsettled: int = 0
     digest: str = ""
@@ -109,6 +122,9 @@ class InputFacts:
     held_bytes: int = 0
     rates: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     beside: frozenset[str] = frozenset()
+    names: Mapping[str, str] = field(default_factory=dict)
+    restarted: bool = False
+    superseded: int = 0
     missing_package: Package | None = None
     problem: Problem | None = None
 
@@ -119,7 +135,7 @@ class InputFacts:
         return meant[0] if len(meant) == 1 else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class OutputFacts:
     """A job's output place: absent, empty, part (some parts are committed), finished, stale or foreign (not ours).
 
@@ -127,6 +143,7 @@ class OutputFacts:
     the deployments are that made its rows, each with its first row, in order; `layout` is the last one's format and
     columns, if that was noted. A foreign output may name the `ledger` that knows it. `free_bytes` are left on its file
     system. `read_only` says why nothing can be written there, which matters only where something is left to do.
+    `shards` says of an output that was made in shards whether a plan of it is `open` or all are `closed`.
     """
 
     state: str = "absent"
@@ -139,5 +156,6 @@ class OutputFacts:
     ledger: str | None = None
     free_bytes: int | None = None
     read_only: Problem | None = None
+    shards: str | None = None
     missing_package: Package | None = None
     problem: Problem | None = None

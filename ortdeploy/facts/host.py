@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ortdeploy.facts.problems import Package
+from ortdeploy.records import record
 
 DEFAULT_LOCALE = "en_US.UTF-8"
 """The locale of nodes that name none."""
@@ -16,7 +17,7 @@ EXTENSIONS = Package(module="onnxruntime_extensions", name="onnxruntime-extensio
 OPTIMUM = Package(module="optimum", name="optimum-onnx", extra="diffusion")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class DeviceFacts:
     """A device that a plugin package's provider offers: CPU, GPU or NPU, numbered within its provider.
 
@@ -34,7 +35,7 @@ class DeviceFacts:
     host_accessible_memory: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MachineFacts:
     """A machine: what this process may use of it, and the processor features that kernels care about.
 
@@ -60,7 +61,7 @@ class Kernel:
     types: Mapping[str, frozenset[str]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RuntimeFacts:
     """The ONNX Runtime of this machine, and what it can load at most (None, and no opsets, where that is not known).
 
@@ -70,6 +71,7 @@ class RuntimeFacts:
     `runtime_packages` are the installed packages that carry onnxruntime itself. `kernels` are by provider and by
     `domain.operator`, for the providers that tell them. `attributes` are those that this ONNX Runtime knows of an
     operator, by the version since which it has them; `has_default_locale` is None if that is not known.
+    `library` is another text where the library is another; None of a machine that is described.
     """
 
     version: str
@@ -84,9 +86,10 @@ class RuntimeFacts:
     kernels: Mapping[str, Mapping[str, tuple[Kernel, ...]]] = field(default_factory=dict)
     attributes: Mapping[str, Mapping[int, frozenset[str]]] = field(default_factory=dict)
     has_default_locale: bool | None = None
+    library: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class HostFacts:
     """What a plan is made for: an ONNX Runtime and its machine; this one, or one that a device file describes."""
 

@@ -7,6 +7,7 @@ from typing import Any
 from ortdeploy.facts.data import HashedFile
 from ortdeploy.facts.host import EXTENSION_DOMAINS
 from ortdeploy.facts.problems import Problem
+from ortdeploy.records import record
 from ortdeploy.tensors.types import Shape, TensorType
 
 EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
@@ -54,12 +55,16 @@ class ValueFacts:
         return self.default is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class WeightFacts:
-    """How many bytes a model's weights take, those of convolutions among them, and whether they lie in other files."""
+    """How many bytes a model's weights take, and whether they lie in other files.
+
+    Among them are those of convolutions, and those in branches and bodies inside of nodes.
+    """
 
     size: int = 0
     of_convolutions: int = 0
+    of_inner_graphs: int = 0
     external: bool = False
 
 
@@ -67,7 +72,7 @@ HOLE = "weights"
 """The file that an outline names for its big constants; all of them begin at its first byte."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class InferredShapes:
     """The shapes of a graph's outputs, or why it cannot take its inputs."""
 
@@ -75,7 +80,7 @@ class InferredShapes:
     problem: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Outline:
     """A model without the bytes of its big constants, which lie in a hole, and the size of the largest of them."""
 
@@ -83,7 +88,7 @@ class Outline:
     largest: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ModelFacts:
     """A model file as its bytes tell it; without `inputs` and `outputs` where `problem` says why.
 
@@ -121,7 +126,7 @@ class ModelFacts:
         return any(node.domain in EXTENSION_DOMAINS for node in self.nodes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class DiffusionFacts:
     """A Stable-Diffusion-1/2-shaped folder: its scheduler's settings, and how its components are to be fed.
 
@@ -139,7 +144,7 @@ class DiffusionFacts:
     problem: Problem | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ParameterFacts:
     """A tensor that an adapter brings: the name of the graph's input that it feeds, its element type and shape."""
 
@@ -148,7 +153,7 @@ class ParameterFacts:
     shape: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class AdapterFacts:
     """A LoRA adapter file as its header tells it; versions are 0 if its maker said none."""
 

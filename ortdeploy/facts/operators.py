@@ -1,13 +1,17 @@
 """What is known of ONNX operators: their inputs, outputs and attributes, as operator schemas have them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from ortdeploy.records import record
 
 SINGLE, OPTIONAL, VARIADIC = "single", "optional", "variadic"
 
+DYNAMIC_QUANTIZATION = ("DynamicQuantizeLinear", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul")
+"""Operators that take the scale of their numbers from all values that they get, of whatever row."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@record
 class OperatorParameter:
     """An input or an output: its type variable (or its one type) and the element types of tensors that it may have.
 
@@ -21,7 +25,7 @@ class OperatorParameter:
     alike: bool = True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class OperatorAttribute:
     """An attribute: its type by ONNX's name, such as INT or FLOATS, and its default."""
 
@@ -30,7 +34,7 @@ class OperatorAttribute:
     default: Any = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class OperatorFacts:
     """An operator of a domain, as of the operator set `since`. `inferable`: onnx tells the types of its outputs.
 

@@ -1,10 +1,12 @@
 """What preflight finds out about models and jobs without running a job: openings, first rows, batch sizes, memory."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
+
+from ortdeploy.records import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Opening:
     """What came of opening a model here: why ONNX Runtime refuses it, or None.
 
@@ -15,7 +17,7 @@ class Opening:
     with_kernels: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RefusedOperators:
     """Op steps in a line that ONNX Runtime does not open: the last of them, their operators, and why."""
 
@@ -24,7 +26,7 @@ class RefusedOperators:
     refusal: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RefusedBatch:
     """Why a graph cannot take a number of rows at a time, and numbers that it can take.
 
@@ -37,7 +39,7 @@ class RefusedBatch:
     output: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MemoryPart:
     """One part of what a job takes: process, weights, activations, or rows and results; its size in bytes."""
 
@@ -45,7 +47,7 @@ class MemoryPart:
     size: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MemoryForecast:
     """What a job is predicted to take at most, in bytes, and what of it is not known from the graph.
 
@@ -72,7 +74,7 @@ class MemoryForecast:
         return self.total if layout is None else self.thread_layouts.get(layout, self.total)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RefusedRow:
     """A row that cannot be fed to its model: its number, where it came from, the stage that refused it, and why."""
 
@@ -85,7 +87,7 @@ class RefusedRow:
 _SHOWN_ROWS = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class FirstRows:
     """How many of a job's first rows were looked at, which are refused, and whose numbers are NaN or infinite.
 
@@ -130,7 +132,7 @@ class FirstRows:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Preflight:
     """What was found out beyond the facts: `openings` by model, the others by job.
 

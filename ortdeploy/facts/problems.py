@@ -1,9 +1,9 @@
 """What keeps a file from being used, and the packages that would help."""
 
-from dataclasses import dataclass
+from ortdeploy.records import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Package:
     """A Python package that only some deployments need: what is imported, what is installed, and the extra with it."""
 
@@ -19,7 +19,7 @@ CHANGED = "changed"
 """The kind of an input whose files are not what an earlier run has taken up."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Problem:
     """Why a file cannot be used: a kind that rules know, and a sentence for people."""
 

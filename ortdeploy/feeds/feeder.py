@@ -16,7 +16,7 @@ import numpy as np
 from ortdeploy.files.object_store import fetched
 from ortdeploy.plan.pipeline import PlannedWireStep
 from ortdeploy.plan.steps import PlannedInput, PlannedStep, RunJob
-from ortdeploy.results.rows import FILE_ROW, Block, StageError
+from ortdeploy.results.rows import HIDDEN, Block, StageError
 from ortdeploy.sources.bytes import DATA
 from ortdeploy.sources.catalogue import open_input
 from ortdeploy.sources.files import full_path
@@ -32,13 +32,14 @@ def wanted_columns(job: RunJob) -> Wanted:
     """Return the columns that a job's source must read."""
     return Wanted(
         dtypes={name: planned.read_dtype for planned in job.inputs for name in planned.columns} | _rates(job),
-        keys=tuple(dict.fromkeys((*job.input.key, *_choosing(job), "path", FILE_ROW))),
+        keys=tuple(dict.fromkeys((*job.input.key, *_choosing(job), *HIDDEN))),
         missing=job.input.missing,
-        first_row=job.input.first_row,
+        first_row=job.input.files_from,
         retries=job.errors.retries,
         row_type=job.input.row_type,
         memory_limit=job.limits.memory,
         rate=job.input.rate,
+        exif=job.input.exif,
         ends=_ends(job),
     )
 
@@ -75,9 +76,23 @@ def open_rows(job: RunJob, folder: str, only: Sequence[int] | None = None) -> It
     files = [full_path(folder, state.path) for state in job.input.files]
     with (
         fetched(files, job.input.patterns) as there,
-        open_input(job.input.format, there, folder, replace(wanted_columns(job), only=only)) as source,
+        open_wanted(job, there, folder, replace(wanted_columns(job), only=only)) as source,
     ):
         yield source
+
+
+@contextmanager
+def open_wanted(job: RunJob, files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[Source]:
+    """Open files that are here as those of a job, whose columns have the names that it knows them by."""
+    upstream = job.input.upstream
+    if upstream is None:
+        with open_input(job.input.format, files, folder, wanted) as source:
+            yield source
+    else:
+        from ortdeploy.sources.renamed import Renamed, in_files  # noqa: PLC0415  only who reads another job's rows
+
+        with open_input(job.input.format, files, folder, in_files(wanted, upstream.names)) as source:
+            yield Renamed(source, wanted, upstream.names)
 
 
 class Feeder:

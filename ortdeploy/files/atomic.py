@@ -4,11 +4,11 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from ortdeploy.files.digests import file_digest
+from ortdeploy.records import record
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
@@ -18,7 +18,7 @@ TEMPORARY = ".partial"
 
 @contextmanager
 def _named_at_the_end(path: Path) -> Iterator[Path]:
-    """Give a temporary name, which becomes `path` when the block ends well; the block makes the bytes durable."""
+    """Yield a temporary name that becomes `path` when the block succeeds; the block itself makes the bytes durable."""
     temporary = path.with_name(f".{path.name}{TEMPORARY}")
     try:
         yield temporary
@@ -31,7 +31,7 @@ def _named_at_the_end(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def open_whole(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that gets its name when the block ends well, and leaves nothing when it does not."""
+    """Open a file that gets its name when the block succeeds; if the block fails, nothing is left."""
     with _named_at_the_end(path) as temporary, temporary.open("wb") as file:
         yield file
         file.flush()
@@ -40,7 +40,7 @@ def open_whole(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def open_synced(path: Path) -> Iterator[BinaryIO]:
-    """Open a file under its own name, whose bytes are durable when the block ends; leave nothing when it fails."""
+    """Open a file under its own name, durable when the block succeeds; if the block fails, nothing is left."""
     try:
         with path.open("wb") as file:
             yield file
@@ -53,7 +53,7 @@ def open_synced(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def whole_path(path: Path) -> Iterator[Path]:
-    """Like `open_whole`, for what writes a file by its name: give the name to write."""
+    """Yield a name to write to, for libraries that open files themselves; otherwise like `open_whole`."""
     with _named_at_the_end(path) as temporary:
         yield temporary
         with temporary.open("r+b") as file:  # Windows syncs only what is open for writing
@@ -61,7 +61,7 @@ def whole_path(path: Path) -> Iterator[Path]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable; Windows has no such call and needs none."""
+    """Make the names in a folder durable; a no-op on Windows, which needs none."""
     if os.name == "nt":
         return
     descriptor = os.open(folder, os.O_RDONLY)
@@ -72,7 +72,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_durable_folder(folder: Path) -> None:
-    """Make a folder and those above it where they are missing, their names durable. Raises OSError."""
+    """Make a folder and its missing parents, and make their names durable. Raises OSError."""
     if folder.is_dir():
         return
     make_durable_folder(folder.parent)
@@ -85,14 +85,14 @@ def make_durable_folder(folder: Path) -> None:
 
 
 class Hashing:
-    """A file that is written through it, with the SHA-256 of what was written.
+    """A file for writing that computes the SHA-256 of its content.
 
-    A format that writes over what it has written already (.npy and .npz: their headers hold what is known last) has its
-    file read once more at the end.
+    If a format goes back to overwrite something, as .npy and .npz do with their headers, the file is read again at the
+    end.
     """
 
     def __init__(self, file: BinaryIO) -> None:
-        """Take a file that was just opened, and still has the name that it was opened by when it is whole."""
+        """Take a file that was just opened, while it still has its temporary name."""
         self._file = file
         self._sha256 = hashlib.sha256()
         self._hashed = 0
@@ -100,11 +100,11 @@ class Hashing:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing more can be written."""
+        """Whether the file is closed."""
         return self._file.closed
 
     def write(self, data: "Buffer") -> int:
-        """Write, and count in what was written."""
+        """Write the data, and add it to the digest."""
         if self._file.tell() == self._hashed:
             self._sha256.update(data)
         else:
@@ -114,7 +114,7 @@ class Hashing:
         return written
 
     def writelines(self, lines: "Iterable[Buffer]") -> None:
-        """Write one after the other."""
+        """Write each of the lines."""
         for line in lines:
             self.write(line)
 
@@ -123,28 +123,28 @@ class Hashing:
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to another place."""
+        """Move to another position."""
         return self._file.seek(offset, whence)
 
     def tell(self) -> int:
-        """Return the place in the file."""
+        """Return the position in the file."""
         return self._file.tell()
 
     def flush(self) -> None:
-        """Hand what is held back to the system."""
+        """Flush the buffer."""
         self._file.flush()
 
     def written(self) -> "Written":
-        """Return what the file is, now that everything is written. Raises OSError."""
+        """Return what is known of the file when all is written: SHA-256, size and modification time. Raises OSError."""
         self._file.flush()
         stat = os.fstat(self._file.fileno())
         digest = file_digest(Path(self._file.name)) if self._is_rewritten else self._sha256.hexdigest()
         return Written(sha256=digest, bytes=stat.st_size, mtime_ns=stat.st_mtime_ns)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Written:
-    """What a file was when it had been written."""
+    """SHA-256, size in bytes and modification time of a file that was just written."""
 
     sha256: str
     bytes: int
@@ -152,6 +152,6 @@ class Written:
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Delete what a run left that was killed while it wrote."""
+    """Delete temporary files that a killed run left."""
     for path in (*folder.glob(f".*{TEMPORARY}"), *folder.glob(f"*/.*{TEMPORARY}")):
         path.unlink(missing_ok=True)

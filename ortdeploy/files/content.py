@@ -1,20 +1,20 @@
-"""Recognises what a file is by its first bytes, whatever its name is.
+"""Recognises the kind of a file by its first bytes, whatever its name is.
 
-Most often it stands in for one that is not there, as Git LFS and download pages leave them, or was mixed up.
+Such a file often stands in for the right one, as Git LFS pointers and download pages do, or was mixed up with another.
 """
 
-from dataclasses import dataclass
+from ortdeploy.records import ordered_record
 
 HEAD = 512
 """Bytes that `recognise` looks at."""
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class Content:
-    """What a file is, with its article, and what to do where a model or an adapter was wanted.
+    """The kind of a file, with its article, and what to do if a model or an adapter was expected instead.
 
-    `formats` are the input formats that read it, `packed` is the suffix of what is compressed so, and `as_input` says
-    what to do where another input was wanted.
+    `formats` are the input formats that read it, `packed` is the suffix of files that are compressed so, and `as_input`
+    says what to do if an input of another format was expected.
     """
 
     what: str
@@ -25,7 +25,7 @@ class Content:
 
 
 _Sign = tuple[tuple[int, bytes], ...]
-"""What stands where in a file: bytes by their place."""
+"""The bytes that identify a kind of file, each with its offset."""
 
 
 def _image(what: str) -> Content:
@@ -57,7 +57,7 @@ _PICKLE = Content("a Python pickle", _EXPORT, as_input="Save it as .npy, .npz or
 
 _ZIP = b"PK\x03\x04"
 _ZIPPED_NAME = 30
-"""Where the name of an archive's first file begins; two bytes of its length stand before that of what follows it."""
+"""Offset of the name of a zip archive's first file; bytes 26 and 27 have the length of the name."""
 
 _SIGNS: tuple[tuple[_Sign, Content], ...] = (
     (((0, b"version https://git-lfs.github.com/spec/"),), POINTER),
@@ -98,23 +98,23 @@ _SIGNS: tuple[tuple[_Sign, Content], ...] = (
 )
 
 _SIGNED = frozenset(name for _, content in _SIGNS for name in content.formats) | {"npz", "pb"}
-"""Input formats whose files begin with a sign, or with no letter, so that text is none of them."""
+"""Input formats whose files begin with a signature, or never with a letter, so text is none of them."""
 
 _LEAST_BYTES = {"raw": 4}
-"""Formats whose files may begin with any bytes: a sign of fewer may stand there by chance."""
+"""Formats whose files may begin with any bytes; a shorter signature may be there by chance."""
 
 
 _LEAST_BYTES_OF_TEXT = 5
-"""Text may begin with a sign of letters that is shorter: a column may be called ID3, ORC or PAR1."""
+"""Text may begin with a shorter signature of letters: a column may be called ID3, ORC or PAR1."""
 
 
 def recognise(head: bytes) -> Content | None:
-    """Return what a file that begins so certainly is; None for an ONNX model and for what is not known."""
+    """Return the kind of a file with these first bytes; None for an ONNX model and for unknown content."""
     return _by_sign(head) or _by_look(head)
 
 
 def mistaken(name: str, head: bytes) -> Content | None:
-    """Return what a file that begins so is where the input format `name` does not read it; else None."""
+    """Return the kind of a file with these first bytes if the input format `name` cannot read it; else None."""
     text = _by_letters(head)
     content = _by_sign(head, _LEAST_BYTES_OF_TEXT if text else _LEAST_BYTES.get(name, 1))
     if content is None and name not in _LEAST_BYTES:
@@ -146,7 +146,7 @@ def _by_look(head: bytes) -> Content | None:
 
 
 def _by_letters(head: bytes) -> Content | None:
-    """Tell text, of which the last letter may be cut off."""
+    """Return the kind if the bytes are text; the last letter may be cut off."""
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return _UTF16
     text = head.decode("utf-8", errors="ignore")

@@ -1,12 +1,13 @@
 """Keeps files by the SHA-256 of their bytes, so that what is opened is what was hashed, even if the original changes.
 
-`files/<digest>` are the bytes, each once; `trees/<digest>` are folders in which some of them have the names by which
-they speak of each other. An entry comes by clone where the file system shares blocks (Btrfs, XFS, bcachefs), else by
-copy; a link would share changes made in place. It appears whole or not at all, read-only, and is believed only while
-its bytes have the digest that it is named by: what is damaged is taken away, and comes again from its source.
+`files/<digest>` has the bytes of each file once. `trees/<digest>` are folders in which such files have the names under
+which they refer to each other, as a model does to its external data. A file enters by clone if the file system shares
+blocks (Btrfs, XFS, bcachefs), else by copy; a hard link to the original would share changes made in place. An entry
+appears whole or not at all, is read-only, and is used only while its bytes have the digest in its name: a damaged entry
+is removed, and is taken from its source again.
 
-`references/` say who needs which entries. Nothing here is trusted: what is a link, or is not named as entries are, is
-neither opened nor removed.
+`references/` records who needs which entries. Nothing in the folder is trusted: links, and files whose names are no
+names of entries, are neither opened nor removed.
 """
 
 import errno
@@ -17,7 +18,7 @@ import shutil
 import stat
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
@@ -26,12 +27,14 @@ from ortdeploy.files.atomic import open_whole, sync_folder
 from ortdeploy.files.known_digests import DigestCache
 
 FOLDER = "store"
+LOCK = "store"
+"""The name of the lock that runs share, and that `cache prune` holds alone. See `ledger.output_lock`."""
 
 MOST_OF_THE_DISK = 0.5
-"""A copy may take this share of what is free; a clone takes nothing."""
+"""The share of the free space that a copy may take; a clone takes none."""
 
 FORGOTTEN_AFTER = 30 * 24 * 3600
-"""Seconds after which a reference that nobody renews keeps nothing any more."""
+"""Seconds after which a reference that was not renewed has no effect."""
 
 _FILES, _TREES, _REFERENCES, _TEMPORARY = "files", "trees", "references", ".partial"
 _FORMAT_VERSION = 1
@@ -43,18 +46,18 @@ _DIGITS = 64
 
 
 class NotKeptError(Exception):
-    """Why a file cannot be kept here: there is too little room for a copy, or a name leads elsewhere."""
+    """A file cannot be kept: a copy has too little room, or a name leads outside of the store."""
 
 
 class AnotherContentError(Exception):
-    """A file does not hold the bytes that it was expected to hold."""
+    """A file does not have the expected content."""
 
 
 class ContentStore:
-    """The files of a state folder by digest. Who opens entries keeps others from pruning meanwhile."""
+    """The files of a state folder by digest. The caller keeps other processes from pruning while it opens entries."""
 
     def __init__(self, state_dir: Path) -> None:
-        """Take the state folder; the store in it is made when something is put into it."""
+        """Take the state folder; the first `put` makes the store in it."""
         self._folder = state_dir / FOLDER
         self._digests = DigestCache(state_dir)
 
@@ -77,14 +80,14 @@ class ContentStore:
         return digest
 
     def has_room(self, digest: str, size: int) -> bool:
-        """Return whether bytes are kept, or a copy of them fits; whether they can be cloned, only `put` tells."""
+        """Return whether the bytes are kept, or a copy of `size` bytes fits; only `put` knows if it can clone."""
         if is_digest(digest) and (self._folder / _FILES / digest).is_file():
             return True
         folder = next(one for one in (self._folder, *self._folder.absolute().parents) if one.is_dir())
         return os.access(folder, os.W_OK) and size <= shutil.disk_usage(folder).free * MOST_OF_THE_DISK
 
     def find(self, digest: str) -> Path | None:
-        """Return where the bytes of a digest lie; None if they are not kept, or not whole any more."""
+        """Return the path of the bytes with a digest; None if they are not kept, or are damaged."""
         path = self._folder / _FILES / digest
         if not is_digest(digest) or path.is_symlink() or not self._is_own(_FILES):
             return None
@@ -95,7 +98,7 @@ class ContentStore:
         return None
 
     def tree(self, names: Mapping[str, str]) -> Path:
-        """Return a folder in which kept files have these names, by digest. Raises OSError, NotKeptError."""
+        """Return a folder in which kept files have these names (name to digest). Raises OSError, NotKeptError."""
         lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(names.items()))
         folder = self._made(_TREES) / hashlib.sha256(lines.encode(errors="surrogateescape")).hexdigest()
         for name, digest in names.items():
@@ -105,38 +108,55 @@ class ContentStore:
             _name(self._folder / _FILES / digest, folder / pure, folder)
         return folder
 
-    def refer(self, owner: str, digests: Collection[str]) -> None:
-        """Write down that somebody needs these entries, and no others any more. Raises OSError, NotKeptError."""
+    def refer(self, owner: str, digests: Collection[str], *, lasting: bool = False) -> None:
+        """Record that an owner needs these entries, and no others that it named before. Raises OSError, NotKeptError.
+
+        `lasting`: the reference holds until the owner changes it; otherwise the owner must renew it.
+        """
         path = self._made(_REFERENCES) / f"{hashlib.sha256(owner.encode(errors='surrogateescape')).hexdigest()}.json"
-        document = {"format_version": _FORMAT_VERSION, "owner": owner, "digests": sorted(digests)}
+        document = {"format_version": _FORMAT_VERSION, "owner": owner, "digests": sorted(digests), "lasting": lasting}
+        with suppress(OSError, ValueError):
+            if lasting and json.loads(path.read_bytes()) == document:
+                return
         with open_whole(path) as file:
             file.write(json.dumps(document, indent=1).encode())
 
-    def referred(self) -> set[str]:
-        """Return the entries that somebody needs."""
+    def referred(self, is_there: Callable[[str], bool] = lambda _owner: True, *, dry_run: bool = False) -> set[str]:
+        """Return the digests of all entries that an owner needs.
+
+        Delete references that were not renewed, and those whose owner is not there; `dry_run`: delete nothing.
+        """
         found: set[str] = set()
         for path in self._entries(_REFERENCES):
             with suppress(OSError, ValueError, KeyError, TypeError):
-                if path.stat().st_mtime < time.time() - FORGOTTEN_AFTER:
-                    path.unlink()
+                known = json.loads(path.read_bytes())
+                is_old = path.stat().st_mtime < time.time() - FORGOTTEN_AFTER and not known.get("lasting")
+                if is_old or not is_there(str(known["owner"])):
+                    if not dry_run:
+                        path.unlink()
                     continue
-                found.update(one for one in json.loads(path.read_bytes())["digests"] if is_digest(one))
+                found.update(one for one in known["digests"] if is_digest(one))
         return found
 
     def prune(self, keep: Collection[str]) -> int:
-        """Remove what is not to be kept, and what was begun and left; return how many bytes that gives back."""
+        """Remove all entries but those to keep, and unfinished ones; return the number of bytes freed."""
         given_back = 0
-        for path in self._entries(_FILES):
-            if path.name not in keep and (is_digest(path.name) or path.suffix == _TEMPORARY):
-                given_back += path.lstat().st_size
+        for path, size in self.sizes().items():
+            if path.name not in keep:
+                given_back += size
                 _remove(path)
         for folder in self._entries(_TREES):
             if is_digest(folder.name) and not folder.is_symlink() and any(map(_is_last_name, folder.rglob("*"))):
                 shutil.rmtree(folder, ignore_errors=True)
         return given_back
 
+    def sizes(self) -> dict[Path, int]:
+        """Return the sizes in bytes of all entries, and of unfinished ones."""
+        own = (one for one in self._entries(_FILES) if is_digest(one.name) or one.suffix == _TEMPORARY)
+        return {path: path.lstat().st_size for path in own}
+
     def _made(self, name: str) -> Path:
-        """Return a folder of the store, made where it was not there. Raises OSError, NotKeptError."""
+        """Return a folder of the store, and make it if it is missing. Raises OSError, NotKeptError."""
         folder = self._folder / name
         folder.mkdir(parents=True, exist_ok=True)
         if not self._is_own(name):
@@ -152,12 +172,12 @@ class ContentStore:
 
 
 def is_digest(text: str) -> bool:
-    """Return whether a text can be the name of an entry."""
+    """Return whether a text has the form of an entry's name."""
     return len(text) == _DIGITS and all(sign in "0123456789abcdef" for sign in text)
 
 
 def _name(kept: Path, named: Path, folder: Path) -> None:
-    """Give a kept file a name in a tree, unless it has it. Raises OSError, NotKeptError."""
+    """Give a kept file a name in a tree, unless it has that name already. Raises OSError, NotKeptError."""
     if named.exists() and named.samefile(kept) and not named.is_symlink():
         return
     named.parent.mkdir(parents=True, exist_ok=True)
@@ -168,19 +188,19 @@ def _name(kept: Path, named: Path, folder: Path) -> None:
 
 
 def _link(kept: Path, named: Path) -> None:
-    """Give a file another name. Who was quicker has put the same bytes there, which others may have opened already."""
+    """Give a file another name; an existing name stays, as it has the same bytes and may be open elsewhere."""
     with suppress(FileExistsError):
         os.link(kept, named)
 
 
 def _is_last_name(path: Path) -> bool:
-    """Return whether an entry is gone, of which a tree has kept a name."""
+    """Return whether a name in a tree is the last one of a file whose entry is gone."""
     status = path.lstat()
     return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
 
 
 def _take(source: BinaryIO, target: BinaryIO) -> str:
-    """Clone or copy a file, and return the digest of what was taken. Raises OSError, NotKeptError."""
+    """Clone or copy a file, and return the digest of the new one. Raises OSError, NotKeptError."""
     if _clone(source, target):
         with Path(target.name).open("rb") as taken:
             return hashlib.file_digest(taken, "sha256").hexdigest()
@@ -195,7 +215,7 @@ def _take(source: BinaryIO, target: BinaryIO) -> str:
 
 
 def _clone(source: BinaryIO, target: BinaryIO) -> bool:
-    """Let a file share the blocks of another until one of them is written to; return whether that can be."""
+    """Let a file share the blocks of another until one of them changes; return False if the system cannot do that."""
     if sys.platform != "linux":
         return False
     import fcntl  # noqa: PLC0415  which Windows does not have

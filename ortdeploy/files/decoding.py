@@ -1,7 +1,8 @@
 """Turns every exception of a library that decodes a file into one error with a message.
 
-Decoders raise what a damaged file makes them trip over: RuntimeError, KeyError, UnicodeDecodeError, classes of their
-own. No list of them is ever complete, so everything counts as damage except what only a mistake of ortdeploy can raise.
+On a damaged file, decoders raise RuntimeError, KeyError, UnicodeDecodeError or classes of their own; no list of them is
+complete. So the line that raised decides: if it is a decoder's, the file is damaged; if it is ortdeploy's, ortdeploy
+has a bug. ortdeploy checks the content that it parses itself before it looks anything up in it.
 """
 
 import os
@@ -13,17 +14,20 @@ from ortdeploy.diagnostics import OrtdeployError
 
 _PACKAGE = f"{Path(__file__).parent.parent}{os.sep}"
 
-_MISTAKES = (NameError, AssertionError, AttributeError, NotImplementedError)
-"""What a line of ortdeploy's own raises when it is wrong; a decoder that raises one of them does so in its own file."""
+_MISTAKES = (
+    NameError, AssertionError, AttributeError, NotImplementedError, LookupError, TypeError, ZeroDivisionError,
+)  # fmt: skip
+"""Errors that show a bug if a line of ortdeploy raised them; a decoder raises them in its own file."""
 
 _LONGEST = 300
-"""Characters of a decoder's message that are shown: some quote the file."""
+"""Characters of a decoder's message that are shown; some messages quote the file."""
 
 
 def is_a_bug(error: Exception) -> bool:
-    """Return whether an exception is a mistake of ortdeploy, and not what a decoder says of a file.
+    """Return whether an exception is a bug of ortdeploy, and not a decoder's complaint about a file.
 
-    Native decoders leave no frame of their own, so a type that content can cause in them counts as damage.
+    Native decoders have no frame of their own, so ValueError, RuntimeError, OSError and classes of decoders count as
+    complaints even if the innermost frame is ortdeploy's.
     """
     if isinstance(error, ImportError):
         return True  # a broken installation, not a broken file
@@ -39,7 +43,7 @@ def _raised_here(error: Exception) -> bool:
 
 
 def reason_of(error: Exception) -> str:
-    """Return what a decoder says, in one printable line that is not too long."""
+    """Return a decoder's message as one printable line of limited length."""
     if isinstance(error, MemoryError):
         return "it needs more memory than there is"
     text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
@@ -49,9 +53,9 @@ def reason_of(error: Exception) -> str:
 
 @contextmanager
 def decoding(name: str | Callable[[], str], kind: str) -> Iterator[None]:
-    """Turn what reading a file raises into an OrtdeployError with the file's name, and the kind of file it should be.
+    """Turn exceptions from reading a file into an OrtdeployError with the file's name and its expected kind.
 
-    A name that is only known when something is wrong can be given as a function.
+    The name may be a function, which is called only when an error needs it.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Computes digests of files, what tells one file from another, and the id of a start of the machine."""
+"""Computes digests of files, what distinguishes one version of a file from another, and the boot id of the machine."""
 
 import hashlib
 import os
@@ -10,7 +10,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> str:
-    """Return the id of this start of the machine; nothing if the system does not say."""
+    """Return the id of the machine's current boot; empty if the system does not report one."""
     with suppress(OSError):
         return _BOOT.read_text(encoding="ascii").strip()
     return ""
@@ -20,13 +20,13 @@ _PIECE = 1024 * 1024
 
 
 def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file, read in pieces. Raises OSError."""
+    """Return the SHA-256 of a file, which is read in pieces. Raises OSError."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def open_file_digest(file: BinaryIO) -> str:
-    """Return the SHA-256 of an open file from its beginning, read in pieces. Raises OSError."""
+    """Return the SHA-256 of an open file from its beginning; it is read in pieces. Raises OSError."""
     file.seek(0)
     digest = hashlib.sha256()
     while piece := file.read(_PIECE):
@@ -35,9 +35,9 @@ def open_file_digest(file: BinaryIO) -> str:
 
 
 def signature(stat: os.stat_result) -> dict[str, int]:
-    """Return what is another where a name stands for another file, or where a file was written to.
+    """Return values that change when a name points to another file, or when the file is written to.
 
-    The time of change also moves where only a file's names or rights do.
+    The time of change also moves if only the file's names or permissions change.
     """
     return {
         "device": stat.st_dev,

@@ -8,7 +8,7 @@ from ortdeploy.files.names import is_there
 
 
 def free_bytes(folder: Path) -> int | None:
-    """Return the free bytes of the file system of a folder that may not exist yet; None if it cannot be told."""
+    """Return the free bytes of the file system of a folder, which need not exist; None if they are unknown."""
     while not is_there(folder) and folder != folder.parent:
         folder = folder.parent
     with suppress(OSError):

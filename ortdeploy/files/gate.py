@@ -1,15 +1,13 @@
 """The gate that every path and URL of a manifest, an overlay, an option or a saved plan goes through.
 
-A path is local whatever it is called, and local files lie below the manifest or a root that the command line allows. A
-URL is taken where its scheme is known and it is one link: no chain of file systems, which would end anywhere.
+Local files must be below the manifest's folder or a root that the command line allows, whatever their names look like.
+A URL must have a known scheme and be a single link; a chain of file systems could end anywhere.
 """
 
 import ntpath
 import os
 import re
-import socket
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from pathlib import Path
@@ -17,20 +15,22 @@ from urllib.parse import unquote
 
 from ortdeploy.diagnostics import OrtdeployError, did_you_mean
 from ortdeploy.files.urls import Url, is_chain, is_url, parse_url
+from ortdeploy.records import record
 from ortdeploy.redaction import remember_secret, shown_path
 
 Address = IPv4Address | IPv6Address
 
 
 class Use(StrEnum):
-    """What a path is named for."""
+    """The purpose for which a path is named."""
 
     READ = "read"
     WRITE = "written"
     LOCAL = "local"
+    POST = "posted to"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Scheme:
     """A kind of URL: the package that opens it beside fsspec, whether it takes outputs, and whether it names a server.
 
@@ -60,6 +60,7 @@ SCHEMES: dict[str, Scheme] = {
 """The URLs that are taken; nothing else is."""
 
 _LOCAL = frozenset({"file", "local"})
+_POSTED_TO = frozenset({"http", "https"})
 _ONLY_THERE = (
     "169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128", "100.100.100.200/32", "168.63.129.16/32", "0.0.0.0/8", "::/128",
 )  # fmt: skip
@@ -73,8 +74,10 @@ _EMBEDDED = ip_network("64:ff9b::/96")  # IPv4 addresses behind NAT64
 
 
 def objection(path: str, use: Use) -> str | None:
-    """Return in full sentences why the text of a path or URL is not allowed; None if it is."""
+    """Say in full sentences why the text of a path or URL is not allowed; None if it is."""
     if not is_url(path):
+        if use is Use.POST:
+            return f'"{path}" is no URL. Write the address of a server: https://example.org/hook.'
         return "A path holds no NUL." if "\0" in path else None
     url = parse_url(path)
     local = _local_spelling(path, url)
@@ -105,6 +108,8 @@ def _objection_to_parts(url: Url, use: Use) -> str | None:
         return f'"{url}" cannot be read as a URL. Write signs such as / and @ of a password as %2F and %40.'
     if url.has_user and not scheme.has_user:
         return f'"{url}" names a user, whom {url.scheme} takes from no URL. {scheme.package} has settings of its own.'
+    if use is Use.POST and url.scheme not in _POSTED_TO:
+        return f'"{url}" is no address to which a message can be posted: write an https:// one.'
     if use is Use.WRITE and not scheme.writable:
         return f'"{url}" cannot be written to: {url.scheme} is for reading.'
     if use is Use.WRITE and url.has_query:
@@ -117,7 +122,7 @@ _WHY_NEVER = "At such addresses a machine finds its own credentials and nobody's
 
 
 def _local_spelling(path: str, url: Url) -> str | None:
-    """Return the local path at which a URL or a chain ends; None if it ends elsewhere."""
+    """Return the local path to which a URL or a chain leads; None if it leads elsewhere."""
     for link in path.split("::"):
         scheme, mark, rest = link.partition("://")
         if mark and scheme.lower() in _LOCAL:
@@ -137,7 +142,7 @@ def admit(path: str, use: Use) -> Url:
 
 
 def leaves_as_text(path: str, folder: str, roots: Sequence[str]) -> bool:
-    """Tell by its text alone whether a local path leads out of the tree, on this system or on Windows."""
+    """Return whether the text of a local path leads out of the tree, on this system or on Windows."""
     full = os.path.normpath(os.path.join(folder, path))  # noqa: PTH118  joined as text, nothing is looked at
     if not any(full == root or full.startswith(root.rstrip(os.sep) + os.sep) for root in (folder, *roots)):
         return True
@@ -158,25 +163,53 @@ def outside(path: str, roots: Sequence[str]) -> bool:
 
 def first_outside(paths: Iterable[str], roots: Sequence[str]) -> str | None:
     """Return the first of many local paths that leads out of every root; URLs are let through."""
-    folders: dict[str, bool] = {}
+    fence = Fence(roots)
     for path in paths:
-        if is_url(path):
-            continue
-        folder = os.path.dirname(path)  # noqa: PTH120  a hundred thousand of them
-        if folder not in folders:
-            folders[folder] = outside(folder, roots)
-        link = os.path.islink(path) or os.path.basename(path) in {"", ".", ".."}  # noqa: PTH114, PTH119  as above
-        if outside(path, roots) if link else folders[folder]:
+        if not is_url(path) and fence.is_left_by(path, is_link=os.path.islink(path)):  # noqa: PTH114  many
             return path
     return None
 
 
+class LeadsOutError(OrtdeployError):
+    """A path leads out of every root."""
+
+    def __init__(self, path: str) -> None:
+        """Take the path as it is shown."""
+        super().__init__(f"{path} leads out of the manifest's folder tree. Allow its root with --allow-root")
+
+
+class Fence:
+    """Tells of many local paths whether they lead out of every root; a folder is looked at once."""
+
+    def __init__(self, roots: Sequence[str]) -> None:
+        """Take the roots."""
+        self._roots = roots
+        self._folders: dict[str, bool] = {}
+
+    def is_left_by(self, path: str, *, is_link: bool) -> bool:
+        """Tell whether a path leads out."""
+        folder, name = _split(path)
+        if is_link or name in {"", ".", ".."}:
+            return outside(path, self._roots)
+        if folder not in self._folders:
+            self._folders[folder] = outside(folder, self._roots)
+        return self._folders[folder]
+
+
+def _split(path: str) -> tuple[str, str]:
+    """Return a path's folder and its name, as `os.path.split` does in three times as long."""
+    if os.altsep:
+        return os.path.split(path)
+    end = path.rfind(os.sep) + 1
+    return path[:end], path[end:]
+
+
 def require_inside(paths: Iterable[str], roots: Sequence[str]) -> None:
-    """Raise OrtdeployError if a path of a plan leads out of its tree, or is a URL that is not taken."""
+    """Raise OrtdeployError if a path of a plan leads out of its tree, or is a URL that is not allowed."""
     named = list(paths)
     stray = first_outside(named, roots)
     if stray is not None:
-        raise OrtdeployError(f"{stray} leads out of the manifest's folder tree. Allow its root with --allow-root")
+        raise LeadsOutError(stray)
     for path in filter(is_url, named):
         admit(path, Use.READ)
 
@@ -201,7 +234,9 @@ def nearness(address: Address) -> int:
 
 
 def reachable(host: str, port: int, most: int) -> list[str]:
-    """Return the addresses of a server. Raises OrtdeployError if one is nearer than `most`, or never right."""
+    """Return the addresses of a server. Raises OrtdeployError if one is nearer than `most`, or is never allowed."""
+    import socket  # noqa: PLC0415  few deployments name a server
+
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -221,7 +256,7 @@ def _is_forbidden(address: Address) -> bool:
 
 
 def _unwrapped(address: Address) -> Address:
-    """Return the IPv4 address that an IPv6 one stands for."""
+    """Return the IPv4 address inside of an IPv6 one, or the address itself."""
     if isinstance(address, IPv4Address):
         return address
     if address in _EMBEDDED:
@@ -230,13 +265,15 @@ def _unwrapped(address: Address) -> Address:
 
 
 def _literal_address(host: str) -> Address | None:
-    """Return the address that a host is written as, also in one number or in hexadecimal; None for a name."""
+    """Return the address that a host is written as, in dots, as one number or in hexadecimal; None for a name."""
     try:
         return ip_address(host.partition("%")[0])
     except ValueError:
         pass
     if not re.fullmatch(r"[0-9a-fA-FxX.]+", host):
         return None
+    import socket  # noqa: PLC0415  few deployments name a server
+
     try:
         return IPv4Address(socket.inet_aton(host))
     except OSError:

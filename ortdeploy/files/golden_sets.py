@@ -1,7 +1,8 @@
 """Golden data sets on disk.
 
-Layouts: that of the onnx project's test data (test_data_set_N/input_K.pb and output_K.pb; tensors, sequences, maps and
-optional values in the order of the graph's inputs and outputs), or inputs.npz and outputs.npz by name.
+There are two layouts. That of the onnx project's test data has test_data_set_N/input_K.pb and output_K.pb with tensors,
+sequences, maps and optional values, in the order of the graph's inputs and outputs. The other one has inputs.npz and
+outputs.npz with arrays by name.
 """
 
 import re
@@ -14,7 +15,7 @@ _SET = re.compile(r"test_data_set_([0-9]+)\Z")
 
 
 def find_sets(folder: Path) -> tuple[Path, ...]:
-    """Return the data sets of a checks folder, in the order of their numbers; the folder itself when it is one."""
+    """Return the data sets of a checks folder in the order of their numbers; the folder itself if it is one."""
     numbered = [(int(match[1]), path) for path in folder.glob("*") if (match := _SET.match(path.name))]
     if numbered:
         return tuple(path for _, path in sorted(numbered))
@@ -22,7 +23,7 @@ def find_sets(folder: Path) -> tuple[Path, ...]:
 
 
 def why_nothing_compares(folder: Path, shown: str) -> str | None:
-    """Say why a checks folder cannot pass whatever a model gives: no data set, or one without outputs."""
+    """Say why a checks folder can prove nothing: it has no data set, or one without outputs. None if it can."""
     sets = find_sets(folder)
     if not sets:
         return f"There is no test_data_set_N, input_0.pb or inputs.npz in {shown}."

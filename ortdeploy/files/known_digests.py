@@ -1,8 +1,8 @@
-"""Remembers the digests of large files, so that no plan reads gigabytes of weights again.
+"""Remembers the digests of large files, so that a plan need not read gigabytes of weights again.
 
-A digest is used again while the file's device, inode, size, modification and change times are what they were, as git
-does it, and only until the machine is started again: what a power loss does to a file, its times need not show.
-`ortdeploy lock` reads every file.
+A digest is reused while the file's device, inode, size, modification and change times stay the same, as in git, and
+only until the next boot, because a power loss can change a file without changing its times. `ortdeploy lock` reads
+every file.
 """
 
 import json
@@ -17,7 +17,10 @@ from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.digests import boot_id, file_digest, signature
 
 LARGE = 16 * 1024 * 1024
-"""Bytes from which a digest is remembered; smaller files are read in a few hundredths of a second."""
+"""Size in bytes from which a digest is remembered; smaller files are read in hundredths of a second."""
+
+_MOST = 1000
+"""Number of digests that are remembered, the latest ones: inputs and parts come and go for years."""
 
 _NAME = "known-digests.json"
 _FORMAT_VERSION = 1
@@ -27,10 +30,10 @@ _RACY_NS = (
 
 
 class DigestCache:
-    """Digests of files by path, kept in a state folder; without one, or where it cannot be written, none is kept."""
+    """Digests of files by path, in a state folder; without a folder that can be written, nothing is remembered."""
 
     def __init__(self, state_dir: Path | None) -> None:
-        """Take the folder; it is made when something is kept."""
+        """Take the folder; it is made when there is something to remember."""
         self._path = state_dir / _NAME if state_dir else None
         self._boot = boot_id()
         self._known: dict[str, Any] = {}
@@ -56,12 +59,13 @@ class DigestCache:
         settled = max(before["mtime_ns"], before["ctime_ns"]) < time.time_ns() - _RACY_NS
         digest = file_digest(path)
         if settled and signature(path.stat()) == before:
-            self._known[key] = {**before, "sha256": digest}
+            self._known.pop(key, None)
+            self._known = {**dict(list(self._known.items())[1 - _MOST :]), key: {**before, "sha256": digest}}
             self._keep(self._path)
         return digest
 
     def _keep(self, path: Path) -> None:
-        """Write what is known; a folder that cannot be written costs time only."""
+        """Write the known digests; an error is ignored, as it only costs time later."""
         document = {"format_version": _FORMAT_VERSION, "boot": self._boot, "files": self._known}
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)

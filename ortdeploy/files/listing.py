@@ -12,7 +12,7 @@ _MAGIC = "*?["
 
 
 def expand(full: str) -> list[str]:
-    """Return the files that a path, a folder or a glob names, sorted; none where a folder may not be read."""
+    """Return the files that a path, a folder or a glob names, sorted; none if a folder may not be read."""
     if os.path.isdir(full):  # noqa: PTH112  never raises, as the others do not
         if not os.access(full, os.R_OK | os.X_OK):
             return []
@@ -26,7 +26,7 @@ def expand(full: str) -> list[str]:
 
 
 def folders_like(full: str) -> "list[str]":
-    """Return the folders whose names match the last part of a glob, which is in no other part of it."""
+    """Return the folders that match a glob whose only pattern is in its last part."""
     folder, pattern = os.path.split(full)
     if not os.access(folder, os.R_OK):
         return []
@@ -35,7 +35,7 @@ def folders_like(full: str) -> "list[str]":
 
 
 def _matching(folder: str, pattern: str) -> "Iterator[str]":
-    """Yield the files of one folder whose names match, as `glob` would; in a hundredth of its calls of the system."""
+    """Yield the files of one folder that match, as `glob` would, with a hundredth of its system calls."""
     if not os.access(folder, os.R_OK):
         return
     names = [entry.name for entry in os.scandir(folder) if entry.is_file()]

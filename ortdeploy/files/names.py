@@ -1,6 +1,6 @@
-"""Existence checks that return False, and not OSError, for a name that no file can have.
+"""Existence checks that return False, not OSError, for a name that no file can have.
 
-Path.exists, is_file and is_dir raise OSError for a name that is too long (until Python 3.14); os.path's do not.
+Path.exists, is_file and is_dir raise OSError for a name that is too long (until Python 3.14); those of os.path do not.
 """
 
 import os
@@ -8,7 +8,15 @@ from itertools import chain, count
 from pathlib import Path
 
 STATE_DIR = ".ortdeploy"
-"""The folder beside a manifest in which its ledger lies, and what is remembered of it."""
+"""The state directory beside a manifest: its ledger and everything that is remembered about it."""
+KEPT = "last-good"
+"""The folder of the state directory with the last good version of each manifest."""
+TEXTS = "manifests"
+"""The folder of the state directory with the text with which each output was last run."""
+COMPILED = "cache"
+"""The folder of the state directory with optimized graphs and compiled models."""
+TOLD = "told"
+"""The folder of the state directory with the last news of `on_end`: a digest, and the manifest in the line below."""
 
 
 def is_there(path: Path | str) -> bool:
@@ -27,7 +35,7 @@ def is_folder(path: Path | str) -> bool:
 
 
 def name_aside(folder: Path, started: str) -> Path:
-    """Return the name under which an old output is kept: its own with the time when it was begun, and a free one."""
+    """Return a free name to keep an old output under: its own name with the time at which it was begun."""
     stamp = started.partition("+")[0].replace(":", "-")
     names = (f"{folder.name}.{stamp}{suffix}" for suffix in chain([""], (f".{n}" for n in count(2))))
     return next(path for path in map(folder.with_name, names) if not is_there(path))

@@ -1,4 +1,4 @@
-"""Reads NumPy's files: headers without the numbers, arrays in pieces, whole arrays if there is room for them."""
+"""Reads NumPy's files: headers without the data, arrays in pieces, and whole arrays if they fit into memory."""
 
 import io
 import math
@@ -20,15 +20,15 @@ _MAGIC = b"\x93NUMPY"
 _LENGTH_BYTES = {1: 2, 2: 4, 3: 4}
 """Bytes of a header's length, by the format's major version."""
 _LONGEST_HEADER = 10_000
-"""What NumPy itself accepts; a header may claim 4 GiB."""
+"""The largest header that NumPy accepts, in bytes; a header could claim 4 GiB."""
 _SUFFIX = ".npy"
 _METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
-"""What NumPy writes; other methods cannot be read in pieces of a bounded size."""
+"""The compression methods that NumPy writes; others cannot be read in pieces of limited size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayHeader:
-    """What the header of an array says, and where its numbers begin."""
+    """Element type and shape of an array from its header, and the position of its data."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -37,12 +37,15 @@ class ArrayHeader:
 
     @property
     def nbytes(self) -> int:
-        """The bytes of its numbers."""
+        """The size of the data in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 def read_header(file: IO[bytes], name: str, most: int) -> ArrayHeader:
-    """Read an array's header from the beginning of a stream that holds `most` bytes. Raises OrtdeployError and more."""
+    """Read an array's header at the beginning of a stream of `most` bytes.
+
+    Raises OrtdeployError, and errors of numpy for a damaged header.
+    """
     start = file.read(len(_MAGIC) + 2)
     if start[: len(_MAGIC)] != _MAGIC:
         raise OrtdeployError(f"{name} is not a .npy file")
@@ -64,16 +67,25 @@ def read_header(file: IO[bytes], name: str, most: int) -> ArrayHeader:
     )
     if any(axis < 0 for axis in header.shape) or header.offset + header.nbytes > most:
         raise ValueError(f"it says that it holds {header.nbytes:,} bytes of numbers, and has {most - header.offset:,}")
+    after = most - header.offset - header.nbytes
+    if after:
+        raise ValueError(
+            f"it holds {after:,} bytes after its array, which would be ignored; save each array in its file"
+        )
     return header
 
 
 class Archive:
-    """An open .npz: the headers of its arrays by name, and their numbers as streams."""
+    """An open .npz: the headers of its arrays by name, and their data as streams."""
 
     def __init__(self, zipped: zipfile.ZipFile, name: str) -> None:
         """Read the headers."""
         self._zipped, self._name = zipped, name
-        self._members = {_key(info.filename): info for info in zipped.infolist() if not info.is_dir()}
+        members = [info for info in zipped.infolist() if not info.is_dir()]
+        self._members = {_key(info.filename): info for info in members}
+        if len(self._members) < len(members):
+            names = [_key(info.filename) for info in members]
+            raise ValueError(f"it holds {next(name for name in names if names.count(name) > 1)} twice")
         self.headers = {key: self._header(key) for key in self._members}
 
     def _header(self, key: str) -> ArrayHeader:
@@ -84,13 +96,13 @@ class Archive:
             return read_header(member, f"{key} of {self._name}", info.file_size)
 
     def open(self, key: str) -> zipfile.ZipExtFile:
-        """Open the stream of an array's numbers, from the first on."""
+        """Open a stream at the beginning of an array's data."""
         member = cast("zipfile.ZipExtFile", self._zipped.open(self._members[key]))
         member.read(self.headers[key].offset)
         return member
 
     def load(self, key: str) -> npt.NDArray[Any]:
-        """Return an array whole; the caller has looked whether there is room for it."""
+        """Return a whole array; the caller has checked that it fits into memory."""
         header = self.headers[key]
         with self.open(key) as member:
             numbers = np.empty(math.prod(header.shape), header.dtype)
@@ -104,14 +116,14 @@ def _key(filename: str) -> str:
 
 
 class _Readable(Protocol):
-    """A stream that fills buffers."""
+    """A stream that reads into a buffer."""
 
     def readinto(self, target: memoryview, /) -> int | None:
-        """Fill a buffer from its beginning, and return how much of it."""
+        """Fill a buffer from its beginning, and return the number of bytes."""
 
 
 def fill(file: _Readable, target: memoryview, name: str) -> None:
-    """Fill a buffer from a stream. Raises OrtdeployError if the stream ends before, so that the file was cut."""
+    """Fill a buffer from a stream. Raises OrtdeployError if the stream ends too early because the file was cut."""
     while target:
         count = file.readinto(target)
         if not count:
@@ -121,9 +133,9 @@ def fill(file: _Readable, target: memoryview, name: str) -> None:
 
 @contextmanager
 def open_npz(path: Path | str, shown: str | None = None) -> Iterator[Archive]:
-    """Open a .npz and read its headers. Raises OrtdeployError that names the file, as `shown` if that is given.
+    """Open a .npz and read its headers. Raises OrtdeployError with the file's name (`shown`, if given).
 
-    What the caller does with the archive is not guarded: reading its streams raises what zipfile and zlib raise.
+    Errors in the `with` block stay as they are: reading a stream of the archive raises errors of zipfile and zlib.
     """
     name = shown or str(path)
     with decoding(name, ".npz"):
@@ -135,7 +147,7 @@ def open_npz(path: Path | str, shown: str | None = None) -> Iterator[Archive]:
 
 
 def read_npz(path: Path | str, shown: str | None = None) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of a .npz by name. Raises OrtdeployError that names the file, as `shown` if that is given."""
+    """Return the arrays of a .npz by name. Raises OrtdeployError with the file's name (`shown`, if given)."""
     name = shown or str(path)
     with open_npz(path, shown) as archive:
         check_room(sum(header.nbytes for header in archive.headers.values()), name, None)
@@ -144,10 +156,10 @@ def read_npz(path: Path | str, shown: str | None = None) -> dict[str, npt.NDArra
 
 
 def map_npy(path: Path | str, shown: str | None = None) -> npt.NDArray[Any]:
-    """Map the array of a .npy to see what it holds; text is read. Raises OrtdeployError with the file's name.
+    """Map the array of a .npy to see its type and shape; text is read. Raises OrtdeployError with the file's name.
 
-    The file is called `shown` if that is given. Who wants its numbers reads them: one that is cut takes the process of
-    who touches its map.
+    Messages call the file `shown` if that is given. Do not use the mapped data: if the file is cut, touching the map
+    ends the process. Read the data instead.
     """
     name = shown or str(path)
     with decoding(name, ".npy"):

@@ -1,8 +1,8 @@
 """Files on object stores, by URLs such as s3://bucket/scans/*.png, through fsspec (extra `objects`).
 
-Input files are fetched one after the other, when they are read, into a folder of their own, and taken away when the
-reader is past them. Outputs are written beside the manifest like any other, and each part is uploaded before it is
-committed: an object appears whole or not at all, and what the ledger knows to be committed is there.
+Input files are fetched one after the other, when they are read, into a temporary folder, and deleted when the reader is
+past them. An output is written to a folder beside the manifest, and each part is uploaded before it is committed: an
+object appears whole or not at all, and every part that the ledger has committed is on the store.
 """
 
 import hashlib
@@ -20,27 +20,28 @@ from ortdeploy.files.gate import ANYWHERE, SCHEMES, Use, admit, reachable
 from ortdeploy.files.urls import Addresses, Url, is_url, parse_url
 
 _MAGIC = "*?["
-_MARK = "url="
+MARK = "url="
+"""How the names of fetched files begin."""
 _KEPT = 3  # files behind the one that is read: sources map files, and look back at most one
 _LONGEST_NAME = 200
 MIRRORS = ".ortdeploy/outputs"
-"""Where outputs that are uploaded lie, beside the manifest."""
+"""The folder beside the manifest that has the local copies of uploaded outputs."""
 
 
 def mirror_of(url: str) -> str:
-    """Return the folder beside the manifest in which an output is written before it is uploaded."""
+    """Return the folder beside the manifest in which an output is written before its upload."""
     return f"{MIRRORS}/{quote(parse_url(url).shown.rstrip('/'), safe='')}"
 
 
 def shown_url(path: str) -> str | None:
-    """Return the URL of a file that was fetched, as it is shown; None for any other."""
+    """Return the URL of a fetched file, without secrets; None for any other file."""
     name = os.path.basename(path)  # noqa: PTH119  as text
-    return unquote(name[len(_MARK) :]) if name.startswith(_MARK) else None
+    return unquote(name[len(MARK) :]) if name.startswith(MARK) else None
 
 
 @contextmanager
 def _in_words(url: Url, what: str) -> Iterator[None]:
-    """Turn what a store's package raises, which has classes of its own, into an OrtdeployError without secrets."""
+    """Turn errors of a store's package, which has classes of its own, into an OrtdeployError without secrets."""
     try:
         yield
     except ImportError as error:
@@ -59,7 +60,7 @@ def _is_web(url: Url) -> bool:
 
 
 def _store(url: Url) -> tuple[Any, str]:
-    """Return the file system of a URL that was let through, and the path in it."""
+    """Return the file system of an admitted URL, and the path in it."""
     if SCHEMES[url.scheme].has_server:
         reachable(url.host, 0, ANYWHERE)
     import fsspec  # noqa: PLC0415  an extra: only who has URLs needs it
@@ -90,7 +91,7 @@ def list_urls(pattern: str) -> list[str]:
 
 
 def _full_name(url: Url, system: Any, path: str) -> str:
-    """Return the URL of a file that was listed; a server's name, and an account's, is in no file's name."""
+    """Return the URL of a listed file; the server or account comes from `url`, because listings leave it out."""
     start = url.full.partition("://")[2].partition("/")[0]
     if SCHEMES[url.scheme].has_server:
         return f"{url.scheme}://{start}/{path.lstrip('/')}"
@@ -123,17 +124,17 @@ def _number(version: str) -> int:
 
 
 class Fetched(Sequence[str]):
-    """Files, those on stores fetched when they are asked for; the last few of those are kept."""
+    """A sequence of files that fetches each URL when it is asked for; the last few fetched files are kept."""
 
     def __init__(self, files: Sequence[str], folder: Path, addresses: Addresses) -> None:
-        """Take the files by the names that are shown of them; `folder` is for what is fetched."""
+        """Take the files by their names without secrets, and the folder for fetched ones."""
         self._files = files
         self._folder = folder
         self._addresses = addresses
         self._here: dict[int, Path] = {}
 
     def __len__(self) -> int:
-        """Return how many files there are, fetched or not."""
+        """Return the number of files, fetched or not."""
         return len(self._files)
 
     @overload
@@ -141,7 +142,7 @@ class Fetched(Sequence[str]):
     @overload
     def __getitem__(self, index: slice) -> "Fetched": ...
     def __getitem__(self, index: int | slice) -> "str | Fetched":
-        """Return a file, fetched. Raises OrtdeployError."""
+        """Return the local path of a file; a URL is fetched first. Raises OrtdeployError."""
         if isinstance(index, slice):
             return Fetched(self._files[index], self._folder, self._addresses)
         name = self._files[index]
@@ -155,7 +156,7 @@ class Fetched(Sequence[str]):
         return str(self._here[place])
 
     def _fetch(self, name: str) -> Path:
-        marked = _MARK + quote(name, safe="")
+        marked = MARK + quote(name, safe="")
         if len(marked) > _LONGEST_NAME:
             raise OrtdeployError(f"{name} is too long a name to be fetched under; {_LONGEST_NAME} signs are possible")
         url, target = admit(self._addresses.full(name), Use.READ), self._folder / marked
@@ -172,9 +173,10 @@ class Fetched(Sequence[str]):
 
 @contextmanager
 def fetched(files: Sequence[str], patterns: Sequence[str] = ()) -> Iterator[Sequence[str]]:
-    """Yield files that can be opened; what had to be fetched is gone afterwards.
+    """Yield files that can be opened; fetched ones are deleted afterwards.
 
-    `patterns` are the input's paths as the manifest has them: URLs of files are known without users and queries.
+    `patterns` are the input's paths as the manifest has them. `files` has URLs without users and queries; the patterns
+    complete them.
     """
     if not any(map(is_url, files)):
         yield files
@@ -187,13 +189,13 @@ class Upload:
     """Keeps a folder on a store equal to an output folder beside the manifest."""
 
     def __init__(self, url: str, folder: Path) -> None:
-        """Take both; nothing is looked at yet. Raises OrtdeployError for a URL that nothing may be written to."""
+        """Take URL and folder; nothing is read yet. Raises OrtdeployError for a URL that cannot be written to."""
         self._url = admit(url.rstrip("/"), Use.WRITE)
         self._folder = folder
         self._sent: dict[str, tuple[int, int]] = {}
 
     def check(self, *, known: bool) -> None:
-        """Raise OrtdeployError if files lie there that no run of this ledger has written."""
+        """Raise OrtdeployError if the store has files there that no run of this ledger wrote."""
         with _in_words(self._url, "listed"):
             system, path = _store(self._url)
             if not known and system.exists(path) and system.ls(path, detail=False):
@@ -202,7 +204,7 @@ class Upload:
                 )
 
     def send(self, wanted: Callable[[str], bool] = lambda _name: True, *, anew: bool = False) -> None:
-        """Upload what has changed since the last time; `anew`: also what is there already. Raises OrtdeployError."""
+        """Upload files that changed since the last call; `anew`: also those on the store. Raises OrtdeployError."""
         for path in sorted((*self._folder.glob("*"), *self._folder.glob("*/*"))):
             name = path.relative_to(self._folder).as_posix()
             if path.name.startswith(".") or not path.is_file() or not wanted(name):
@@ -224,7 +226,7 @@ class Upload:
             system.put_file(str(path), there)
 
     def tidy(self) -> None:
-        """Take away parts there that are none here: a run that was killed may have uploaded one too many."""
+        """Delete parts on the store that are not in the folder: a killed run may have uploaded one too many."""
         with _in_words(self._url, "listed"):
             system, path = _store(self._url)
             here = {one.name for one in self._folder.iterdir()}
@@ -234,7 +236,7 @@ class Upload:
                     system.rm_file(one)
 
     def put_aside(self, name: str) -> None:
-        """Give what lies there another name beside it."""
+        """Rename what the store has there to a name beside it."""
         with _in_words(self._url, "moved"), suppress(FileNotFoundError):
             system, path = _store(self._url)
             if system.exists(path):

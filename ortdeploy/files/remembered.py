@@ -1,27 +1,30 @@
-"""Remembers what was measured on a job's first rows: batch sizes, thread layouts, row proofs."""
+"""Remembers measurements on a job's first rows: batch sizes, thread layouts, row proofs."""
 
 import hashlib
 import json
 import platform
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from ortdeploy.files.atomic import open_whole
+from ortdeploy.records import mutable_record
 
 FILE = "choices.json"
+_MOST = 1000
+"""Choices that are kept: the newest, for models and settings come and go for years."""
 
 
-@dataclass(slots=True)
+@mutable_record
 class TuningCache:
-    """What was chosen before, in a state folder; without one, in this process."""
+    """Choices by key, in a state folder, or in this process if there is none."""
 
     folder: Path | None
     _known: dict[str, Any] = field(default_factory=dict)
 
     def find(self, key: str) -> Any:
-        """Return what was chosen for a key, a number or a name; None if nothing was."""
+        """Return the choice for a key: a number or a name; None if there is none."""
         if self.folder is not None:
             with suppress(OSError, ValueError, TypeError, KeyError):
                 known = json.loads((self.folder / FILE).read_text(encoding="utf-8"))["choices"]
@@ -29,13 +32,14 @@ class TuningCache:
         return self._known.get(key)
 
     def keep(self, key: str, choice: Any) -> None:
-        """Keep a choice; where it cannot be written it is made again the next time."""
-        self._known[key] = choice
+        """Keep a choice; if it cannot be written, the next run measures again."""
+        self._known.pop(key, None)
+        self._known = {**dict(list(self._known.items())[1 - _MOST :]), key: choice}
         if self.folder is not None:
             with suppress(OSError), open_whole(self.folder / FILE) as file:
                 file.write(json.dumps({"format_version": 1, "choices": self._known}, indent=2).encode())
 
 
 def choice_key(what: str, *holds_for: Any) -> str:
-    """Return a key for what is chosen on this machine for some things, which JSON can write."""
+    """Return a key for a kind of choice on this machine; `holds_for` are JSON values that the choice depends on."""
     return hashlib.sha256(json.dumps([what, platform.node(), *holds_for]).encode()).hexdigest()

@@ -1,7 +1,9 @@
 """Limits the memory of one thing that must be read whole: a line, an archive, a picture, a page of a table.
 
-It follows from the job's `limits: {memory}`, and from what the machine or the process's control group has left.
+The limit follows from the job's `limits: {memory}` and from the free memory of the machine or the control group.
 """
+
+from collections.abc import Callable
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.process.memory import available_memory, memory_of_the_group
@@ -21,21 +23,27 @@ LINE_OF_VALUES = 24
 
 
 def room(limit: int | None) -> int:
-    """Return the bytes that what is read whole may take beside the process. `limit` is the job's, in bytes."""
+    """Return the bytes that one thing may take, beside the memory of the process. `limit` is the job's, in bytes."""
     bounds = [None if limit is None else limit - PROCESS, available_memory(), memory_of_the_group()]
     known = [bound for bound in bounds if bound is not None]
     return max(min(known, default=1 << 62), _LEAST)
 
 
-def check_room(size: int, what: str, limit: int | None) -> None:
-    """Raise OrtdeployError if something that must be read whole needs more room than there is."""
+def check_room(size: int, what: str | Callable[[], str], limit: int | None) -> None:
+    """Raise OrtdeployError if something that must be read whole needs more room than there is.
+
+    A name that is only made when there is too little can be given as a function.
+    """
+    if size <= _LEAST:  # there is always room for that, and a look at the machine takes longer than a small picture
+        return
     most = room(limit)
     if size > most:
-        raise OrtdeployError(f"{what} takes {format_size(size)} of memory, and {allowed(most, limit)}")
+        name = what if isinstance(what, str) else what()
+        raise OrtdeployError(f"{name} takes {format_size(size)} of memory, and {allowed(most, limit)}")
 
 
 def allowed(most: int, limit: int | None) -> str:
-    """Say how much there may be, and where the number comes from."""
+    """Say in words how much memory is allowed, and what sets the limit."""
     if limit is None or most < limit - PROCESS:
         return f"this machine, or the control group of this process, has {format_size(most)} for it"
     return f"limits: {{memory: {format_size(limit)}}} leaves {format_size(most)} for it"

@@ -1,7 +1,7 @@
 """Parses URLs, and nothing else does: how to open them, and how to show them without secrets.
 
-A URL has places for secrets: a user with a password before the host, and signatures and tokens in its query. They are
-found by where they stand, never by how they look, and what is shown of a URL leaves them out.
+A URL can hold secrets: a user with a password before the host, and signatures and tokens in its query. They are found
+by their position, never by how they look, and a shown URL has none of them.
 """
 
 import re
@@ -25,9 +25,9 @@ _LONG_ENOUGH = 4  # characters from which a secret is looked for in other people
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Url:
-    """A URL: `full` opens it, `shown` is for everybody, `secrets` are the texts that only `full` holds.
+    """A URL: `full` opens it, `shown` has no secrets, and `secrets` are the texts that only `full` has.
 
-    `host` is a server's name, or a bucket's; `is_clear` is false where the parts cannot be told from each other.
+    `host` is the name of a server or a bucket. `is_clear` is false if the parts cannot be told apart.
     """
 
     full: str
@@ -40,15 +40,15 @@ class Url:
     is_clear: bool
 
     def __repr__(self) -> str:
-        """Return what is shown: a traceback or a log line may hold it."""
+        """Return `shown`, because a traceback or a log line may have it."""
         return f"Url({self.shown})"
 
     def __str__(self) -> str:
-        """Return what is shown."""
+        """Return `shown`."""
         return self.shown
 
     def mask(self, text: str) -> str:
-        """Return somebody else's words about this URL without its secrets."""
+        """Return a text of somebody else about this URL, without its secrets."""
         text = text.replace(self.full, self.shown)
         for secret in sorted(self.secrets, key=len, reverse=True):
             text = text.replace(secret, MASK)
@@ -57,16 +57,16 @@ class Url:
 
 def is_url(text: str) -> bool:
     """Return whether a path of a manifest is a URL, of whatever scheme; one letter and a colon are a drive."""
-    return _SCHEME.match(text) is not None
+    return ":" in text and _SCHEME.match(text) is not None  # asked of each of many files
 
 
 def is_chain(text: str) -> bool:
-    """Return whether a URL is a chain of file systems, as fsspec writes one; a server's address in brackets is none."""
+    """Return whether a URL is a chain of file systems as in fsspec; an IPv6 address in brackets is none."""
     return _BETWEEN_LINKS in _BRACKETS.sub("//", text, count=1)
 
 
 def parse_url(text: str) -> Url:
-    """Take a URL apart. Every text that `is_url` calls one gives a URL, those that nobody can open too."""
+    """Parse a URL. Every text for which `is_url` is true gives a Url, even if nobody can open it."""
     found = _SCHEME.match(text)
     scheme = (found[1] or found[2]).lower() if found else ""
     rest = text[found.end() :] if found else text
@@ -98,14 +98,14 @@ def _split_authority(text: str) -> tuple[str, str, str]:
 
 
 def _split_query(path: str, scheme: str) -> tuple[str, str]:
-    """Cut off the query; in a name on a store a question mark alone stands for any sign."""
+    """Split off the query; in the name of an object on a store, a lone question mark matches any character."""
     found = (_WEB_QUERY if scheme in _WEB else _STORE_QUERY).search(path)
     end = found.start() if found else len(path)
     return path[:end], path[end:]
 
 
 def _secrets(user: str, query: str) -> tuple[str, ...]:
-    """Return a user's and a query's texts as they are written, and decoded."""
+    """Return the texts of a user and of a query, both as written and decoded."""
     name, _, password = user.partition(":")
     values = [part.partition("=")[2] or part for part in re.split(r"[?&;#]", query) if part]
     written = [user, password or name, query, *values]
@@ -113,7 +113,7 @@ def _secrets(user: str, query: str) -> tuple[str, ...]:
 
 
 def _unclear(text: str, scheme: str) -> Url:
-    """Return a URL of which only the scheme is shown; a chain is shown where it has no place for secrets."""
+    """Return a URL that shows only its scheme; a chain is shown if it has no place for secrets."""
     hides = scheme == "data" or re.search(r"[@?#]", text) is not None or not is_chain(text)
     return Url(
         full=text,
@@ -132,7 +132,7 @@ _ENDS_A_SENTENCE = ".,;:!)]"
 
 
 def mask_urls(text: str) -> str:
-    """Return a text with what may be shown of every URL in it."""
+    """Return a text in which every URL is replaced by its shown form."""
     return _IN_TEXT.sub(_shown_in_text, text) if "://" in text else text
 
 
@@ -143,26 +143,26 @@ def _shown_in_text(found: re.Match[str]) -> str:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Addresses:
-    """What opens the files of one input whose names are known as they are shown: the URLs that the manifest gives.
+    """The full URLs of one input, found by their shown names.
 
-    Those that differ in their query alone are shown with a digest of it, so that each keeps a name of its own.
+    URLs that differ only in their query are shown with a digest of it, so that each has a name of its own.
     """
 
     urls: tuple[tuple[str, Url], ...]
 
     @classmethod
     def of(cls, patterns: Sequence[str]) -> "Addresses":
-        """Take an input's paths; local ones are nobody's URL."""
+        """Take the paths of an input; local paths are skipped."""
         urls = dict.fromkeys(parse_url(one) for one in patterns if is_url(one))
         several = {url.shown for url in urls if sum(other.shown == url.shown for other in urls) > 1}
         return cls(tuple((_told_apart(url) if url.shown in several else url.shown, url) for url in urls))
 
     def shown(self, pattern: str) -> str:
-        """Return the name under which a URL of the input is known."""
+        """Return the shown name of a URL of the input."""
         return next((name for name, url in self.urls if url.full == parse_url(pattern).full), parse_url(pattern).shown)
 
     def full(self, name: str) -> str:
-        """Return the URL that opens a file: its own, or with the user that the manifest names for its host."""
+        """Return the URL that opens a file; one that is not in the input gets the user that its host has there."""
         for known, url in self.urls:
             if known == name:
                 return url.full
@@ -175,6 +175,6 @@ class Addresses:
 
 
 def _told_apart(url: Url) -> str:
-    """Return what is shown of a URL with a digest of its query; another user of the same object is the same object."""
+    """Return the shown URL with a digest of its query; the user is left out, as it does not change the object."""
     query = url.full.partition("?")[2]
     return f"{url.shown}#query-{sha256(query.encode()).hexdigest()[:8]}" if url.has_query else url.shown

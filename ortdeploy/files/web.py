@@ -1,7 +1,8 @@
 """Reads files on web servers with the standard library, and checks each redirect before following it.
 
-A server that the manifest names may lie anywhere, this machine's network too. It may send on to one that is as far
-away or farther, never nearer, and never from https to http. A user and password go to the server that they are for.
+A server that the manifest names may be anywhere, also in this machine's network. It may redirect to an address that is
+as far away or farther, never to a nearer one, and never from https to http. A user and password are sent only to the
+server whose URL has them.
 """
 
 import fnmatch
@@ -12,7 +13,6 @@ import ssl
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from functools import cache
 from html.parser import HTMLParser
 from ipaddress import ip_address
@@ -22,6 +22,7 @@ from urllib.parse import quote, unquote, urljoin, urlsplit
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.gate import ANYWHERE, nearness, reachable
 from ortdeploy.files.urls import parse_url
+from ortdeploy.records import ordered_record
 
 _SECONDS = 60.0
 _MOST_REDIRECTS = 10
@@ -33,16 +34,16 @@ _MOST_OF_A_LIST = 16 << 20
 _PLAIN = "%/:=&?~+!$,;'@()*[]"
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class WebFile:
-    """What a server says of a file: how many bytes it has, where it says so, and what changes with its content."""
+    """The answer of a server about a file: its size in bytes, if given, and a version that changes with its content."""
 
     size: int | None
     version: str
 
 
 def look(url: str) -> WebFile | None:
-    """Return what a server says of a file; None if there is none. Raises OrtdeployError, OSError."""
+    """Return what a server says about a file; None if it has none. Raises OrtdeployError, OSError."""
     try:
         with _answer(url, "HEAD") as answer:
             return WebFile(_size(answer), answer.headers.get("ETag") or answer.headers.get("Last-Modified") or "")
@@ -51,7 +52,7 @@ def look(url: str) -> WebFile | None:
 
 
 def fetch(url: str, target: Path) -> None:
-    """Write a server's file into a local one. Raises OrtdeployError, OSError."""
+    """Download a file from a server into a local file. Raises OrtdeployError, OSError."""
     with _answer(url, "GET") as answer, target.open("wb") as file:
         while block := answer.read(_BLOCK):
             file.write(block)
@@ -60,8 +61,25 @@ def fetch(url: str, target: Path) -> None:
         raise OSError(f"the connection ended after {written} of {size} bytes")
 
 
+def post(url: str, content: bytes, *, seconds: float) -> None:
+    """Send JSON to a server without following redirects; each step may take at most `seconds`.
+
+    Raises OrtdeployError, OSError.
+    """
+    addresses = reachable(*_origin(url)[1:], ANYWHERE)
+    with closing(_connect(url, addresses, seconds)) as connection:
+        headers = {**_headers(url, _user_of(url)), "Content-Type": "application/json"}
+        try:
+            connection.request("POST", _target(url), body=content, headers=headers)
+            answer = connection.getresponse()
+        except http.client.HTTPException as error:
+            raise OSError(f"the server does not speak HTTP: {error!r}") from error
+        if not http.HTTPStatus.OK <= answer.status < http.HTTPStatus.MULTIPLE_CHOICES:
+            raise OSError(f"the server answers {answer.status} {answer.reason}")
+
+
 def list_files(pattern: str) -> list[str]:
-    """Return the files that a URL names: itself, those of its page of links when it ends in /, or those of a glob.
+    """Return the files that a URL names: one file, the links of a folder's page (URL ends in /), or a glob's matches.
 
     Raises OrtdeployError, OSError.
     """
@@ -80,7 +98,7 @@ def list_files(pattern: str) -> list[str]:
 
 
 def _names_in(page: str, base: str) -> Iterator[str]:
-    """Yield the files directly below a folder to which its page has links."""
+    """Yield the names of files directly below a folder that its page links to."""
     links = _Links()
     links.feed(page)
     path = urlsplit(base).path
@@ -93,7 +111,7 @@ def _names_in(page: str, base: str) -> Iterator[str]:
 
 
 class _Links(HTMLParser):
-    """The links of a page."""
+    """Collects the links of a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,7 +128,7 @@ def _size(answer: http.client.HTTPResponse) -> int | None:
 
 @contextmanager
 def _answer(url: str, method: str) -> Iterator[http.client.HTTPResponse]:
-    """Ask for a file, and follow redirects that are allowed. Raises OrtdeployError, OSError."""
+    """Request a file, and follow allowed redirects. Raises OrtdeployError, OSError."""
     most, user = ANYWHERE, _user_of(url)
     origin = _origin(url)
     for _ in range(_MOST_REDIRECTS):
@@ -134,7 +152,7 @@ def _answer(url: str, method: str) -> Iterator[http.client.HTTPResponse]:
 
 
 def _next(url: str, location: str) -> str:
-    """Return where a server sends us. Raises OrtdeployError if that is no place to go."""
+    """Return the target of a redirect. Raises OrtdeployError if it is not allowed."""
     there = urljoin(url, location)
     parts = urlsplit(there)
     if not location or parts.scheme not in {"http", "https"} or not parts.hostname:
@@ -150,7 +168,7 @@ def _origin(url: str) -> tuple[str, str, int]:
 
 
 def _user_of(url: str) -> str | None:
-    """Return the header that carries a URL's user and password."""
+    """Return the header with a URL's user and password; None without a user."""
     user, at, _ = urlsplit(url).netloc.rpartition("@")
     return f"Basic {b64encode(unquote(user).encode()).decode()}" if at else None
 
@@ -166,14 +184,14 @@ def _target(url: str) -> str:
     return quote(parts.path or "/", safe=_PLAIN) + (f"?{quote(parts.query, safe=_PLAIN)}" if parts.query else "")
 
 
-def _connect(url: str, addresses: list[str]) -> http.client.HTTPConnection:
-    """Return a connection to one of the addresses that were looked at, and to no other. Raises OSError."""
+def _connect(url: str, addresses: list[str], seconds: float = _SECONDS) -> http.client.HTTPConnection:
+    """Return a connection to one of the checked addresses, and to no other. Raises OSError."""
     scheme, host, port = _origin(url)
-    connection = http.client.HTTPConnection(host, port, timeout=_SECONDS)
+    connection = http.client.HTTPConnection(host, port, timeout=seconds)
     failed: OSError | None = None
     for address in addresses:
         try:
-            plain = socket.create_connection((address, port), timeout=_SECONDS)
+            plain = socket.create_connection((address, port), timeout=seconds)
         except OSError as error:
             failed = error
             continue

@@ -6,31 +6,43 @@ within 5 % of what ONNX Runtime takes at once with one run's shapes (measured on
 the versions of `versions.TESTED_WITH`; of another version, findings that rest on it are assumed.
 """
 
-import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import accumulate
 
 import onnx
 
 from ortdeploy.facts.models import WeightFacts
+from ortdeploy.graph.kernel_scratch import scratch_bytes
 from ortdeploy.graph.shapes import infer_values
+from ortdeploy.graph.sizes import constant_bytes, value_bytes
 
-_IN_PLACE = frozenset(
-    {
-        "Abs", "Add", "BatchNormalization", "Cast", "Clip", "Div", "Elu", "Erf", "Exp", "Flatten", "HardSigmoid",
-        "HardSwish", "Identity", "LeakyRelu", "Log", "LogSoftmax", "Mul", "Neg", "Pow", "Reciprocal", "Relu", "Reshape",
-        "Selu", "Sigmoid", "Softmax", "Softplus", "Sqrt", "Squeeze", "Sub", "Tanh", "Unsqueeze",
-    }
-)  # fmt: skip
-"""Operators that may write into their first input where nothing else needs it."""
+_Shape = tuple[tuple[int, ...], int]
 
-_WITH_SCRATCH = frozenset({"BiasGelu", "Erf", "FastGelu", "Gelu"})
-"""Operators whose kernels take as much again while they compute. ONNX Runtime fuses Erf into one of the others."""
+_VIEWS = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+"""Operators whose result is their first input's buffer."""
+
+_IN_PLACE = {
+    **dict.fromkeys(
+        (
+            "Abs", "BatchNormalization", "Cast", "Clip", "Elu", "Erf", "Exp", "HardSigmoid", "HardSwish", "LeakyRelu",
+            "Log", "LogSoftmax", "Neg", "Reciprocal", "Relu", "Selu", "Sigmoid", "Softmax", "Softplus", "Sqrt", "Tanh",
+        ),
+        1,
+    ),
+    **dict.fromkeys(("Add", "Div", "Mul", "Pow", "Sub"), 2),
+}  # fmt: skip
+"""Operators that may write into one of so many first inputs where nothing else needs it."""
 
 _CHANNEL_BLOCK = 16
 """ONNX Runtime's convolutions on the CPU keep channels in blocks of 8 or 16 (NCHWc); the last one is filled up."""
+
+_OF_ONE_IMAGE = frozenset({"BatchNormalization", "Clip", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Tanh"})
+_OF_IMAGES = frozenset({"Add", "Mul", "Sum"})
+_OF_WHOLE_BLOCKS = frozenset({"AveragePool", "Concat", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"})
+"""Operators that keep the blocks of their first input; where all inputs have them; and where none is filled up."""
 
 _IMAGE_RANK = 4
 _CONVOLUTIONS = {"Conv", "ConvTranspose", "FusedConv"}
@@ -40,13 +52,15 @@ _CONVOLUTIONS = {"Conv", "ConvTranspose", "FusedConv"}
 class Buffer:
     """Memory that values use one after the other, from the node that allocates it to the last one that reads it.
 
-    A result, one of the graph's outputs, stays with the caller when the run has ended.
+    A result, one of the graph's outputs, stays with the caller when the run has ended. What a kernel takes while it
+    computes, its scratch, is no value: a memory pattern has no place for it.
     """
 
     size: int
     first: int
     last: int
     is_result: bool = False
+    is_scratch: bool = False
 
 
 def plan_buffers(skeleton: bytes, inputs: Mapping[str, Sequence[int | None]]) -> list[Buffer] | None:
@@ -58,46 +72,113 @@ def plan_buffers(skeleton: bytes, inputs: Mapping[str, Sequence[int | None]]) ->
     if inferred is None:
         return None
     graph, types = inferred
-    sizes = {name: _size(kind) for name, kind in types.items()}
+    sizes = {name: value_bytes(kind) for name, kind in types.items()}
     computed = _computed(graph, inputs)
     if any(sizes.get(name) is None for name in computed):
         return None
-    blocked = _blocked(graph)
-    known = {name: _padded(types[name], sizes[name] or 0) if name in blocked else sizes[name] or 0 for name in computed}
-    return _plan_buffers(_without_fused_transposes(graph), known)
+    blocked = _blocked(graph, types)
+    known = {name: sizes[name] or 0 for name in computed}
+    graph, in_blocks = _with_reorders(graph, blocked & computed)
+    known |= {blocks: _padded(types[name], known[name]) for name, blocks in in_blocks.items()}
+    return _plan_buffers(_without_fused_transposes(graph), known, types)
 
 
-def _plan_buffers(graph: onnx.GraphProto, sizes: Mapping[str, int]) -> list[Buffer]:
-    """Give every value a buffer: that of a dead input if allowed, a free one, or a new one."""
-    readers = Counter(name for node in graph.node for name in set(node.input) if name in sizes)
-    readers.update(value.name for value in graph.output)
-    buffers: list[Buffer] = []
-    held: dict[str, Buffer] = {}
-    free: dict[int, list[Buffer]] = {}
-    for index, node in enumerate(graph.node):
-        read = [name for name in dict.fromkeys(node.input) if name in held]
-        dead = [name for name in read if readers[name] == 1]
-        for name in read:
-            held[name].last = index
-        for name in (name for name in node.output if name in sizes):
-            size = sizes[name]
-            if node.op_type in _IN_PLACE and dead and held[dead[0]].size == size:
-                held[name] = held.pop(dead.pop(0))
-            elif free.get(size):
-                held[name] = free[size].pop()
-            else:
-                held[name] = Buffer(size, index, index)
-                buffers.append(held[name])
-            held[name].last = index
-        for name in (name for name in read if name in held):
-            readers[name] -= 1
-            if not readers[name]:
-                free.setdefault(held[name].size, []).append(held.pop(name))
-        if node.op_type in _WITH_SCRATCH and node.output[0] in sizes:
-            buffers.append(Buffer(sizes[node.output[0]], index, index))
-    for buffer in held.values():  # the graph's outputs, which the caller gets
-        buffer.last, buffer.is_result = len(graph.node), True
-    return buffers
+class _Planner:
+    """Gives every value a buffer as ONNX Runtime does: that of an input, one that was handed on, or a new one."""
+
+    def __init__(self, graph: onnx.GraphProto, types: Mapping[str, onnx.TypeProto], sizes: Mapping[str, int]) -> None:
+        self._sizes = sizes
+        self._types = types
+        self._results = {value.name for value in graph.output}
+        self._readers = Counter(name for node in graph.node for name in set(node.input))
+        self._readers.update(self._results)
+        self._left: dict[int, int] = {}
+        self._held: dict[str, Buffer] = {}
+        self._free: dict[_Shape, list[tuple[_Shape, Buffer]]] = {}
+        self._shapes: dict[int, _Shape] = {}
+        self.buffers: list[Buffer] = []
+
+    def place(self, index: int, node: onnx.NodeProto) -> None:
+        """Place the outputs of a node, and hand on what it was the last to read."""
+        read = {name: self._held[name] for name in dict.fromkeys(node.input) if name in self._held}
+        for buffer in read.values():
+            buffer.last = index
+        for name in (name for name in node.output if name in self._sizes):
+            self._place(index, node, name)
+        if node.output[0] in self._sizes:
+            scratch = scratch_bytes(node, self._types)
+            self.buffers += (Buffer(size, index, index, is_scratch=True) for size in scratch)
+        for buffer in read.values():
+            self._left[id(buffer)] -= 1
+        for buffer in {id(buffer): buffer for buffer in read.values()}.values():
+            if not self._left[id(buffer)]:
+                shape = self._shapes[id(buffer)]
+                self._free.setdefault(shape, []).append((shape, buffer))
+
+    def _place(self, index: int, node: onnx.NodeProto, name: str) -> None:
+        views = node.op_type in _VIEWS and name not in self._results
+        if views and node.input[0] not in self._held:
+            return  # of what is fed
+        shape = self._shape(name)
+        buffer = self._held[node.input[0]] if views else self._reusable(node, name, shape)
+        if buffer is None:
+            buffer = Buffer(self._sizes[name], index, index)
+            self.buffers.append(buffer)
+            self._shapes[id(buffer)] = shape
+        buffer.last = index
+        self._held[name] = buffer
+        self._left[id(buffer)] = self._left.get(id(buffer), 0) + self._readers[name]
+
+    def _reusable(self, node: onnx.NodeProto, name: str, shape: "_Shape") -> Buffer | None:
+        """Return the buffer of an input that is dead, or one that is free, of the same shape; a result gets its own."""
+        if name in self._results:
+            return None
+        for taken in node.input[: _IN_PLACE.get(node.op_type, 0)]:
+            buffer = self._held.get(taken)
+            if buffer is not None and self._left[id(buffer)] == 1 and self._shape(taken) == shape:
+                return buffer
+        return self._free[shape].pop()[1] if self._free.get(shape) else None
+
+    def _shape(self, name: str) -> "_Shape":
+        """Return sizes and bytes of a value: ONNX Runtime hands buffers on between values of one shape."""
+        dims = self._types[name].tensor_type.shape.dim if name in self._types else ()
+        return tuple(dim.dim_value for dim in dims), self._sizes[name]
+
+    def end(self, nodes: int) -> None:
+        """Leave the results to the caller."""
+        for name in self._results & self._held.keys():
+            self._held[name].last, self._held[name].is_result = nodes, True
+
+
+def _plan_buffers(
+    graph: onnx.GraphProto, sizes: Mapping[str, int], types: Mapping[str, onnx.TypeProto]
+) -> list[Buffer]:
+    """Give every value a buffer."""
+    planner = _Planner(graph, types, sizes)
+    nodes = _in_order(graph)
+    for index, node in enumerate(nodes):
+        planner.place(index, node)
+    planner.end(len(nodes))
+    return planner.buffers
+
+
+def _in_order(graph: onnx.GraphProto) -> Sequence[onnx.NodeProto]:
+    """Return the nodes as ONNX Runtime runs them: depth first from the last, of a node's inputs the last made first."""
+    makers = {name: number for number, node in enumerate(graph.node) for name in node.output if name}
+    makers_of = [sorted({makers[name] for name in node.input if name in makers}) for node in graph.node]
+    read = {number for numbers in makers_of for number in numbers}
+    waiting = [(number, False) for number in range(len(graph.node)) if number not in read]
+    seen: set[int] = set()
+    ordered = []
+    while waiting:
+        number, is_done = waiting.pop()
+        if is_done:
+            ordered.append(graph.node[number])
+        elif number not in seen:
+            seen.add(number)
+            waiting.append((number, True))
+            waiting += ((maker, False) for maker in makers_of[number])
+    return ordered
 
 
 def _without_fused_transposes(graph: onnx.GraphProto) -> onnx.GraphProto:
@@ -106,7 +187,7 @@ def _without_fused_transposes(graph: onnx.GraphProto) -> onnx.GraphProto:
     for node in graph.node:
         for name in node.input:
             readers.setdefault(name, set()).add(node.op_type)
-    transposes = (node for node in graph.node if node.op_type == "Transpose")
+    transposes = (node for node in graph.node if node.op_type == "Transpose" and _is_fusible(node))
     fused = {node.output[0]: node.input[0] for node in transposes if readers.get(node.output[0]) == {"MatMul"}}
     if not fused:
         return graph
@@ -115,6 +196,15 @@ def _without_fused_transposes(graph: onnx.GraphProto) -> onnx.GraphProto:
         kept.node.append(node)
         kept.node[-1].input[:] = [fused.get(name, name) for name in node.input]
     return kept
+
+
+def _is_fusible(transpose: onnx.NodeProto) -> bool:
+    """Return whether a product can take over a transpose: of its last two axes, or of the first to before the last."""
+    order = [axis for attribute in transpose.attribute if attribute.name == "perm" for axis in attribute.ints]
+    first, last = order[:-2], sorted(order[-2:])
+    in_place = first == list(range(len(order) - 2))
+    moved = first == list(range(1, len(order) - 1)) and last == [0, len(order) - 1]
+    return in_place or moved
 
 
 def most_at_once(buffers: Sequence[Buffer]) -> int:
@@ -127,14 +217,33 @@ def most_at_once(buffers: Sequence[Buffer]) -> int:
 
 
 def weigh(graph: onnx.GraphProto) -> WeightFacts:
-    """Return the bytes of a graph's constants, without inner graphs and Constant nodes, which are small."""
-    sizes = {one.name: math.prod(one.dims) * element_bytes(one.data_type) for one in graph.initializer}
-    filters = {name for node in graph.node if node.op_type in _CONVOLUTIONS for name in node.input[1:2]}
+    """Return the bytes of a graph's constants: its initializers, those of inner graphs, and Constant nodes."""
+    constants = [*graph.initializer, *_of_nodes(graph)]
+    inner = [tensor for one in _inner_graphs(graph) for tensor in (*one.initializer, *_of_nodes(one))]
+    nodes = [node for one in (graph, *_inner_graphs(graph)) for node in one.node]
+    filters = {name for node in nodes if node.op_type in _CONVOLUTIONS for name in node.input[1:2]}
     return WeightFacts(
-        size=sum(sizes.values()),
-        of_convolutions=sum(size for name, size in sizes.items() if name in filters),
-        external=any(one.data_location == onnx.TensorProto.EXTERNAL for one in graph.initializer),
+        size=sum(map(constant_bytes, (*constants, *inner))),
+        of_convolutions=sum(constant_bytes(one) for one in (*constants, *inner) if one.name in filters),
+        of_inner_graphs=sum(map(constant_bytes, inner)),
+        external=any(one.data_location == onnx.TensorProto.EXTERNAL for one in (*constants, *inner)),
     )
+
+
+def _of_nodes(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Yield the constants of a graph's Constant nodes, under the names of their outputs."""
+    for node in graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "Constant" and attribute.name == "value" and node.output:
+                yield onnx.TensorProto(name=node.output[0], data_type=attribute.t.data_type, dims=attribute.t.dims)
+
+
+def _inner_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
+                yield inner
+                yield from _inner_graphs(inner)
 
 
 def _computed(graph: onnx.GraphProto, fed: Collection[str]) -> set[str]:
@@ -146,14 +255,52 @@ def _computed(graph: onnx.GraphProto, fed: Collection[str]) -> set[str]:
     return computed
 
 
-def _blocked(graph: onnx.GraphProto) -> set[str]:
+def _blocked(graph: onnx.GraphProto, types: Mapping[str, onnx.TypeProto]) -> set[str]:
     """Return the images whose channels ONNX Runtime keeps in blocks: results of convolutions, and what follows them."""
     blocked: set[str] = set()
     for node in graph.node:
-        follows = node.op_type in _IN_PLACE or node.op_type in {"MaxPool", "AveragePool", "Concat"}
-        if node.op_type == "Conv" or (follows and any(name in blocked for name in node.input)):
+        read = [name in blocked for name in node.input]
+        whole = all(_channels(types.get(name)) % _CHANNEL_BLOCK == 0 for name in node.input)
+        follows = (
+            (node.op_type in _OF_ONE_IMAGE and read[0])
+            or (node.op_type in _OF_IMAGES and all(read))
+            or (node.op_type in _OF_WHOLE_BLOCKS and all(read) and whole)
+        )
+        if node.op_type == "Conv" or follows:
             blocked.update(node.output)
     return blocked
+
+
+def _channels(kind: onnx.TypeProto | None) -> int:
+    """Return the channels of an image; 1 of what is none."""
+    dims = [] if kind is None else [dim.dim_value for dim in kind.tensor_type.shape.dim]
+    return dims[1] if len(dims) == _IMAGE_RANK else 1
+
+
+def _with_reorders(graph: onnx.GraphProto, blocked: AbstractSet[str]) -> tuple[onnx.GraphProto, Mapping[str, str]]:
+    """Return a graph where what reads no blocks, or is the caller, gets images in order, and the names of the blocks.
+
+    An image keeps its name for the copy in order.
+    """
+    in_blocks = {name: f"{name} in blocks" for name in blocked}
+    ordered: set[str] = set()
+    made = onnx.GraphProto(output=graph.output)
+
+    def order(names: AbstractSet[str]) -> None:
+        for name in sorted(names - ordered):
+            made.node.append(onnx.helper.make_node("ReorderOutput", [in_blocks[name]], [name]))
+            ordered.add(name)
+
+    for node in graph.node:
+        takes_blocks = not blocked.isdisjoint(node.output)
+        if not takes_blocks:
+            order(blocked & set(node.input))
+        made.node.append(node)
+        if takes_blocks:
+            made.node[-1].input[:] = [in_blocks.get(name, name) for name in node.input]
+            made.node[-1].output[:] = [in_blocks.get(name, name) for name in node.output]
+    order(blocked & {value.name for value in graph.output})
+    return made, in_blocks
 
 
 def _padded(kind: onnx.TypeProto, size: int) -> int:
@@ -163,23 +310,3 @@ def _padded(kind: onnx.TypeProto, size: int) -> int:
         return size
     channels = int(dims[1].dim_value)
     return size // channels * (-(-channels // _CHANNEL_BLOCK) * _CHANNEL_BLOCK)
-
-
-def _size(kind: onnx.TypeProto) -> int | None:
-    """Return a tensor's size in bytes; None if a dimension is not known, or it is no tensor of numbers."""
-    tensor = kind.tensor_type
-    if not kind.HasField("tensor_type") or not tensor.HasField("shape"):
-        return None
-    if not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
-        return None
-    return math.prod(dim.dim_value for dim in tensor.shape.dim) * element_bytes(tensor.elem_type)
-
-
-def element_bytes(element_type: int) -> int:
-    """Return the bytes of one element; 16 for text."""
-    if element_type == onnx.TensorProto.STRING:
-        return 16
-    try:
-        return int(onnx.helper.tensor_dtype_to_np_dtype(element_type).itemsize)
-    except (KeyError, ValueError, TypeError):
-        return 1

@@ -6,9 +6,11 @@ weights of a convolution also tell the number of channels, if the input's shape 
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import onnx
+
+from ortdeploy.records import ordered_record
 
 _ELEMENTWISE = {"Cast", "Clip", "DequantizeLinear", "Identity", "QuantizeLinear", "Relu", "Sigmoid"}
 _ARITHMETIC = {"Add", "Div", "Mul", "Sub"}
@@ -23,7 +25,7 @@ _RANK = 4
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class ImageUse:
     """The layout in which a graph takes an input, and its channels if weights tell them."""
 
@@ -31,7 +33,7 @@ class ImageUse:
     channels: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class _Image:
     """An input on its way through the graph: its layout at the input, and whether it still has its own channels."""
 

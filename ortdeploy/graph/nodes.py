@@ -28,16 +28,54 @@ Types = dict[str, str]
 
 
 def drop_weights(graph: onnx.GraphProto) -> None:
-    """Replace big constants by inputs of their type: shape inference copies what it is given."""
+    """Replace big constants by inputs of their type: shape inference copies what it is given.
+
+    Those in nodes and in inner graphs, which can have no inputs, become Constant nodes of their type without values.
+    """
     small = []
     for tensor in graph.initializer:
-        if tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.ByteSize() > _BIG:
+        if _is_big(tensor):
             if all(value.name != tensor.name for value in graph.input):
                 graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
         else:
             small.append(tensor)
     del graph.initializer[:]
     graph.initializer.extend(small)
+    _drop_from_nodes(graph)
+
+
+def _drop_from_nodes(graph: onnx.GraphProto) -> None:
+    for node in graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "Constant" and attribute.name == "value" and _is_big(attribute.t):
+                node.CopyFrom(_without_values(attribute.t, node.output[0]))
+                break
+            for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
+                _drop_from_inner(inner)
+
+
+def _drop_from_inner(graph: onnx.GraphProto) -> None:
+    constants = [_without_values(tensor, tensor.name) for tensor in graph.initializer if _is_big(tensor)]
+    if constants:
+        nodes, small = list(graph.node), [tensor for tensor in graph.initializer if not _is_big(tensor)]
+        del graph.node[:], graph.initializer[:]
+        graph.node.extend((*constants, *nodes))
+        graph.initializer.extend(small)
+    _drop_from_nodes(graph)
+
+
+def _is_big(tensor: onnx.TensorProto) -> bool:
+    return tensor.data_location == onnx.TensorProto.EXTERNAL or tensor.ByteSize() > _BIG
+
+
+def _without_values(tensor: onnx.TensorProto, name: str) -> onnx.NodeProto:
+    """Return a Constant of a tensor's type and sizes that holds none of its values: a sparse tensor of zeros."""
+    empty = onnx.helper.make_sparse_tensor(
+        onnx.TensorProto(name=name, data_type=tensor.data_type, dims=[0]),
+        onnx.TensorProto(data_type=onnx.TensorProto.INT64, dims=[0]),
+        tensor.dims,
+    )
+    return onnx.helper.make_node("Constant", [], [name], sparse_value=empty)
 
 
 def weight_sizes(skeleton: bytes) -> tuple[int, ...]:

@@ -14,6 +14,8 @@ from ortdeploy.tensors.types import ELEMENT_NUMBERS, ROWS, Dimension
 
 ONNX = "ai.onnx"
 _IR_VERSION = 10  # of operator set 21
+_WRITTEN_OUT: Mapping[tuple[str, str], Mapping[str, Any]] = {(ONNX, "STFT"): {"onesided": 1}}
+"""Defaults of attributes that are written out, because onnx infers shapes (1.23) as if they were others."""
 
 
 def op_model(graph: OpGraph) -> onnx.ModelProto:
@@ -47,7 +49,7 @@ def op_node(node: OpNode, opsets: Mapping[str, int]) -> onnx.NodeProto:
     types = _attribute_types(node, opsets)
     made.attribute.extend(
         helper.make_attribute(name, _attribute(value, types.get(name)), attr_type=types.get(name))
-        for name, value in node.attributes.items()
+        for name, value in {**_WRITTEN_OUT.get((node.domain, node.operator), {}), **node.attributes}.items()
     )
     return made
 

@@ -3,8 +3,9 @@
 Operators of other domains are those whose schemas an ONNX Runtime tells; onnx infers nothing of what they give.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from typing import Any
 
@@ -18,6 +19,7 @@ from ortdeploy.graph.op_model import ONNX, onnx_domain, op_model
 from ortdeploy.graph.row_followers import FEW_AND_MORE, following
 from ortdeploy.graph.shapes import infer_shapes
 from ortdeploy.plan.op_graph import OpGraph
+from ortdeploy.records import ordered_record, record
 from ortdeploy.tensors.types import ELEMENT_NUMBERS, ELEMENT_TYPES, ROWS, InapplicableError, Shape, TensorType
 
 _OPTIONS = {
@@ -27,11 +29,13 @@ _OPTIONS = {
 }
 _DTYPES = {f"tensor({word})": name for name, word in ELEMENT_TYPES.items()}
 _NAMES = {number: name for name, number in ELEMENT_NUMBERS.items()}
+_MARK = re.compile(r"\[\w*Error\]")
+"""What onnx writes before each reason; a reason may have brackets of its own, such as of a shape."""
 _OPEN_SIZES = (5, 7, 11, 13, 23, 29, 31, 37)
 """Sizes for dimensions that nothing is known of: whether rows stay rows may not depend on them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class InferredResult:
     """What is known of a result's type before a run, and the axes that count the rows that are fed.
 
@@ -43,7 +47,7 @@ class InferredResult:
     is_tensor: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class Operators:
     """The operators that steps may be: ONNX's own, and `others` by domain and name."""
 
@@ -119,7 +123,7 @@ def _attribute(one: Any) -> OperatorAttribute:
 def _reason(error: Exception) -> str:
     """Return onnx's own words about the last node, without its marks."""
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    return lines[-1].rpartition("]")[2].strip().rstrip(".") if lines else type(error).__name__
+    return _MARK.split(lines[-1])[-1].strip().rstrip(".") if lines else type(error).__name__
 
 
 def _result(value: onnx.ValueInfoProto, follows: tuple[int, ...] | None) -> InferredResult:

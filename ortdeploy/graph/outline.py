@@ -4,12 +4,13 @@ Types, attributes, functions and kernels are judged without the weights, so open
 model would, in milliseconds. Its big constants lie in one sparse external file, which ONNX Runtime maps.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import onnx
 
 from ortdeploy.facts.models import HOLE, Outline
 
+_MIN_IR_WITH_CONSTANTS = 4  # below it, an initializer is an input too
 _BIG = 1024  # bytes of a constant that ONNX Runtime does not need to see
 _BITS = {
     "BOOL": 8, "FLOAT4E2M1": 4, "INT4": 4, "UINT4": 4, "INT2": 2, "UINT2": 2, "FLOAT16": 16, "BFLOAT16": 16, "INT8": 8,
@@ -23,10 +24,15 @@ _BITS_OF = {number: _BITS[name] for name, number in onnx.TensorProto.DataType.it
 def take_outline(model: onnx.ModelProto) -> Outline | None:
     """Replace the big constants of a model by places in a sparse file, and return the model; None if one has no place.
 
+    Those of Constant nodes become initializers, as ONNX Runtime makes them: only these can lie in another file.
     A node without a name gets the name of its output in the outline, so that a refusal can be understood.
     """
+    graphs = [model.graph, *_inner_graphs(model.graph.node)]
+    if model.ir_version >= _MIN_IR_WITH_CONSTANTS:
+        for graph in graphs:
+            _gather_constants(graph)
     largest = 0
-    for tensor in model.graph.initializer:
+    for tensor in [tensor for graph in graphs for tensor in graph.initializer]:
         size = _bytes(tensor)
         external = tensor.data_location == onnx.TensorProto.EXTERNAL
         if external and size is None:
@@ -42,6 +48,16 @@ def take_outline(model: onnx.ModelProto) -> Outline | None:
     for node in unnamed:
         node.ClearField("name")
     return outline
+
+
+def _gather_constants(graph: onnx.GraphProto) -> None:
+    """Make initializers of the Constant nodes of a graph whose values are big."""
+    for node in [node for node in graph.node if node.op_type == "Constant" and len(node.output) == 1]:
+        for attribute in node.attribute:
+            if attribute.name == "value" and (_bytes(attribute.t) or 0) > _BIG:
+                graph.initializer.append(attribute.t)
+                graph.initializer[-1].name = node.output[0]
+                graph.node.remove(node)
 
 
 def _move(tensor: onnx.TensorProto, size: int) -> None:
@@ -66,10 +82,15 @@ def _bytes(tensor: onnx.TensorProto) -> int | None:
 
 def _nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
     """Yield every node of the model, of graphs inside nodes and of the model's own functions."""
-    waiting = [*model.graph.node, *(node for function in model.functions for node in function.node)]
-    while waiting:
-        node = waiting.pop()
-        yield node
+    nodes = [*model.graph.node, *(node for function in model.functions for node in function.node)]
+    yield from nodes
+    for graph in _inner_graphs(nodes):
+        yield from graph.node
+
+
+def _inner_graphs(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.GraphProto]:
+    for node in nodes:
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") else attribute.graphs:
-                waiting += inner.node
+                yield inner
+                yield from _inner_graphs(inner.node)

@@ -17,6 +17,7 @@ import onnx.inliner
 from onnx import numpy_helper
 
 from ortdeploy.facts.models import InferredShapes
+from ortdeploy.graph.inner_graphs import inlined
 from ortdeploy.tensors.types import Shape
 
 _SAME_COUNT = {"Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
@@ -44,10 +45,11 @@ def infer_shapes(skeleton: bytes, inputs: Mapping[str, Sequence[int | None]]) ->
 def infer_values(
     skeleton: bytes, inputs: Mapping[str, Sequence[int | None]]
 ) -> tuple[onnx.GraphProto, Mapping[str, onnx.TypeProto]] | None:
-    """Return the graph with the model's functions inlined, and the type of each value that can be inferred."""
+    """Return the graph with functions, branches and bodies inlined, and the type of each value that can be inferred."""
     model = _prepared(skeleton)
     if model is None:
         return None
+    model.graph.CopyFrom(inlined(model.graph))
     inference = _Inference(model, inputs)
     inference.run()
     return model.graph, inference.types
@@ -150,6 +152,8 @@ class _Inference:
         values = None
         if node.op_type == "Shape":
             values = _sizes(node, self.shape(node.input[0]))
+        elif node.op_type == "Constant" and node.attribute[0].name == "value":
+            values = numpy_helper.to_array(node.attribute[0].t)
         elif all(name in self._data for name in names):
             version = self._versions.get(node.domain, 1)
             call = onnx.NodeProto()

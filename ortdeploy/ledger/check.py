@@ -6,21 +6,25 @@ other double or lose rows, and a name of a file may lead anywhere. What is found
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.ledger.ledger import (
+from ortdeploy.ledger.damage import damaged
+from ortdeploy.ledger.ledger import Ledger
+from ortdeploy.ledger.records import (
     PART_DIGITS,
     Begun,
-    Ledger,
+    Forgotten,
     Merge,
+    NewFile,
     OutputRecord,
     Part,
+    Replacement,
     Revision,
-    damaged,
+    Span,
     part_name,
 )
+from ortdeploy.records import ordered_record
 
 _DIGITS = (5, PART_DIGITS)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -31,6 +35,11 @@ _NUMBERED = re.compile(r"^part-[0-9]+(?:\.r([0-9]{1,9}))?")
 def merged_name(file: str) -> str:
     """Return the name under which a merged file waits until it takes a part's place."""
     return f".{file}.merged"
+
+
+def replaced_name(file: str) -> str:
+    """Return the name under which a file of a part that is put together anew waits until it takes its place."""
+    return f".{file}.replaced"
 
 
 def begun_name(file: str, rows: int) -> str:
@@ -47,7 +56,7 @@ def check_output(ledger: Ledger, record: OutputRecord, suffix: str) -> None:
         what = next(_failed(record.begun.part, ledger.failed_of_begun(record.output, record.begun)), None)
     if what is not None:
         raise OrtdeployError(damaged(what))
-    ledger.inputs(record.output)  # read for its own check
+    ledger.check_inputs(record.output)
     ledger.provenance(record.origins)
     for digest in record.makers:
         ledger.made_by(digest)
@@ -74,24 +83,26 @@ def _suffix(record: OutputRecord) -> str:
 
 
 def _contradictions(record: OutputRecord, merges: Sequence[Merge], suffix: str) -> Iterator[str]:
-    start = 0
-    for number, part in enumerate(record.parts):
+    start, least = record.forgotten.rows, record.forgotten.parts
+    for part in record.parts:
+        number = max(part.number, least)
         names = _Names(number, record.part_digits, suffix)
         yield from _of_part(part, number, start, names.given(part.file, part.revision))
         yield from _of_revisions(part, names)
-        start += part.rows
-    borders = {0, *accumulate(part.rows for part in record.parts)}
+        start, least = start + part.rows, number + 1
+    borders = {*accumulate((part.rows for part in record.parts), initial=record.forgotten.rows)}
     if record.first_row not in borders:
         yield f"rows from {record.first_row} on are said to be of new files, where no part begins"
     if record.status == "done" and record.first_row != start:
         yield f"it says done, with {record.first_row} of {start} rows"
-    if record.batch_size is not None and record.batch_size < 1:
-        yield f"the batch size is {record.batch_size}"
-    if record.revision < 0:
-        yield f"the next part is said to have the revision {record.revision}"
+    yield from _of_numbers(record)
     if record.begun is not None:
         yield from _of_begun(record, record.begun, start, suffix)
     parts = {part.number: part for part in record.parts}
+    for one in record.replacements:
+        before = [parts[number] for number in (*one.absorbed, one.part.number) if number in parts]
+        yield from _of_replacement(one, before, record.part_digits, suffix)
+    yield from _of_changes(record, start)
     for merge in merges:
         if merge.part not in parts:
             yield f"a file is to take the place of part {merge.part}, which there is not"
@@ -99,7 +110,16 @@ def _contradictions(record: OutputRecord, merges: Sequence[Merge], suffix: str) 
         yield from _of_merge(merge, parts[merge.part], _Names(merge.part, record.part_digits, suffix))
 
 
-@dataclass(frozen=True, slots=True)
+def _of_numbers(record: OutputRecord) -> Iterator[str]:
+    if record.batch_size is not None and record.batch_size < 1:
+        yield f"the batch size is {record.batch_size}"
+    if record.revision < 0:
+        yield f"the next part is said to have the revision {record.revision}"
+    if not _can_be(record.forgotten) or (record.forgotten.parts and not record.parts):
+        yield "what was forgotten cannot have been there"
+
+
+@ordered_record
 class _Names:
     """The names that the files of one part may have."""
 
@@ -122,37 +142,48 @@ def _of_part(part: Part, number: int, start: int, names: Collection[str]) -> Ite
         yield f"part {number} is missing, or there is one too many"
         return
     counts = (part.committed, part.failed, part.skipped)
-    if min(part.rows, *counts, part.bytes) < 0 or part.rows != sum(counts):
+    if min(part.rows, *counts, part.bytes) < 0 or part.rows != sum(counts) + part.withdrawn_rows:
         how = f"{part.committed} committed, {part.failed} failed and {part.skipped} skipped"
         yield f"part {number} has {part.rows} rows, {how}"
     if part.start != start:
         yield f"part {number} begins with row {part.start}, and the parts before it end before row {start}"
     if len(part.skipped_rows) != part.skipped or not _lie_in(part.skipped_rows, part):
         yield f"part {number} has {part.skipped} skipped rows and names others"
-    own = part.committed - sum(len(one.rows) for one in part.revisions)
-    if own < 0 or (part.file not in names if own else part.file is not None):
+    if not _are_spans(part.withdrawn, part.start, part.end):
+        yield f"part {number} is said to be without rows that it never had"
+    if not _has_its_file(part, names):
         yield f"the file of part {number} is called {part.file!r}"
     if part.revision < 0:
         yield f"the last later file of part {number} is said to have the number {part.revision}"
     yield from _of_file(part, f"the file of part {number}")
 
 
+def _has_its_file(part: Part, names: Collection[str]) -> bool:
+    """Return whether a part has a file of its own exactly where it holds rows.
+
+    One whose rows were all written again may have it: it was there before, and may have been carried away.
+    """
+    later = {row for one in part.revisions for row in one.rows}
+    if part.committed > len(later):
+        return part.file in names
+    was_written_again = part.revision > 0 or bool(part.withdrawn)
+    return part.file is None or (was_written_again and part.file in names)
+
+
 def _of_revisions(part: Part, names: _Names) -> Iterator[str]:
-    seen: set[int] = set()
     for one in part.revisions:
         which = f"the file number {one.revision} that was written later for part {part.number}"
         if not 0 < one.revision <= part.revision or one.file != names(one.revision):
             yield f"{which} is called {one.file!r}"
-        if not one.rows or not _lie_in(sorted(one.rows), part) or not seen.isdisjoint(one.rows):
+        if not one.rows or not _lie_in(sorted(one.rows), part):
             yield f"{which} holds rows of other files"
         if one.bytes < 0:
             yield f"{which} has {one.bytes} bytes"
-        seen.update(one.rows)
         yield from _of_file(one, which)
 
 
 def _of_begun(record: OutputRecord, begun: Begun, start: int, suffix: str) -> Iterator[str]:
-    number, part = len(record.parts), begun.part
+    number, part = record.next_part, begun.part
     name = part_name(number, record.part_digits, suffix, record.revision)
     yield from _of_part(part, number, start, {begun_name(name, part.rows)})
     if begun.name not in {None, name} or part.revision != record.revision:
@@ -175,7 +206,53 @@ def _of_merge(merge: Merge, part: Part, names: _Names) -> Iterator[str]:
     yield from _of_file(merge, f"the file that is to take the place of part {merge.part}")
 
 
-def _of_file(record: Part | Merge | Revision, which: str) -> Iterator[str]:
+def _of_replacement(one: Replacement, before: Sequence[Part], digits: int, suffix: str) -> Iterator[str]:
+    """Yield what is wrong with what is to become of parts that follow each other."""
+    number = one.part.number
+    what = f"what is to take the place of part {number}"
+    follow = all(first.end == second.start for first, second in pairwise(before))
+    rows, revision = sum(part.rows for part in before), before[-1].revision if before else 0
+    if len(before) != 1 + len(one.absorbed) or not follow or (one.part.rows, one.part.revision) != (rows, revision):
+        yield f"{what} has other rows, or other names"
+        return
+    names = _Names(number, digits, suffix)
+    yield from _of_part(one.part, number, before[0].start, names.given(one.part.file, one.part.revision))
+    yield from _of_revisions(one.part, names)
+    files = {str(file.file) for file in one.part.files}
+    if not {file.file for file in one.files} <= files or not {*one.removed} <= {
+        file.file for part in before for file in part.files
+    }:
+        yield f"{what} has files of other names"
+    for file in one.files:
+        if file.temporary != replaced_name(file.file) or file.bytes < 0:
+            yield f"{file.temporary!r} is to become {file.file!r}"
+        yield from _of_file(file, what)
+    if not _are_spans(one.spans, before[0].start, before[-1].end):
+        yield f"{what} holds rows of other parts"
+
+
+def _can_be(one: Forgotten) -> bool:
+    """Return whether counts of forgotten parts go together."""
+    counts = (one.committed, one.failed, one.skipped, one.withdrawn)
+    return min(one.parts, *counts) >= 0 and one.rows == sum(counts)
+
+
+def _of_changes(record: OutputRecord, rows: int) -> Iterator[str]:
+    """Yield what is wrong with what the ledger notes of files that have changed."""
+    if not _are_spans(record.leaving, 0, rows):
+        yield "rows are to leave their parts that are in none"
+    spans = tuple((one.first_row, one.rows) for one in record.reruns)
+    if not _are_spans(spans, 0, rows) or any(not one.first_row <= one.through < one.end for one in record.reruns):
+        yield "rows run again that no file has"
+
+
+def _are_spans(spans: Sequence[Span], start: int, end: int) -> bool:
+    """Return whether spans lie between two rows, in order and apart."""
+    borders = [border for first_row, rows in spans for border in (first_row, first_row + rows)]
+    return all(rows > 0 for _, rows in spans) and [start, *borders, end] == sorted([start, *borders, end])
+
+
+def _of_file(record: Part | Merge | Revision | NewFile, which: str) -> Iterator[str]:
     if record.sha256 is not None and not _SHA256.fullmatch(record.sha256):
         yield f"{which} has the SHA-256 {record.sha256!r}"
 
@@ -190,6 +267,9 @@ def _failures(
     record: OutputRecord, merges: Sequence[Merge], failed: Mapping[int, Mapping[int, object]]
 ) -> Iterator[str]:
     merging = {merge.part: set(merge.rows) for merge in merges}
+    for part in record.parts:
+        if any(span[0] <= row < sum(span) for span in part.withdrawn for row in failed.get(part.number, ())):
+            yield f"rows of part {part.number} have failed that count no more"
     for part in record.parts:
         rows = failed.get(part.number, {})
         yield from _failed(part, rows)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ortdeploy.durations import Pace
-from ortdeploy.ledger.ledger import output_file
+from ortdeploy.ledger.records import output_file
 from ortdeploy.process.memory import memory_now, process_usage
 
 FOLDER = "live"
@@ -20,18 +20,21 @@ _TOGETHER = frozenset({"cpu_seconds_user", "cpu_seconds_system", "major_faults",
 class Live:
     """Says how far one job is. What cannot be written is left out: it is nobody's result."""
 
-    def __init__(self, state_dir: Path, output: str, total: int | None, done: int) -> None:
-        """Take the job's number of rows, and those that are behind it already."""
+    def __init__(self, state_dir: Path, output: str, total: int | None, done: int, failed: int = 0) -> None:
+        """Take the job's number of rows, and those that are behind it already; say that it runs."""
         self._path = output_file(state_dir, FOLDER, output, ".json")
         self._pace = Pace(total, done, SECONDS_BETWEEN)
         self._begin, self._usage = time.monotonic(), process_usage()
+        self._write(done, failed, 0.0, None)
 
     def rows_done(self, done: int, failed: int) -> None:
         """Write how far the job is, when the time has come."""
         told = self._pace.told(done)
         if told is None:
             return
-        rate, left = told
+        self._write(done, failed, *told)
+
+    def _write(self, done: int, failed: int, rate: float, left: float | None) -> None:
         known = {
             "done": done,
             "total": self._pace.total,
@@ -61,6 +64,16 @@ def read_live(state_dir: Path, output: str) -> Mapping[str, Any] | None:
     except (OSError, ValueError):
         return None
     return known if isinstance(known, dict) and _is_whole(known) else None
+
+
+def live_states(state_dir: Path) -> dict[str, tuple[int, int]]:
+    """Return the states of all progress files: another one where a job has gone on."""
+    found = {}
+    with suppress(OSError):
+        for path in (state_dir / FOLDER).glob("*.json"):
+            state = path.stat()
+            found[str(path)] = state.st_mtime_ns, state.st_ino
+    return found
 
 
 def _is_whole(known: Mapping[str, Any]) -> bool:

@@ -1,17 +1,20 @@
 """Completes what a retry has begun: a merged file takes its part's place after the ledger says so."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import sync_folder
-from ortdeploy.ledger.ledger import Ledger, Merge, Part, is_as_written
+from ortdeploy.ledger.ledger import Ledger
+from ortdeploy.ledger.records import Merge, NewFile, Part, Replacement
+from ortdeploy.ledger.written import is_as_written
 
 
 def complete_merges(ledger: Ledger, output: str, folder: Path, parts: Sequence[Part]) -> None:
     """Complete what a retry had begun when it was killed; what it had not begun is forgotten. Raises OrtdeployError."""
+    by_number = {part.number: part for part in parts}
     for merge in ledger.merges(output):
-        complete(ledger, output, folder, parts[merge.part], merge)
+        complete(ledger, output, folder, by_number[merge.part], merge)
     for path in folder.glob(".part-*.merged"):
         path.unlink(missing_ok=True)
 
@@ -47,3 +50,54 @@ def _forget(ledger: Ledger, output: str, place: Path, part: Part, merge: Merge) 
             f"{merge.file} is neither what was committed nor what a retry has made of it. Bring it back from a copy"
         )
     ledger.forget_merge(output, merge)
+
+
+def complete_replacements(ledger: Ledger, output: str, folder: Path) -> None:
+    """Complete what was begun to take the place of parts when a run was killed. Raises OrtdeployError."""
+    record = ledger.output(output)
+    for one in record.replacements if record is not None else ():
+        put_in_place(ledger, output, folder, one)
+    for path in folder.glob(".part-*.replaced"):
+        path.unlink(missing_ok=True)
+
+
+def put_in_place(
+    ledger: Ledger, output: str, folder: Path, one: Replacement, sent: Callable[[], None] | None = None
+) -> bool:
+    """Give the files of a replacement their names, and let the ledger know; return whether it stands.
+
+    `sent` is called when they have them. Raises OrtdeployError if one is damaged.
+    """
+    for file in one.files:
+        if not _name(folder, file):
+            if (folder / file.file).exists() or not one.may_be_gone:
+                raise OrtdeployError(
+                    f"{file.file} is neither what was committed nor what was made to take its place. Bring it back "
+                    "from a copy"
+                )
+            ledger.forget_replacement(output, one)
+            return False
+    if one.files:
+        sync_folder(folder)  # before what they replace goes: a folder may be carried away after a power cut, too
+    for name in one.removed:
+        (folder / name).unlink(missing_ok=True)
+    if one.removed:
+        sync_folder(folder)
+    if sent is not None:
+        sent()
+    ledger.end_replacement(output, one)
+    return True
+
+
+def _name(folder: Path, file: NewFile) -> bool:
+    """Give a file its name, unless it has it already; return whether it is there. Raises OrtdeployError."""
+    waiting, place = folder / file.temporary, folder / file.file
+    if not waiting.is_file():
+        return place.is_file() and is_as_written(place, file, digest=None)
+    if not is_as_written(waiting, file, digest=None):
+        raise OrtdeployError(
+            f"{file.temporary}, which takes the place of {file.file}, is damaged, and was not put there. Bring it back "
+            "from a copy"
+        )
+    waiting.replace(place)
+    return True

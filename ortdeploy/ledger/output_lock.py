@@ -14,8 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from ortdeploy.diagnostics import LockedError, OrtdeployError
+from ortdeploy.events import log
 from ortdeploy.files.digests import boot_id
-from ortdeploy.ledger.ledger import make_folder, now, output_file
+from ortdeploy.ledger.ledger import now
+from ortdeploy.ledger.opening import make_folder
+from ortdeploy.ledger.records import output_file
 
 FOLDER = "locks"
 _PLAIN = re.compile(r"[\w.:+ -]{1,255}")
@@ -128,9 +131,6 @@ def _write_holder(path: Path, output: str) -> None:
     """Say who holds the lock. A file that is there already was left by a run that did not end by itself."""
     left = _read_holder(path)
     if left:
-        import structlog  # noqa: PLC0415  status looks at locks and logs nothing
-
-        log = structlog.get_logger()
         log.info("lock.was_left", output=output, holder=dict(left), restarted=left.get("boot") != boot_id())
     holder = {"output": output, "pid": os.getpid(), "host": platform.node(), "boot": boot_id(), "started": now()}
     try:

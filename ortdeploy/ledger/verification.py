@@ -4,13 +4,17 @@ No remembered digest and no time of a file is believed: a disk that forgets chan
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.ledger.check import find_contradiction
-from ortdeploy.ledger.ledger import GONE_FILE, Merge, Part, Revision, damaged, difference, read_ledger
+from ortdeploy.ledger.damage import damaged
+from ortdeploy.ledger.opening import read_ledger
+from ortdeploy.ledger.records import Merge, NewFile, Part, Revision
+from ortdeploy.ledger.written import GONE_FILE, Underway, difference
+from ortdeploy.records import record
 
 
 class PartState(StrEnum):
@@ -25,7 +29,7 @@ class PartState(StrEnum):
     DAMAGED = "damaged"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class VerifiedPart:
     """A committed part with the size that the ledger notes; `damage` says how its file differs from that."""
 
@@ -35,7 +39,7 @@ class VerifiedPart:
     damage: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class VerifiedJob:
     """A job and its parts; none if nothing is committed."""
 
@@ -67,9 +71,9 @@ class VerifiedJob:
         return tuple(part for part in self.parts if part.state is state)
 
 
-_Written = Part | Revision | Merge
+_Written = Part | Revision | Merge | NewFile
 _Records = Mapping[str, Sequence[_Written]]
-"""By the name of a file, what it may be: the part or revision, or what a retry is about to put into a part's place."""
+"""By the name of a file, what it may be: the part or revision, or what is about to be put into its place."""
 
 
 def verify_parts(
@@ -120,10 +124,10 @@ def _records(state_dir: Path, output: str, owner: tuple[str, str]) -> _Records:
     contradiction = find_contradiction(record, merges)
     if contradiction is not None:
         raise OrtdeployError(damaged(contradiction))
-    return {str(file.file): (file, *_merges_of(part, file, merges)) for part in record.parts for file in part.files}
-
-
-def _merges_of(part: Part, file: Part | Revision, merges: Sequence[Merge]) -> Iterator[Merge]:
-    """Yield what is about to take the place of a part's own file."""
-    if file is part:
-        yield from (merge for merge in merges if merge.part == part.number and not merge.revision)
+    underway = Underway(merges, record.replacements)
+    return {
+        str(file.file): (file, *underway.instead_of(part, file))
+        for part in record.parts
+        for file in part.files
+        if not underway.may_be_gone(part, file)
+    }

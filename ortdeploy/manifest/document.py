@@ -14,6 +14,7 @@ import yaml
 from ortdeploy.diagnostics import Certainty, Diagnostic, Severity, Span
 from ortdeploy.manifest.pages import SUMMARIES
 from ortdeploy.manifest.scalars import resolve_plain
+from ortdeploy.records import record
 
 Path = tuple[str | int, ...]
 """The way to a value: keys and list indices from the top."""
@@ -25,7 +26,7 @@ MAX_NODES = 200_000
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # four times faster where libyaml is there, the same events
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Document:
     """Plain data, where each value and each key stands, and which booleans were written as words like `yes`.
 

@@ -1,7 +1,7 @@
 """Reads manifest files and takes them through document, overrides, schema and spec."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import field, replace
 from pathlib import Path
 
 from ortdeploy.diagnostics import Diagnostic, Span, has_errors
@@ -11,15 +11,18 @@ from ortdeploy.manifest.empty_options import drop_empty_options
 from ortdeploy.manifest.schema_check import check_document
 from ortdeploy.manifest.spec import Spec, build_spec
 from ortdeploy.providers.secrets import remember_secrets
+from ortdeploy.records import record
 
 SUFFIXES = (".yaml", ".yml")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LoadOptions:
     """What the command line says about every manifest; `digest` when plans are made of it.
 
     `overlays` are files that are laid over it, the last one on top; `sets` are single values over those.
+    `texts` are by full path what is read in place of manifests and overlays, and `places` are by the path as written
+    where files lie that a manifest names.
     """
 
     digest: bool = True
@@ -28,9 +31,11 @@ class LoadOptions:
     roots: tuple[str, ...] = ()
     overlays: tuple[str, ...] = ()
     overlay_documents: tuple[Document, ...] = ()
+    texts: Mapping[str, bytes] = field(default_factory=dict)
+    places: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Loaded:
     """One manifest file: its spec when there is one, the specs of its other profiles, and what is wrong with it."""
 
@@ -61,7 +66,7 @@ def load_manifest(path: str, options: LoadOptions, *, devices: bool = False) -> 
 
     `devices`: a device file is held against its own schema; else it is one problem, for it deploys nothing.
     """
-    raw, problem = _read(path)
+    raw, problem = _read(path, options.texts)
     if raw is None:
         return Loaded(path=path, spec=None, variants=(), diagnostics=(problem,) if problem else ())
     document, diagnostics = parse_document(raw, path)
@@ -71,7 +76,7 @@ def load_manifest(path: str, options: LoadOptions, *, devices: bool = False) -> 
         detail = f"{path} describes a device and deploys nothing. Plan for it with --device {path}."
         problems = check_document(document, "device") if devices else (_unreadable(detail, path),)
         return Loaded(path=path, spec=None, variants=(), diagnostics=(*diagnostics, *problems))
-    overlays, found = _read_overlays(options.overlays)
+    overlays, found = _read_overlays(options.overlays, options.texts)
     diagnostics += found
     if has_errors(found):
         return Loaded(path=path, spec=None, variants=(), diagnostics=diagnostics)
@@ -106,12 +111,14 @@ def find_unchecked(paths: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(folders - {str(Path(text)) for text in paths}))
 
 
-def _read_overlays(paths: Sequence[str]) -> tuple[list[tuple[bytes, Document]], tuple[Diagnostic, ...]]:
+def _read_overlays(
+    paths: Sequence[str], texts: Mapping[str, bytes]
+) -> tuple[list[tuple[bytes, Document]], tuple[Diagnostic, ...]]:
     """Return the texts of overlay files with their documents."""
     found: list[tuple[bytes, Document]] = []
     diagnostics: tuple[Diagnostic, ...] = ()
     for path in paths:
-        raw, problem = _read(path)
+        raw, problem = _read(path, texts)
         diagnostics += (problem,) if problem else ()
         document, problems = parse_document(raw, path) if raw is not None else (None, ())
         diagnostics += problems
@@ -129,7 +136,10 @@ def _digest(raw: bytes) -> str:
     return hashlib.sha256(raw).hexdigest()
 
 
-def _read(path: str) -> tuple[bytes | None, Diagnostic | None]:
+def _read(path: str, texts: Mapping[str, bytes]) -> tuple[bytes | None, Diagnostic | None]:
+    kept = texts.get(str(Path(path).absolute()))
+    if kept is not None:
+        return kept, None
     try:
         with Path(path).open("rb") as file:
             return file.read(MAX_BYTES + 1), None
@@ -183,4 +193,6 @@ def _specify(
         sets=options.sets,
         overlays=options.overlays,
     )
+    if options.places:
+        spec = replace(spec, places=options.places)
     return spec, diagnostics

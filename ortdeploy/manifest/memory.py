@@ -6,9 +6,10 @@ where the C library is asked to trim. Shrinking an arena after every run made it
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from ortdeploy.records import record
 from ortdeploy.units import parse_size
 
 _PROFILES: dict[str, dict[str, Any]] = {
@@ -32,7 +33,7 @@ _ARENA_KEYS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MemorySpec:
     """A model's memory settings, those of its profile included; `written` are those of the manifest's own words."""
 

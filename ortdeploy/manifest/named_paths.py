@@ -2,19 +2,19 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
 from ortdeploy.files.gate import Use
 from ortdeploy.manifest.option_paths import find_option_paths
+from ortdeploy.records import ordered_record
 
 if TYPE_CHECKING:
     from ortdeploy.manifest.document import Path
     from ortdeploy.manifest.spec import Spec
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class NamedPath:
     """A path or URL, the place of its value, and what is done with it."""
 
@@ -24,18 +24,20 @@ class NamedPath:
 
 
 def path_from_manifest(spec: "Spec", path: str) -> FilePath:
-    """Return the full path of what a manifest names relative to its folder; links are not followed."""
-    return FilePath(os.path.normpath(FilePath(spec.folder) / path))
+    """Return the full path of what a manifest names, or of what was kept of it; no link is followed."""
+    return FilePath(spec.places.get(path) or os.path.normpath(FilePath(spec.folder) / path))
 
 
 def named_paths(spec: "Spec") -> Iterator[NamedPath]:
     """Yield them all, those of files that must be local first."""
     yield from (NamedPath(path, at, Use.LOCAL) for path, at in _local_files(spec))
     for job in spec.jobs:
-        at = (*job.input.at, "path")
+        at = job.input.source_at
         for index, path in enumerate(job.input.paths):
             yield NamedPath(path, (*at, index) if len(job.input.paths) > 1 else at, Use.READ)
         yield NamedPath(job.output.url or job.output.path, (*job.output.at, "path"), Use.WRITE)
+    if spec.on_end is not None and spec.on_end.url is not None:
+        yield NamedPath(spec.on_end.url, ("on_end", "url"), Use.POST)
 
 
 def _local_files(spec: "Spec") -> "Iterator[tuple[str, Path]]":
@@ -48,6 +50,8 @@ def _local_files(spec: "Spec") -> "Iterator[tuple[str, Path]]":
         if entry.library is not None:
             yield entry.library, (*entry.at, "library")
     yield from ((option.path, option.at) for option in find_option_paths(spec))
+    if spec.on_end is not None and spec.on_end.command is not None and "/" in spec.on_end.command[0]:
+        yield spec.on_end.command[0], ("on_end", "command", 0)
     for pipeline in spec.pipelines:
         if pipeline.preset is not None:
             yield pipeline.preset.folder, (*pipeline.at, "from")

@@ -1,10 +1,11 @@
 """A step that is an operator of ONNX, as written: `{op: TopK, in: {X: $scores, K: [5]}, out: {Values: best}}`."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ortdeploy.manifest.document import Path
+from ortdeploy.records import record
 
 ONNX = "ai.onnx"
 """The domain of ONNX's own operators."""
@@ -18,7 +19,7 @@ def wire_name(value: Any) -> str | None:
     return value[1:] if isinstance(value, str) and value.startswith("$") else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class OpSpec:
     """An operator with what reaches its inputs: values (`$name`), constants, and lists of them for variadic inputs.
 
@@ -48,6 +49,10 @@ class OpSpec:
         inputs = {key: _renamed(one, names) for key, one in self.inputs.items()}
         return replace(self, inputs=inputs, outputs={"": result})
 
+    def with_constants(self, constants: Mapping[str, Any]) -> "OpSpec":
+        """Return the step with constants in the place of some values."""
+        return replace(self, inputs={key: _with_constants(one, constants) for key, one in self.inputs.items()})
+
     def results(self) -> Iterator[tuple[str, str]]:
         """Yield each output that is named, such as `Values` or `outputs.0`, and the result's name."""
         for name, written in self.outputs.items():
@@ -60,6 +65,12 @@ def _renamed(written: Any, names: Mapping[str, str]) -> Any:
         return [_renamed(one, names) for one in written]
     name = wire_name(written)
     return written if name is None else f"${names.get(name, name)}"
+
+
+def _with_constants(written: Any, constants: Mapping[str, Any]) -> Any:
+    if isinstance(written, list):
+        return [_with_constants(one, constants) for one in written]
+    return constants.get(wire_name(written) or "", written)
 
 
 def _is_list(written: Any) -> bool:

@@ -1,20 +1,22 @@
 """Finds the session, run and provider options that name files, by `x-path` in the schemas.
 
 Kinds: `file` and `folder` must be there, `new-file` and `new-folder` are written by ONNX Runtime or the provider,
-`library` is looked up by the provider unless it has a slash, `document` is a .json file or else the text itself;
+`library` is looked up by the provider unless it has a slash, `document` is a .json file or else the text itself, which
+may name more of them;
 `tokenizer` is a file, `vocabulary` a folder of an operation, `lines` a text file of one. All are relative
 to the manifest.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 from ortdeploy.manifest.pipelines import FILES, walk
 from ortdeploy.providers.catalogue import Provider, find_provider, short_name
-from ortdeploy.providers.options import named_files, with_named_files
+from ortdeploy.providers.option_files import named_files, with_named_files
+from ortdeploy.records import record
 from ortdeploy.schemas import load_schema
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ _OPENED = ("file", "folder", "library", "document")
 """Kinds of paths in provider options that must be there and are read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class OptionPath:
     """A path that an option names: where it is written, the path, its kind, and the provider whose option it is."""
 
@@ -39,15 +41,28 @@ def find_option_paths(spec: "Spec") -> Iterator[OptionPath]:
     """Yield every path that an option of a manifest names."""
     yield from operation_paths(spec)
     for entry in (entry for chain in spec.written_chains() for entry in chain):
-        for option, kind, path in named_files(find_provider(entry.name), entry.options):
+        for file in named_files(find_provider(entry.name), entry.options):
             provider = short_name(entry.name)
-            yield OptionPath(at=(*entry.at, "options", option), path=path, kind=kind, provider=provider)
+            yield OptionPath(at=(*entry.at, "options", *file.at), path=file.path, kind=file.kind, provider=provider)
     for model in spec.models:
         for part, options in (("session", model.session), ("run", model.run)):
             for at, kind in _kinds(part).items():
                 value = _value(options, at)
                 if value is not None:
                     yield OptionPath(at=(*model.at, part, *at), path=value, kind=kind)
+
+
+def paths_in_document(provider: str, option: str, text: str) -> tuple[str, ...]:
+    """Say which paths the document names that lies in a file of its own: nothing makes them relative to it.
+
+    Such a path would be taken from the folder in which ortdeploy was started, and nobody would have looked at it.
+    """
+    named = named_files(find_provider(provider), {option: json.loads(text)})
+    return tuple(
+        f'{".".join(file.at[1:])} names "{file.path}", and paths in such a file are not relative to the manifest. '
+        f"Write {option} as a mapping in the manifest, where they are."
+        for file in named
+    )
 
 
 def operation_paths(spec: "Spec") -> Iterator[OptionPath]:
@@ -70,7 +85,7 @@ def files_to_open(model: "ModelSpec", chains: "Iterable[Sequence[ProviderSpec]]"
         if entry.library is not None:
             yield entry.library
         named = named_files(find_provider(entry.name), entry.options)
-        yield from (path for _, kind, path in named if kind in _OPENED)
+        yield from (file.path for file in named if file.kind in _OPENED)
     for part, options in (("session", model.session), ("run", model.run)):
         for at, kind in _kinds(part).items():
             value = _value(options, at)

@@ -7,6 +7,7 @@ from typing import Any
 from ortdeploy.diagnostics import Diagnostic, Span, did_you_mean
 from ortdeploy.manifest.document import Document, Path, parse_document, stage_diagnostic
 from ortdeploy.manifest.schema_check import check_document
+from ortdeploy.redaction import shown_path
 
 
 def apply_profile(document: Document, profile: str) -> tuple[Document, tuple[Diagnostic, ...]]:
@@ -59,7 +60,7 @@ def apply_sets(document: Document, sets: Sequence[str]) -> tuple[Document, tuple
     problems: list[Diagnostic] = []
     for text in sets:
         key, _, value = text.partition("=")
-        source = f"--set {key}"
+        source = f"--set {shown_path(key)}"
         span = Span(path=source, line=1, column=1)
         overlay, found = parse_document(value.encode(errors="surrogatepass"), source)
         if overlay is None and not value.strip():

@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ortdeploy.manifest.document import Path
 from ortdeploy.manifest.op_steps import OpSpec, read_op, wire_name
+from ortdeploy.records import record
 
 DEFAULT_EACH_BATCH = 32
 DEFAULT_STEPS, DEFAULT_GUIDANCE, DEFAULT_SIZE = 50, 7.5, 512
@@ -32,7 +33,7 @@ FILES = {
 """The options of operations that name a file or a folder, and what it must hold; a plan carries `lines` themselves."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StepOfPipeline:
     """One step: `run` a model, `do` an operation, an `op` of ONNX, or `each` of a value's items through further steps.
 
@@ -40,7 +41,7 @@ class StepOfPipeline:
     that are literals (of `run`, constants); `outputs` are pairs of what the step gives and its name in the pipeline.
     `item` is what the inner steps call one of the items; `batch` of them are run together, and a row may have `most`.
     `state` says which value an item takes from which of the item before. `fuse`: the op steps around a `run` go into
-    its model's session.
+    its model's session. `by_row`: its model has no dimension for rows, and runs once for each row.
     """
 
     kind: str
@@ -57,9 +58,10 @@ class StepOfPipeline:
     state: Mapping[str, str] = field(default_factory=dict)
     op: OpSpec | None = None
     fuse: bool = False
+    by_row: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PresetSpec:
     """A text-to-image folder and how its images are made; `parts` are the models of its components by their names.
 
@@ -86,7 +88,7 @@ class PresetSpec:
         return KNOWN_COMPONENTS[self.kind]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PipelineSpec:
     """A pipeline: `outputs` are its results by name, each a value of its steps. `definition` is its text as JSON.
 
@@ -245,6 +247,7 @@ def _step(data: Mapping[str, Any], at: Path) -> StepOfPipeline:
             at=at,
             adapters=_names(data.get("adapter", ())),
             fuse=data.get("fuse", False),
+            by_row=data.get("by_row", False),
         )
     names = [data["out"]] if isinstance(data["out"], str) else data["out"]
     outputs = tuple((str(index), name) for index, name in enumerate(names))

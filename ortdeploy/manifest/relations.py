@@ -6,13 +6,13 @@ ONNX Runtime gets), `chain` (full provider names), `options` (those of the provi
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from ortdeploy.manifest.schema_check import make_condition
 from ortdeploy.providers.catalogue import Provider, find_provider, full_name
 from ortdeploy.providers.options import options_schema, with_texts
+from ortdeploy.records import record
 from ortdeploy.schemas import load_schema
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ REFUSED = "refused"
 IGNORED = "ignored"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Relation:
     """What becomes of an option that is given (`refused` or `ignored`) in the sessions that `when` describes."""
 

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -10,9 +9,10 @@ import yaml
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.manifest.document import Document, Path, parse_document
 from ortdeploy.manifest.write import scalar
+from ortdeploy.records import ordered_record
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class _Place:
     """A scalar in the text: from where to where, and whether it stands between braces or brackets."""
 

@@ -5,7 +5,7 @@ part was written, as a path into the document.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from ortdeploy.diagnostics import Span
@@ -17,6 +17,7 @@ from ortdeploy.manifest.memory import MemorySpec, arena_config, read_memory
 from ortdeploy.manifest.op_steps import OpSpec, read_op
 from ortdeploy.manifest.pipelines import PipelineSpec, component_models, read_pipeline, walk
 from ortdeploy.plan.timing import ALWAYS, Hours, JobTiming, PauseLimits
+from ortdeploy.records import record
 from ortdeploy.redaction import shown_path
 from ortdeploy.tensors.types import LINE_COLUMNS, TensorType
 from ortdeploy.units import parse_size
@@ -43,7 +44,7 @@ ALWAYS_COLUMNS = ("path", ROW)
 """Key columns that every source offers: the row's file and its number."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ProviderSpec:
     """One entry of a provider chain, as written."""
 
@@ -54,7 +55,7 @@ class ProviderSpec:
     library: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TensorSpec:
     """A declared input or output; None for what the manifest leaves open. `limits` are lowest and highest value.
 
@@ -68,7 +69,7 @@ class TensorSpec:
     row_axis: int | str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SessionSpec:
     """One session that a model may get: `chain_name` when it names a chain, else `chain`.
 
@@ -83,7 +84,7 @@ class SessionSpec:
     callers: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CheckSpec:
     """A folder of golden inputs and outputs; tolerances, relative and absolute, for all outputs and for single ones."""
 
@@ -93,7 +94,7 @@ class CheckSpec:
     at: Path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ModelSpec:
     """A model. `sessions` are tried in order, or all used; `providers:` alone makes one, named like the model.
 
@@ -139,7 +140,7 @@ class ModelSpec:
         return max(session.callers for session in self.sessions)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class AdapterSpec:
     """A LoRA adapter file, the model and the version of it that it was made for, and golden checks of the two."""
 
@@ -154,7 +155,7 @@ class AdapterSpec:
     at: Path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class AdapterChoice:
     """The adapters of a job's rows: `always` these, or by the text in a `column`.
 
@@ -173,7 +174,7 @@ class AdapterChoice:
         return tuple(dict.fromkeys((*self.always, *self.mapping.values(), *other)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class StepSpec:
     """One prepare or postprocess step: the mapping as written; its first naming key is `name`."""
 
@@ -199,33 +200,48 @@ class StepSpec:
         return tuple(self.options[key] for key in RESULT_OPTIONS if key in self.options)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class InputSpec:
     """Where a job's rows come from; `columns` maps model inputs to one or several column names.
 
-    `row_type` is that of raw tensors, `rate` the sample rate of recordings in Hz. `missing` says by column, or by
-    pattern, what an empty value stands for; None: its row fails. `values` are by model input those that no row carries.
+    Without `paths` they are the committed rows of another job: `jobs` are those that are written, of which one may be.
+    `row_type` is that of raw tensors, `rate` the sample rate of recordings in Hz; `exif`: pictures are turned as their
+    EXIF orientation says, None if the manifest does not say. `missing` says by column, or by pattern, what an
+    empty value stands for; None: its row fails. `values` are by model input those that no row carries.
     """
 
     paths: tuple[str, ...]
     format: str | None
     row_type: TensorType | None
     rate: int | None
+    exif: bool | None
     columns: Mapping[str, tuple[str, ...]]
     missing: Mapping[str, Any]
     key: tuple[str, ...]
     at: Path
     values: Mapping[str, Any] = field(default_factory=dict)
     arrivals: ArrivalPolicy = STRICT_ARRIVALS
+    jobs: tuple[str, ...] = ()
+
+    @property
+    def job(self) -> str | None:
+        """The job whose committed rows are read, if it is not files that are."""
+        return self.jobs[0] if self.jobs else None
+
+    @property
+    def source_at(self) -> Path:
+        """Where it is written what is read."""
+        return (*self.at, "job" if self.jobs else "path")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class OutputSpec:
     """Where a job's results go; `columns` empty means all of them.
 
     `images` are results that are written as files of their own, `explode` those whose items get a line each. `url` is a
     folder on an object store; `path` is then where the output is written before it is uploaded. What is written may be
-    carried away if it is `removable`. `on_upgrade` says what happens when something that results depend on has changed.
+    carried away if it is `removable`; so many seconds later, the ledger may forget it (`keep`). `on_upgrade` says what
+    happens when something that results depend on has changed.
     """
 
     path: str
@@ -238,6 +254,7 @@ class OutputSpec:
     explode: tuple[str, ...] = ()
     removable: bool = False
     on_upgrade: str = "refuse"
+    keep: float | None = None
 
     @property
     def columns_of_lines(self) -> tuple[str, ...]:
@@ -250,7 +267,7 @@ class OutputSpec:
         return shown_path(self.url or self.path)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class AdapterUse:
     """Adapters that something names for a model: a job, a step of a pipeline, or a component. `who` says which.
 
@@ -265,7 +282,7 @@ class AdapterUse:
     job: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LimitsSpec:
     """What a job may use: memory of its process and disk of its output in bytes, and threads; None: no limit.
 
@@ -278,7 +295,7 @@ class LimitsSpec:
     at: Mapping[str, Path] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class BatchSpec:
     """What a job says of its batches. `size` is a number, auto or none, as it is written; None: nothing is."""
 
@@ -291,7 +308,7 @@ class BatchSpec:
         return self.size == "none"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class JobSpec:
     """A batch job.
 
@@ -314,6 +331,7 @@ class JobSpec:
     retries: int
     attempts: int | None
     progress_timeout: float | None
+    run_timeout: float | None
     on_nan: str | None
     limits: LimitsSpec
     reports: tuple[str, ...]
@@ -326,9 +344,21 @@ class JobSpec:
         return self.on_nan or "keep"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
+class OnEnd:
+    """Who is told of an apply that ends with 1 or 5: a command, the URL of a server; how many seconds each may take."""
+
+    command: tuple[str, ...] | None
+    url: str | None
+    timeout: float
+
+
+@record
 class Spec:
-    """One manifest. `folder` is where its relative paths start; `roots` are further folders they may reach."""
+    """One manifest. `folder` is where its relative paths start; `roots` are further folders they may reach.
+
+    `places` are by the path as written where files lie that are not taken from there.
+    """
 
     name: str
     path: str
@@ -345,6 +375,8 @@ class Spec:
     pipelines: tuple[PipelineSpec, ...]
     shared_arena: Mapping[str, int] | None
     document: Document = field(repr=False, compare=False)
+    places: Mapping[str, str] = field(default_factory=dict)
+    on_end: OnEnd | None = None
 
     def model(self, name: str) -> ModelSpec | None:
         """Return the model of that name, if there is one."""
@@ -436,7 +468,13 @@ def build_spec(
         pipelines=tuple(read_pipeline(key, value) for key, value in data.get("pipelines", {}).items()),
         shared_arena=arena_config(data["shared_arena"]) if "shared_arena" in data else None,
         document=document,
+        on_end=_on_end(data["on_end"]) if "on_end" in data else None,
     )
+
+
+def _on_end(data: Mapping[str, Any]) -> OnEnd:
+    command = tuple(data["command"]) if "command" in data else None
+    return OnEnd(command=command, url=data.get("url"), timeout=_seconds(data.get("timeout", "30s")))
 
 
 def _chain(entries: list[Any], at: Path) -> tuple[ProviderSpec, ...]:
@@ -594,6 +632,7 @@ def _job(name: str, data: Mapping[str, Any], limits: Mapping[str, Any]) -> JobSp
         retries=errors.get("retries", 0),
         attempts=errors.get("attempts"),
         progress_timeout=_seconds(errors["progress_timeout"]) if "progress_timeout" in errors else None,
+        run_timeout=_seconds(errors["run_timeout"]) if "run_timeout" in errors else None,
         on_nan=errors.get("on_nan"),
         limits=_limits(limits, data.get("limits", {}), at),
         reports=(report,) if isinstance(report, str) else tuple(report),
@@ -638,7 +677,7 @@ def _adapter_choice(data: Any) -> AdapterChoice:
 
 
 def _input(data: Mapping[str, Any], at: Path) -> InputSpec:
-    paths = data["path"]
+    paths = data.get("path", ())
     columns = {
         key: (value,) if isinstance(value, str) else tuple(value) for key, value in data.get("columns", {}).items()
     }
@@ -648,11 +687,13 @@ def _input(data: Mapping[str, Any], at: Path) -> InputSpec:
         format=data.get("format"),
         row_type=TensorType(data["dtype"], tuple(data["shape"])) if "dtype" in data else None,
         rate=data.get("rate"),
+        exif=data.get("exif"),
         columns=columns,
         key=tuple(data.get("key", ())),
         at=at,
         values=data.get("values", {}),
         arrivals=_arrivals(data),
+        jobs=_names(data.get("job", ())),
     )
 
 
@@ -670,14 +711,14 @@ def _fillers(data: Any) -> Mapping[str, Any]:
     return data if isinstance(data, dict) else {ALL_COLUMNS: data}
 
 
-_SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
+_SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def _seconds(value: float | str) -> float:
     """Return a duration that is written with its unit; a bare number is seconds."""
     if not isinstance(value, str):
         return float(value)
-    number = value.rstrip("himns")
+    number = value.rstrip("dhimns")
     return float(number) * _SECONDS[value[len(number) :]]
 
 
@@ -701,6 +742,7 @@ def _output(data: Mapping[str, Any], at: Path) -> OutputSpec:
         explode=_names(data.get("explode", ())),
         removable=data.get("removable", False),
         on_upgrade=data.get("on_upgrade", "refuse"),
+        keep=_seconds(data["keep"]) if "keep" in data else None,
         at=at,
     )
 
@@ -710,7 +752,9 @@ def _names(value: str | list[str] | tuple[str, ...]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
 
 
-_STEP_OPTIONS = frozenset({"as", "at", "from", "k", "method", "of", "side", "value", "value_as", "values_as"})
+_STEP_OPTIONS = frozenset({
+    "as", "at", "from", "k", "metadata", "method", "model", "of", "side", "value", "value_as", "values_as",
+})  # fmt: skip
 
 
 def _steps(data: list[Any], at: Path) -> tuple[StepSpec, ...]:

@@ -1,8 +1,8 @@
-"""`boxes` — boxes written in another way: `from` and `to` name what their four numbers are, `unit` what these count.
+"""`boxes` — converts boxes between notations (`from`, `to`) and between units (`unit`, `to_unit`).
 
-`xyxy` is left, top, right, bottom; `yxyx` is top, left, bottom, right; `xywh` is left, top, width, height; `cxcywh` is
-the middle (across, down), width, height. To go from `unit` to another `to_unit` takes the size of the image: `size` for
-all rows, or `sizes`, the height and width of each.
+Boxes are [rows, n, 4]. The notations are `xyxy`: left, top, right, bottom; `yxyx`: top, left, bottom, right; `xywh`:
+left, top, width, height; `cxcywh`: center x, center y, width, height. A change of unit needs the height and width of
+the image in pixels: `size` is one for all rows, `sizes` [rows, 2] has one for each row.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ _UNITS = (PIXELS, NORMALISED)
 
 
 def _hold_units(solved: Solved, types: Types) -> None:
-    """Hold the units against what is known of the boxes and the image. Raises ContractError."""
+    """Check the units and sizes against the boxes that come in. Raises ContractError."""
     options = solved.options
     unit, have = options.get("unit", PIXELS), types["boxes"].unit
     if have is not None and have != unit:
@@ -97,7 +97,7 @@ def _to_xywh(boxes: Array) -> Array:
 
 
 def from_cxcywh(boxes: Array) -> Array:
-    """Return left, top, right, bottom [n, 4] of boxes that are middle, width and height."""
+    """Convert boxes [n, 4] from center x, center y, width, height to left, top, right, bottom."""
     half = boxes[:, 2:] / 2
     return np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], axis=1)
 

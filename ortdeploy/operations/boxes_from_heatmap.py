@@ -1,9 +1,11 @@
-"""`boxes_from_heatmap` — the boxes around connected places of a heatmap whose heat reaches a threshold.
+"""`boxes_from_heatmap` — boxes around the connected regions of a heatmap that reach a threshold.
 
-The heatmap is [rows, height, width] or [rows, 1, height, width]. Places that touch, also at a corner, are one. Boxes
-are [n, 4] float32: left, top, right, bottom in pixels of the heatmap times `stride`, grown by `margin` pixels (a
-negative one shrinks them). They come in the order of reading: line by line, a line from left to right; what begins
-above the middle of a line's first box is in that line. Places of fewer than `min_area` pixels are left out.
+The heatmap is [rows, height, width] or [rows, 1, height, width]. Pixels that touch, also at a corner, belong to one
+region. Each row gives boxes [n, 4] float32: left, top, right, bottom in pixels of the heatmap times `stride`, grown by
+`margin` pixels (a negative margin shrinks them). Regions of fewer than `min_area` pixels are left out.
+
+Boxes come in reading order: lines from top to bottom, and each line from left to right. A box belongs to a line if its
+top is above the middle of the line's first box.
 """
 
 from collections.abc import Iterator
@@ -60,7 +62,7 @@ def _in_reading_order(boxes: list[Box]) -> list[Box]:
 
 
 def _places(hot: Array) -> Iterator[tuple[Box, int]]:
-    """Yield the box of each connected place, its right and bottom edge beyond it, and its number of pixels."""
+    """Yield the box (right and bottom exclusive) and pixel count of each connected region of bool [height, width]."""
     runs = find_runs(hot)
     found: dict[int, tuple[Box, int]] = {}
     for row, left, right, place in zip(runs.rows, runs.lefts, runs.rights, runs.places, strict=True):

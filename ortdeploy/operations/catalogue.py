@@ -1,30 +1,15 @@
-"""The operations of pipelines by name: modules of their own, and prepare and postprocess steps on one value."""
+"""The operations of pipelines by name: those with a module here, and prepare and postprocess steps as operations."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
 
 from ortdeploy.facts.problems import Package
-from ortdeploy.operations import (
-    boxes,
-    boxes_from_heatmap,
-    crop,
-    ctc_greedy,
-    l2_normalize,
-    letterbox,
-    mean_pool,
-    nms,
-    pixels,
-    resample,
-    text_boxes,
-    tokenize,
-    tokenize_clip,
-    unletterbox,
-    windows,
-    yolo_decode,
-)
-from ortdeploy.operations.protocol import Call, HeldOperation, Operation, Types, as_column
+from ortdeploy.modules import Modules
+from ortdeploy.operations.protocol import Call, HeldOperation, Types, as_column
+from ortdeploy.records import ordered_record
 from ortdeploy.tensors.columns import Column
 from ortdeploy.tensors.contracts import SINGLE, Contract
 from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
@@ -32,26 +17,26 @@ from ortdeploy.transforms.protocol import HeldTransform, Options
 from ortdeploy.transforms.sampling import PILLOW
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class TransformOperation:
-    """A prepare or postprocess step on the value `x`."""
+    """A prepare or postprocess step as an operation on the value `x`."""
 
     transform: HeldTransform
     package: Package | None = None
 
     @property
     def PACKAGE(self) -> Package | None:  # noqa: N802  as of a module
-        """The package that it needs."""
+        """The package that the step needs beside the base install, or None."""
         return self.package
 
     @property
     def CONTRACT(self) -> Contract:  # noqa: N802  as of a module
-        """The step's, whose results need no names."""
+        """The contract of the step, but users need not name its results."""
         contract = self.transform.contract
         return replace(contract, outputs=tuple(replace(one, option=SINGLE) for one in contract.outputs))
 
     def build(self, options: Options, types: Types) -> Call:
-        """Return the function; rows that differ in shape are taken one by one."""
+        """Return the function; it takes rows one by one if they differ in shape."""
         named = {str(one.named_by): one.name for one in self.transform.contract.outputs}
         apply = self.transform.bare({**options, **named}, types["x"])
 
@@ -65,25 +50,51 @@ class TransformOperation:
         return call
 
 
-_MODULES: dict[str, Operation] = {
-    "boxes": boxes,
-    "boxes_from_heatmap": boxes_from_heatmap,
-    "crop": crop,
-    "ctc_greedy": ctc_greedy,
-    "l2_normalize": l2_normalize,
-    "letterbox": letterbox,
-    "mean_pool": mean_pool,
-    "nms": nms,
-    "pixels": pixels,
-    "text_boxes": text_boxes,
-    "tokenize": tokenize,
-    "tokenize_clip": tokenize_clip,
-    "unletterbox": unletterbox,
-    "windows": windows,
-    "yolo_decode": yolo_decode,
-    **{name: TransformOperation(step, PILLOW if name == "resize" else None) for name, step in PREPARE.items()},
-    **{name: TransformOperation(step) for name, step in POSTPROCESS.items()},
-    "resample": resample,  # it takes the rate as a value, too
-}
+_OWN = Modules(
+    "ortdeploy.operations",
+    (
+        "boxes",
+        "boxes_from_heatmap",
+        "crop",
+        "ctc_greedy",
+        "l2_normalize",
+        "letterbox",
+        "mean_pool",
+        "nms",
+        "pixels",
+        "resample",
+        "text_boxes",
+        "tokenize",
+        "tokenize_clip",
+        "unletterbox",
+        "windows",
+        "yolo_decode",
+        "yolo_heads",
+    ),
+    HeldOperation,
+)
 
-OPERATIONS = {name: HeldOperation(module) for name, module in _MODULES.items()}
+
+class _Operations(Mapping[str, HeldOperation]):
+    """All operations by name. If an operation and a step have the same name, the operation is used."""
+
+    def __getitem__(self, name: str) -> HeldOperation:
+        return _OWN[name] if name in _OWN else _of_step(name)
+
+    def __contains__(self, name: object) -> bool:
+        return any(name in known for known in (_OWN, PREPARE, POSTPROCESS))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*_OWN, *PREPARE, *POSTPROCESS)))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+@cache
+def _of_step(name: str) -> HeldOperation:
+    step = PREPARE[name] if name in PREPARE else POSTPROCESS[name]
+    return HeldOperation(TransformOperation(step, PILLOW if name == "resize" else None))
+
+
+OPERATIONS: Mapping[str, HeldOperation] = _Operations()

@@ -1,8 +1,10 @@
-"""`crop` — the pictures inside of boxes: of the boxes' own sizes, or all resized to one `size: [height, width]`.
+"""`crop` — cuts the pictures inside of boxes out of an image: each in its own size, or all resized to `size`.
 
-Boxes are [n, 4], whose edges are rounded outwards and kept inside of the image, or corners [n, 4, 2], as `text_boxes`
-gives them: the picture between them is set upright, by OpenCV's bicubic weights, and turned by a quarter when it is at
-least half again as high as it is wide, as RapidOCR does. A box without area gives no picture: its row fails.
+Boxes are [n, 4] in pixels: left, top, right, bottom. Their edges are rounded outwards and kept inside of the image.
+Boxes can also be corners [n, 4, 2], as `text_boxes` gives them. Then the picture between the corners is set upright
+with OpenCV's bicubic weights, and turned by a quarter if it is at least 1.5 times as high as wide, as RapidOCR does.
+
+`size` is [height, width]. A row fails if one of its boxes has no area.
 """
 
 from functools import partial
@@ -34,11 +36,11 @@ PACKAGE = None
 _BOXES = 2
 """The rank of a row's boxes; that of corners is one more."""
 _HIGH = 1.5
-"""What is so many times as high as wide is a line that runs down."""
+"""From this ratio of height to width, a picture is a line that runs downwards."""
 
 
 def _hold_layout(solved: Solved, types: Types) -> None:  # noqa: ARG001  the layout is solved
-    """Refuse to resize planes: pictures are resized in NHWC. Raises ContractError."""
+    """Refuse to resize pictures that are not NHWC. Raises ContractError."""
     if "size" in solved.options and solved.layout == "NCHW":
         raise ContractError("it resizes images in NHWC and gets NCHW; crop without size, or change the layout after")
 
@@ -91,13 +93,13 @@ def build(options: Options, types: Types) -> Call:
 
 
 def _none_of(image: Array, size: list[int] | None) -> Array:
-    """Return no pictures, as an array of the image's type."""
+    """Return an array of no pictures, with the element type and layout of the image."""
     sides = tuple(size) + image.shape[2:] if size else image.shape
     return np.zeros((0, *sides), dtype=image.dtype)
 
 
 def _cut(image: Array, box: Array, axes: tuple[int, int]) -> Array:
-    """Return a picture. Raises ValueError for a box that has no area inside of the image."""
+    """Return the picture inside of a box [4]. Raises ValueError for a box without area inside of the image."""
     height, width = image.shape[axes[0]], image.shape[axes[1]]
     left, top = np.floor(box[:2]).clip(0, [width, height]).astype(int)
     right, bottom = np.ceil(box[2:]).clip(0, [width, height]).astype(int)
@@ -109,7 +111,7 @@ def _cut(image: Array, box: Array, axes: tuple[int, int]) -> Array:
 
 
 def _set_upright(image: Array, corners: Array, axes: tuple[int, int]) -> Array:
-    """Return what lies between four corners [4, 2]. Raises ValueError where these have no area."""
+    """Return the picture between four corners [4, 2]. Raises ValueError if they have no area."""
     width, height = (
         int(max(np.linalg.norm(corners[a] - corners[b]), np.linalg.norm(corners[c] - corners[d])))
         for a, b, c, d in ((0, 1, 2, 3), (0, 3, 1, 2))
@@ -127,7 +129,7 @@ def _set_upright(image: Array, corners: Array, axes: tuple[int, int]) -> Array:
 
 
 def _projection(corners: Array, width: int, height: int) -> Array:
-    """Return the projection [3, 3] of a picture onto its corners in the image. Raises ValueError if there is none."""
+    """Return the matrix [3, 3] that maps a picture onto its corners in the image. Raises ValueError without one."""
     upright = np.array([[0, 0], [width, 0], [width, height], [0, height]], np.float64)
     lines = []
     for (x, y), (to_x, to_y) in zip(upright, corners, strict=True):
@@ -139,7 +141,10 @@ def _projection(corners: Array, width: int, height: int) -> Array:
 
 
 def _sampled(pixels: Array, x: Array, y: Array) -> Array:
-    """Return the values [places, channels] of an image [height, width, channels] at places; its edges go on outside."""
+    """Return the values [places, channels] of an image [height, width, channels] at places x [places], y [places].
+
+    Beyond an edge, the image has the values of that edge.
+    """
     parts = []
     for place, size in ((x, pixels.shape[1]), (y, pixels.shape[0])):
         near = place.clip(-size, 2 * size)

@@ -1,10 +1,11 @@
-"""`ctc_greedy` — text from [rows, steps, classes]: the best class at every step, repeats joined, blanks left out.
+"""`ctc_greedy` — text from scores [rows, steps, classes]: the best class of each step, without repeats and blanks.
 
-Class `blank` (default 0; -1 is the last) is the blank; the others are the letters, in order: those of `alphabet`, the
-lines of a file `from`, or the lines that a `model` has in its `metadata`. `append` are letters behind these.
+The class `blank` (default 0; -1 is the last) stands for no letter. The other classes are letters, in the order of
+`alphabet`, of the lines of a file `from`, or of the lines in the `metadata` of a `model`. `append` adds letters at the
+end.
 
-The confidence is the mean of what the letters' classes had at their first step, 0 where there are none: the scores
-themselves if those of every step are probabilities, else their softmax.
+The confidence float32 [rows] is the mean probability of the letters, each at its first step; it is 0 if there are no
+letters. Scores that are no probabilities go through softmax first.
 
 Source: Graves et al., Connectionist Temporal Classification, ICML 2006, best path decoding.
 """
@@ -31,12 +32,12 @@ from ortdeploy.transforms.softmax import softmax
 PACKAGE = None
 
 ALPHABET = "character"
-"""Where PaddleOCR and RapidOCR write the letters into a model."""
+"""The metadata key under which PaddleOCR and RapidOCR store the letters."""
 _SOURCES = ("alphabet", "from", "model")
 
 
 def _hold_alphabet(solved: Solved, types: Types) -> None:  # noqa: ARG001  the classes are solved
-    """Hold the letters and the blank against the classes. Raises ContractError."""
+    """Check that there is one source of letters, and that letters and blank fit the classes. Raises ContractError."""
     options = solved.options
     named = [name for name in _SOURCES if name in options]
     if len(named) != 1:
@@ -53,7 +54,7 @@ def _hold_alphabet(solved: Solved, types: Types) -> None:  # noqa: ARG001  the c
 
 
 def _letters(options: Options) -> list[str]:
-    """Return the letters of all classes but the blank; none where they cannot be read."""
+    """Return the letters of all classes but the blank; an empty list if they could not be read."""
     letters = list(options["lines"] if "lines" in options else options.get("alphabet", ""))
     return [*letters, *options.get("append", "")] if letters else []
 
@@ -101,11 +102,11 @@ def build(options: Options, types: Types) -> Call:  # noqa: ARG001  the same for
 
 
 _HALF_PRECISION = 0.02
-"""How far from 1 the probabilities of thousands of classes sum up in float16."""
+"""How far the sum of thousands of float16 probabilities may be from 1."""
 
 
 def _probabilities(scores: Array) -> Array:
-    """Return the probabilities of classes [steps, classes]: the scores themselves where they are some."""
+    """Return probabilities [steps, classes]: the scores themselves if each step sums up to 1, else their softmax."""
     if not scores.size:
         return scores
     sums = scores.sum(axis=-1, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""`l2_normalize` — vectors along the last dimension divided by their length; one of length zero stays."""
+"""`l2_normalize` — divides vectors along the last dimension by their length; a vector of length zero stays as it is."""
 
 import numpy as np
 

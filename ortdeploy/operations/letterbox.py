@@ -1,8 +1,9 @@
-"""`letterbox` — an image scaled into `size: [height, width]` with its sides in proportion, and filled up.
+"""`letterbox` — scales an image into `size: [height, width]` without changing its proportions, and fills up the rest.
 
-Gives the image and how it was done, float32 [rows, 6]: the factors across and down, the pixels left of it and above it,
-and the height and width that it had; `unletterbox` takes that to bring boxes back. The image stands in the middle, or
-with `place: top_left` is filled up right and below; with `only: shrink` a small one is not enlarged.
+The first result is the image. The second, float32 [rows, 6], says how it was made: the factors for x and y, the pixels
+added at the left and at the top, and the original height and width. `unletterbox` takes it to convert boxes back. The
+image is centered; with `place: top_left`, it is filled up only at the right and the bottom. With `only: shrink`, a
+small image is not enlarged.
 """
 
 import numpy as np
@@ -28,7 +29,7 @@ from ortdeploy.transforms.sampling import PILLOW, SAMPLING, hold_method, sampler
 PACKAGE = PILLOW
 
 _GREY = 114
-"""What YOLO models were trained with around their images."""
+"""The grey value that YOLO models were trained with around images."""
 
 
 def _hold_method(solved: Solved, types: Types) -> None:  # noqa: ARG001  a setting alone

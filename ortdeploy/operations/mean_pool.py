@@ -1,4 +1,4 @@
-"""`mean_pool` — the mean over the tokens of [rows, tokens, width] that a mask [rows, tokens] keeps."""
+"""`mean_pool` — the mean of [rows, tokens, width] over the tokens that a mask [rows, tokens] keeps."""
 
 from collections.abc import Mapping
 
@@ -38,6 +38,6 @@ def build(options: Options, types: Types) -> Call:  # noqa: ARG001  it has no op
 
 
 def _mean(x: Array, mask: Array) -> Array:
-    """Return float [rows, width] from [rows, tokens, width] and [rows, tokens]."""
+    """Return the means, float [rows, width], of x [rows, tokens, width] under a mask [rows, tokens]."""
     weights = mask[..., np.newaxis].astype(x.dtype)
     return np.asarray((x * weights).sum(axis=1) / np.maximum(weights.sum(axis=1), 1))

@@ -1,10 +1,14 @@
-"""`nms` — the boxes of each row that do not overlap a better one of their class: non-maximum suppression.
+"""`nms` — non-maximum suppression: drops boxes that overlap a better box of the same class.
 
-`boxes` are [rows, n, 4] (left, top, right, bottom), `scores` [rows, n] or [rows, n, classes]. Boxes below `score` are
-left out, then those that overlap a better one by more than `iou`: one of their class, or of any with `among: all`. With
-[n, classes] a box counts for each of its classes, or with `labels: best` for its best alone. The class `background`
-counts for nothing, nor do classes that a list `classes` does not name. At most `max` are kept of all classes together,
-and `max_per_class` of each. Gives boxes [kept, 4], the best first, their scores, their classes, and their places in n.
+`boxes` are [rows, n, 4]: left, top, right, bottom. `scores` are [rows, n] or [rows, n, classes]. Boxes whose score is
+below `score` are dropped first. Then a box is dropped if its overlap with a better one is more than `iou`; with
+`among: all`, also if the better one is of another class.
+
+With scores [rows, n, classes], a box is a candidate for each of its classes; with `labels: best`, only for its best
+one. The class `background` is ignored. If `classes` is given, so are all classes that it does not list. At most `max`
+boxes of a row are kept, and at most `max_per_class` of each class.
+
+Each row gives boxes [kept, 4], best first, and their scores, classes and indices in n, each [kept].
 """
 
 from collections import Counter
@@ -41,7 +45,7 @@ _RAW = (
 
 
 def _hold_classes(solved: Solved, types: Types) -> None:
-    """Hold the classes that are named against those that come. Raises ContractError."""
+    """Check that the classes in the settings exist in the scores. Raises ContractError."""
     scores, count = types["scores"].shape, solved.size("classes")
     for key in ("background", "classes"):
         named = solved.options.get(key)
@@ -116,7 +120,7 @@ def build(options: Options, types: Types) -> Call:  # noqa: ARG001  the same for
 
 
 def _counts(table: Array, options: Options, *, best_alone: bool) -> Array:
-    """Return whether a box counts for a class, bool [n, classes]."""
+    """Return bool [n, classes]: whether the box is a candidate for the class, from scores [n, classes]."""
     count = table.shape[1]
     named = np.ones(count, bool)
     if "classes" in options:
@@ -129,13 +133,13 @@ def _counts(table: Array, options: Options, *, best_alone: bool) -> Array:
 
 
 _AT_ONCE = 1024
-"""Boxes that are held against those that are kept: mostly the first few of very many are enough."""
+"""Boxes that are compared at once: usually the first few of very many fill `max`."""
 
 
 def _keep(
     boxes: Array, classes: Array, groups: Array, overlap: float, most: int, most_per_class: int | None
 ) -> list[int]:
-    """Return the places of boxes, the best first, that no better one of their group overlaps too much."""
+    """Return the indices of the boxes [n, 4] to keep, best first; `groups` [n] says which boxes suppress each other."""
     kept: list[int] = []
     of_class: Counter[int] = Counter()
     for begin in range(0, len(boxes), _AT_ONCE):
@@ -155,7 +159,10 @@ def _keep(
 
 
 def _too_close(boxes: Array, groups: Array, better: Array, others: Array, overlap: float) -> Array:
-    """Return whether boxes of one group overlap by more than is allowed; both are places in `boxes`."""
+    """Return bool arrays: whether boxes of one group overlap by more than `overlap`.
+
+    `better` and `others` are indices of boxes [n, 4]; they are broadcast against each other.
+    """
     one, other = boxes[better], boxes[others]
     common = (np.minimum(one[..., 2:], other[..., 2:]) - np.maximum(one[..., :2], other[..., :2])).clip(0).prod(axis=-1)
     areas = [(box[..., 2:] - box[..., :2]).clip(0).prod(axis=-1) for box in (one, other)]

@@ -1,4 +1,4 @@
-"""`pixels` — numbers from 0 to 1, such as a mask or an image, as uint8 from 0 to 255; what lies beyond is cut."""
+"""`pixels` — numbers from 0 to 1, such as a mask or an image, as uint8 from 0 to 255; other values are clipped."""
 
 import numpy as np
 

@@ -1,17 +1,17 @@
-"""Connected places of a map of answers: runs of hot pixels that touch, also at a corner."""
-
-from dataclasses import dataclass
+"""Connected regions of a map, found by runs: neighbouring hot pixels in one line of the map."""
 
 import numpy as np
 
+from ortdeploy.records import ordered_record
 from ortdeploy.tensors.columns import Array
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class Runs:
-    """Runs of hot pixels, line by line: the line of each, its first pixel, the one behind its last, and its place.
+    """All runs of a map, from top to bottom: four lists with one element for each run.
 
-    A place is named by the number of one of its runs.
+    `rows` is the line, `lefts` the first pixel, `rights` the pixel after the last one, and `places` the run's region. A
+    region is named by the index of one of its runs.
     """
 
     rows: list[int]
@@ -21,7 +21,7 @@ class Runs:
 
 
 def find_runs(hot: Array) -> Runs:
-    """Return the runs of bool [height, width] with the place that each is part of."""
+    """Return the runs of hot pixels in a map, bool [height, width]."""
     edges = np.diff(np.pad(hot, ((0, 0), (1, 1))).astype(np.int8), axis=1)
     rows, lefts = (edge.tolist() for edge in np.nonzero(edges == 1))
     rights = np.nonzero(edges == -1)[1].tolist()
@@ -37,7 +37,7 @@ def find_runs(hot: Array) -> Runs:
 
 
 def _join_rows(above: range, here: range, lefts: list[int], rights: list[int], parents: list[int]) -> None:
-    """Give runs of two rows that touch, also at a corner, the same root."""
+    """Give the same root to runs of two neighbouring lines that touch, also at a corner."""
     upper, lower = above.start, here.start
     while upper < above.stop and lower < here.stop:
         if lefts[upper] <= rights[lower] and lefts[lower] <= rights[upper]:

@@ -1,16 +1,17 @@
 """What an operation of a pipeline is: a module with a contract, one function and no state.
 
-Values have the rows first: an array, or a list with one array (or list of them) a row where rows differ in shape. A
-list of things a row, such as boxes or crops, is one dimension of unknown size behind the rows.
+A value has one element for each row: it is an array [rows, …], or a list with one array for each row if rows differ in
+shape. If a row has several things, such as boxes or crops, its element of the list may be a list too; in contracts,
+these things are one dimension of unknown size after the rows.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
 from ortdeploy.facts.problems import Package
+from ortdeploy.records import ordered_record
 from ortdeploy.tensors.columns import Array, Column
 from ortdeploy.tensors.contract_checks import ContractCheck
 from ortdeploy.tensors.contracts import PIXELS, Contract, ContractError, FormalParameter, forms
@@ -19,7 +20,7 @@ from ortdeploy.transforms.protocol import Options
 
 Types = Mapping[str, TensorType]
 Call = Callable[[Mapping[str, Column]], tuple[Column, ...]]
-"""Values by argument in, results out; each has the rows first. Raises ValueError for a row that it cannot take."""
+"""Takes values by argument name and returns results, all [rows, …]. Raises ValueError for a row that it cannot take."""
 
 
 class Operation(Protocol):
@@ -27,41 +28,41 @@ class Operation(Protocol):
 
     @property
     def PACKAGE(self) -> Package | None:  # noqa: N802  a module constant
-        """The package that it needs, beside the base install."""
+        """The package that the operation needs beside the base install, or None."""
 
     @property
     def CONTRACT(self) -> Contract:  # noqa: N802  a module constant
-        """What it takes, gives and is set with."""
+        """The inputs, outputs and settings of the operation."""
 
     def build(self, options: Options, types: Types) -> Call:
-        """Return the function that does it; every setting is there."""
+        """Return the function that computes the results. `options` has all settings, defaults too."""
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class HeldOperation:
-    """An operation whose contract is kept: before a run by `infer`, and by the function that `build` returns."""
+    """An operation with checks of its contract: `infer` checks types before a run, and the built function arrays."""
 
     module: Operation
 
     @property
     def contract(self) -> Contract:
-        """What it takes, gives and is set with."""
+        """The inputs, outputs and settings of the operation."""
         return self.module.CONTRACT
 
     @property
     def package(self) -> Package | None:
-        """The package that it needs, beside the base install."""
+        """The package that the operation needs beside the base install, or None."""
         return self.module.PACKAGE
 
     def infer(self, options: Options, types: Types) -> tuple[TensorType, ...]:
-        """Return the types of the results, as far as they can be known. Raises InapplicableError."""
+        """Return the types of the results; unknown sizes stay open. Raises InapplicableError."""
         try:
             return self.contract.infer(options, types)
         except ContractError as error:
             raise InapplicableError(str(error)) from error
 
     def build(self, options: Options, types: Types) -> Call:
-        """Return the function that does it; it raises ValueError for rows that do not keep the contract."""
+        """Return the function that computes the results; it raises ValueError for rows that break the contract."""
         call = self.module.build(self.contract.filled(options), types)
         check = ContractCheck(self.contract, options, types)
         return lambda values: call(check(values))
@@ -71,7 +72,7 @@ _ARRAYS = (np.ndarray, np.generic)
 
 
 def as_column(values: Sequence[Any]) -> Column:
-    """Return one value a row as an array where all are alike, else as a list."""
+    """Return the values of all rows as one array [rows, …] if they have one shape and type, else as a list."""
     first = values[0] if values else None
     if not isinstance(first, _ARRAYS) or first.dtype == object:
         return list(values)
@@ -86,7 +87,7 @@ def as_column(values: Sequence[Any]) -> Column:
 
 
 def by_row(call: Callable[..., tuple[Any, ...]], results: int, *names: str) -> Call:
-    """Return an operation on whole columns from a function on the values of one row."""
+    """Turn a function on the named values of one row into an operation on columns; it gives `results` columns."""
 
     def apply(values: Mapping[str, Column]) -> tuple[Column, ...]:
         rows = [call(*row) for row in zip(*(values[name] for name in names), strict=True)]
@@ -96,7 +97,7 @@ def by_row(call: Callable[..., tuple[Any, ...]], results: int, *names: str) -> C
 
 
 def one_by_one(call: Callable[[Array], Array]) -> Call:
-    """Return an operation on the value `x` from a function on arrays; rows of several shapes are taken one by one."""
+    """Turn a function on arrays into an operation on `x`; it takes rows one by one if they differ in shape."""
 
     def apply(values: Mapping[str, Column]) -> tuple[Column, ...]:
         column = values["x"]

@@ -1,4 +1,4 @@
-"""`resample` — recordings at another number of samples a second, by libsoxr: from one rate, or each row's `rate`."""
+"""`resample` — recordings at another sample rate, by libsoxr; the old rate is a setting or each row's value `rate`."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ PACKAGE = resample.SOXR
 
 
 def _hold_rate(solved: Solved, types: Types) -> None:
-    """Refuse two rates, and none. Raises ContractError."""
+    """Check that the old rate is given exactly once. Raises ContractError."""
     if ("rate" in types) == ("from" in solved.options):
         raise ContractError("it takes the rate that recordings have from either the value rate or the setting from")
     if resample.CONTRACT.arithmetic is not None:

@@ -1,15 +1,16 @@
 """`text_boxes` — rotated boxes around lines of text, from the map of a DB detector such as PaddleOCR's and RapidOCR's.
 
-The map is [rows, height, width] or [rows, 1, height, width], from 0 to 1. Places above `threshold`, dilated by a square
-of `dilate` pixels, get the rectangle of the smallest area around them. Those whose mean is below `score` are left out;
-the others are grown by their area times `unclip` through their circumference, for detectors learn shrunken ones.
+The map is [rows, height, width] or [rows, 1, height, width], from 0 to 1. Pixels above `threshold` are dilated by a
+square of `dilate` pixels, and each connected region gets the rectangle of the smallest area around it. Rectangles in
+which the mean of the map is below `score` are left out. The others are grown on all sides by area * `unclip` /
+circumference, because detectors are trained on shrunken ones.
 
-Boxes are [n, 4, 2] float32: left top, right top, right bottom, left bottom, each x and y, in whole pixels of the map,
-or of the `image` where that is given, which the map covers as a whole. They come in the order of reading: lines whose
-tops are less than ten pixels apart are one.
+Each row gives boxes [n, 4, 2] float32: the x and y of left top, right top, right bottom and left bottom, in whole
+pixels of the map; if there is an `image`, in its pixels, and the map covers the whole image. Boxes come in reading
+order; boxes whose tops are less than ten pixels apart belong to one line.
 
 Sources: Liao et al., Real-time Scene Text Detection with Differentiable Binarization, AAAI 2020; DBPostProcess of
-RapidAI/RapidOCR, whose order, rounding and limits are followed. What it does not find here: boxes around holes.
+RapidAI/RapidOCR, whose order, rounding and limits are followed. Unlike that one, it finds no boxes around holes.
 """
 
 from collections.abc import Iterator
@@ -39,7 +40,7 @@ from ortdeploy.transforms.protocol import Options
 PACKAGE = None
 
 _LEAST_SIDE = 3
-"""Of a rectangle, before it is grown; the grown one has two more, and one in the image more than this."""
+"""Pixels of the shortest side before growing; after it, two more; in the image, more than this."""
 _LINE = 10
 """Pixels between the tops of two lines."""
 
@@ -104,7 +105,7 @@ def build(options: Options, types: Types) -> Call:
 
 
 def _dilated(hot: Array, side: int) -> Array:
-    """Return bool [height, width] in which every pixel of a square behind a hot one is hot."""
+    """Return bool [height, width]: whether a square of `side` pixels around each pixel has a hot one."""
     made = hot.copy()
     before = side // 2
     for down in range(-before, side - before):
@@ -116,12 +117,12 @@ def _dilated(hot: Array, side: int) -> Array:
 
 
 def _shifted(by: int) -> tuple[slice, slice]:
-    """Return where values come to stand, and where they come from."""
+    """Return two slices of one axis, the target and the source of values that move `by` places."""
     return slice(max(by, 0), min(by, 0) or None), slice(max(-by, 0), min(-by, 0) or None)
 
 
 def _outlines(hot: Array) -> Iterator[Array]:
-    """Yield the ends of the runs of each place, float64 [points, 2] as x and y, those that begin last first."""
+    """Yield float64 [points, 2] for each region: x and y of the ends of its runs. The last region comes first."""
     runs = find_runs(hot)
     points: dict[int, list[tuple[int, int]]] = {}
     for row, left, right, place in zip(runs.rows, runs.lefts, runs.rights, runs.places, strict=True):
@@ -130,7 +131,7 @@ def _outlines(hot: Array) -> Iterator[Array]:
 
 
 def _smallest_rectangle(points: Array, grow: float) -> tuple[Array, tuple[float, float]]:
-    """Return the corners [4, 2] of the rectangle of the smallest area around points, and its sides.
+    """Return the corners [4, 2] of the rectangle of the smallest area around points [points, 2], and its two sides.
 
     Each side is moved outwards by `grow`. One side of the smallest rectangle lies on an edge of the convex hull.
     """
@@ -149,7 +150,7 @@ def _smallest_rectangle(points: Array, grow: float) -> tuple[Array, tuple[float,
 
 
 def _hull(points: Array) -> Array:
-    """Return the convex hull of points [points, 2], counter-clockwise: Andrew's monotone chain."""
+    """Return the convex hull [hull points, 2] of points [points, 2], counter-clockwise, by Andrew's monotone chain."""
     ordered = sorted(set(map(tuple, points.tolist())))
     if len(ordered) == 1:
         return np.array(ordered)
@@ -170,7 +171,10 @@ def _half_hull(points: list[tuple[float, ...]]) -> list[tuple[float, ...]]:
 
 
 def _mean_inside(heat: Array, corners: Array) -> float:
-    """Return the mean of the map in a rectangle whose corners are cut to whole pixels; its outline counts."""
+    """Return the mean of a map [height, width] inside of corners [4, 2] and on their outline.
+
+    The corners are cut to whole pixels first.
+    """
     size = np.array(heat.shape[::-1])
     low = np.floor(corners.min(axis=0)).clip(0, size - 1).astype(int)
     high = np.ceil(corners.max(axis=0)).clip(0, size - 1).astype(int)
@@ -187,25 +191,25 @@ def _mean_inside(heat: Array, corners: Array) -> float:
 
 
 def _area(quad: Array) -> float:
-    """Return twice the area of corners, positive where y follows x."""
+    """Return twice the signed area of corners [4, 2]: positive if they turn from the x axis towards the y axis."""
     following = np.roll(quad, -1, axis=0)
     return float((quad[:, 0] * following[:, 1] - following[:, 0] * quad[:, 1]).sum())
 
 
 def _clockwise(corners: Array) -> Array:
-    """Return corners from left top on: the two on the left, and the two on the right, by their height."""
+    """Sort corners [4, 2] clockwise from left top: two are the left ones by x, and y tells top from bottom."""
     by_x = corners[np.argsort(corners[:, 0], kind="stable")]
     left, right = (pair[np.argsort(pair[:, 1], kind="stable")] for pair in (by_x[:2], by_x[2:]))
     return np.array([left[0], right[0], right[1], left[1]])
 
 
 def _sides(corners: Array) -> tuple[int, int]:
-    """Return the whole pixels of the top and the left side."""
+    """Return the lengths of the top and the left side of corners [4, 2], in whole pixels."""
     return int(np.linalg.norm(corners[0] - corners[1])), int(np.linalg.norm(corners[0] - corners[3]))
 
 
 def _order_of_reading(boxes: Array) -> Array:
-    """Return the places of boxes line by line, and from left to right in each."""
+    """Return the indices of boxes [n, 4, 2] in reading order: line by line, and from left to right in each."""
     down = np.argsort(boxes[:, 0, 1], kind="stable")
     lines = np.cumsum(np.diff(boxes[down, 0, 1], prepend=0) >= _LINE)
     return np.asarray(down[np.lexsort((boxes[down, 0, 0], lines))])

@@ -1,7 +1,7 @@
-"""`tokenize` — ids, mask and type ids of text, or of pairs of texts, by a tokenizer.json of Hugging Face.
+"""`tokenize` — token ids, mask and type ids of texts or pairs of texts, by a tokenizer.json of Hugging Face.
 
-Truncation and special tokens are as the file says, unless `length` or `truncate` says otherwise. Rows of a batch are
-filled up to the longest, to `length`, or not at all. Each result is int64 [rows, tokens], offsets [rows, tokens, 2].
+The file decides about truncation and special tokens, unless `length` or `truncate` is given. The rows of a batch are
+padded to the longest row, to `length`, or not at all. Results are int64 [rows, tokens]; offsets are [rows, tokens, 2].
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ _TOKENS, _TEXT = forms("rows tokens"), forms("rows")
 
 
 def _refuse_contradictions(solved: Solved, types: Types) -> None:
-    """Refuse settings of which one says otherwise than another, or would do nothing."""
+    """Refuse settings that contradict each other, or that would have no effect. Raises ContractError."""
     options = solved.options
     other = next((key for key in ("truncate", "padding") if "length" in options and key in options), None)
     if other is not None:
@@ -85,7 +85,7 @@ CONTRACT = Contract(
 
 
 def read(path: str) -> "Tokenizer":
-    """Return the tokenizer of a file. Raises ValueError where it holds none."""
+    """Return the tokenizer of a file. Raises ValueError if the file holds none."""
     from tokenizers import Tokenizer  # noqa: PLC0415  an extra: only who tokenizes needs it
 
     try:
@@ -112,7 +112,7 @@ _RESULTS = ["ids", "attention_mask", "type_ids"]
 
 
 def _array(encoding: "Encoding", name: str) -> Any:
-    """Return a result of one row: int64 [tokens], of offsets [tokens, 2]."""
+    """Return one result of one row: int64 [tokens]; offsets are [tokens, 2]."""
     values = np.array(getattr(encoding, name), dtype=np.int64)
     return values.reshape(-1, 2) if name == "offsets" else values
 

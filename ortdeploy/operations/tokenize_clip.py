@@ -1,7 +1,7 @@
-"""`tokenize_clip` — ids of text by CLIP's byte-pair encoding, from the vocab.json and merges.txt of a folder.
+"""`tokenize_clip` — token ids of text by CLIP's byte-pair encoding, from the vocab.json and merges.txt of a folder.
 
-int64 [rows, 77], or `length`: a start mark, the text's tokens cut to what fits, an end mark, and end marks to fill up
-(Stable Diffusion 1; a tokenizer_config.json that names another pad_token is followed).
+The result is int64 [rows, 77], or [rows, `length`]: a start mark, the tokens of the text, cut if there are too many, an
+end mark, and end marks as padding, as in Stable Diffusion 1. A tokenizer_config.json may name another pad_token.
 
 Source: Radford et al., Learning Transferable Visual Models From Natural Language Supervision, 2021; the format of the
 files is that of Sennrich et al., Neural Machine Translation of Rare Words with Subword Units, ACL 2016, over bytes.
@@ -61,7 +61,7 @@ class ClipTokenizer:
     """The vocabulary and the merges of a folder."""
 
     def __init__(self, folder: Path) -> None:
-        """Read the files. Raises OSError, ValueError where they are not a CLIP vocabulary."""
+        """Read the files. Raises OSError, and ValueError if they are not a CLIP vocabulary."""
         self._ids: dict[str, int] = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
         lines = (folder / "merges.txt").read_text(encoding="utf-8").splitlines()
         pairs = [tuple(line.split()) for line in lines if line.strip() and not line.startswith("#version")]
@@ -74,14 +74,14 @@ class ClipTokenizer:
         self._split = lru_cache(maxsize=8192)(self._split_word)
 
     def encode(self, text: str, length: int) -> list[int]:
-        """Return so many ids. Raises ValueError for a letter that the vocabulary does not have."""
+        """Return exactly `length` token ids. Raises ValueError for a letter that the vocabulary does not have."""
         clean = re.sub(r"\s+", " ", unicodedata.normalize("NFC", text)).strip().lower()
         ids = [one for word in _words(clean) for one in self._split(word)]
         kept = [self._ids[START], *ids[: length - 2], self._ids[END]]
         return kept + [self._fill] * (length - len(kept))
 
     def _split_word(self, word: str) -> tuple[int, ...]:
-        """Merge the bytes of a word, the pair of the lowest rank first."""
+        """Return the token ids of a word: join pairs of neighbouring pieces, the pair of the lowest rank first."""
         if word in {START, END}:
             return (self._ids[word],)
         pieces = [self._letters[byte] for byte in word.encode("utf-8")]
@@ -105,7 +105,7 @@ class ClipTokenizer:
 
 
 def _words(text: str) -> Iterator[str]:
-    """Yield marks, contractions, runs of letters, single digits, and runs of anything else but spaces."""
+    """Yield special marks, contractions, runs of letters, single digits, and runs of other characters; drop spaces."""
     for found in _WORD.finditer(text):
         word = found.group()
         if word[0].isalnum():  # \w also takes numbers that are no digits, such as ²
@@ -125,7 +125,7 @@ def _pad_token(folder: Path) -> str:
 
 
 def _byte_letters() -> dict[int, str]:
-    """Return a letter for every byte: printable ones stand for themselves, the others for signs beyond 255."""
+    """Return a character for every byte: itself if it is printable, else one with a code point beyond 255."""
     plain = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in plain]
     return {byte: chr(byte) for byte in plain} | {byte: chr(256 + index) for index, byte in enumerate(others)}

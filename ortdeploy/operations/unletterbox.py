@@ -1,7 +1,7 @@
-"""`unletterbox` — boxes in the pixels of an image before `letterbox`, by what that said of `how` it was done.
+"""`unletterbox` — converts boxes from the letterboxed image back to the original; `how` is a result of `letterbox`.
 
-Boxes are kept inside of the image; those that lie beside it have no area. A `how` of three numbers (factor, left, top)
-does not tell the image's size: then they are only moved and scaled.
+Boxes are kept inside of the original image; a box beside it has no area. A `how` of three numbers (factor, left, top)
+does not have the size of the image: then boxes are only moved and scaled.
 """
 
 from dataclasses import replace
@@ -16,7 +16,7 @@ from ortdeploy.transforms.protocol import Options
 PACKAGE = None
 
 _WITHOUT_SIZE = 3
-"""Numbers of a `how` that is one factor, left and top."""
+"""The length of a short `how`: one factor, left and top."""
 
 
 CONTRACT = Contract(

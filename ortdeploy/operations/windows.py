@@ -1,10 +1,10 @@
-"""`windows` — a row as a list of windows: `context` values of before and `size` new ones each, every `hop` values.
+"""`windows` — cuts a row into a list of windows: `size` new values each, after `context` values that came before them.
 
-Before the row's beginning there are zeros. `last` says what becomes of values that fill no whole window: zeros fill it
-up (pad), they are left out (drop), or the last window is shorter (short). The second result says where the new values
-of each window begin in the row.
+A window begins every `hop` values. Before the first value of a row, the context is zeros. `last` decides about values
+at the end that fill no whole window: `pad` fills the window up with zeros, `drop` leaves them out, `short` makes the
+last window shorter. The second result, int64 [rows, windows], is the index of the first new value of each window.
 
-A window is a view: of a long row there is one copy, with the zeros around it, and no copy a window.
+Windows are views. A row is copied at most once, to put zeros around it, however many windows it has.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ _MOST = 2**24
 
 
 def _sizes(solved: Solved, types: Types) -> None:  # noqa: ARG001  the sizes are solved
-    """Work out how many windows there are, and how long they are."""
+    """Compute the number of windows and their length."""
     setting, values = _Setting(CONTRACT.filled(solved.options)), solved.size("values")
     solved.sizes["windows"] = None if values is None else _count(values, setting)
     solved.sizes["length"] = None if setting.last == SHORT else setting.context + setting.size
@@ -49,7 +49,7 @@ CONTRACT = Contract(
 
 
 class _Setting:
-    """The settings, with the hop that follows from the size."""
+    """The settings; `hop` is `size` if it is not given."""
 
     def __init__(self, options: Options) -> None:
         self.size: int = options["size"]
@@ -75,7 +75,7 @@ def build(options: Options, types: Types) -> Call:  # noqa: ARG001  the same for
 
 
 def _count(values: int, setting: _Setting) -> int:
-    """Return how many windows a row of so many values has; none begins behind its end."""
+    """Return the number of windows of a row of `values` values; no window begins after the last value."""
     whole = (values - setting.size) // setting.hop + 1 if values >= setting.size else 0
     if setting.last == DROP or not values or (whole and (whole - 1) * setting.hop + setting.size == values):
         return whole
@@ -83,12 +83,12 @@ def _count(values: int, setting: _Setting) -> int:
 
 
 def _starts(values: int, setting: _Setting) -> Array:
-    """Return where the new values of each window begin, int64 [windows]."""
+    """Return the index of the first new value of each window, int64 [windows]."""
     return np.arange(_count(values, setting), dtype=np.int64) * setting.hop
 
 
 def _windows_of(row: Array, setting: _Setting) -> Array | list[Array]:
-    """Return the windows of one row [values, *dims]: [windows, length, *dims], or a list whose last may be shorter."""
+    """Return the windows of one row [values, *dims]: [windows, length, *dims], or a list if the last may be shorter."""
     if setting.last != SHORT:
         return _whole_windows(row, 0, setting)
     before = _filled(row, 0, setting.context, 0)
@@ -98,7 +98,7 @@ def _windows_of(row: Array, setting: _Setting) -> Array | list[Array]:
 
 
 def _whole_windows(x: Array, axis: int, setting: _Setting) -> Array:
-    """Return views [..., windows, length, *dims] of the values at an axis, with zeros before and behind them."""
+    """Return views [..., windows, length, *dims] of x [..., values, *dims]; `axis` is that of the values."""
     length, count = setting.context + setting.size, _count(x.shape[axis], setting)
     end = (count - 1) * setting.hop + setting.size if count else setting.size
     x = _filled(x, axis, setting.context, max(end - x.shape[axis], 0))
@@ -109,7 +109,7 @@ def _whole_windows(x: Array, axis: int, setting: _Setting) -> Array:
 
 
 def _filled(x: Array, axis: int, before: int, behind: int) -> Array:
-    """Return values with zeros, or empty text, around them; as they are where there are none."""
+    """Return x with `before` and `behind` zeros (or empty texts) added along an axis; x itself if both are 0."""
     if not before and not behind:
         return x
     nothing = "" if x.dtype == object else np.zeros((), x.dtype)[()]

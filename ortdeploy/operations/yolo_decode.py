@@ -1,9 +1,9 @@
-"""`yolo_decode` — boxes and scores from the one output of a YOLO export, by the `version` that the model is of.
+"""`yolo_decode` — boxes and scores from the single output of a YOLO export of the given `version`.
 
-v5, v6, v7: [rows, n, 5 + classes], the middle, width and height of a box, that it is an object, and of which class; a
-score is the product of both. v8, v9, v11, v12: [rows, 4 + classes, n] without objectness. v10, v26: [rows, n, 6], left,
-top, right, bottom, score and class of boxes that need no `nms` any more. `values: first` or `values: last` says where
-the numbers of a box stand in exports that have them elsewhere. Boxes below `score` are left out.
+v5, v6, v7: [rows, n, 5 + classes], center x, center y, width, height, objectness and class scores; the score of a box
+is objectness times class score. v8, v9, v11, v12: [rows, 4 + classes, n], the same without objectness. v10, v26:
+[rows, n, 6], left, top, right, bottom, score and class of boxes that need no `nms`. `values: first` or `values: last`
+is for exports whose values stand on the other axis. Boxes whose score is below `score` are left out.
 
 Sources: the heads of ultralytics/yolov5, WongKinYiu/yolov7, THU-MIG/yolov10 and ultralytics/ultralytics.
 """
@@ -36,11 +36,11 @@ _HEADS = {
     **dict.fromkeys(("v10", "v26"), _DECIDED),
 }
 _BEFORE_CLASSES = {_OBJECTNESS: 5, _PLAIN: 4, _DECIDED: 6}
-"""How many numbers of a box stand before those of its classes; of boxes that are decided, before any others."""
+"""The numbers of a box before its classes; for v10 and v26, before further numbers of an export."""
 
 
 def _hold_values(solved: Solved, types: Types) -> None:  # noqa: ARG001  the axes are solved
-    """Tell which axis has the numbers of a box, and hold them against the version. Raises ContractError."""
+    """Find the axis of a box's values, and check its size against the version. Raises ContractError."""
     options = solved.options
     head, first = _HEADS[options["version"]], _values_first(options)
     values, n = (solved.size(axis) for axis in (("second", "third") if first else ("third", "second")))

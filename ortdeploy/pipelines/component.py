@@ -9,6 +9,7 @@ import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.sessions.opening import OpenedSession
+from ortdeploy.sessions.run_limit import end_runs
 from ortdeploy.sessions.runs import prove_effect
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.elements import is_narrow, widened
@@ -26,19 +27,28 @@ class Component:
         self._effective: set[tuple[str, ...]] = set()
         self._turn = threading.Lock()
 
-    def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Any]:
+    def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> list[Any]:
         """Run once. Raises OrtdeployError that names the model, ProviderFailedError."""
         try:
             with self._turn:
-                values = self._run(outputs, feeds, adapters)
+                if self._probe is None and not adapters:
+                    values = self.opened.session.run(outputs, feeds, adapters)
+                else:
+                    values = self._run_and_compare(outputs, feeds, adapters)
         except ProviderFailedError as error:
             self.failed = True
             raise ProviderFailedError(f"{self.model}: {error}") from error
         except OrtdeployError as error:
             raise type(error)(f"{self.model}: {error}") from error
-        return [widened(value) if type(value) is np.ndarray and is_narrow(value) else value for value in values]
+        for value in values:
+            if type(value) is np.ndarray and is_narrow(value):
+                return [widened(one) if type(one) is np.ndarray else one for one in values]
+        return list(values)
 
-    def _run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Any]:
+    def _run_and_compare(
+        self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]
+    ) -> Sequence[Any]:
+        """Run the first time, or with adapters: the results prove that provider and adapters do what they should."""
         values = self.opened.session.run(outputs, feeds, adapters)
         if adapters and tuple(adapters) not in self._effective:
             self._effective.add(tuple(adapters))
@@ -66,6 +76,14 @@ class ComposedSession:
 
     def begin(self, key: tuple[str, ...]) -> None:
         """Take note of what the next rows belong to: state that belongs to something else is dropped."""
+
+    def end_runs(self, *, early: bool) -> None:
+        """Ask the run that goes on to end, whichever model is at it."""
+        for component in self.components.values():
+            opened = component.opened
+            end_runs(opened.session, early=early)
+            if opened.probe is not None:
+                end_runs(opened.probe.session, early=early)
 
     def undo(self) -> None:
         """Take the state back to before the last run: its rows are run again."""

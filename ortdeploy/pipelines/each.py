@@ -2,7 +2,8 @@
 
 Items without state are independent: those of all rows run together in batches. Items with state hand it on within their
 row, so they run one after the other in each row; rows run beside each other where the model tells which axis of the
-state counts them, else one at a time. In both, what lies between is a batch, however long a row is.
+state counts them, else one at a time. In both, what lies between is a batch, however long a row is. Where memory runs
+out, batches of items without state are halved from there on.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -10,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError
+from ortdeploy.events import log
 from ortdeploy.operations.protocol import as_column
+from ortdeploy.pipelines.items_in_turn import items_in_turn
 from ortdeploy.plan.pipeline import PlannedValue, PlannedWireStep, walk
 from ortdeploy.tensors.columns import Array, Column, join, pick
 from ortdeploy.tensors.elements import numpy_dtype
@@ -35,6 +38,9 @@ class Each:
         self._types = {value.name: value for value in step.makes}
         self._collected = tuple(name for name, _ in step.outputs)
         self._run = self._run_in_turn if step.state else self._run_batches
+        self._together = step.batch
+        self._in_turn = items_in_turn(step, inner)
+        self.halvings = 0
 
     def __call__(self, values: Values, _rows: int) -> Values:
         """Take the items of all rows through the inner steps. Raises OrtdeployError."""
@@ -56,15 +62,37 @@ class Each:
     def _run_batches(self, values: Values, listed: Column, counts: Sequence[int]) -> dict[str, list[Any]]:
         """Run the items of all rows together, in batches."""
         collected: dict[str, list[Column]] = {name: [] for name in self._collected}
-        for segments in _batches(counts, self._step.batch):
-            owners = [row for row, begin, end in segments for _ in range(end - begin)]
-            inside = self._outer(values, owners)
-            inside[self._step.item] = _items(listed, segments)
-            for one in self._inner:
-                inside |= one(inside, len(owners))
-            for name, results in collected.items():
-                results.append(inside[name])
+        for segments in _batches(counts, self._together):
+            for found in self._run_or_halve(values, listed, segments):
+                for name, results in collected.items():
+                    results.append(found[name])
         return {name: self._by_row(name, join(results), counts) for name, results in collected.items()}
+
+    def _run_or_halve(self, values: Values, listed: Column, segments: Sequence[Segment]) -> Iterator[Values]:
+        """Yield what some items give together; where memory runs out, half of them at a time from here on."""
+        items = sum(end - begin for _, begin, end in segments)
+        if items <= self._together:
+            try:
+                found = self._run_together(values, listed, segments)
+            except (OutOfMemoryError, MemoryError):
+                if items == 1:
+                    raise
+                self._together = -(-items // 2)
+                self.halvings += 1
+                log.warning("batch.items_halved", each=self._step.name, items=self._together, before=items)
+            else:
+                yield found
+                return
+        for some in _cut(segments, self._together):
+            yield from self._run_or_halve(values, listed, some)
+
+    def _run_together(self, values: Values, listed: Column, segments: Sequence[Segment]) -> Values:
+        owners = [row for row, begin, end in segments for _ in range(end - begin)]
+        inside = self._outer(values, owners)
+        inside[self._step.item] = _items(listed, segments)
+        for one in self._inner:
+            inside |= one(inside, len(owners))
+        return inside
 
     def _outer(self, values: Values, owners: Sequence[int]) -> Values:
         """Return what the inner steps read of values of the rows, once for each item."""
@@ -96,6 +124,10 @@ class Each:
         self, values: Values, listed: Column, rows: Sequence[int], counts: Sequence[int]
     ) -> dict[str, list[Any]]:
         """Run the items of some rows beside each other; those with the most items come first."""
+        items = listed[rows[0]]
+        if self._in_turn is not None and len(rows) == 1 and self._in_turn.may_run(items):
+            collected = self._in_turn.run(self._outer(values, rows), items, self._first_state(1))
+            return {name: [join(of_items)] for name, of_items in collected.items()}
         given: dict[str, list[Column]] = {name: [] for name in self._collected}
         state = self._first_state(len(rows))
         going, outer = len(rows), self._outer(values, rows)
@@ -134,12 +166,17 @@ def first_state(value: PlannedValue, rows: int | None = None) -> Array:
 
 def _batches(counts: Sequence[int], size: int) -> Iterator[list[Segment]]:
     """Yield the items of rows in batches of a size, in their order."""
+    return _cut([(row, 0, count) for row, count in enumerate(counts)], size)
+
+
+def _cut(segments: Sequence[Segment], size: int) -> Iterator[list[Segment]]:
+    """Yield items in batches of a size, in their order."""
     batch: list[Segment] = []
     room = size
-    for row, count in enumerate(counts):
-        begin = 0
-        while begin < count:
-            end = min(count, begin + room)
+    for row, first, last in segments:
+        begin = first
+        while begin < last:
+            end = min(last, begin + room)
             batch.append((row, begin, end))
             room -= end - begin
             begin = end

@@ -1,4 +1,4 @@
-"""Runs one model of a pipeline on whole columns: rows of equal shape together, every tensor checked."""
+"""Runs one model of a pipeline on whole columns: rows of equal shape together, or row by row, every tensor checked."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,16 +20,19 @@ from ortdeploy.tensors.types import format_shape
 class ModelStep:
     """A `run` step with its open session."""
 
-    def __init__(self, step: PlannedWireStep, component: Component, *, whole: bool) -> None:
-        """Take the step; `whole`: it is fed one row and its state, which has no rows of its own."""
+    def __init__(self, step: PlannedWireStep, component: Component, whole: frozenset[str] = frozenset()) -> None:
+        """Take the step; `whole` are values that are state without rows of its own: it is fed one row beside them."""
         self._model, self._adapters = step.name, step.adapters
         self._component = component
         self._wires = step.wires
         self._ports = {port.name: _Port(step.name, port) for port in step.takes}
         self._fetch = [port for port, _ in step.outputs]
         self._names = [name for _, name in step.outputs]
-        self._size = _fixed_rows(step.takes)
-        self._whole = whole
+        self._size = step.fixed_rows
+        self._by_row = step.by_row
+        self._state = {argument for argument, name in step.wires if name in whole}
+        self._whole = not whole.isdisjoint(name for _, name in (*step.wires, *step.outputs))
+        self._gives_state = [name in whole for name in self._names]
         self._axes = step.row_axes
         self._moved_inputs = [(name, axis) for name in self._ports if (axis := step.row_axes.get(name))]
         self._moved_outputs = [
@@ -37,17 +40,66 @@ class ModelStep:
         ]
         self._constants = [(one, as_array(one.content, one.dtype, one.shape)) for one in step.constants]
         self._fed_last: tuple[int, dict[str, Array]] = (0, {})
+        self._limited = any(port.limits is not None for port in step.takes)
 
     def __call__(self, values: Mapping[str, Column], rows: int) -> dict[str, Column]:
         """Return the values that the model gives for these rows. Raises OrtdeployError."""
         columns = {port: values[name] for port, name in self._wires}
-        if self._whole:
+        if self._by_row:
+            found = self._run_row_by_row(columns, rows)
+        elif self._whole:
             found = self._run(self._checked({name: np.asarray(column) for name, column in columns.items()}), 1)
         elif list in map(type, columns.values()):
             found = self._run_alike(columns, rows)
         else:
             found = self._run_batches(self._checked(columns), rows) if rows else [as_column([])] * len(self._names)
         return dict(zip(self._names, found, strict=True))
+
+    @property
+    def takes(self) -> Sequence[tuple[str, str, int]]:
+        """Its inputs, each with the value that it takes, and where the graph has its rows."""
+        return [(port, name, self._axis(port)) for port, name in self._wires]
+
+    @property
+    def gives(self) -> Sequence[tuple[str, int]]:
+        """The values that a run gives, in its order, each with where the graph has its rows."""
+        return [(name, self._axis(port)) for port, name in zip(self._fetch, self._names, strict=True)]
+
+    def _axis(self, port: str) -> int:
+        return 0 if self._whole else self._axes.get(port, 0)
+
+    @property
+    def is_known_by_look(self) -> bool:
+        """Whether what a run of one row takes may be judged by its types and shapes alone, and runs as it is."""
+        return not (self._limited or self._by_row or (self._size not in {None, 1} and not self._whole))
+
+    def feeds_of_row(self, values: Mapping[str, Column]) -> dict[str, Array]:
+        """Return the feeds of one row as the graph takes them. Raises OrtdeployError."""
+        feeds = {port: np.asarray(values[name]) for port, name in self._wires}
+        self.check(feeds)
+        return self._contiguous(feeds if self._whole else self._placed(feeds), 1)
+
+    def run_row(self, feeds: Mapping[str, Array]) -> list[Any]:
+        """Return what the graph gives for the feeds of a row, as it gives it. Raises OrtdeployError."""
+        return self._component.run(self._fetch, feeds, self._adapters)
+
+    def row_in_front(self, given: Sequence[Any]) -> list[Any]:
+        """Return what the graph has given with its row first. Raises OrtdeployError where there is not one."""
+        return list(given) if self._whole else self._in_front(list(given), 1)
+
+    def _run_row_by_row(self, columns: Mapping[str, Column], rows: int) -> Sequence[Any]:
+        """Run each row without axis 0; state, of which there is one for the one row, goes in and out as it is."""
+        results: list[list[Any]] = [[] for _ in self._fetch]
+        for row in range(rows):
+            feeds = {name: column if name in self._state else column[row] for name, column in columns.items()}
+            arrays = {name: np.asarray(value) for name, value in feeds.items()}
+            self.check({name: one if name in self._state else one[np.newaxis] for name, one in arrays.items()})
+            for result, value in zip(results, self._run(arrays, 1), strict=True):
+                result.append(value)
+        return [
+            result[0] if is_state else as_column(result)
+            for result, is_state in zip(results, self._gives_state, strict=True)
+        ]
 
     def _run_alike(self, columns: Mapping[str, Column], rows: int) -> Sequence[Column]:
         """Run all rows together where they are alike, else those of one shape at a time."""
@@ -80,10 +132,18 @@ class ModelStep:
 
     def _run_rows(self, feeds: Mapping[str, Array], rows: int, wanted: int) -> list[Any]:
         """Run once, and return the first rows of each output. Raises OrtdeployError where it has not one for each."""
+        given = self._in_front(self._run(self._placed(feeds), rows), rows)
+        return given if wanted == rows else [value[:wanted] for value in given]
+
+    def _placed(self, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Return feeds with their rows where the graph has them."""
         placed = dict(feeds)
         for name, axis in self._moved_inputs:
             placed[name] = to_axis(feeds[name], axis)
-        given = list(self._run(placed, rows))
+        return placed
+
+    def _in_front(self, given: list[Any], rows: int) -> list[Any]:
+        """Return the outputs of a run with their rows first. Raises OrtdeployError where there is not one for each."""
         for place, axis in self._moved_outputs:
             given[place] = to_front(given[place], axis)
         for place, value in enumerate(given):
@@ -91,16 +151,20 @@ class ModelStep:
                 name = self._fetch[place]
                 as_given = to_place(value.shape, self._axes.get(name)) if value.ndim else ()
                 raise OrtdeployError(f"{self._model}: {not_by_row(name, as_given, rows)}")
-        return given if wanted == rows else [value[:wanted] for value in given]
+        return given
 
-    def _run(self, feeds: Mapping[str, Array], rows: int) -> Sequence[Any]:
+    def _run(self, feeds: Mapping[str, Array], rows: int) -> list[Any]:
+        return self._component.run(self._fetch, self._contiguous(feeds, rows), self._adapters)
+
+    def _contiguous(self, feeds: Mapping[str, Array], rows: int) -> dict[str, Array]:
+        """Return feeds as ONNX Runtime takes them, with the constants."""
         contiguous = dict(feeds)
         for name, array in feeds.items():
             if not array.flags.c_contiguous:  # as a scalar is, to which ascontiguousarray would give a dimension
                 contiguous[name] = np.ascontiguousarray(array)
         if self._constants:
             contiguous |= self._constants_for(rows)
-        return self._component.run(self._fetch, contiguous, self._adapters)
+        return contiguous
 
     def _constants_for(self, rows: int) -> dict[str, Array]:
         """Return the constants of a run; most runs have as many rows as the one before."""
@@ -171,9 +235,3 @@ def _alike(columns: Mapping[str, Column], rows: int) -> list[Sequence[int]]:
 
 def _taken(column: Column, places: Sequence[int], rows: int) -> Column:
     return column if len(places) == rows else pick(column, places)
-
-
-def _fixed_rows(ports: Sequence[PlannedValue]) -> int | None:
-    """Return the number of rows that a graph takes, where it has written one down."""
-    sizes = [port.shape[0] for port in ports if port.shape and isinstance(port.shape[0], int)]
-    return int(sizes[0]) if sizes else None

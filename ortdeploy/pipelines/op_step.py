@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.operations.protocol import as_column
 from ortdeploy.pipelines.component import Component
 from ortdeploy.pipelines.model_step import ModelStep
 from ortdeploy.plan.pipeline import PlannedValue, PlannedWireStep
 from ortdeploy.sessions.opening import OpenedSession
-from ortdeploy.sessions.row_proof import MixedRowsError
+from ortdeploy.sessions.row_proof import MixedRowsError, RowsAgain
 from ortdeploy.tensors.columns import Array, Column, OpRunners
 from ortdeploy.tensors.elements import numpy_dtype
 
@@ -23,23 +22,16 @@ class OpLine:
         """Take the step and its open session."""
         self.name, self.by_row = step.name, step.by_row
         self._takes = step.takes
-        self._names = [name for name, _ in step.outputs]
-        self._component = component
-        self._of_all = ModelStep(step, component, whole=False)
+        self._run = ModelStep(step, component)
+
+    @property
+    def names_taken(self) -> tuple[str, ...]:
+        """The values that it takes."""
+        return tuple(value.name for value in self._takes)
 
     def __call__(self, values: Mapping[str, Column], rows: int) -> dict[str, Column]:
         """Return the results of rows. Raises OrtdeployError."""
-        columns = {value.name: _without_lists(values[value.name], value) for value in self._takes}
-        if not self.by_row:
-            return self._of_all(columns, rows)
-        found = [self._run({name: column[row] for name, column in columns.items()}) for row in range(rows)]
-        return {name: as_column([row[index] for row in found]) for index, name in enumerate(self._names)}
-
-    def _run(self, row: Mapping[str, Any]) -> list[Array]:
-        """Run one row, without the rows' axis."""
-        feeds = {name: np.asarray(value, order="C") for name, value in row.items()}
-        self._of_all.check({name: array[np.newaxis] for name, array in feeds.items()})
-        return list(self._component.run(self._names, feeds, ()))
+        return self._run({value.name: _without_lists(values[value.name], value) for value in self._takes}, rows)
 
 
 def op_runners(lines: Sequence[PlannedWireStep], opened: Mapping[str, OpenedSession]) -> OpRunners:
@@ -51,7 +43,7 @@ def op_runners(lines: Sequence[PlannedWireStep], opened: Mapping[str, OpenedSess
 
 
 class _Proven:
-    """Op steps whose first rows run once more, one of them alone."""
+    """Op steps whose first rows run once more, in other batches."""
 
     def __init__(self, line: OpLine) -> None:
         self._line = line
@@ -70,28 +62,30 @@ class _Proven:
         return found
 
     def _prove(self, values: Mapping[str, Column], rows: int, found: Mapping[str, Column]) -> None:
-        alone = self._line({name: column[rows - 1 :] for name, column in values.items()}, 1)
-        for name, column in alone.items():
-            if not _agree(np.asarray(column[0]), np.asarray(found[name][rows - 1])):
-                raise MixedRowsError(
-                    f"{self._line.name}: the results of a row are others alone than beside {rows - 1} other rows. Op "
-                    "steps must not depend on how many rows there are; by_row: true runs them for each row by itself",
-                    name,
-                )
+        again = RowsAgain(
+            run=lambda some: self._line(some, len(next(iter(some.values())))),
+            feeds={name: values[name] for name in self._line.names_taken},
+            results=found,
+            rows=rows,
+            agree=_AGREE,
+            mixed=self._mixed,
+            as_given=lambda _name, column: np.shape(column),
+        )
+        again.prove()
         self._is_proven = True
 
+    def _mixed(self, name: str, _place: int, size: int, rows: int, problem: str) -> MixedRowsError:
+        beside = "alone" if size == 1 else f"in another batch of {size}"
+        return MixedRowsError(
+            f"{self._line.name}: the results of a row are others {beside} than in the first batch of {rows} "
+            f"({problem}). Op steps must not depend on how many rows there are; by_row: true runs them for each row by "
+            "itself",
+            name,
+        )
 
-def _agree(alone: Array, together: Array) -> bool:
-    if alone.shape != together.shape:
-        return False
-    if not np.issubdtype(alone.dtype, np.floating):
-        return bool(np.array_equal(alone, together))
-    largest = float(np.abs(together[np.isfinite(together)]).max(initial=0))
-    return bool(np.allclose(alone, together, rtol=0, atol=_ATOL + _RTOL * largest, equal_nan=True))
 
-
-_RTOL, _ATOL = 1e-3, 1e-5
-"""How much a floating number may differ between batches of different sizes, relative to the largest one of the row."""
+_AGREE = 1e-3, 1e-5
+"""How much a floating number may differ between batches: relative to the largest one, and absolutely."""
 
 
 def _without_lists(column: Column, value: PlannedValue) -> Column:

@@ -58,11 +58,17 @@ class StepsSession(ComposedSession):
         self._outputs = dict(pipeline.outputs)
         self._handed_on = dict(pipeline.state)
         whole = frozenset((*self._handed_on, *self._handed_on.values()))
+        self._eaches: list[Each] = []
         self._steps = [self._build(step, whole) for step in pipeline.steps]
         self._readers = _last_readers(pipeline)
         self._first = {value.name: first_state(value) for value in pipeline.first_state}
         self.state = State(values=self._first)
         self._before = self.state
+
+    @property
+    def halvings(self) -> int:
+        """How often batches of items were halved, because memory ran out."""
+        return sum(each.halvings for each in self._eaches)
 
     def begin(self, key: tuple[str, ...]) -> None:
         """Begin with zeros where the rows belong to something else than those before."""
@@ -109,15 +115,16 @@ class StepsSession(ComposedSession):
     def _build(self, step: PlannedWireStep, whole: frozenset[str]) -> Apply:
         """Build a step; `whole` are values that models take and give without rows."""
         if step.kind == "run":
-            names = {name for _, name in (*step.wires, *step.outputs)}
-            return ModelStep(step, self.components[step.name], whole=not names.isdisjoint(whole))
+            return ModelStep(step, self.components[step.name], whole)
         if step.kind == "op":
             return OpLine(step, self.components[step.name])
         if step.kind == "do":
             return _operation(step)
         if not step.state_by_row:
             whole = whole.union(*step.state)
-        return Each(step, [self._build(one, whole) for one in step.steps])
+        built = Each(step, [self._build(one, whole) for one in step.steps])
+        self._eaches.append(built)
+        return built
 
 
 def _as_rows(feed: Array) -> Column:

@@ -1,9 +1,11 @@
 """Batching: how many rows of a job are read, run and written together, and every number that follows from it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from ortdeploy.records import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Batching:
     """How many rows of a job are read, run and written together.
 

@@ -1,12 +1,12 @@
 """A value of the manifest that a job or a step of a pipeline feeds to an input of a model."""
 
-from dataclasses import dataclass
 from typing import Any
 
+from ortdeploy.records import record
 from ortdeploy.tensors.types import Shape
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PlannedConstant:
     """A model input that is fed a value of the manifest's: `shape` is that of one row, or the whole where it has none.
 

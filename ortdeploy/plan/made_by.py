@@ -3,13 +3,13 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ortdeploy.plan.steps import Plan, RunJob
+from ortdeploy.records import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MadeBy:
     """A deployment that makes parts: its name and profile, what its results depend on, and how its rows look.
 

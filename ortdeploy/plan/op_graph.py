@@ -1,13 +1,13 @@
 """The graph of op steps in a line, as data of the plan."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from ortdeploy.plan.pipeline import PlannedValue
+from ortdeploy.records import record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class OpNode:
     """One operator: `inputs` and `outputs` are names by position, "" for what is left out.
 
@@ -22,7 +22,7 @@ class OpNode:
     made: tuple[str | None, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class OpConstant:
     """A value that the manifest writes in place of an input."""
 
@@ -31,7 +31,7 @@ class OpConstant:
     content: Any
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class OpGraph:
     """Operators in order, their constants, what they are fed and what they give; `opsets` are by domain.
 
@@ -51,7 +51,7 @@ class OpGraph:
         return ", ".join(node.operator for node in self.nodes)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Fusion:
     """Op steps that are put into a model's own graph: those before it and those behind it.
 

@@ -1,15 +1,16 @@
 """A pipeline as data of the plan: its steps, with the types and files for which they were planned."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ortdeploy.facts.data import HashedFile
 from ortdeploy.plan.constants import PlannedConstant
+from ortdeploy.records import record
 from ortdeploy.tensors.types import Shape, TensorType
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PlannedValue:
     """A value by its name, with what is known of it; `limits` are those of an index into a constant table."""
 
@@ -25,11 +26,12 @@ class PlannedValue:
         return TensorType(self.dtype, self.shape, self.layout)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PlannedWireStep:
     """One step: `run` the session of a model, `do` an operation, `each` of a value's items through inner steps.
 
-    An `op` runs the session that op steps in a line were made into; `by_row`: for one row at a time.
+    An `op` runs the session that op steps in a line were made into. `by_row`: a session gets one row at a time, without
+    axis 0. `fixed_rows` is the number of rows that a model's graph takes, if it takes only one.
 
     `wires` are pairs of an argument and a value's name, `takes` what must arrive there, `outputs` pairs of what the
     step gives and its name, `makes` their types, all rows first. `row_axes` are those of the model's inputs and
@@ -56,9 +58,10 @@ class PlannedWireStep:
     first_state: tuple[PlannedValue, ...] = ()
     state_by_row: bool = False
     by_row: bool = False
+    fixed_rows: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PlannedPreset:
     """Images: the folder with tokenizer and scheduler, sessions by component, and how images are made.
 
@@ -80,7 +83,7 @@ class PlannedPreset:
     arguments: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PlannedPlace:
     """A file or folder that steps or a preset name by its path, and the files that are read of it.
 
@@ -92,7 +95,7 @@ class PlannedPlace:
     single: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PlannedPipeline:
     """A pipeline: the sessions that it runs, its steps or its preset, and its outputs by name with their values.
 

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import os
+import re
 import types
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
@@ -31,6 +33,8 @@ def decode_check(data: Any) -> PlannedCheck:
 
 def encode(value: Any) -> Any:
     """Turn the plan's dataclasses into JSON values; a step carries its kind under `step`."""
+    if value is None or isinstance(value, str | int | float):  # as most are
+        return value
     if is_dataclass(value) and not isinstance(value, type):
         data = {field.name: encode(getattr(value, field.name)) for field in fields(value)}
         return {"step": STEP_NAMES[type(value)], **data} if type(value) in STEP_NAMES else data
@@ -100,19 +104,40 @@ def _expect(kind: type, value: Any) -> Any:
 
 
 def plan_digest(plan: Plan, job: str) -> str:
-    """Return the SHA-256 of what a plan says of one job; how far the job is does not change it, nor do secrets."""
+    """Return the SHA-256 of what a plan says of one job.
+
+    How far the job is does not change it, nor do secrets, nor where the manifest's folder is mounted.
+    """
     steps = [_lasting(step) if isinstance(step, RunJob) else step for step in keep_jobs(plan, [job]).steps]
-    return hashlib.sha256(
-        json.dumps([encode(masked_step(step)) for step in steps], sort_keys=True).encode()
-    ).hexdigest()
+    text = json.dumps([encode(masked_step(step)) for step in steps], sort_keys=True)
+    return hashlib.sha256(without_folder(text, json.dumps(plan.folder)[1:-1]).encode()).hexdigest()
+
+
+def without_folder(text: str, folder: str) -> str:
+    """Return a text with the paths in it that lie below a folder relative to that."""
+    if folder == os.path.dirname(folder):  # noqa: PTH120  the file system's root stands in every path
+        return text
+    return re.sub(rf"(?<![\w./\\~-]){re.escape(folder)}(?![\w.~-])", ".", text)
 
 
 def _lasting(step: RunJob) -> RunJob:
-    """Return what of a job is the same however far it is."""
+    """Return what of a job is the same however far it is, and whoever reads it."""
+    upstream = step.input.upstream
     return replace(
         step,
-        input=replace(step.input, files=(), rows=None, first_row=0),
-        output=replace(step.output, committed_rows=0, replaces=None, aside=None, upgraded_at=0, changed=()),
+        input=replace(
+            step.input,
+            files=(),
+            gone=(),
+            rows=None,
+            first_row=0,
+            rerun=(),
+            rerun_rows=0,
+            rows_before=0,
+            upstream=upstream and replace(upstream, digests=(), superseded=0),
+        ),
+        output=replace(step.output, committed_rows=0, replaces=None, aside=None, upgraded_at=0, changed=(), readers=()),
         limits=replace(step.limits, forecast=None),
         retry=False,
+        letters=None,
     )

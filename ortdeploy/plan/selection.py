@@ -3,7 +3,16 @@
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, PlannedCheck, PlannedProvider, PlannedSession, RunJob
+from ortdeploy.plan.steps import (
+    DeadLetter,
+    LoadAdapter,
+    OpenSession,
+    Plan,
+    PlannedCheck,
+    PlannedProvider,
+    PlannedSession,
+    RunJob,
+)
 from ortdeploy.providers.catalogue import CPU
 
 
@@ -48,6 +57,13 @@ def keep_jobs(plan: Plan, jobs: Collection[str]) -> Plan:
     )
     gates = tuple(gate for gate in plan.gates if gate.opening.session in sessions)
     return replace(plan, steps=steps, gates=gates, finished=tuple(done for done in plan.finished if done.job in jobs))
+
+
+def with_letters(plan: Plan, letters: tuple[DeadLetter, ...]) -> Plan:
+    """Return a plan to retry rows that failed on another machine, and no others."""
+    return replace(
+        plan, steps=tuple(replace(one, letters=letters) if isinstance(one, RunJob) else one for one in plan.steps)
+    )
 
 
 def run_jobs(plan: Plan) -> tuple[RunJob, ...]:

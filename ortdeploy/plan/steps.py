@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from ortdeploy.facts.data import FileState, HashedFile
@@ -14,13 +14,14 @@ from ortdeploy.plan.constants import PlannedConstant
 from ortdeploy.plan.op_graph import Fusion, OpGraph
 from ortdeploy.plan.pipeline import PlannedPipeline, PlannedWireStep
 from ortdeploy.plan.timing import ALWAYS, JobTiming
+from ortdeploy.records import record
 from ortdeploy.redaction import shown_path
 from ortdeploy.tensors.types import Shape, TensorType
 
 FORMAT_VERSION = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Fact:
     """Something that the plan rests on: its kind, which one, and a value that changes when it does."""
 
@@ -29,7 +30,7 @@ class Fact:
     value: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PlannedProvider:
     """One provider of a session's chain, by its full name; `device` when it comes from a plugin package.
 
@@ -41,7 +42,7 @@ class PlannedProvider:
     device: "PlannedDevice | None" = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PlannedDevice:
     """A device of a plugin package's provider, and the library that offers it."""
 
@@ -52,7 +53,7 @@ class PlannedDevice:
     library: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PlannedSession:
     """A session by its name, with the chain that it is given, how many of it are opened, and the callers of each.
 
@@ -66,7 +67,7 @@ class PlannedSession:
     callers: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PlannedThreadLayout:
     """One way to use threads for a model: the sessions that it opens, with which session options."""
 
@@ -75,7 +76,7 @@ class PlannedThreadLayout:
     options: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class OpenSession:
     """Open the sessions of a model: the first of `candidates` that can be opened as the plan says, or all of them.
 
@@ -108,7 +109,7 @@ class OpenSession:
     fusion: Fusion | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class LoadAdapter:
     """Load an adapter file for a session; `parameters` are the model's inputs that it brings."""
 
@@ -120,7 +121,7 @@ class LoadAdapter:
     parameters: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PlannedAdapters:
     """The adapters of a job's rows: `always` these, or by the text in a `column`.
 
@@ -140,7 +141,7 @@ class PlannedAdapters:
         return None if name == "fail" else () if name == "none" else (name,)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PlannedStep:
     """A prepare or postprocess step with the type it was planned for; `results` are a postprocess step's columns.
 
@@ -156,7 +157,7 @@ class PlannedStep:
     op: PlannedWireStep | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PlannedInput:
     """One model input: the columns it is fed from, the steps, and what must arrive at the session.
 
@@ -173,7 +174,7 @@ class PlannedInput:
     limits: tuple[float, float] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RowCheck:
     """Whether a job's first rows run in batches of other sizes too, and how much their results may differ there.
 
@@ -188,14 +189,33 @@ class RowCheck:
     declared: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
+class UpstreamJob:
+    """The job whose committed rows are read, with the folder that it writes into.
+
+    `names` says which columns are called otherwise in its files. `digests` are the SHA-256 of the files to read, in
+    their order; None if none was noted. `superseded` rows of the job itself stem from rows that the other one has run
+    again or withdrawn since, and leave. All of these are those of the moment at which the job begins.
+    """
+
+    job: str
+    output: str
+    names: Mapping[str, str] = field(default_factory=dict)
+    digests: tuple[str | None, ...] = ()
+    superseded: int = 0
+
+
+@record
 class JobInput:
     """The rows of a job.
 
     `patterns` are the paths of the manifest, `files` those to read; `gone` were read before and are no longer there,
-    which no run has noted yet. `first_row` rows came from others, in runs that are
-    finished, and `rows` counts these too. `row_type` is that of raw tensors, `rate` the sample rate of recordings, in
-    Hz. `missing` says by column what an empty value stands for. The columns of `key` are written beside the results.
+    which no run has noted yet. `rerun` were read before and hold something else now: their rows run again, of which
+    there were `rerun_rows`. `first_row` rows came from others, in runs that are finished, and `rows` counts these too;
+    the last `rows_before` of them are the first of the first file. `row_type` is that of raw tensors, `rate` the sample
+    rate of recordings, in Hz; pictures are turned by their `exif` orientation. `missing` says by column what an empty
+    value stands for. The columns of `key` are written beside the results.
+    With an `upstream` job, the rows are those that it commits.
     """
 
     format: str
@@ -209,18 +229,29 @@ class JobInput:
     missing: Mapping[str, Any]
     key: tuple[str, ...]
     on_change: str
+    exif: bool = True
+    upstream: UpstreamJob | None = None
+    rerun: tuple[FileState, ...] = ()
+    rerun_rows: int = 0
+    rows_before: int = 0
+
+    @property
+    def files_from(self) -> int:
+        """The number of the first row of the first file."""
+        return self.first_row - self.rows_before
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class JobOutput:
     """Where the results of a job go, and what they are.
 
     `dtypes` and `row_shapes` are those of `columns`; the columns of `images` are written as files. What is written may
-    be carried away if it is `removable`. `on_upgrade` says what happens where what results depend on is not what it
-    was: `changed` names that, and rows from `upgraded_at` on are made by what the plan says, those before it by others.
-    `upload` is a folder on an object store that gets what is written. `committed_rows` are there already. `replaces` is
-    the run whose result makes room for this one's and is kept as `aside`. Columns of `explode` list items, of which
-    each gets a line.
+    be carried away if it is `removable`, and may be forgotten `keep` seconds later. `on_upgrade` says what happens
+    where what results depend on is not what it was: `changed` names that, and rows from `upgraded_at` on are made by
+    what the plan says, those before it by others. `upload` is a folder on an object store that gets what is written.
+    `committed_rows` are there already. `replaces` is the run whose result makes room for this one's and is kept as
+    `aside`. Columns of `explode` list items, of which each gets a line. `readers` are jobs that
+    read its rows, so a file that is committed is never written again.
     """
 
     path: str
@@ -239,6 +270,8 @@ class JobOutput:
     explode: tuple[str, ...] = ()
     upgraded_at: int = 0
     changed: tuple[str, ...] = ()
+    keep: float | None = None
+    readers: tuple[str, ...] = ()
 
     @property
     def shown(self) -> str:
@@ -246,12 +279,12 @@ class JobOutput:
         return shown_path(self.upload or self.path)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class JobErrors:
     """What a job does about rows that fail.
 
     `on_nan` says what happens to rows for which an output of `check_finite` is not finite. `max_failed` is a number of
-    rows or a share. `progress_timeout` is in seconds.
+    rows or a share. `progress_timeout` and `run_timeout` are in seconds.
     """
 
     on_nan: str
@@ -261,9 +294,10 @@ class JobErrors:
     retries: int
     attempts: int | None
     progress_timeout: float | None
+    run_timeout: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class JobLimits:
     """What a job may take, in bytes; `forecast` is the memory that it is predicted to take."""
 
@@ -272,14 +306,31 @@ class JobLimits:
     forecast: MemoryForecast | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
+class DeadLetter:
+    """A row that failed on another machine: the row `file_row` of the file `path`, whose content had the digest.
+
+    The other fields are what is known of it.
+    """
+
+    path: str
+    file_row: int
+    sha256: str | None
+    source: str
+    stage: str
+    code: str
+    message: str
+    key: Mapping[str, Any]
+
+
+@record
 class RunJob:
     """Run one job.
 
     `inputs` are those of the model that columns feed, `values` are fed to the others. `row_axes` are by input and
     output the axes that count rows in the graph where that is not the first. `fetch` are the outputs that are wanted of
-    a run. Two runs of equal `identity` give equal results. `retry`: the failed rows are run, and nothing else. `trim`:
-    freed memory goes back to the system, as of its model.
+    a run. Two runs of equal `identity` give equal results. `retry`: the failed rows are run, and nothing else; with
+    `letters`, those of another machine that these are. `trim`: freed memory goes back to the system, as of its model.
     """
 
     job: str
@@ -296,6 +347,7 @@ class RunJob:
     limits: JobLimits
     identity: Mapping[str, str]
     retry: bool = False
+    letters: tuple[DeadLetter, ...] | None = None
     trim: bool = False
     pipeline: PlannedPipeline | None = None
     row_axes: Mapping[str, int] = field(default_factory=dict)
@@ -321,7 +373,7 @@ class RunJob:
         return tuple(step.op for step in steps if step.op is not None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class GoldenValue:
     """An input or output of a model as golden files are read: its kind, and whether it has a default."""
 
@@ -330,7 +382,7 @@ class GoldenValue:
     optional: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SyntheticInput:
     """An input that nobody gave values for: its type, and what they may be."""
 
@@ -340,7 +392,7 @@ class SyntheticInput:
     limits: tuple[float, float] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PlannedCheck:
     """One session of a model and the golden folders, below `root`, to run on it; with an adapter, if there is one.
 
@@ -364,7 +416,7 @@ class PlannedCheck:
 Step = OpenSession | LoadAdapter | RunJob
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class FinishedJob:
     """A job that has nothing to run: its result is there already, made from the same things, or its input waits.
 
@@ -381,7 +433,7 @@ class FinishedJob:
     gone: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PlannedFiles:
     """The files that a job's input names, those that are accounted for too."""
 
@@ -389,7 +441,7 @@ class PlannedFiles:
     files: tuple[FileState, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Plan:
     """What would run for one manifest in `folder`; `profile`, `sets`, `overlays` and `roots` are the command line's.
 

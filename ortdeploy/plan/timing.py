@@ -1,11 +1,10 @@
 """When a job may run: hours of the day, running time, and conditions of the machine for a pause."""
 
-from dataclasses import dataclass
-
+from ortdeploy.records import record
 from ortdeploy.units import format_size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Hours:
     """A time of the day from `begin` to `end`, in minutes after midnight; it may go over midnight.
 
@@ -29,7 +28,7 @@ class Hours:
         return minute >= self.begin or minute < self.end
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PauseLimits:
     """What makes a job pause: a temperature in degrees Celsius, a battery's charge in percent, free disk in bytes."""
 
@@ -52,7 +51,7 @@ class PauseLimits:
         return tuple(found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class JobTiming:
     """When a job may run. `until` is in seconds after its start."""
 

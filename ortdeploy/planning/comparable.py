@@ -1,7 +1,7 @@
 """Reads what `ortdeploy diff` compares: manifests, saved plans, reports of runs and device files."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from ortdeploy.manifest.schema_check import check_document
 from ortdeploy.planning.differences import Value
 from ortdeploy.planning.saved_plan import MAX_BYTES, is_plan_file, read_plan_file
 from ortdeploy.providers.secrets import masked_document, remember_secrets
+from ortdeploy.records import record
 
 MANIFEST = "a manifest"
 PLAN = "a saved plan"
@@ -19,7 +20,7 @@ REPORT = "a report"
 DEVICE = "a device file"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Comparable:
     """A document by its kind; `value` is None where it cannot be read, and `diagnostics` say why."""
 

@@ -3,9 +3,9 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from ortdeploy.records import ordered_record, record
 from ortdeploy.redaction import without_secrets
 
 
@@ -21,7 +21,7 @@ _SHORT = 12
 _PLAIN_KEY = re.compile(r"[\w-]+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Difference:
     """A place where two documents differ, with both values as anybody may see them; NOTHING where one has none."""
 
@@ -30,7 +30,7 @@ class Difference:
     new: Any
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class Value:
     """A value of a document, and the same with the mask in place of secrets: what differs may be a secret."""
 

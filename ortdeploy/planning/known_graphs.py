@@ -1,11 +1,14 @@
 """Remembers what was read in graphs, so that planning again needs no onnx, whose import takes longer than planning.
 
 What is kept follows from the bytes of one model file alone, from this code, and from onnx; each has a part in the name
-of its entry. Facts with a problem are not kept, nor those of a model that has other files beside it.
+of its entry. Facts with a problem are not kept, nor those of a model that has other files beside it. Where nodes will
+be placed follows from ONNX Runtime's library and from the processor too.
 """
 
 import hashlib
 import json
+import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -14,18 +17,26 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
+from ortdeploy.deployment.placement_prediction import Attributes, Kernels, Predict, Prediction, predict_placement
 from ortdeploy.facts.data import HashedFile
+from ortdeploy.facts.host import HostFacts
 from ortdeploy.facts.models import InferredShapes, ModelFacts
 from ortdeploy.facts.problems import unnameable
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.digests import signature
 from ortdeploy.plan.plan_file import decode, encode
+from ortdeploy.providers.catalogue import CPU
 from ortdeploy.versions import package_version
 
 FOLDER = "graphs"
 _FORMAT_VERSION = 1
 _MOST = 500  # entries
+FORGOTTEN_AFTER = 30 * 24 * 3600
+"""Seconds after which an entry that nobody has looked up is of no use any more."""
+_MARKED_AFTER = 24 * 3600
+"""Seconds after which it is marked again that an entry is looked up, by its time."""
 _MOST_BYTES = 16 * 1024 * 1024  # of an entry, and of all that wait
+_OF_PLACEMENT = ("deployment/placement_prediction.py", "providers/catalogue.py", "runtime/kernels.py")
 
 Sizes = tuple[int | None, ...]
 
@@ -101,6 +112,30 @@ def buffer_bytes(skeleton: bytes, shapes: tuple[tuple[str, Sizes], ...], *, aren
     return found[0]
 
 
+def remembering_placement(host: HostFacts) -> Predict:
+    """Return what predicts as `predict_placement` does for a machine, and remembers it of chains without plugins."""
+    if host.runtime.library is None or host.machine is None:
+        return predict_placement
+    machine = [host.runtime.library, host.machine.architecture, host.machine.cpu_flags]
+
+    def predict(
+        model: ModelFacts, chain: Sequence[str], kernels: Kernels, attributes: Attributes | None
+    ) -> Prediction | None:
+        if set(chain) != {CPU} or model.problem is not None:
+            return predict_placement(model, chain, kernels, attributes)
+        digests = [file.sha256 for file in model.files]
+        graph = [digests, Path(model.path).suffix.lower(), _digest(model.skeleton), sorted(model.opsets.items())]
+        entry = _Entry("placement", machine, graph)
+        found: Prediction | None = entry.find(Prediction)
+        if found is None:
+            found = predict_placement(model, chain, kernels, attributes)
+            if found is not None:
+                entry.keep(found)
+        return found
+
+    return predict
+
+
 def _known_file(path: Path, digest_of: Callable[[Path], str]) -> HashedFile | None:
     """Return a file that is the same before and after it was hashed; None if the reader is to say what is wrong."""
     with suppress(OSError):
@@ -117,9 +152,10 @@ def _digest(content: bytes) -> str:
 
 @cache
 def _code() -> str:
-    """Return what is another where what reads graphs is another: the versions, and the files of the room."""
-    room = Path(__file__).parents[1] / "graph"
-    states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(room.glob("*.py"))]
+    """Return what is another where what reads graphs is another: the versions, and the files of the code."""
+    package = Path(__file__).parents[1]
+    files = [*sorted((package / "graph").glob("*.py")), *(package / file for file in _OF_PLACEMENT)]
+    states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     return json.dumps([_FORMAT_VERSION, package_version("ortdeploy"), package_version("onnx"), states])
 
 
@@ -139,6 +175,7 @@ class _Entry:
             with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
                 document = json.loads(self._path.read_text(encoding="utf-8"))
                 if document["seal"] == _seal(document["told"]):
+                    _mark(self._path)
                     return decode(kind, document["told"])
         return None
 
@@ -147,7 +184,7 @@ class _Entry:
         if self._path is None:
             return
         data = encode(told)
-        text = json.dumps({"told": data, "seal": _seal(data)}).encode()
+        text = json.dumps({"told": data, "seal": _seal(data), "code": _digest(_code().encode())}).encode()
         if len(text) > _MOST_BYTES:
             return
         if self._path.parents[1].is_dir():
@@ -164,6 +201,25 @@ def _write(path: Path, text: bytes) -> None:
         _forget_oldest(path.parent)
         with open_whole(path) as file:
             file.write(text)
+
+
+def _mark(path: Path) -> None:
+    """Let the time of an entry say that it is looked up; who cannot write it leaves it."""
+    if path.stat().st_mtime < time.time() - _MARKED_AFTER:
+        with suppress(OSError):
+            os.utime(path)
+
+
+def entries(state_dir: Path) -> dict[Path, bool]:
+    """Return the entries of a state folder, each with whether this code may still look it up."""
+    return {path: _is_of_use(path) for path in sorted((state_dir / FOLDER).glob("*.json"))}
+
+
+def _is_of_use(path: Path) -> bool:
+    with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+        code = json.loads(path.read_text(encoding="utf-8"))["code"]
+        return code == _digest(_code().encode()) and path.stat().st_mtime >= time.time() - FORGOTTEN_AFTER
+    return False
 
 
 def _seal(data: Any) -> str:

@@ -1,6 +1,6 @@
 """The digests that a manifest pins, compared with those of the files."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ortdeploy.diagnostics import Diagnostic
 from ortdeploy.facts.models import DiffusionFacts
@@ -11,11 +11,12 @@ from ortdeploy.manifest.named_paths import path_from_manifest
 from ortdeploy.manifest.pipelines import PresetSpec
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.planning.probe import probe_adapter, probe_model, read_preset
+from ortdeploy.records import record
 from ortdeploy.rules.catalogue import load_rule
 from ortdeploy.rules.protocol import Finding, diagnose
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Digested:
     """A file whose digest a manifest may pin, where its mapping stands, and whether it is locked, open or changed."""
 

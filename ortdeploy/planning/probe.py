@@ -3,9 +3,9 @@
 import hashlib
 import importlib.util
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -20,33 +20,34 @@ from ortdeploy.facts.problems import Package, Problem, changed_while_read, unrea
 from ortdeploy.files.decoding import decoding
 from ortdeploy.files.digests import signature
 from ortdeploy.files.disk import free_bytes
-from ortdeploy.files.gate import outside
+from ortdeploy.files.gate import Use, link_out, outside
 from ortdeploy.files.golden_sets import why_nothing_compares
 from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.files.names import is_file, is_folder, is_there, name_aside
 from ortdeploy.files.room import LINE_OF_VALUES, check_room
 from ortdeploy.graph.row_followers import with_row_followers
 from ortdeploy.ledger.check import find_contradiction
-from ortdeploy.ledger.ledger import (
-    Merge,
-    OutputRecord,
-    Part,
-    damaged,
-    find_damage,
-    named_ledger,
-    output_key,
-    read_ledger,
+from ortdeploy.ledger.damage import damaged
+from ortdeploy.ledger.open_parts import FOLDER as SHARD_FOLDER
+from ortdeploy.ledger.open_parts import open_plans
+from ortdeploy.ledger.opening import named_ledger, read_ledger
+from ortdeploy.ledger.records import Merge, OutputRecord, Part, output_key
+from ortdeploy.ledger.written import find_damage
+from ortdeploy.manifest.named_paths import named_paths, path_from_manifest
+from ortdeploy.manifest.option_paths import (
+    OptionPath,
+    files_to_open,
+    find_option_paths,
+    operation_paths,
+    paths_in_document,
 )
-from ortdeploy.manifest.named_paths import path_from_manifest
-from ortdeploy.manifest.option_paths import OptionPath, files_to_open, find_option_paths, operation_paths
 from ortdeploy.manifest.pipelines import PresetSpec
 from ortdeploy.manifest.schema_check import check_option_document
 from ortdeploy.manifest.spec import JobSpec, ModelSpec, Spec
-from ortdeploy.operations import tokenize
-from ortdeploy.operations.tokenize_clip import ClipTokenizer
 from ortdeploy.planning.known_graphs import infer_shapes, read_model
-from ortdeploy.presets.stable_diffusion import read_diffusion
+from ortdeploy.records import record
 from ortdeploy.sinks.catalogue import SINKS
+from ortdeploy.sources.arrivals import rows_before
 from ortdeploy.sources.catalogue import probe_input
 
 
@@ -54,6 +55,8 @@ def read_preset(
     spec: Spec, preset: PresetSpec, models: Mapping[str, ModelFacts], adapters: Mapping[str, AdapterFacts]
 ) -> DiffusionFacts:
     """Read a preset's folder; an exception of a library becomes its problem."""
+    from ortdeploy.presets.stable_diffusion import read_diffusion  # noqa: PLC0415  only who has presets
+
     try:
         with decoding(preset.folder, "a preset's folder"):
             return read_diffusion(Path(spec.folder), preset, models, adapters)
@@ -73,7 +76,7 @@ def probe_model(spec: Spec, model: ModelSpec, roots: tuple[str, ...], digests: D
     return read_model(path, model.path, digests.digest, load_format, data_folder)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Before:
     """The ledger's record of a job's output, of its last part's layout, and of the input files that went into it."""
 
@@ -99,7 +102,8 @@ def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] =
         adapter.name: probe_adapter(path_from_manifest(spec, adapter.path), adapter.path, roots, digests)
         for adapter in spec.adapters
     }
-    label_paths = {step.options["from"] for job in spec.jobs for step in job.postprocess if step.name == "labels"}
+    of_labels = [step.options for job in spec.jobs for step in job.postprocess if step.name == "labels"]
+    label_paths = {options["from"] for options in of_labels if "from" in options}
     return Facts(
         runtime=host.runtime,
         machine=host.machine,
@@ -107,7 +111,11 @@ def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] =
         adapters=adapters,
         inputs={
             job.name: _probe_input(
-                spec, job, state_dir, host.runtime, _Before() if job.name in stale else before[job.name]
+                spec,
+                job,
+                state_dir,
+                host.runtime,
+                {name: _Before() if name in stale else one for name, one in before.items()},
             )
             for job in spec.jobs
         },
@@ -124,6 +132,7 @@ def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] =
         labels={path: _probe_labels(path_from_manifest(spec, path), path, roots) for path in label_paths},
         path_problems=_probe_option_paths(spec, roots),
         gate_problems=_probe_gates(spec),
+        links_out=dict(_find_links_out(spec, roots)),
         resources={one.path: _probe_resource(spec, one, roots, digests) for one in operation_paths(spec)},
         option_files=_probe_option_files(spec, roots, digests),
         diffusion={
@@ -186,6 +195,15 @@ def _probe_option_paths(spec: Spec, roots: tuple[str, ...]) -> dict[tuple[str, s
     return problems
 
 
+def _find_links_out(spec: Spec, roots: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Yield each folder that the manifest names for reading in which a link leads out of the tree, and the link."""
+    for named in named_paths(spec):
+        folder = path_from_manifest(spec, named.path) if named.use is Use.LOCAL else None
+        link = link_out(folder, roots) if folder is not None and is_folder(folder) else None
+        if link is not None:
+            yield named.path, os.path.relpath(link, spec.folder)
+
+
 def _probe_gates(spec: Spec) -> dict[str, Problem]:
     """Look for golden data in the folders that must pass before a job runs."""
     gated = {model.name for model in spec.models if model.gate}
@@ -216,11 +234,18 @@ def _content_problem(path: Path, option: OptionPath) -> Problem | None:
     try:
         with decoding(option.path, option.kind):
             if option.kind == "vocabulary":
+                from ortdeploy.operations.tokenize_clip import ClipTokenizer  # noqa: PLC0415  only who names one
+
                 ClipTokenizer(path)
-            elif option.kind == "tokenizer" and importlib.util.find_spec(tokenize.PACKAGE.module):
-                tokenize.read(str(path))
+            elif option.kind == "tokenizer":
+                from ortdeploy.operations import tokenize  # noqa: PLC0415  only who names one
+
+                if importlib.util.find_spec(tokenize.PACKAGE.module):
+                    tokenize.read(str(path))
             elif option.kind == "document":
-                wrong = check_option_document(option.provider, str(option.at[-1]), path.read_text(encoding="utf-8"))
+                named, text = str(option.at[-1]), path.read_text(encoding="utf-8")
+                wrong = check_option_document(option.provider, named, text)
+                wrong = wrong or paths_in_document(option.provider, named, text)
                 if wrong:
                     return Problem(kind="content", detail=f"{option.path} cannot be used: {' '.join(wrong)}")
     except OrtdeployError as error:
@@ -228,7 +253,17 @@ def _content_problem(path: Path, option: OptionPath) -> Problem | None:
     return None
 
 
-def _probe_input(spec: Spec, job: JobSpec, state_dir: Path, runtime: RuntimeFacts, before: _Before) -> InputFacts:
+def _probe_input(
+    spec: Spec, job: JobSpec, state_dir: Path, runtime: RuntimeFacts, before_jobs: Mapping[str, _Before]
+) -> InputFacts:
+    before = before_jobs[job.name]
+    first_row = before.record.first_row if before.record else 0
+    upstream = next((one for one in spec.jobs if one.name == job.input.job), None)
+    if upstream is not None:
+        from ortdeploy.planning.upstream_files import probe_upstream  # noqa: PLC0415  only who reads another job's rows
+
+        found = probe_upstream(spec, job, upstream, before_jobs[upstream.name].record, before.inputs, state_dir)
+        return replace(found, first_row=first_row)
     facts = probe_input(
         spec.folder,
         job.input.paths,
@@ -239,10 +274,11 @@ def _probe_input(spec: Spec, job: JobSpec, state_dir: Path, runtime: RuntimeFact
         row_type=job.input.row_type,
         memory_limit=job.limits.memory,
         rate=job.input.rate,
+        exif=job.input.exif,
         policy=job.input.arrivals,
         state_dir=state_dir,
     )
-    return replace(facts, first_row=before.record.first_row if before.record else 0)
+    return replace(facts, first_row=first_row, rows_before=rows_before(facts.states, before.inputs, first_row))
 
 
 def probe_adapter(path: Path, shown: str, roots: tuple[str, ...], digests: DigestCache) -> AdapterFacts:
@@ -337,7 +373,15 @@ def _probe_output(spec: Spec, job: JobSpec, state_dir: Path, before: _Before, ro
     if problem is not read_only:
         return OutputFacts(problem=problem)
     found = _look_at_output(folder, job, state_dir, before)
-    return replace(found, read_only=read_only)
+    return replace(found, read_only=read_only, shards=_shards(folder))
+
+
+def _shards(folder: Path) -> str | None:
+    """Return whether processes share the parts of an output: `open` while a plan is not finished, else `closed`."""
+    try:
+        return "open" if open_plans(folder) else "closed" if (folder / SHARD_FOLDER).is_dir() else None
+    except OSError:
+        return None
 
 
 def _look_at_output(folder: Path, job: JobSpec, state_dir: Path, before: _Before) -> OutputFacts:
@@ -366,7 +410,7 @@ def _own_output(folder: Path, job: JobSpec, before: _Before, digests: DigestCach
         state="finished" if record.status == "done" else "part",
         run=record.run,
         identity=record.identity,
-        rows=sum(part.rows for part in parts),
+        rows=record.forgotten.rows + sum(part.rows for part in parts),
         made=made,
         layout=before.layout,
         problem=damage,
@@ -441,7 +485,9 @@ def _damage(
     contradiction = find_contradiction(record, merges)
     if contradiction is not None:
         return Problem(kind="damaged", detail=f"Of {shown}, {damaged(contradiction)}.")
-    what = find_damage(folder, record.parts, merges, digests.digest, removable=removable)
+    what = find_damage(
+        folder, record.parts, merges, digests.digest, replacements=record.replacements, removable=removable
+    )
     if what is None:
         return None
     otherwise = (

@@ -11,9 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ortdeploy.files.names import is_folder
+from ortdeploy.files.names import KEPT, is_folder
 from ortdeploy.files.urls import is_url
-from ortdeploy.ledger.ledger import FILE, output_key, read_ledger
+from ortdeploy.ledger.damage import FILE
+from ortdeploy.ledger.opening import read_ledger
+from ortdeploy.ledger.records import output_key
 from ortdeploy.manifest.named_paths import path_from_manifest
 from ortdeploy.manifest.option_paths import find_option_paths
 from ortdeploy.providers.catalogue import CPU, full_name
@@ -54,7 +56,7 @@ def text_rests_on(specs: "Sequence[Spec]", paths: Sequence[str], state_dir: Path
         "trees": [],
         "absent": [f"{ledger}-journal", f"{ledger}-wal"],
         "writable": [],
-        "patterns": [*_manifests(paths)],
+        "patterns": [*_manifests(paths), os.path.join(os.path.abspath(state_dir), KEPT, "*.refused")],  # noqa: PTH100, PTH118
         "state_dir": os.path.abspath(state_dir),  # noqa: PTH100
     }
 

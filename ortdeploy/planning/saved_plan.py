@@ -14,9 +14,8 @@ library.
 import json
 import math
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from ortdeploy.manifest.document import Document, stage_diagnostic
 from ortdeploy.manifest.pages import SUMMARIES
 from ortdeploy.manifest.schema_check import check_document
 from ortdeploy.plan.pipeline import PlannedPlace, PlannedPreset, PlannedWireStep
-from ortdeploy.plan.plan_file import STEP_NAMES
+from ortdeploy.plan.plan_file import STEP_NAMES, without_folder
 from ortdeploy.plan.steps import (
     FORMAT_VERSION,
     Fact,
@@ -46,9 +45,11 @@ from ortdeploy.plan.steps import (
     PlannedProvider,
     PlannedSession,
     RunJob,
+    UpstreamJob,
 )
 from ortdeploy.planning.make.facts import plan_facts
 from ortdeploy.planning.make.plan import plan_inputs
+from ortdeploy.records import record
 from ortdeploy.sources.files import full_path
 
 MAX_BYTES = 256 * 1024 * 1024
@@ -63,8 +64,9 @@ INPUTS = "inputs"
 _SEVERAL = frozenset({INPUTS, "providers", "labels"})  # kinds of facts whose name is a plural
 
 LEFT_OUT: Mapping[type, frozenset[str]] = {
-    RunJob: frozenset({"retry"}),
-    JobInput: frozenset({"files", "first_row", "rows"}),
+    RunJob: frozenset({"retry", "letters"}),
+    UpstreamJob: frozenset({"digests", "superseded"}),
+    JobInput: frozenset({"files", "first_row", "rows", "rerun", "rerun_rows", "rows_before"}),
     JobOutput: frozenset({"committed_rows", "replaces", "aside", "upgraded_at", "changed"}),
     JobLimits: frozenset({"forecast"}),
     OpenSession: frozenset({"thread_layouts"}),
@@ -90,7 +92,7 @@ _OPTIONS: Mapping[type, frozenset[str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SavedFile:
     """An input file by its path from the manifest; `sha256` is None if only size and time are held."""
 
@@ -100,7 +102,7 @@ class SavedFile:
     sha256: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SavedPlan:
     """One plan of a plan file. `at` is its place in the file, which messages begin with.
 
@@ -220,14 +222,7 @@ def _saved_option(value: Any, folder: str) -> Any:
         return {key: _saved_option(item, folder) for key, item in value.items()}
     if isinstance(value, tuple | list):
         return [_saved_option(item, folder) for item in value]
-    return _without_folder(value, folder) if isinstance(value, str) else _saved(value, folder)
-
-
-def _without_folder(text: str, folder: str) -> str:
-    """Return an option's text with paths below the manifest's folder relative to it; one may stand inside JSON."""
-    if folder == os.path.dirname(folder):  # noqa: PTH120  the file system's root stands in every path
-        return text
-    return re.sub(rf"(?<![\w./\\~-]){re.escape(folder)}(?![\w.~-])", ".", text)
+    return without_folder(value, folder) if isinstance(value, str) else _saved(value, folder)
 
 
 def _with_digests(states: Sequence[FileState], folder: str) -> list[list[Any]]:

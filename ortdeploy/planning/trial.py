@@ -1,18 +1,19 @@
 """What `ortdeploy try` plans: the first rows of jobs, with everything that they leave in a scratch folder."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ortdeploy.facts.data import STRICT_ARRIVALS
 from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob, Step
 from ortdeploy.plan.timing import ALWAYS
+from ortdeploy.records import record
 
 _SHOWN_BESIDE = {"wav": ("path", "rate"), "image": ("path",)}
 """Columns that results are shown with, by input format; every format has the row's number."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Trial:
     """How many rows of each job are run, and the folder that gets what comes of them."""
 

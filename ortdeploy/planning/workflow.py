@@ -5,7 +5,7 @@ Commands call as far as they go.
 
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,11 +26,13 @@ from ortdeploy.files.gate import link_out, outside
 from ortdeploy.files.names import STATE_DIR
 from ortdeploy.files.object_store import MIRRORS
 from ortdeploy.manifest.document import stage_diagnostic
+from ortdeploy.manifest.job_order import with_readers
 from ortdeploy.manifest.loader import Loaded, LoadOptions, find_manifests, load_manifest
 from ortdeploy.manifest.op_steps import ONNX
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.providers.catalogue import find_provider, full_name
-from ortdeploy.providers.options import needed_libraries
+from ortdeploy.providers.option_files import needed_libraries
+from ortdeploy.records import record
 from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, OPENING_RULES, PREFLIGHT_RULES, SPEC_RULES, load_rules
 from ortdeploy.rules.protocol import check_rules
 
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from ortdeploy.planning.trial import Trial
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Validated:
     """Manifests whose text was checked. A spec is there where nothing in its text is an error."""
 
@@ -52,17 +54,21 @@ class Validated:
     diagnostics: tuple[Diagnostic, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Planned:
     """Plans for the manifests that nothing speaks against, and everything that does.
 
     `deployments` are what the plans were made of. `changes` are of jobs whose last run was made from something else.
+    `stand_ins` are plans of manifests as they last ran well, for they are refused now.
+    `specs` are of all manifests whose text is right, those that are refused for another reason too.
     """
 
     plans: "tuple[Plan, ...]"
     diagnostics: tuple[Diagnostic, ...]
     deployments: "tuple[Deployment, ...]" = ()
     changes: "tuple[Changes, ...]" = ()
+    stand_ins: "tuple[Plan, ...]" = ()
+    specs: tuple[Spec, ...] = ()
 
 
 def validate(paths: Sequence[str], options: LoadOptions, *, devices: bool = False) -> Validated:
@@ -134,22 +140,30 @@ def plan_manifests(
         diagnostics=sort_diagnostics(diagnostics),
         deployments=tuple(deployments),
         changes=tuple(changes),
+        specs=validated.specs,
     )
 
 
-def plan_again(saved: "Sequence[SavedPlan]", roots: Sequence[str], state_dir: str | None) -> Planned:
+def plan_again(
+    saved: "Sequence[SavedPlan]", roots: Sequence[str], state_dir: str | None, *, in_shards: bool = False
+) -> Planned:
     """Make the plans of a plan file from their manifests and the facts of now; object to whatever has moved.
 
-    What is returned was made here: of the file, only the options and what they were asked for are used.
+    What is returned was made here: of the file, only the options and what they were asked for are used. `in_shards`:
+    other processes may be at work on the outputs.
     """
     plans: list[Plan] = []
+    specs: list[Spec] = []
     diagnostics: tuple[Diagnostic, ...] = ()
     for one in saved:
-        plan, found = _plan_saved(one, roots, state_dir)
+        options = LoadOptions(profile=one.profile, sets=one.sets, roots=tuple(roots), overlays=one.overlays)
+        loaded = load_manifest(one.manifest, options)
+        plan, found = _plan_saved(one, loaded, state_dir, in_shards=in_shards)
         diagnostics += found
+        specs += [loaded.spec] if loaded.spec is not None else []
         if plan is not None:
             plans.append(plan)
-    return Planned(plans=tuple(plans), diagnostics=sort_diagnostics(diagnostics))
+    return Planned(plans=tuple(plans), diagnostics=sort_diagnostics(diagnostics), specs=tuple(specs))
 
 
 def plan_checks(
@@ -299,7 +313,7 @@ def _plan_one(
         changes = () if elsewhere or retry else _changes_of_stale(deployment, state, jobs)
         deployment = _without_changes(deployment) if retry else deployment
         startable = _startable(deployment) if new_run else frozenset() if retry else _rerun_by_themselves(deployment)
-        stale = {name for name in startable if jobs is None or name in jobs}
+        stale = _with_readers({name for name in startable if jobs is None or name in jobs}, deployment, jobs)
         deployment = _resolve(spec, host, state_dir, stale) if stale else deployment
         deployment, diagnostics = _judge(deployment, state_dir, elsewhere=elsewhere)
     plan = None if has_errors(diagnostics) else make_plan(deployment, jobs, retry=retry, new_run=new_run)
@@ -336,14 +350,12 @@ def compare_with_last_run(
 
 
 def _plan_saved(
-    saved: "SavedPlan", roots: Sequence[str], state_dir: str | None
+    saved: "SavedPlan", loaded: Loaded, state_dir: str | None, *, in_shards: bool
 ) -> "tuple[Plan | None, tuple[Diagnostic, ...]]":
     """Plan as a plan file's options say, and hold facts and steps against the file's."""
     from ortdeploy.planning.make.plan import make_plan  # noqa: PLC0415
     from ortdeploy.planning.saved_plan import compare, moved_fact, moved_facts  # noqa: PLC0415
 
-    options = LoadOptions(profile=saved.profile, sets=saved.sets, roots=tuple(roots), overlays=saved.overlays)
-    loaded = load_manifest(saved.manifest, options)
     then = [fact for fact in saved.facts if fact.kind == "manifest"]
     if loaded.spec is None or [loaded.spec.sha256] != [fact.value for fact in then]:
         name = Path(saved.manifest).name
@@ -358,6 +370,7 @@ def _plan_saved(
     if unusable:
         return None, unusable
     deployment = _resolve_saved(saved, loaded.spec, _probe_host([loaded.spec]), state_dir)
+    deployment = _with_shared_outputs(deployment) if in_shards else deployment
     moved = moved_facts(saved, deployment)
     if moved:
         return None, moved
@@ -379,11 +392,14 @@ def _resolve_saved(saved: "SavedPlan", spec: Spec, host: "HostFacts", state_dir:
 
 
 def _startable(deployment: "Deployment") -> frozenset[str]:
-    """Return the jobs that a new run starts over: with a result of ours, unfinished or made from something else."""
+    """Return the jobs that a new run starts over: with a result of ours, unfinished or made from something else.
+
+    New files alone make no result another one: they run behind what is there, as they always do.
+    """
     return frozenset(
         job.spec.name
         for job in deployment.jobs
-        if job.output.state in {"part", "finished"} and job.readable and not (job.is_finished and job.is_current)
+        if job.readable and (job.output.state == "part" or (job.output.state == "finished" and not job.is_current))
     )
 
 
@@ -393,19 +409,40 @@ def _without_changes(deployment: "Deployment") -> "Deployment":
     return replace(deployment, jobs=jobs)
 
 
+def _with_shared_outputs(deployment: "Deployment") -> "Deployment":
+    """Return what a shard sees: what others write into an output is no obstacle, though the ledger does not know it."""
+    jobs = []
+    for job in deployment.jobs:
+        unknown = job.output.shards is not None and job.output.state == "foreign"
+        output = replace(job.output, shards=None, state="empty" if unknown else job.output.state)
+        jobs.append(replace(job, output=output))
+    return replace(deployment, jobs=tuple(jobs))
+
+
 def _rerun_by_themselves(deployment: "Deployment") -> frozenset[str]:
-    """Return the jobs that start over without being asked, for what their results depend on has changed."""
+    """Return the jobs that start over without being asked: what their results depend on has changed, or their rows.
+
+    The rows are others if the job that makes them has started over.
+    """
     wanted = {job.spec.name for job in deployment.jobs if job.spec.output.on_upgrade == "rerun" and job.changed}
-    return _startable(deployment) & wanted
+    return _startable(deployment) & (wanted | {job.spec.name for job in deployment.jobs if job.input.restarted})
+
+
+def _with_readers(stale: Collection[str], deployment: "Deployment", jobs: Collection[str] | None) -> frozenset[str]:
+    """Return jobs that start over with those that have read their rows, which start over too."""
+    read = with_readers(stale, deployment.spec.jobs)
+    begun = {job.spec.name for job in deployment.jobs if job.output.state in {"part", "finished"}}
+    return frozenset(stale) | {name for name in read & begun if jobs is None or name in jobs}
 
 
 def _resolve(spec: Spec, host: "HostFacts", state_dir: str | None, stale: Collection[str] = ()) -> "Deployment":
     """Join a spec with facts."""
     from ortdeploy.deployment.resolve import resolve  # noqa: PLC0415  brings numpy, which validate does not need
+    from ortdeploy.planning.known_graphs import remembering_placement  # noqa: PLC0415
     from ortdeploy.planning.probe import probe  # noqa: PLC0415
 
     facts = probe(spec, state_folder(spec.folder, state_dir, spec.roots), host, stale)
-    return resolve(spec, facts, _operators(spec))
+    return resolve(spec, facts, _operators(spec), remembering_placement(host))
 
 
 def _operators(spec: Spec) -> "KnownOperators":

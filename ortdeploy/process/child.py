@@ -1,10 +1,9 @@
 """Runs a module of this package in a child process and talks to it, so that a crash of a library ends only the child.
 
-The parent calls `ask`, or uses `Child` if it wants the messages as they come. In the child, `be_child` calls the
-module's `main` with an `Asked`: the request, and a way to answer. The request goes to the child's standard input, with
-the secrets that this process knows. Messages are JSON objects, one a line, in the pipe that the child gets as its
-standard output; it keeps this pipe to itself before anything else is imported, and whatever is printed from then on
-goes to standard error.
+The parent calls `ask`, or uses `Child` if it wants each message at once. In the child, `be_child` calls the module's
+`main` with an `Asked`: the request and a way to answer. The request, with the secrets that this process knows, goes to
+the child's standard input. Messages are JSON objects, one a line, in the pipe at the child's standard output. The child
+takes this pipe for itself before it imports anything else; from then on, its prints go to standard error.
 """
 
 import ctypes
@@ -18,13 +17,13 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO, NoReturn, Protocol, Self
 
 from ortdeploy.process.native_output import NativeOutput
 from ortdeploy.process.python_warnings import Emit, warnings_to
+from ortdeploy.records import ordered_record
 from ortdeploy.redaction import known_secrets, remember_secret, without_secrets
 
 _ROOT = str(Path(__file__).parent.parent.parent)
@@ -50,15 +49,15 @@ class Say(Protocol):
 
 
 class ChildModule(Protocol):
-    """What a module that runs in a child has."""
+    """The names that a module that runs in a child has."""
 
     def main(self, asked: "Asked", /) -> None:
-        """Do what is asked."""
+        """Do what the parent asks."""
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class Answer:
-    """All that a child said; its exit status, whether its time was over, and the end of what it printed."""
+    """All messages of a child, its exit status, whether it ran out of time, and the end of its prints."""
 
     messages: list[dict[str, Any]]
     code: int
@@ -67,25 +66,25 @@ class Answer:
 
     @property
     def last_words(self) -> str:
-        """The last line that the child printed, or nothing."""
+        """The last line that the child printed; empty if it printed nothing."""
         lines = self.printed.strip().splitlines()
         return lines[-1].strip() if lines else ""
 
 
 def ask(module: str, request: Any, *, seconds: float | None = None) -> Answer:
-    """Start a module in a child, wait for its end, and return what it said. After `seconds` it is killed."""
+    """Run a module in a child, and return its messages once it has ended. The child is killed after `seconds`."""
     with Child(module, request, seconds=seconds) as child:
         messages = list(child.messages())
         return Answer(messages, child.wait(), child.late, child.printed())
 
 
 class Child:
-    """A child process, from the beginning of a `with` block to its end.
+    """A child process that lives in a `with` block.
 
-    `keeps_stderr`: it logs where this process does, and only what native libraries print is kept for `printed`; else
-    all that it prints is. `own_session`: it gets a session of its own, so a terminal's signals reach it only through
-    `send_signal`; when the block fails, it has time to stop. After `seconds` the child is killed. `on_warning` takes
-    the Python warnings of the child, which are dropped otherwise.
+    `keeps_stderr`: it logs to the same place as this process, and `printed` has only the prints of native libraries;
+    otherwise `printed` has all prints. `own_session`: the child gets a session of its own, so a terminal's signals
+    reach it only through `send_signal`, and it may stop by itself if the block fails. The child is killed after
+    `seconds`. `on_warning` gets the Python warnings of the child; by default they are dropped.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class Child:
         seconds: float | None = None,
         on_warning: Emit = lambda _category, _text, _place: None,
     ) -> None:
-        """Take what the child is for; it is started by the `with` block."""
+        """Store the arguments; the `with` block starts the child."""
         self.late = False
         self._command = child_command(module)
         self._request = request
@@ -131,7 +130,7 @@ class Child:
             self._printed.close()
 
     def messages(self) -> Iterator[dict[str, Any]]:
-        """Yield the messages of the child until it has said all or is gone."""
+        """Yield the messages of the child until it closes the pipe or is gone."""
         for line in self._pipe():
             message = _message(line)
             if message is None:
@@ -142,7 +141,7 @@ class Child:
                 yield message
 
     def wait(self) -> int:
-        """Return the exit status of a child that has said all or is to stop; it is killed if it goes on."""
+        """Return the exit status of a child that has said everything or should stop; kill it if it does not end."""
         process = self._running()
         try:
             return process.wait(_PATIENCE)
@@ -158,7 +157,7 @@ class Child:
         return self._printed.take()
 
     def send_signal(self, number: int) -> None:
-        """Hand a signal to the child, if it runs."""
+        """Send a signal to the child if it still runs."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(number)
 
@@ -195,20 +194,23 @@ class Child:
 
 
 def child_command(module: str) -> list[str]:
-    """Return the command line, for the same ortdeploy as this one.
+    """Return the command line that starts a module of this same ortdeploy.
 
-    Modules are not looked for in the current folder (-P): it may hold anybody's files.
+    -P keeps Python from looking for modules in the current folder, which may hold anybody's files.
     """
     return [sys.executable, "-P", "-c", _RUN, _ROOT, module]
 
 
 def how_it_ended(code: int) -> str:
-    """Say how a child that should have gone on was ended, from its exit status."""
+    """Say in words how a child ended too early, from its exit status."""
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"was ended with code {code}"
 
 
 def _message(line: bytes) -> dict[str, Any] | None:
-    """Read a message. Anything else was printed before the child kept the pipe to itself, or is cut off by its end."""
+    """Read a message; return None for a line that is none.
+
+    Such lines were printed before the child took the pipe for itself, or the end of the child cut them off.
+    """
     try:
         message = json.loads(line)
     except ValueError:
@@ -216,21 +218,21 @@ def _message(line: bytes) -> dict[str, Any] | None:
     return message if isinstance(message, dict) and line.endswith(b"\n") else None
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class Asked:
-    """In the child: the request, how to answer, and where to put what native libraries print."""
+    """In the child: the request, a way to answer, and a place for the prints of native libraries."""
 
     request: Any
     say: Say
     native: int | None
 
     def native_output(self) -> NativeOutput:
-        """Return the file for what native libraries print: the parent's, if it reads it, or a new one."""
+        """Return the file for prints of native libraries: the parent's if it reads one, else a new one."""
         return NativeOutput(self.native)
 
 
 def be_child(module: str) -> NoReturn:
-    """Be the child. It ends without the libraries' own clean-up, which may print or abort after all is done."""
+    """Be the child. It ends without clean-up by libraries, which may print or abort when all work is done."""
     messages = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     code = 1

@@ -1,7 +1,7 @@
-"""Answers questions in a fork of this process, in which all libraries are loaded already.
+"""Answers questions in a fork of this process, which has all libraries loaded.
 
-A new Python takes several tenths of a second to load them, and seconds on a small board; a fork takes hundredths. Like
-a `Child`, a fork that a library ends takes nothing else with it.
+A new Python takes tenths of a second to load them, and seconds on a small board; a fork takes hundredths. As with a
+`Child`, a library that crashes the fork ends nothing else.
 """
 
 import faulthandler
@@ -30,9 +30,9 @@ def can_fork() -> bool:
 
 
 def ask_fork(messages: Messages, *, seconds: float) -> Answer:
-    """Return what a fork of this process says, and its exit status. After `seconds` it is killed.
+    """Return the messages of a fork of this process, and its exit status. The fork is killed after `seconds`.
 
-    Whatever is printed in the fork is dropped.
+    Prints of the fork are dropped.
     """
     reading, writing = os.pipe()
     with warnings.catch_warnings():
@@ -51,7 +51,7 @@ def ask_fork(messages: Messages, *, seconds: float) -> Answer:
 
 
 def _be_the_fork(messages: Messages, writing: int) -> NoReturn:
-    """Answer and end, without anything that this process has registered for its own end."""
+    """Answer and end, without the exit handlers that this process has registered."""
     code = 1
     try:
         faulthandler.disable()
@@ -66,7 +66,7 @@ def _be_the_fork(messages: Messages, writing: int) -> NoReturn:
 
 
 def _read_until(pipe: RawIOBase, deadline: float) -> tuple[bytes, bool]:
-    """Return what comes over a pipe, and whether its other end was closed before the deadline."""
+    """Return the bytes that came over a pipe, and whether its other end was closed before the deadline."""
     said = bytearray()
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)

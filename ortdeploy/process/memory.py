@@ -1,4 +1,4 @@
-"""Measures how much memory this process takes and may take, and gives freed memory back."""
+"""Measures how much memory this process uses and may use, and gives freed memory back."""
 
 import ctypes
 import sys
@@ -11,11 +11,11 @@ from pathlib import Path
 _KIB = 1024
 _CGROUP = Path("/sys/fs/cgroup")
 _LIMIT_FILES = ("memory.max", "memory.limit_in_bytes")
-"""Of control groups of version 2 and 1."""
+"""Files with the memory limit of a control group, in version 2 and version 1."""
 
 
 def resident_memory() -> int | None:
-    """Return the resident set of this process in bytes; None if the system does not tell."""
+    """Return the resident set of this process in bytes; None if the system does not report it."""
     return _kib_of("/proc/self/status", "VmRSS:")
 
 
@@ -24,7 +24,7 @@ WEIGHTS = "weights.bin"
 
 
 class _Held:
-    """Knows how much of the resident set is counted more than once."""
+    """Remembers for a second how much of the resident set is counted more than once."""
 
     SECONDS_BETWEEN = 1.0  # asking takes the kernel a walk over all pages, some milliseconds
     GROWN = 1.05
@@ -46,15 +46,15 @@ _held = _Held()
 
 
 def held_memory() -> int | None:
-    """Return the resident set of this process with weights that several sessions map counted once, in bytes.
+    """Return the resident set of this process in bytes, with weights that several sessions map counted once.
 
-    What is counted twice is looked up again after a second, or when the resident set has grown.
+    The double count is measured again after a second, or when the resident set has grown.
     """
     return _held.bytes()
 
 
 def mapped_twice() -> int:
-    """Return the bytes of weights that are resident in this process by more than one mapping, beyond the first."""
+    """Return the resident bytes of weights in all mappings of this process beyond the first of each."""
     with suppress(OSError):
         places = [
             line.split() for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith(f"/{WEIGHTS}")
@@ -65,7 +65,7 @@ def mapped_twice() -> int:
 
 
 def _counted_twice(lines: Sequence[str]) -> int:
-    """Add up what mappings of the same place of a weights file hold, beyond the largest of them.
+    """Add up the resident bytes of mappings of the same place in a weights file, without the largest mapping of each.
 
     A mapping's first line is `55d0-55d4 r--s 00001000 fe:00 1234 /path`; the others have a name and a colon.
     """
@@ -82,14 +82,14 @@ def _counted_twice(lines: Sequence[str]) -> int:
 
 
 def allocated_memory() -> int | None:
-    """Return this process's private writable memory in bytes, resident or not: what RLIMIT_DATA bounds."""
+    """Return this process's private writable memory in bytes, resident or not, which RLIMIT_DATA limits."""
     return _kib_of("/proc/self/status", "VmData:")
 
 
 def memory_of_the_group() -> int | None:
-    """Return the smallest memory limit of this process's control group and those above it, in bytes; None without one.
+    """Return the smallest memory limit of this process's control group and its parents, in bytes; None without one.
 
-    Version 1 gives a huge number where there is no limit.
+    Version 1 reports a huge number if there is no limit.
     """
     limits = [limit for limit in map(_limit_in, _group_folders()) if limit is not None and limit < 1 << 60]
     return min(limits, default=None)
@@ -118,7 +118,7 @@ def _group_folders() -> tuple[Path, ...]:
 
 
 def trim_memory() -> None:
-    """Give freed memory back to the system where the C library is glibc; elsewhere nothing happens."""
+    """Return freed heap to the system (glibc only; otherwise a no-op)."""
     trim = _malloc_trim()
     if trim is not None:
         trim(0)
@@ -132,12 +132,12 @@ def _malloc_trim() -> "ctypes._NamedFuncPointer | None":
 
 
 def available_memory() -> int | None:
-    """Return how much memory new processes could take without swapping, in bytes; None if nobody tells."""
+    """Return how many bytes new processes could take without swapping; None if the system does not report it."""
     return _kib_of("/proc/meminfo", "MemAvailable:")
 
 
 def _kib_of(path: str, name: str) -> int | None:
-    """Return a figure that Linux gives in KiB, in bytes."""
+    """Return in bytes a value that a file of Linux has in KiB."""
     try:
         text = Path(path).read_text(encoding="ascii")
         return int(text.partition(name)[2].split()[0]) * _KIB
@@ -146,17 +146,17 @@ def _kib_of(path: str, name: str) -> int | None:
 
 
 def private_memory() -> int | None:
-    """Return the resident memory of this process that is in no file, in bytes; Linux tells it."""
+    """Return the resident memory of this process that maps no file, in bytes; None except on Linux."""
     return _kib_of("/proc/self/status", "RssAnon:")
 
 
 def proportional_memory() -> int | None:
-    """Return this process's memory with pages that it shares counted in parts (PSS), in bytes; Linux tells it."""
+    """Return the memory of this process in bytes, with its part of shared pages (PSS); None except on Linux."""
     return _kib_of("/proc/self/smaps_rollup", "\nPss:")
 
 
 def memory_now() -> dict[str, int | None]:
-    """Return what this process takes at this moment, as reports have it: resident, proportional, the peak so far."""
+    """Return the memory of this process for reports, in bytes: resident, proportional and peak."""
     return {
         "resident_bytes": resident_memory(),
         "proportional_bytes": proportional_memory(),
@@ -165,7 +165,7 @@ def memory_now() -> dict[str, int | None]:
 
 
 def process_usage() -> dict[str, float]:
-    """Return what this process has used so far: seconds of processors, page faults, switches; nothing on Windows."""
+    """Return what this process has used so far: processor seconds, page faults, context switches; empty on Windows."""
     try:
         import resource  # noqa: PLC0415  not on Windows
     except ImportError:
@@ -182,9 +182,9 @@ def process_usage() -> dict[str, float]:
 
 
 def peak_memory() -> int | None:
-    """Return the largest resident set of this process so far in bytes; None if the system does not tell.
+    """Return the largest resident set of this process so far in bytes; None if the system does not report it.
 
-    Linux tells it per address space in /proc; getrusage there also counts the parent from which a process was forked.
+    On Linux it comes from /proc, because getrusage also counts the parent from which a process was forked.
     """
     peak = _kib_of("/proc/self/status", "VmHWM:")
     return _peak_of_getrusage() if peak is None else peak

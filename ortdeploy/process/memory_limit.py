@@ -1,8 +1,8 @@
-"""Keeps a job within its memory limit: watches the resident set between batches, and bounds allocation.
+"""Keeps a job within its memory limit: watches the resident set between batches, and limits allocation.
 
-What one run allocates cannot be seen before it happens, so on Linux the process's private memory is bounded as well:
-an allocation beyond the limit fails inside of the run, which is then halved, instead of waking the kernel's
-out-of-memory killer.
+What one run allocates shows only when it happens. So on Linux the private memory of the process is limited too: an
+allocation beyond the limit fails inside of the run, and the batch is halved, before the kernel's out-of-memory killer
+ends the process.
 """
 
 import time
@@ -12,7 +12,7 @@ from typing import Self
 from ortdeploy.process.memory import allocated_memory, held_memory, memory_of_the_group, trim_memory
 
 NEAR = 0.9
-"""From this share of the limit on, batches get smaller."""
+"""The share of the limit above which batches get smaller."""
 
 _SECONDS_BETWEEN_LOOKS = 0.02
 _SECONDS_BETWEEN_TRIMS = 0.2
@@ -21,10 +21,10 @@ _STACK_BYTES = 8 * 1024 * 1024
 
 
 class MemoryWatch:
-    """Watches one job. `limit` is in bytes: the manifest's, or that of the control group, whatever is less."""
+    """Watches the memory of one job. `limit` is in bytes: the smaller of the manifest's and the control group's."""
 
     def __init__(self, limit: int | None, threads: int, *, trim: bool = False) -> None:
-        """Take the manifest's limit, and the threads to come; `trim`: freed memory goes back as the job runs."""
+        """Take the manifest's limit in bytes and the number of threads; `trim`: return freed memory as the job runs."""
         self._declared = limit
         self._trim = trim
         self._looked = self._trimmed = 0.0
@@ -38,7 +38,7 @@ class MemoryWatch:
         return min(limits, default=None)
 
     def is_near(self) -> bool:
-        """Return whether memory has come near the limit, and has grown since that was last said."""
+        """Return whether memory is near the limit, and has grown since this was last True."""
         now = time.perf_counter()
         if now - self._looked < _SECONDS_BETWEEN_LOOKS or not (self._trim or self.limit):
             return False
@@ -57,13 +57,13 @@ class MemoryWatch:
         return True
 
     def end(self) -> None:
-        """Give back what the job has freed, for what comes after it."""
+        """Give freed memory back, for whatever comes after the job."""
         if self._trim:
             trim_memory()
 
     @property
     def is_over(self) -> bool:
-        """Whether the limit itself is passed."""
+        """Whether memory is above the limit itself."""
         return self.limit is not None and self._is_over(1.0)
 
     def _is_over(self, share: float) -> bool:
@@ -72,20 +72,21 @@ class MemoryWatch:
 
 
 class MemoryBound:
-    """Lets the process allocate no more than a limit has room for; Linux only, elsewhere it does nothing.
+    """Keeps the process from allocating more memory than a limit allows; Linux only, otherwise a no-op.
 
-    RLIMIT_DATA counts private memory that can be written, also what is not resident yet: an arena asks for more than it
-    uses. So the bound is renewed from what is resident as the job runs. `threads` are those whose stacks are to come.
+    RLIMIT_DATA counts private writable memory, resident or not, and an arena reserves more than it uses. So the bound
+    is computed again from the resident set while the job runs. `threads` is the number of threads whose stacks are to
+    come.
     """
 
     def __init__(self, limit: int | None, threads: int) -> None:
-        """Take the limit; nothing is bounded before `__enter__`."""
+        """Take the limit in bytes; nothing is limited before `__enter__`."""
         self.limit = limit
         self._stacks = threads * _STACK_BYTES
         self._before: tuple[int, int] | None = None
 
     def __enter__(self) -> Self:
-        """Bound what can be allocated from now on."""
+        """Limit allocation from now on."""
         if self.limit is not None and allocated_memory() is not None:
             import resource  # noqa: PLC0415  not on Windows, and allocated_memory tells only on Linux
 
@@ -94,13 +95,13 @@ class MemoryBound:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        """Bound nothing any more."""
+        """Remove the limit."""
         if self._before is not None:
             self._set(self._before[0])
             self._before = None
 
     def renew(self) -> None:
-        """Leave room for what lies between the resident set and the limit."""
+        """Set the bound to what is allocated now, plus the bytes between the resident set and the limit."""
         allocated, resident = allocated_memory(), held_memory()
         if self._before is not None and allocated is not None and resident is not None and self.limit is not None:
             room = max(self.limit - resident, 0) + self._stacks

@@ -1,6 +1,6 @@
-"""Keeps the output of native libraries out of results and logs, and returns it if it explains a failure.
+"""Keeps prints of native libraries out of results and logs, and returns them if they explain a failure.
 
-ONNX Runtime and its providers report there, on the process's own output, what they do not raise.
+ONNX Runtime and its providers print some errors to the process's standard output and error instead of raising them.
 """
 
 import ctypes
@@ -19,14 +19,14 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class NativeOutput:
-    """A file without a name that takes what native libraries print."""
+    """An unnamed file for the prints of native libraries."""
 
     def __init__(self, descriptor: int | None = None) -> None:
-        """Take an open file, or make one; in memory where the system can."""
+        """Use an open file, or make one; in memory if the system can."""
         self.descriptor = _make_file() if descriptor is None else descriptor
 
     def take(self) -> str:
-        """Return the end of what was printed since the last call, and forget it."""
+        """Return the end of the prints since the last call, and forget them."""
         flush_native()
         size = os.fstat(self.descriptor).st_size
         start = max(0, size - _KEPT)
@@ -36,12 +36,12 @@ class NativeOutput:
         return without_secrets(_ESCAPES.sub("", text.decode("utf-8", errors="replace")))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self.descriptor)
 
     @contextmanager
     def taking(self) -> Iterator[None]:
-        """Send what is written to the descriptors 1 and 2 here, inside the block."""
+        """Redirect the descriptors 1 and 2 to this file inside the block."""
         saved = os.dup(1), os.dup(2)
         for number in (1, 2):
             os.dup2(self.descriptor, number)
@@ -66,13 +66,13 @@ def _make_file() -> int:
 
 
 def flush_native() -> None:
-    """Write out what the C library still holds back."""
+    """Flush the buffers of the C library."""
     with suppress(OSError, TypeError):  # where there is no such C library to name
         ctypes.CDLL(None).fflush(None)
 
 
 def explain(printed: str) -> str:
-    """Return the line of what was printed that says what went wrong, as a sentence to append; else nothing."""
+    """Return the printed line that says what went wrong, as a sentence to append; empty if there is none."""
     errors = _ERROR.findall(printed)
     plain = [line for line in printed.splitlines() if line.strip() and not _LOG_LINE.search(line)]
     line = errors[0] if errors else plain[-1] if plain else ""
@@ -80,6 +80,6 @@ def explain(printed: str) -> str:
 
 
 def because(printed: str) -> str:
-    """Return what `explain` says as the end of a message that has no full stop yet."""
+    """Return the same as `explain`, to end a message that has no full stop yet."""
     sentence = explain(printed)
     return f".{sentence.removesuffix('.')}" if sentence else ""

@@ -1,4 +1,4 @@
-"""Runs a command of ortdeploy in a process of its own, with this one's standard streams."""
+"""Runs a command of ortdeploy in another process, which shares the standard streams of this one."""
 
 import os
 import subprocess
@@ -9,16 +9,16 @@ from ortdeploy.process.supervision import SOCKET
 
 
 class Program:
-    """A command that runs. It has a session of its own: a terminal's signals reach it only through `send_signal`."""
+    """A running command. It has a session of its own: a terminal's signals reach it only through `send_signal`."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
-        """Start it."""
+        """Start the command."""
         command = [sys.executable, "-P", "-m", "ortdeploy", *arguments]
         env = {name: value for name, value in os.environ.items() if name != SOCKET}
         self._process = subprocess.Popen(command, env=env, start_new_session=True)  # noqa: S603  our own program
 
     def wait(self, seconds: float) -> int | None:
-        """Return its exit code, as a shell has it, once it has ended; None after so many seconds."""
+        """Wait up to `seconds`, and return the exit code as a shell reports it; None if the command still runs."""
         try:
             code = self._process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -26,6 +26,6 @@ class Program:
         return 128 - code if code < 0 else code
 
     def send_signal(self, number: int) -> None:
-        """Hand it a signal, if it still runs."""
+        """Send a signal to the command if it still runs."""
         if self._process.poll() is None:
             self._process.send_signal(number)

@@ -1,4 +1,4 @@
-"""Turns Python's warnings into log events, because a raw line would break a log of JSON lines."""
+"""Turns Python's warnings into log events, because a plain line would break a log of JSON lines."""
 
 import warnings
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ Emit = Callable[[str, str, str], None]
 
 @contextmanager
 def warnings_to(emit: Emit) -> Iterator[None]:
-    """Hand every warning that is shown inside the block to a function, instead of writing it to stderr."""
+    """Pass every Python warning inside the block to `emit`, instead of printing it to stderr."""
 
     def show(
         message: Warning | str,

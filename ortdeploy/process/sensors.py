@@ -1,9 +1,10 @@
-"""Reads the machine's temperature and battery below /sys on Linux; other systems show nothing here."""
+"""Reads the machine's temperature and battery below /sys on Linux; other systems give None."""
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from ortdeploy.records import ordered_record
 
 _SYS = Path("/sys/class")
 _ZONES = ("cpu", "core", "gpu", "pkg", "soc", "tdie", "x86")
@@ -13,10 +14,10 @@ _CHIPS = ("amdgpu", "coretemp", "cpu_thermal", "k10temp", "nouveau", "soc_therma
 """The hwmon drivers of processors, GPUs and systems on a chip."""
 
 _ABSURD = 200.0
-"""Degrees above which, and below minus which, a sensor is broken."""
+"""Degrees Celsius; a sensor above it, or below its negative, is broken."""
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class Temperature:
     """The hottest sensor of processor, GPU or SoC, in degrees Celsius."""
 
@@ -24,7 +25,7 @@ class Temperature:
     sensor: str
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class Battery:
     """The charge of the battery in percent, and whether it is being discharged."""
 
@@ -68,7 +69,7 @@ def read_battery(root: Path = _SYS) -> Battery | None:
 
 
 def _text(path: Path) -> str:
-    """Return what a file says; nothing if it cannot be read, as a sensor that sleeps."""
+    """Return the content of a file; empty if it cannot be read, as with a sensor that sleeps."""
     with suppress(OSError):
         return path.read_text(encoding="ascii", errors="replace").strip()
     return ""

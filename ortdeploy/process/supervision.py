@@ -1,4 +1,4 @@
-"""Tells systemd how a service is: the datagrams of sd_notify(3), where NOTIFY_SOCKET asks for them."""
+"""Tells systemd the state of a service, by the datagrams of sd_notify(3), if NOTIFY_SOCKET is set."""
 
 import os
 import socket
@@ -10,7 +10,7 @@ _OF_PROCESS = "WATCHDOG_PID"
 
 
 def notify(**states: str | int) -> None:
-    """Send states, such as READY=1; nothing where nobody listens, or does not any more."""
+    """Send states, such as READY=1; do nothing if nobody listens."""
     address = os.environ.get(SOCKET, "")
     if not address or not hasattr(socket, "AF_UNIX"):
         return
@@ -21,7 +21,7 @@ def notify(**states: str | int) -> None:
 
 
 def watchdog_seconds() -> float | None:
-    """Return after how many seconds without a word systemd takes this process for dead; None where it does not."""
+    """Return after how many seconds of silence systemd ends this process; None if it has no watchdog."""
     life = os.environ.get(_LIFE, "")
     is_ours = os.environ.get(_OF_PROCESS, str(os.getpid())) == str(os.getpid())
     return int(life) / 1e6 if life.isdecimal() and is_ours else None

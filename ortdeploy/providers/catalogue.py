@@ -4,12 +4,12 @@ Sources: `onnxruntime.get_all_providers()` of 1.31.1 and the release notes and w
 each provider's OrtDevice in the source of 1.31.
 """
 
-from dataclasses import dataclass
+from ortdeploy.records import ordered_record, record
 
 SUFFIX = "ExecutionProvider"
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class Plugin:
     """A package that carries a provider as a plugin: what to import, and what to install.
 
@@ -21,7 +21,7 @@ class Plugin:
     hardware: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Provider:
     """One execution provider: its full name, and what carries it.
 
@@ -34,7 +34,8 @@ class Provider:
     not, run several batches at once. `oldest_opset` is the first operator set of ai.onnx whose
     layout ONNX Runtime can turn into the provider's own (layout_transformation.cc); of older graphs it gets no node.
     `shares_cpu_memory_on` is the device on which it allocates a part of the CPU's memory that `mistakes_shared_memory`
-    providers take for their own (tests/runtime/test_incompatible_pairs.py).
+    providers take for their own (tests/runtime/test_incompatible_pairs.py). `devices` are the device nodes that it
+    opens, as DeviceAllow= of systemd names them; None where they are not known.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Provider:
     oldest_opset: int = 1
     shares_cpu_memory_on: str | None = None
     mistakes_shared_memory: bool = False
+    devices: tuple[str, ...] | None = None
 
     @property
     def short(self) -> str:
@@ -58,17 +60,21 @@ class Provider:
         return self.name.removesuffix(SUFFIX)
 
 
+_NVIDIA = ("char-drm", "char-nvhost*", "char-nvidia*", "/dev/nvmap")
+"""Those of graphics cards, and of Jetson's modules."""
+
 PROVIDERS: tuple[Provider, ...] = (
-    Provider(name="ACLExecutionProvider", package="a source build with --use_acl"),
-    Provider(name="AzureExecutionProvider", package="onnxruntime", claims_nodes=False),
+    Provider(name="ACLExecutionProvider", devices=(), package="a source build with --use_acl"),
+    Provider(name="AzureExecutionProvider", devices=(), package="onnxruntime", claims_nodes=False),
     Provider(name="CANNExecutionProvider", package="onnxruntime-cann", memory="Ascend NPU"),
-    Provider(name="CPUExecutionProvider", package="onnxruntime"),
-    Provider(name="CUDAExecutionProvider", package="onnxruntime-gpu", memory="NVIDIA GPU"),
+    Provider(name="CPUExecutionProvider", devices=(), package="onnxruntime"),
+    Provider(name="CUDAExecutionProvider", devices=_NVIDIA, package="onnxruntime-gpu", memory="NVIDIA GPU"),
     Provider(name="CoreMLExecutionProvider", package="onnxruntime on macOS", compiles=True),
     Provider(name="DmlExecutionProvider", package="onnxruntime-directml", memory="DirectML", concurrent_runs=False),
-    Provider(name="DnnlExecutionProvider", package="a source build with --use_dnnl"),
+    Provider(name="DnnlExecutionProvider", devices=(), package="a source build with --use_dnnl"),
     Provider(
         name="MIGraphXExecutionProvider",
+        devices=("char-drm", "char-kfd"),
         package="onnxruntime-migraphx",
         memory="AMD GPU",
         compiles=True,
@@ -77,6 +83,7 @@ PROVIDERS: tuple[Provider, ...] = (
     Provider(name="NnapiExecutionProvider", package="onnxruntime-android", compiles=True, static_shapes=True),
     Provider(
         name="NvTensorRTRTXExecutionProvider",
+        devices=_NVIDIA,
         package="a source build with --use_nv_tensorrt_rtx",
         memory="NVIDIA GPU",
         compiles=True,
@@ -84,6 +91,7 @@ PROVIDERS: tuple[Provider, ...] = (
     ),
     Provider(
         name="OpenVINOExecutionProvider",
+        devices=("char-accel", "char-drm"),
         package="onnxruntime-openvino",
         compiles=True,
         needs_ranks=True,
@@ -93,6 +101,7 @@ PROVIDERS: tuple[Provider, ...] = (
     ),
     Provider(
         name="QNNExecutionProvider",
+        devices=("/dev/adsprpc-smd", "/dev/fastrpc-adsp", "/dev/fastrpc-cdsp"),
         package="onnxruntime-qnn",
         compiles=True,
         writes_context=True,
@@ -104,6 +113,7 @@ PROVIDERS: tuple[Provider, ...] = (
     Provider(name="SNPEExecutionProvider", package="a source build with --use_snpe"),
     Provider(
         name="TensorrtExecutionProvider",
+        devices=_NVIDIA,
         package="onnxruntime-gpu",
         compiles=True,
         needs_ranks=True,
@@ -121,6 +131,7 @@ PROVIDERS: tuple[Provider, ...] = (
     ),
     Provider(
         name="WebGpuExecutionProvider",
+        devices=("char-drm", *_NVIDIA),
         package="onnxruntime-webgpu",
         memory="WebGPU",
         oldest_opset=7,
@@ -130,6 +141,7 @@ PROVIDERS: tuple[Provider, ...] = (
     ),
     Provider(
         name="XnnpackExecutionProvider",
+        devices=(),
         package="a source build with --use_xnnpack",
         oldest_opset=7,
         concurrent_runs=False,

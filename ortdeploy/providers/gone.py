@@ -3,12 +3,11 @@
 Sources: `onnxruntime.get_all_providers()` of old wheels, release notes, and the documentation of onnxruntime-web.
 """
 
-from dataclasses import dataclass
-
 from ortdeploy.providers.catalogue import folded
+from ortdeploy.records import ordered_record
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class GoneProvider:
     """A provider's full name, why no session here can have it, and what to use instead; None: nothing replaces it."""
 

@@ -1,17 +1,12 @@
 """Turns the values of provider, session and run options into the text that is parsed, as their schemas describe."""
 
 import json
-import re
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ortdeploy.providers.catalogue import Provider
-from ortdeploy.schemas import is_document_file, load_schema
+from ortdeploy.schemas import load_schema
 from ortdeploy.units import parse_size
-
-_WHOLE = r"(?s)^(.*)$"
-"""Where a path stands in an option that says nothing else: it is the whole text."""
 
 _BOOLEANS = {"1/0": ("1", "0"), "true/false": ("true", "false"), "True/False": ("True", "False")}
 
@@ -48,60 +43,6 @@ def _text(value: Any, facts: Mapping[str, Any], yes: str, no: str) -> str:
         return json.dumps(value)
     size = parse_size(value) if isinstance(value, str) and "anyOf" in facts else None
     return str(value if size is None else size)
-
-
-def named_files(provider: Provider | None, options: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield option, kind and path of each file that an option names.
-
-    Kinds are file, folder, new-file, new-folder, library and document. A library may be found by its name alone, and a
-    document may be the text itself.
-    """
-    for option, kind, found in _places(provider, options):
-        yield from ((option, kind, one[1]) for one in found)
-
-
-def with_named_files(
-    provider: Provider | None, options: Mapping[str, Any], change: Callable[[str, str], str]
-) -> dict[str, Any]:
-    """Return options with other paths: what `change` makes of the kind and the path of each."""
-    changed = dict(options)
-    for option, kind, found in _places(provider, options):
-        for one in reversed(found):
-            text = changed[option]
-            changed[option] = text[: one.start(1)] + change(kind, one[1]) + text[one.end(1) :]
-    return changed
-
-
-def _places(provider: Provider | None, options: Mapping[str, Any]) -> Iterator[tuple[str, str, list[re.Match[str]]]]:
-    """Yield each option that names files, their kind, and where the paths stand in its text."""
-    for option, text in options.items():
-        facts = option_facts(provider, option)
-        kind = facts.get("x-path")
-        if kind is not None and isinstance(text, str):
-            found = re.finditer(facts.get("x-path-in", _WHOLE), text)
-            yield option, kind, [one for one in found if _names_file(kind, one[1])]
-
-
-def needed_libraries(provider: Provider | None, options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield each option whose value decides a library that the provider looks up by its name, and that name here."""
-    for option, value in options.items():
-        facts = option_facts(provider, option)
-        if str(value) in facts.get("x-library", {}):
-            yield option, _library_file(facts["x-library"][str(value)])
-        elif facts.get("x-path") == "library" and isinstance(value, str):
-            found = (one[1] for one in re.finditer(facts.get("x-path-in", _WHOLE), value))
-            yield from ((option, name) for name in found if not _names_file("library", name))
-
-
-def _library_file(base: str) -> str:
-    """Return the file of a library on a system like this one."""
-    prefix, suffix = {"win32": ("", ".dll"), "darwin": ("lib", ".dylib")}.get(sys.platform, ("lib", ".so"))
-    return f"{prefix}{base}{suffix}"
-
-
-def _names_file(kind: str, text: str) -> bool:
-    by_name = kind == "library" and "/" not in text and "\\" not in text
-    return bool(text) and not by_name and (kind != "document" or is_document_file(text))
 
 
 def render_options(provider: Provider) -> str:

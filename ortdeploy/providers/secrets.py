@@ -6,12 +6,15 @@ A declared option goes by its declaration alone: one whose name speaks of a key 
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
+from urllib.parse import urlsplit
 
-from ortdeploy.files.urls import MASK
+from ortdeploy.files.urls import MASK, is_url
 from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.providers.options import options_schema
 from ortdeploy.redaction import is_secret_name, masked, masked_setting, remember_secret
 from ortdeploy.schemas import load_schema
+
+_ON_END = "on_end"
 
 
 def masked_options(provider: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,6 +52,8 @@ def masked_document(value: Any, name: str = "") -> Any:
 def _masked_entry(key: str, value: Any, beside: Mapping[str, Any]) -> Any:
     if key in _declared_anywhere():
         return MASK
+    if key == _ON_END and isinstance(value, dict) and "url" in value:
+        value = {**value, "url": _shown_server(str(value["url"]))}
     if key == "options" and isinstance(value, dict):
         provider = str(beside.get("provider") or beside.get("name") or "")
         return masked_document(masked_options(provider, value))
@@ -65,6 +70,18 @@ def _masked_one(name: str, value: Any, facts: Mapping[str, Any] | None) -> Any:
     if facts is None:
         return masked(name, value)
     return MASK if facts.get("x-secret") else masked("", value)
+
+
+def _path_of(url: str) -> list[str]:
+    """Return the path behind a server's name: who knows it may post there, as with the hooks of chat services."""
+    path = urlsplit(url).path.strip("/") if is_url(url) else ""
+    return [path] if path else []
+
+
+def _shown_server(url: str) -> str:
+    for path in _path_of(url):
+        url = url.replace(path, MASK)
+    return url
 
 
 @cache
@@ -94,6 +111,8 @@ def _secrets(value: Any) -> Iterator[str]:
     for name, inner in value.items():
         if name in _declared_anywhere():
             yield from _texts(inner)
+        elif name == _ON_END and isinstance(inner, dict):
+            yield from _path_of(str(inner.get("url", "")))
         elif name == "options" and isinstance(inner, dict):
             yield from _secrets_of_options(str(value.get("provider", "")), inner)
         else:

@@ -6,10 +6,10 @@ Formats: onnxruntime's OpenVINO provider ("name[1,1..8]", several separated by c
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from ortdeploy.providers.catalogue import Provider
+from ortdeploy.records import record
 
 Sizes = tuple[int, ...]
 
@@ -19,7 +19,7 @@ _CROSSES = re.compile(r"([0-9]+(?:x[0-9]+)*)\Z")
 _PROFILES = {"Tensorrt": "trt_profile_{}_shapes", "NvTensorRTRTX": "nv_profile_{}_shapes"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class InputBounds:
     """The smallest and largest shape that an option allows for a model input."""
 
@@ -29,7 +29,7 @@ class InputBounds:
     high: Sizes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ShapeOptions:
     """What a provider's options say about input shapes, and what is wrong with their text by option.
 

@@ -1,8 +1,9 @@
 """How jobs end, and the observers of a run: values that the executor returns and views print."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
+
+from ortdeploy.records import record
 
 
 class Status(StrEnum):
@@ -15,13 +16,13 @@ class Status(StrEnum):
     NOTHING_TO_DO = "nothing-to-do"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class JobResult:
     """How a job ended, with the rows that are committed, failed and skipped over all its runs.
 
     `kept` rows are through of the part at which the job ended, and the next run goes on behind them; how many of
     these have failed is in `failed`. `dropped` names the sessions, each with its instance, whose provider failed while
-    others went on.
+    others went on. `stuck` are the rows of a run that nothing but the end of its process can end.
     """
 
     job: str
@@ -35,6 +36,7 @@ class JobResult:
     reason: str | None = None
     provider_failed: bool = False
     dropped: tuple[str, ...] = ()
+    stuck: tuple[int, ...] = ()
 
 
 class Observer(Protocol):

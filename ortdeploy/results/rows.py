@@ -11,6 +11,12 @@ if TYPE_CHECKING:
 FILE_ROW = "\0row of the file"
 """The column that holds the number of each row in its file, from 0; no column of a file is called so."""
 
+FILE_PATH = "\0path of the file"
+"""The column that holds the file of each row, for a column of the file may be called `path`."""
+
+HIDDEN = (FILE_PATH, FILE_ROW)
+"""The columns by which rows are found again; they are never written."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedRow:
@@ -52,7 +58,7 @@ class Block:
         """Return where the row at this index of the columns came from: its file, with the line where there is one."""
         if self.places:
             return self.places[index]
-        return str(self.columns["path"][index]) if "path" in self.columns else f"row {self.rows[index]}"
+        return str(self.columns[FILE_PATH][index]) if FILE_PATH in self.columns else f"row {self.rows[index]}"
 
 
 class StageError(Exception):

@@ -25,4 +25,4 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
         found = deployment.preflight.first_rows.get(job.spec.name)
         if found is not None and found.rows == 0:
             detail = f'The input of job "{job.spec.name}" holds no row: the job would end well and write nothing.'
-            yield Finding(at=(*job.spec.input.at, "path"), detail=detail, job=job.spec.name, model=job.spec.model)
+            yield Finding(at=job.spec.input.source_at, detail=detail, job=job.spec.name, model=job.spec.model)

@@ -25,5 +25,5 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
         found = deployment.preflight.first_rows.get(job.spec.name)
         if found is not None and found.refused and not job.is_doomed(found):
-            at = (*job.spec.input.at, "path")
+            at = job.spec.input.source_at
             yield Finding(at=at, detail=found.text, job=job.spec.name, model=job.spec.model)

@@ -24,6 +24,8 @@ RULE = Rule(id="finished-output", summary="Output folder holds another result")
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
+        if job.output.shards == "open":  # the rule unfinished-shards says what to do first
+            continue
         detail = _foreign(job) if job.output.state == "foreign" else _outdated(job)
         if detail is not None:
             yield Finding(at=(*job.spec.output.at, "path"), detail=detail, job=job.spec.name)
@@ -40,7 +42,8 @@ def _foreign(job: "ResolvedJob") -> str:
 
 def _outdated(job: "ResolvedJob") -> str | None:
     """Say what has changed since the output was made, and may not; None where nothing has."""
-    changed = job.changed if job.readable else ()
+    starts_over = job.spec.output.on_upgrade == "rerun"  # if it is asked for; else its result stays as it is
+    changed = job.changed if job.readable and not starts_over else ()
     why_not = _why_not_upgraded(job) if changed and job.spec.output.on_upgrade == "continue" else ""
     changed = () if why_not is None else changed
     changed += tuple(f"input file {name}" for name in job.input.changed[:3])

@@ -26,12 +26,15 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
         size = job.batching.size
         if size is None:
             continue
-        for binding in job.bindings:
-            shape = binding.target.shape
+        targets = {binding.value.name: binding.target for binding in job.bindings}
+        targets |= {one.value.name: one.target for one in job.values if one.axis is not None}
+        for name, target in targets.items():
+            shape = target.shape
             if shape and isinstance(shape[0], int) and shape[0] != size:
                 detail = (
-                    f'Job "{job.spec.name}" runs {size} rows at a time, and input "{binding.value.name}" is '
-                    f"{binding.target}. Set batch: {{size: {shape[0]}}}, or size: none if that is not for rows."
+                    f'Job "{job.spec.name}" runs {size} rows at a time, and input "{name}" is {target}. Set batch: '
+                    f"{{size: {shape[0]}}}. If that is not for rows, declare inputs: {{{name}: {{row_axis: none}}}} "
+                    "of the model, or use size: none if no input has rows."
                 )
                 at = (*job.spec.at, "batch", "size")
                 yield Finding(at=at, detail=detail, job=job.spec.name, model=job.spec.model)

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ortdeploy.rules.protocol import Finding, Rule
-from ortdeploy.tensors.types import dimensions_agree, format_shape
+from ortdeploy.tensors.types import dimensions_agree, is_of_one_row, row_in_words
 
 if TYPE_CHECKING:
-    from ortdeploy.deployment.resolved import Binding, Deployment
+    from ortdeploy.deployment.resolved import Binding, Deployment, ResolvedJob
 
 RULE = Rule(id="input-shape-mismatch", summary="Rows do not have the input's shape")
 
@@ -30,8 +30,17 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             if problem:
                 prepared = " after its prepare steps" if binding.steps else ""
                 detail = f'Input "{name}" takes {binding.target} and gets {binding.final}{prepared}. {problem}'
+                detail += _advice(binding, job) if job.batching.size is not None else ""
                 at = (*job.spec.at, "prepare", name) if binding.steps else (*job.spec.input.at, "columns", name)
                 yield Finding(at=at, detail=detail, key=True, job=job.spec.name, model=job.spec.model)
+
+
+def _advice(binding: "Binding", job: "ResolvedJob") -> str:
+    """Return what to write if the whole input of the graph looks like one row."""
+    if not is_of_one_row(binding.final.shape, binding.target.shape):
+        return ""
+    how = "by_row: true to the run step that feeds it" if job.pipeline else "batch: {size: none} to the job"
+    return f" If the model has no dimension for rows, add {how}."
 
 
 class _Sizes:
@@ -73,8 +82,7 @@ def _compare(binding: "Binding", *, batched: bool) -> str | None:
         if want is None:
             continue
         if len(row) != len(want):
-            shown = f"has the shape {format_shape(row)}" if row else "is a single value"
-            return f"A row {shown}, {who} wants {format_shape(want)}."
+            return f"A row is {row_in_words(row)}, and {who} wants {row_in_words(want)}."
         for axis, (have, size) in enumerate(zip(row, want, strict=True)):
             if not dimensions_agree(have, size):
                 return f"Dimension {axis} of a row is {have}, {who} wants {size}."

@@ -5,7 +5,8 @@ expected: (tensor(float))".
 
 Example: a float64 .npy for a float32 input.
 
-How to fix: add a cast step: prepare: {x: [{cast: float32}]}.
+How to fix: add a cast step: prepare: {x: [{cast: float32}]}. Text can be
+cast only if it spells numbers; words need {do: tokenize}, or a model that takes text.
 """
 
 from collections.abc import Iterator
@@ -25,8 +26,10 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             have, want = binding.final.dtype, binding.target.dtype
             if have and want and have != want:
                 name = binding.value.name
-                detail = (
-                    f'Input "{name}" takes {want} and gets {have}. Add a step: prepare: {{{name}: [{{cast: {want}}}]}}.'
+                step = f"prepare: {{{name}: [{{cast: {want}}}]}}"
+                advice = (
+                    f"If each text is a number, add a step: {step}." if have == "string" else f"Add a step: {step}."
                 )
+                detail = f'Input "{name}" takes {want} and gets {have}. {advice}'
                 at = (*job.spec.at, "prepare", name) if binding.steps else (*job.spec.input.at, "columns", name)
                 yield Finding(at=at, detail=detail, key=True, job=job.spec.name, model=job.spec.model)

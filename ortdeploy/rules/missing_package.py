@@ -41,7 +41,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
         if job.input.missing_package:
             needs = _needs(job.input.missing_package)
             detail = f'Job "{job.spec.name}" reads {job.input.format} files, which needs {needs}'
-            yield Finding(at=(*job.spec.input.at, "path"), detail=detail, job=job.spec.name)
+            yield Finding(at=job.spec.input.source_at, detail=detail, job=job.spec.name)
             continue
         if job.spec.output.images and "PIL" not in deployment.facts.runtime.packages:
             detail = f'Job "{job.spec.name}" writes images, which needs {_needs(PILLOW)}'

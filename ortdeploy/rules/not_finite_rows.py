@@ -30,4 +30,4 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
                 f"{found.not_finite[0]} the first of them. Say what becomes of rows whose outputs do too: "
                 "errors: {on_nan: fail}, skip or keep."
             )
-            yield Finding(at=(*job.spec.input.at, "path"), detail=detail, job=job.spec.name, model=job.spec.model)
+            yield Finding(at=job.spec.input.source_at, detail=detail, job=job.spec.name, model=job.spec.model)

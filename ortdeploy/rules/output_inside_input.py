@@ -7,7 +7,8 @@ Example:
     input: {path: "data/**/*.csv"}
     output: {path: data/results}
 
-How to fix: write to a folder that no input path covers.
+How to fix: write to a folder that no input path covers. To read what another job has written, name that job:
+`input: {job: NAME}`. Then each row that it commits is read once, also while new rows come.
 """
 
 import posixpath
@@ -28,9 +29,14 @@ def check(spec: "Spec") -> Iterator[Finding]:
         for reader in spec.jobs:
             for pattern in reader.input.paths:
                 if _covers(shown_path(pattern), job.output.shown):
+                    remedy = (
+                        "Write to a folder that no input covers."
+                        if reader is job
+                        else f"Write input: {{job: {job.name}}} to read the rows that it commits, each once."
+                    )
                     detail = (
                         f'Job "{job.name}" writes to "{job.output.shown}", which "{pattern}" of job "{reader.name}" '
-                        "reads. Write to a folder that no input covers."
+                        f"reads. {remedy}"
                     )
                     yield Finding(at=(*job.output.at, "path"), detail=detail, job=job.name)
 

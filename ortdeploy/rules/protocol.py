@@ -5,17 +5,18 @@ It yields findings at paths of the manifest; it never opens a file, computes a l
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ortdeploy.diagnostics import Certainty, Diagnostic, Severity, Span
+from ortdeploy.records import record
 
 if TYPE_CHECKING:
     from ortdeploy.manifest.document import Path
     from ortdeploy.manifest.spec import Spec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Rule:
     """A rule's name as users see it, how bad what it finds is, and its fixed summary."""
 
@@ -25,7 +26,7 @@ class Rule:
     certainty: Certainty = Certainty.FILES
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Finding:
     """One complaint of a rule; `key` points at the key of the place instead of its value.
 

@@ -40,7 +40,9 @@ def _detail(job: "ResolvedJob") -> str | None:
         wanted = f"rate: {max(rates)}"
         return f"The recordings have several sample rates: {found}. Write the one that the model wants: {wanted}."
     others = sorted(row for rate, rows in rates.items() if rate != declared for row in rows)
-    allowed = allowed_count(job.spec.max_failed, job.input.first_row + len(job.input.states))  # a row is a file
+    allowed = allowed_count(
+        job.spec.max_failed, job.input.first_row + len(job.input.states) + len(job.input.rerun)
+    )  # a row is a file
     if len(others) <= allowed:
         return None
     first = next(rate for rate, rows in rates.items() if others[0] in rows)
@@ -54,4 +56,4 @@ def _detail(job: "ResolvedJob") -> str | None:
 def _files(job: "ResolvedJob", rows: Sequence[int]) -> str:
     """Return the first of some files by name, and how many more there are."""
     more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
-    return f"{job.input.states[rows[0]].path}{more}"
+    return f"{(*job.input.states, *job.input.rerun)[rows[0]].path}{more}"

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import Severity
+from ortdeploy.facts.operators import DYNAMIC_QUANTIZATION
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
@@ -24,12 +25,10 @@ if TYPE_CHECKING:
 
 RULE = Rule(id="scale-of-the-batch", summary="Quantization takes its scale from all rows", severity=Severity.WARNING)
 
-_DYNAMIC = ("DynamicQuantizeLinear", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul")
-
 
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for model in deployment.models:
-        found = sorted({node.operator for node in model.facts.nodes if node.operator in _DYNAMIC})
+        found = sorted({node.operator for node in model.facts.nodes if node.operator in DYNAMIC_QUANTIZATION})
         undeclared = model.spec.checks_rows and model.spec.row_tolerance is None
         if not found or not undeclared or not _runs_several(deployment, model):
             continue

@@ -31,4 +31,4 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
                 f"The recordings have {rate:,} samples a second, and nothing says how many the model wants. If it "
                 f"wants as many, write rate: {rate} into the input; files of another rate are refused from then on."
             )
-            yield Finding(at=(*job.spec.input.at, "path"), detail=detail, job=job.spec.name, model=job.spec.model)
+            yield Finding(at=job.spec.input.source_at, detail=detail, job=job.spec.name, model=job.spec.model)

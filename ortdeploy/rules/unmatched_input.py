@@ -22,4 +22,4 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
         problem = job.input.problem
         if problem is not None and problem.kind == "unmatched":
-            yield Finding(at=(*job.spec.input.at, "path"), detail=problem.detail, job=job.spec.name)
+            yield Finding(at=job.spec.input.source_at, detail=problem.detail, job=job.spec.name)

@@ -21,6 +21,7 @@ RULE = Rule(id="unreadable-labels", summary="Label file cannot be read")
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
         for step in job.spec.postprocess:
-            problem = deployment.facts.labels[step.options["from"]].problem if step.name == "labels" else None
+            path = step.options.get("from") if step.name == "labels" else None
+            problem = deployment.facts.labels[path].problem if path is not None else None
             if problem is not None:
                 yield Finding(at=(*step.at, "from"), detail=problem.detail, job=job.spec.name)

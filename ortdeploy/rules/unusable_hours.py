@@ -12,7 +12,6 @@ the package tzdata, or leave the zone out to use the machine's own.
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
-from zoneinfo import ZoneInfo, available_timezones
 
 from ortdeploy.diagnostics import did_you_mean
 from ortdeploy.rules.protocol import Finding, Rule
@@ -32,12 +31,16 @@ def check(spec: "Spec") -> Iterator[Finding]:
             detail = "The hours end when they begin. Leave hours: out for a job that may always run."
             yield Finding(at=(*job.at, "hours"), detail=detail, job=job.name)
         if hours.zone is not None and not _is_known(hours.zone):
+            from zoneinfo import available_timezones  # noqa: PLC0415  as below
+
             nearest = did_you_mean(hours.zone, sorted(available_timezones()))
             detail = f'There is no time zone "{hours.zone}" here. {nearest}'
             yield Finding(at=(*job.at, "hours", "zone"), detail=detail, job=job.name)
 
 
 def _is_known(zone: str) -> bool:
+    from zoneinfo import ZoneInfo  # noqa: PLC0415  reads how Python was built; few jobs name a zone
+
     try:
         ZoneInfo(zone)
     except (OSError, KeyError, ValueError):  # no file, no such zone, or no name of one

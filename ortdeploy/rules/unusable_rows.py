@@ -28,7 +28,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
         found = deployment.preflight.first_rows.get(job.spec.name)
         if found is not None and found.refused and job.is_doomed(found):
             detail = f"{found.text} {_reason(job, found)}"
-            yield Finding(at=(*job.spec.input.at, "path"), detail=detail, job=job.spec.name, model=job.spec.model)
+            yield Finding(at=job.spec.input.source_at, detail=detail, job=job.spec.name, model=job.spec.model)
 
 
 def _reason(job: "ResolvedJob", found: "FirstRows") -> str:

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import structlog
 
+from ortdeploy.events import log
 from ortdeploy.feeds.feeder import Feeder
 from ortdeploy.plan.pipeline import PlannedWireStep
 from ortdeploy.plan.steps import PlannedStep, RunJob
@@ -21,8 +21,6 @@ from ortdeploy.sessions.runs import SessionRuns
 from ortdeploy.tensors.columns import Array, Column, OpRun, OpRunners, size_bytes
 from ortdeploy.tensors.types import TensorType
 from ortdeploy.transforms.catalogue import POSTPROCESS
-
-log = structlog.get_logger()
 
 Piece = tuple[Sequence[int], dict[str, Column]]
 """Rows of a block, by their places in it, and their results."""
@@ -74,10 +72,15 @@ class BatchRunner:
         counts: RunCounts,
         *,
         ops: OpRunners,
+        stuck: Sequence[frozenset[int]] = (),
     ) -> None:
-        """Build every step once; `ops` run those that are operators."""
+        """Build every step once; `ops` run those that are operators.
+
+        `stuck` are the rows of each run, by their numbers in the job, that nothing but the end of its process ended.
+        """
         self._job = job
         self._counts = counts
+        self._stuck = stuck
         self._postprocess = [(step, _build_postprocess(step, ops)) for step in job.postprocess]
         self.feeder = Feeder(job, ops)
         self.runs = SessionRuns(job, session, probe, proof)
@@ -91,6 +94,8 @@ class BatchRunner:
                 run.feeds = self.feeder.prepare_batch(prepared.block, rows)
             else:
                 run.feeds = self.feeder.cut_batch(prepared.feeds, rows)
+            self._refuse_stuck(prepared.block, rows)
+            self.runs.running = rows
             run.results = self.runs.run(run.feeds, len(rows), adapters)
         except StageError as error:
             run.error = error
@@ -99,6 +104,13 @@ class BatchRunner:
                 raise
             raise error.with_row(prepared.block.rows[rows[error.place]]) from error
         return run
+
+    def _refuse_stuck(self, block: Block, rows: Sequence[int]) -> None:
+        """Raise StageError if all rows of a run that could not be ended are among these."""
+        if self._stuck:
+            numbers = {block.rows[row] for row in rows}
+            if any(numbers.issuperset(one) for one in self._stuck):
+                raise StageError("run", "timed-out", "the run took longer than run_timeout; its process was ended")
 
     def run_at_most(self, rows: int) -> None:
         """Limit the rows of each later run."""

@@ -23,12 +23,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.events import log
 from ortdeploy.files.atomic import sync_folder
 from ortdeploy.ledger.check import begun_name
-from ortdeploy.ledger.ledger import BEGUN_WITH, Begun, Ledger, OutputRecord, Part, is_as_written, provenance_entry
+from ortdeploy.ledger.forgetting import BEGUN_WITH
+from ortdeploy.ledger.ledger import Ledger, provenance_entry
+from ortdeploy.ledger.records import Begun, OutputRecord, Part
+from ortdeploy.ledger.written import is_as_written
 from ortdeploy.pipelines.steps import pack_state
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import FailedRow
@@ -37,8 +39,6 @@ from ortdeploy.running.committed import taken_bytes
 from ortdeploy.running.member import Finished
 from ortdeploy.running.part_writer import PartWriter, Totals
 from ortdeploy.units import format_size
-
-log = structlog.get_logger()
 
 
 class UntilError:
@@ -87,7 +87,7 @@ class BegunPart:
         self._writer.give_name(name, totals, hidden)
         state = None if totals.state is None else pack_state(totals.state)
         begun = Begun(part=replace(part, file=hidden), state=state, name=name)
-        self.now = self._ledger.keep_begun(self._output, begun, failed, provenance=origin)
+        self.now = self._ledger.keep_begun(self._output, begun, failed, provenance=origin, spans=totals.spans)
         give_name(self._folder, hidden, name)
 
     def complete(self, known: OutputRecord) -> bool:
@@ -203,7 +203,7 @@ class BegunPart:
         part = replace(totals.part(number, hidden), deployment=self._made_by, revision=self.revision)
         begun = Begun(part=part, state=None if totals.state is None else pack_state(totals.state))
         ours = [row for row in failed if row.row < begun.end]
-        self.now = self._ledger.keep_begun(self._output, begun, ours, provenance=origin)
+        self.now = self._ledger.keep_begun(self._output, begun, ours, provenance=origin, spans=totals.spans)
         self.tidy()
         log.info("part.kept", part=number, rows=part.rows, failed=part.failed, file=part.file)
         return [row for row in failed if row.row >= begun.end]

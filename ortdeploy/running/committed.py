@@ -4,14 +4,17 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files.digests import file_digest
 from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.ledger.check import check_output
-from ortdeploy.ledger.ledger import OutputRecord, Part, find_damage, undamaged
+from ortdeploy.ledger.damage import undamaged
+from ortdeploy.ledger.records import OutputRecord, Part
+from ortdeploy.ledger.written import find_damage
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.statistics import check_statistics
 from ortdeploy.sinks.catalogue import SINKS
-from ortdeploy.sources.files import find_changed
+from ortdeploy.sources.files import find_changed, full_path
 
 
 def committed_parts(context: JobContext) -> tuple[Part, ...]:
@@ -32,7 +35,9 @@ def check_parts(context: JobContext, when: str = "") -> None:
     digests = DigestCache(context.ledger.state_dir)
     merges = context.ledger.merges(context.output)
     removable = context.step.output.removable
-    damage = find_damage(context.folder, committed_parts(context), merges, digests.digest, removable=removable)
+    record = context.ledger.output(context.output)
+    parts, replacements = (record.parts, record.replacements) if record else ((), ())
+    damage = find_damage(context.folder, parts, merges, digests.digest, replacements=replacements, removable=removable)
     if damage is not None:
         raise OrtdeployError(f"{context.step.output.shown}/{damage}{when}. Bring it back from a copy")
 
@@ -42,10 +47,24 @@ def taken_bytes(folder: Path, parts: Iterable[Part]) -> int:
     return sum(file.bytes for part in parts for file in part.files if (folder / str(file.file)).exists())
 
 
+def _check_delivered(step: RunJob, folder: str) -> None:
+    """Raise OrtdeployError if a file that another job has committed holds anything else; a copy has another time."""
+    for state, digest in zip(
+        step.input.files, step.input.upstream.digests if step.input.upstream else (), strict=False
+    ):
+        path = Path(full_path(folder, state.path))
+        if path.stat().st_size != state.size or (digest is not None and file_digest(path) != digest):
+            raise OrtdeployError(
+                f"{state.path} is not what was committed: it changed while it was read. Bring it back from a copy"
+            )
+
+
 def check_inputs(step: RunJob, folder: str) -> None:
     """Raise OrtdeployError if an input file is gone, or not what it was when the plan was made."""
     changed = find_changed(step.input.files, folder, step.input.patterns)
-    if changed is not None:
+    if changed is not None and step.input.upstream is not None:
+        _check_delivered(step, folder)
+    elif changed is not None:
         raise OrtdeployError(
             f"{changed} is not what it was when the plan was made: it changed while it was read. Apply with "
             "--new-run to start over from what it is now"

@@ -3,9 +3,8 @@
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING
 
-import structlog
-
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.events import log
 from ortdeploy.process.leaks import LeakWatch
 from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.running.dead_letters import DeadLetters
@@ -21,8 +20,6 @@ from ortdeploy.units import format_size
 if TYPE_CHECKING:
     from ortdeploy.ledger.live_progress import Live
     from ortdeploy.results.rows import FailedRow
-
-log = structlog.get_logger()
 
 
 class CountedBlocks:
@@ -41,7 +38,6 @@ class CountedBlocks:
         self._report = report
         self._leak = LeakWatch()
         self._letters = DeadLetters(context, context.step.input.files)
-        self._log = log.bind()  # once: the module's logger is a proxy that binds at every call
         self.done = position.done
         self.state = position.state
         self.pending: list[FailedRow] = []
@@ -69,6 +65,7 @@ class CountedBlocks:
         """Count a block. Raises BudgetError if its failed rows are too many."""
         self._log_block(finished)
         self._report.note_first_rows()
+        self._report.gauges.look()
         self.state = finished.outcome.state or self.state
         self.pending += self._letters.completed(finished.outcome.failed)
         self.budget.note(finished.block, finished.outcome.failed)
@@ -80,16 +77,16 @@ class CountedBlocks:
     def _log_block(self, finished: Finished) -> None:
         block = finished.block
         for row in finished.outcome.failed:
-            self._log.warning(
+            log.warning(
                 "row.failed", row=row.row, source=row.source, stage=row.stage, code=row.code, reason=row.message
             )
-        self._log.debug("block.finished", start=block.start, rows=block.count, seconds=finished.seconds)
+        log.debug("block.finished", start=block.start, rows=block.count, seconds=finished.seconds)
 
     def _keep_to_memory(self) -> None:
         """Run smaller batches near the memory limit. Raises OrtdeployError beyond it, if nothing else helps."""
         smaller = [member.rows.run_smaller() for member in self._stream.members]
         taken, limit = format_size(self._memory.resident), format_size(self._memory.limit or 0)
-        self._log.warning("job.near_limit", resident=taken, limit=limit)
+        log.warning("job.near_limit", resident=taken, limit=limit)
         if self._memory.is_over and not any(smaller):
             raise OrtdeployError(
                 f"the process takes {taken} of memory and may take {limit}, with batches that cannot be smaller. Raise "
@@ -99,4 +96,4 @@ class CountedBlocks:
     def _watch_for_leak(self) -> None:
         verdict = self._leak.look(sum(member.rows.run_times.count for member in self._stream.members))
         if verdict is not None:
-            self._log.warning("job.leaks", verdict=verdict.text)
+            log.warning("job.leaks", verdict=verdict.text)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
@@ -51,11 +52,16 @@ class DeadLetters:
         self._run = context.run_id
         self._plan = plan_digest(context.plan, context.step.job)
         self._digests = InputDigests(context)
-        self._states = {state.path: state for state in states}
+        self._files = states
 
     def completed(self, rows: Iterable[FailedRow]) -> list[FailedRow]:
         """Return failed rows with run, plan and the digest of their file."""
         return [replace(row, run=self._run, plan=self._plan, sha256=self._digest(row)) for row in rows]
+
+    @cached_property
+    def _states(self) -> dict[str, FileState]:
+        """The files by path, once a row has failed."""
+        return {state.path: state for state in self._files}
 
     def _digest(self, row: FailedRow) -> str | None:
         state = self._states.get(row.path)

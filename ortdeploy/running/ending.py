@@ -1,13 +1,14 @@
 """How a job ends: an exception that ends its work early becomes a status and a reason; the next run continues."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.process.native_output import because
+from ortdeploy.records import record
 from ortdeploy.results.results import Status
 from ortdeploy.running.job_context import JobContext
+from ortdeploy.running.stall_watch import StuckRunError
 from ortdeploy.units import format_size
 
 
@@ -15,13 +16,17 @@ class StoppedError(Exception):
     """Somebody asked the run to stop."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Ending:
-    """How a job ended, and why. `provider_failed`: another session of its model may continue."""
+    """How a job ended, and why. `provider_failed`: another session of its model may continue.
+
+    `stuck` are the rows of a run that nothing but the end of this process can end.
+    """
 
     status: Status
     reason: str | None = None
     provider_failed: bool = False
+    stuck: tuple[int, ...] = ()
 
 
 def carry_out(context: JobContext, memory: MemoryWatch, work: Callable[[], Status]) -> Ending:
@@ -43,6 +48,8 @@ def carry_out(context: JobContext, memory: MemoryWatch, work: Callable[[], Statu
     except ProviderFailedError as error:
         reason = f"{error}{because(context.native_text())}"
         return Ending(status=Status.FAILED, reason=reason, provider_failed=True)
+    except StuckRunError as error:
+        return Ending(status=Status.FAILED, reason=str(error), stuck=error.rows)
     except OrtdeployError as error:
         return Ending(status=Status.FAILED, reason=str(error))
     finally:

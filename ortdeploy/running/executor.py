@@ -6,27 +6,28 @@ It knows no format, no provider and no YAML. One job failing does not lose the o
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import structlog
-
-from ortdeploy.autotune.batch_size import choose_batch
-from ortdeploy.autotune.thread_layout import choose_layout
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.events import bound, log
 from ortdeploy.files.gate import Use, admit, require_inside
 from ortdeploy.files.remembered import TuningCache
-from ortdeploy.files.urls import is_url
-from ortdeploy.ledger.ledger import Ledger, OutputRecord
+from ortdeploy.ledger.ledger import Ledger
+from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.pipelines.component import ComposedSession
 from ortdeploy.pipelines.compose import compose, failed_component
 from ortdeploy.pipelines.op_step import op_runners
+from ortdeploy.plan.part_table import Shard
 from ortdeploy.plan.plan_file import encode
 from ortdeploy.plan.selection import keep_jobs, run_jobs
 from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, PlannedSession, PlannedThreadLayout, RunJob
 from ortdeploy.process.memory import memory_of_the_group, trim_memory
 from ortdeploy.process.memory_limit import MemoryBound
+from ortdeploy.process.tracing import traced_job
+from ortdeploy.records import record
 from ortdeploy.results.results import JobResult, Observer, Status
 from ortdeploy.running.ending import Ending
 from ortdeploy.running.held_files import Files, UnheldFiles
@@ -34,13 +35,15 @@ from ortdeploy.running.job import JobRun
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.job_report import log_end, recorded_result
 from ortdeploy.running.pause_watch import PauseWatch
-from ortdeploy.running.retry import RetryRun
 from ortdeploy.runtime.protocol import Runtime
 from ortdeploy.sessions.opening import ModelOpener, OnNativeCall, OpenedModel, OpenedSession, SkippedSession
 from ortdeploy.sessions.row_proof import ProvenRows, RowProof
+from ortdeploy.sources.files import full_path
 from ortdeploy.tensors.columns import OpRunners
 
-log = structlog.get_logger()
+if TYPE_CHECKING:
+    from ortdeploy.running.retry import RetryRun
+    from ortdeploy.running.shards.shard_run import ShardRun
 
 _ROOMY = 0.85
 """A job that is predicted to take less than this share of its limit keeps the CPU arena: it does not come near."""
@@ -49,14 +52,15 @@ _Opened = OpenedModel | OrtdeployError
 """A model's open sessions, or why there is none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Execution:
     """One run of one plan, with all that it needs from outside. `stop` tells when to end early.
 
     `on_native_call` is called before native code is entered; `native_text` returns what native libraries printed since
     the last call. `skipped` are the sessions of a model that were passed over before; `tuning_cache` has the batch
     sizes and thread layouts that were found before. `files` are the files to open in place of the plan's.
-    `most_rows`: only so many rows of each job are run, from the first on.
+    `most_rows`: only so many rows of each job are run, from the first on. `shard`: only its parts of each job are.
+    `stuck` are by job the rows of each run that an earlier process could not end.
     """
 
     plan: Plan
@@ -71,6 +75,8 @@ class Execution:
     tuning_cache: TuningCache = field(default_factory=lambda: TuningCache(None))
     files: Files = field(default_factory=UnheldFiles)
     most_rows: int | None = None
+    shard: Shard | None = None
+    stuck: Mapping[str, tuple[frozenset[int], ...]] = field(default_factory=dict)
 
     def run(self) -> tuple[JobResult, ...]:
         """Do every step; each job ends in a result."""
@@ -78,6 +84,13 @@ class Execution:
 
     def results(self) -> Iterator[JobResult]:
         """Do every step, and yield each job's result when it ends."""
+        ended: dict[str, Status] = {}
+        for result in self._results(ended):
+            ended[result.job] = result.status
+            yield result
+
+    def _results(self, ended: Mapping[str, Status]) -> Iterator[JobResult]:
+        """Do every step; `ended` says of each job that has ended how it did."""
         sessions: dict[str, _Opened] = {}
         yield from self.finished(self.plan)
         paused = self._paused()
@@ -99,7 +112,7 @@ class Execution:
                 case LoadAdapter():
                     sessions[step.session] = self._load_adapter(step, sessions[step.session])
                 case RunJob():
-                    yield self._run_job(step, sessions)
+                    yield self._run_bound(step, sessions, ended)
 
     def _paused(self) -> dict[str, JobResult]:
         """Return the results of jobs that must pause before their sessions are opened."""
@@ -124,9 +137,12 @@ class Execution:
 
     def _leads_out(self, step: OpenSession | LoadAdapter | RunJob) -> OrtdeployError | None:
         """Say which path of a step leads out of the tree: a saved plan may have been changed since it was checked."""
-        folder = Path(self.plan.folder)
-        paths = [step.output.path, *(one.path for one in step.input.files)] if isinstance(step, RunJob) else [step.path]
-        full = (path if is_url(path) else str(folder / path) for path in paths if path)  # op steps have no file
+        paths = (
+            [step.output.path, *(one.path for one in (*step.input.files, *step.input.rerun))]
+            if isinstance(step, RunJob)
+            else [step.path]
+        )
+        full = (full_path(self.plan.folder, path) for path in paths if path)  # op steps have no file
         try:
             require_inside(full, (self.plan.folder, *self.plan.roots))
             if isinstance(step, RunJob) and step.output.upload is not None:
@@ -172,6 +188,8 @@ class Execution:
         jobs = self._jobs_of(step)
         if not step.thread_layouts or not jobs:
             return step
+        from ortdeploy.autotune.thread_layout import choose_layout  # noqa: PLC0415  only where it is measured
+
         self.on_native_call({"model": step.model, "job": jobs[0].job})
         found = None
         bound = MemoryBound(self._memory_limit(step), os.cpu_count() or 1)
@@ -183,7 +201,7 @@ class Execution:
     def _open_layout(self, step: OpenSession, layout: PlannedThreadLayout) -> OpenedModel:
         """Open a model's sessions with one thread layout, to measure it. Raises OrtdeployError."""
         laid_out = replace(_with_layout(step, layout), probe=None)
-        with structlog.contextvars.bound_contextvars(trial=layout.name):
+        with bound(trial=layout.name):
             opened = self._open(laid_out, laid_out.candidates, trial=True)
             for loading in self.plan.steps:
                 if isinstance(loading, LoadAdapter) and loading.session == step.session:
@@ -231,6 +249,21 @@ class Execution:
             return error
         (log.debug if trial else log.info)("adapter.loaded", adapter=step.adapter, model=step.session)
         return opened
+
+    def _run_bound(self, step: RunJob, sessions: dict[str, _Opened], ended: Mapping[str, Status]) -> JobResult:
+        """Run a job on the rows that are there for it, if it reads another one's."""
+        if step.input.upstream is None or step.retry or self.shard is not None:
+            return self._run_job(step, sessions)
+        from ortdeploy.running.upstream import bind_upstream  # noqa: PLC0415  only who reads another job's rows
+
+        try:
+            bound = bind_upstream(step, self.plan.folder, self.ledger, ended)
+        except OrtdeployError as error:
+            return self._refused(step, error)
+        if isinstance(bound, RunJob):
+            return self._run_job(bound, sessions)
+        log.info("job.waits", job=step.job, model=step.model, reason=bound.reason)
+        return recorded_result(step, self._record(step), bound)
 
     def _run_job(self, step: RunJob, sessions: dict[str, _Opened]) -> JobResult:
         """Run a job. If the provider fails during it, continue where it stopped, with the model's next session."""
@@ -282,7 +315,7 @@ class Execution:
         if step.batching.auto:
             step = self._with_found_batch(step, opened)
         providers = list(dict.fromkeys(p.name for one in opened.sessions for p in one.candidate.providers))
-        with structlog.contextvars.bound_contextvars(job=step.job, model=step.model, providers=providers):
+        with bound(job=step.job, model=step.model, providers=providers):
             context = JobContext(
                 plan=self.plan,
                 step=step,
@@ -296,8 +329,46 @@ class Execution:
                 prove=partial(self._row_proof, step, ProvenRows(self.tuning_cache)),
                 files=self.files,
                 most_rows=self.most_rows,
+                stuck=self.stuck.get(step.job, ()),
             )
-            return RetryRun(context).run() if step.retry else JobRun(context).run()
+            return self._traced(context) if not step.input.rerun else self._run_again(context)
+
+    def _run_again(self, context: JobContext) -> JobResult:
+        """Run the rows of changed files again, then what is new."""
+        from ortdeploy.running.rerun import RerunRun  # noqa: PLC0415  only who has files that changed
+
+        step = context.step
+        if self.shard is not None:
+            changed = f"{step.input.rerun[0].path} has changed and its rows run again; apply without --shard first"
+            return self._refused(step, OrtdeployError(changed))
+        if step.retry:
+            return self._traced(context)
+        rerun = RerunRun(context)
+        result = rerun.run()
+        return result if result is not None else self._traced(replace(context, step=rerun.step))
+
+    def _run_of(self, context: JobContext) -> "JobRun | RetryRun | ShardRun":
+        if self.shard is not None:
+            from ortdeploy.running.shards.shard_run import ShardRun  # noqa: PLC0415  only who has shards
+
+            return ShardRun(context, self.shard)
+        if context.step.retry:
+            from ortdeploy.running.retry import RetryRun  # noqa: PLC0415  only who retries
+
+            return RetryRun(context)
+        return JobRun(context)
+
+    def _traced(self, context: JobContext) -> JobResult:
+        """Run a job within its span, if spans are sent."""
+        step = context.step
+        known = {"deployment": self.plan.deployment, "job": step.job, "model": step.model, "run": self.run_id}
+        with traced_job(**known) as trace:
+            result = self._run_of(replace(context, trace=trace)).run()
+            if trace is not None:
+                failed = (result.reason or "") if result.status is Status.FAILED else None
+                counts = {name: getattr(result, name) for name in ("committed", "failed", "skipped")}
+                trace.end(reason=failed, status=str(result.status), **counts)
+        return result
 
     def _row_proof(self, step: RunJob, proven: ProvenRows, opened: OpenedSession) -> RowProof | None:
         """Return the proof for a session that the rows of a batch do not depend on each other."""
@@ -318,10 +389,12 @@ class Execution:
 
     def _with_found_batch(self, step: RunJob, opened: OpenedModel) -> RunJob:
         """Return a job with the batch size that it began with, or that is measured on its first rows."""
+        from ortdeploy.autotune.batch_size import choose_batch  # noqa: PLC0415  only where it is measured
+
         record = self._record(step)
         is_own = record is not None and dict(record.identity) == dict(step.identity)
         begun_with = record.batch_size if record is not None and is_own else None
-        with structlog.contextvars.bound_contextvars(job=step.job, model=step.model):
+        with bound(job=step.job, model=step.model):
             try:
                 return choose_batch(self.plan, step, opened, begun_with, self.tuning_cache)
             except OrtdeployError:  # the job itself says what is wrong with its input

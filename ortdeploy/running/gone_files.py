@@ -2,14 +2,12 @@
 
 from pathlib import Path
 
-import structlog
-
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.ledger.ledger import open_ledger, output_key
+from ortdeploy.events import log
+from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.ledger.output_lock import hold_output
+from ortdeploy.ledger.records import output_key
 from ortdeploy.plan.steps import Plan
-
-log = structlog.get_logger()
 
 
 def note_gone_files(plan: Plan, state_dir: Path) -> None:

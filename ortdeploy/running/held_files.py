@@ -10,25 +10,21 @@ import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-import structlog
-
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.events import log
 from ortdeploy.facts.data import HashedFile
-from ortdeploy.files.content_store import AnotherContentError, ContentStore, NotKeptError
+from ortdeploy.files.content_store import LOCK, AnotherContentError, ContentStore, NotKeptError
 from ortdeploy.files.digests import open_file_digest, signature
 from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.ledger.output_lock import shared_use, sole_use
 from ortdeploy.plan.pipeline import PlannedPipeline, PlannedPlace, PlannedWireStep
 from ortdeploy.plan.selection import keep_jobs
 from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, PlannedCheck, RunJob
-
-log = structlog.get_logger()
-
-_LOCK = "store"
+from ortdeploy.records import ordered_record
 
 
 class Files(Protocol):
@@ -232,7 +228,7 @@ class _InUse:
 _ADVICE = "Replace a file by renaming a new one into its place, which the next run takes"
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class Held:
     """Files that a run may open: in a `folder` under their names, or, without one, where they lie."""
 
@@ -286,7 +282,7 @@ def hold_files(plan: Plan, state_dir: Path) -> Iterator[HeldFiles]:
     with suppress(OSError, NotKeptError):  # then its entries are not known to be needed, and come again next time
         for job in (step for step in plan.steps if isinstance(step, RunJob)):
             store.refer(f"{manifest} {job.job}", _digests(keep_jobs(plan, [job.job])))
-    with sole_use(state_dir, _LOCK) as alone:
+    with sole_use(state_dir, LOCK) as alone:
         given_back = store.prune(store.referred()) if alone else 0
     if given_back:
         log.info("store.pruned", bytes=given_back)
@@ -308,7 +304,7 @@ def hold_for_check(check: PlannedCheck, state_dir: Path) -> Iterator[HeldFiles]:
 @contextmanager
 def held_in(store: ContentStore | None, state_dir: Path, folder: Path) -> Iterator[HeldFiles]:
     """Hold files of a manifest's folder, and keep the store from being pruned. Raises OrtdeployError."""
-    with shared_use(state_dir, _LOCK):
+    with shared_use(state_dir, LOCK):
         held = HeldFiles(store, folder, DigestCache(state_dir))
         try:
             yield held
@@ -317,12 +313,12 @@ def held_in(store: ContentStore | None, state_dir: Path, folder: Path) -> Iterat
 
 
 def _digests(plan: Plan) -> set[str]:
-    """Return the digests of all files that a plan's steps open."""
+    """Return the digests of all files that a plan's steps open, and those by which compiled models know theirs."""
     found: set[str] = set()
     for step in plan.steps:
         match step:
             case OpenSession():
-                found.update(file.sha256 for file in step.files)
+                found.update((step.sha256, *(file.sha256 for file in step.files)))
             case LoadAdapter():
                 found.add(step.sha256)
             case RunJob() if step.pipeline is not None:

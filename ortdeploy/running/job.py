@@ -3,12 +3,12 @@
 Whatever ends a job early leaves it so that the next run goes on.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-import structlog
-
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.events import log
 from ortdeploy.feeds.feeder import open_rows
 from ortdeploy.ledger.ledger import now
 from ortdeploy.ledger.live_progress import Live
@@ -19,14 +19,13 @@ from ortdeploy.running.counted_blocks import CountedBlocks
 from ortdeploy.running.ending import Ending, carry_out
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.job_report import JobReport, log_end
+from ortdeploy.running.member import Finished
 from ortdeploy.running.part_loop import PartLoop
 from ortdeploy.running.part_writer import PartWriter
 from ortdeploy.running.provenance import provenance
 from ortdeploy.running.resume import Position, resume
 from ortdeploy.running.statistics import JobStatistics
 from ortdeploy.running.stream import Stream
-
-log = structlog.get_logger()
 
 
 class JobRun:
@@ -37,7 +36,13 @@ class JobRun:
         step, opened = context.step, context.opened
         self._context = context
         self._stream = Stream(
-            step, opened.sessions, dispensable=opened.dispensable, stop=context.stop, prove=context.prove
+            step,
+            opened.sessions,
+            dispensable=opened.dispensable,
+            stop=context.stop,
+            prove=context.prove,
+            stuck=context.stuck,
+            on_batch=context.on_batch,
         )
         self._writer = PartWriter(step, context.folder, provenance(context.plan, step, opened))
         self._begun_part = BegunPart(
@@ -68,10 +73,27 @@ class JobRun:
         self._announce(position, blocks)
         context = self._context
         open_source = partial(open_rows, context.step, context.plan.folder, context.only)
-        loop.run(self._stream.run(open_source, position.done))
+        loop.run(self._stream.run(open_source, position.done) if context.step.input.files else _no_blocks())
+        self._withdraw()
+        if context.step.output.keep is not None:
+            from ortdeploy.running.forgetting import forget_old_parts  # noqa: PLC0415  only who forgets
+
+            forget_old_parts(context)
         if self._context.upload is not None:
             self._context.upload.tidy()
         return Status.DONE
+
+    def _withdraw(self) -> None:
+        """Let the old rows of changed files, and of rows upstream that count no more, leave their parts."""
+        record = self._context.ledger.output(self._context.output)
+        if record is not None and record.leaving:
+            from ortdeploy.running.rerun import withdraw_rows  # noqa: PLC0415  only who has files that changed
+
+            withdraw_rows(self._context)
+        if self._context.step.input.upstream is not None:
+            from ortdeploy.running.upstream import withdraw_superseded  # noqa: PLC0415  only who reads another job
+
+            withdraw_superseded(self._context)
 
     def _take_up(self, position: Position) -> tuple[CountedBlocks, PartLoop]:
         """Return the block counter and the part writer, set to the position where the job continues."""
@@ -99,7 +121,9 @@ class JobRun:
             context.ledger.remember_batch_size(context.output, step.batching.run_size)
         log.info("job.started", rows=step.input.rows, done=position.done, output=step.output.shown)
         context.observer.job_started(step.job, position.done, step.input.rows)
-        self._live = blocks.live = Live(context.ledger.state_dir, context.output, step.input.rows, position.done)
+        self._live = blocks.live = Live(
+            context.ledger.state_dir, context.output, step.input.rows, position.done, position.failed
+        )
 
     def _close(self, ending: Ending) -> JobResult:
         """Write how the job ended into report, ledger and log. The counts come from the ledger."""
@@ -123,3 +147,8 @@ class JobRun:
             ending = replace(ending, status=Status.FAILED, reason=reason)
         self._context.ledger.end(self._context.output, ending.status, ending.reason, ended)
         return ending
+
+
+def _no_blocks() -> Iterator[Finished]:
+    """Yield the blocks of a job without new files: all that it had to do was done to committed parts."""
+    yield from ()

@@ -8,6 +8,7 @@ from ortdeploy.files.object_store import Upload
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.plan.made_by import MadeBy, made_by
 from ortdeploy.plan.steps import Plan, RunJob
+from ortdeploy.process.tracing import JobTrace, OnBatch
 from ortdeploy.results.results import Observer
 from ortdeploy.running.held_files import Files
 from ortdeploy.running.pause_watch import PauseWatch
@@ -24,6 +25,8 @@ class JobContext:
     `stop_asked` tells whether somebody wants the run to end early, `pause` whether the job must. `native_text` returns
     what native libraries printed since the last call. `prove` returns the proof for a session that the rows of a batch
     do not depend on each other. `most_rows`: only so many rows are run, from the first on.
+    `stuck` are the rows of each run that an earlier process could not end.
+    `trace` takes spans.
     """
 
     plan: Plan
@@ -38,6 +41,8 @@ class JobContext:
     files: Files
     pause: PauseWatch
     most_rows: int | None = None
+    stuck: tuple[frozenset[int], ...] = ()
+    trace: JobTrace | None = None
     folder: Path = field(init=False)
     output: str = field(init=False)
     upload: Upload | None = field(init=False)
@@ -48,6 +53,11 @@ class JobContext:
         """The numbers of the rows that are run, where not all are."""
         first = self.step.input.first_row
         return None if self.most_rows is None else range(first, first + self.most_rows)
+
+    @property
+    def on_batch(self) -> OnBatch | None:
+        """What is told each batch; None where nothing is traced."""
+        return None if self.trace is None else self.trace.batch
 
     def stop(self) -> bool:
         """Return whether the job is to end early."""

@@ -2,21 +2,21 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-
-import structlog
+from typing import Any
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.ledger.ledger import OutputRecord
+from ortdeploy.events import log
+from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.plan.steps import RunJob
+from ortdeploy.process.gauges import Gauges, nvidia_devices
 from ortdeploy.process.memory import memory_now
+from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.ending import Ending
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.member import Member
-from ortdeploy.running.report import write_report
+from ortdeploy.running.report import ran_on, write_report
 from ortdeploy.running.statistics import JobStatistics
-
-log = structlog.get_logger()
 
 
 class JobReport:
@@ -28,6 +28,7 @@ class JobReport:
         self._memory_by_stage = dict(context.opened.memory)
         self.members = members
         self.statistics = statistics
+        self.gauges = Gauges(nvidia_devices() if _is_on_nvidia(members) else None)
 
     def note_first_rows(self) -> None:
         """Note what the process takes once the first rows are through."""
@@ -49,14 +50,17 @@ class JobReport:
                 makers=context.ledger.makers(record),
                 plan=context.plan,
                 step=context.step,
-                members=self.members,
-                skipped={one.session: one.reason for one in context.opened.skipped},
-                layout=context.opened.layout,
-                memory={**self._memory_by_stage, "last_rows": memory_now()},
+                ran=self.ran(),
                 seconds=self.statistics.seconds,
             )
             if context.upload is not None:
                 context.upload.send()
+
+    def ran(self) -> dict[str, Any]:
+        """Return what the report says of sessions and memory, as JSON has it."""
+        memory = {**self._memory_by_stage, "last_rows": memory_now()}
+        ran = ran_on(self._context.plan, self._context.step, self.members, self._context.opened, memory)
+        return {**ran, "machine": self.gauges.plain()}
 
     def result(self, ending: Ending, pending: int = 0) -> JobResult:
         """Return how the job ended; `pending` rows failed that the ledger does not know. Counts are the ledger's."""
@@ -73,19 +77,26 @@ class JobReport:
         )
 
 
+def _is_on_nvidia(members: Sequence[Member]) -> bool:
+    """Return whether a session keeps tensors in the memory of an NVIDIA device."""
+    names = {one.name for member in members for one in member.opened.candidate.providers}
+    return any(provider is not None and provider.memory == "NVIDIA GPU" for provider in map(find_provider, names))
+
+
 def recorded_result(step: RunJob, record: OutputRecord | None, ending: Ending) -> JobResult:
     """Return how a job ended, with the counts of its output's record."""
-    parts, begun = (record.parts, record.begun) if record else ((), None)
+    begun = record.begun if record else None
     return JobResult(
         job=step.job,
         status=ending.status,
         output=step.output.shown,
-        committed=sum(part.committed for part in parts),
+        committed=record.committed if record else 0,
         failed=record.failed if record else 0,
-        skipped=sum(part.skipped for part in parts),
+        skipped=record.skipped if record else 0,
         kept=begun.part.rows if begun else 0,
         reason=ending.reason,
         provider_failed=ending.provider_failed,
+        stuck=ending.stuck,
     )
 
 
@@ -96,6 +107,8 @@ def log_end(result: JobResult) -> None:
     """Say in the log how a job ended."""
     event = _EVENTS.get(result.status, "job.finished")
     level = log.error if result.status in {Status.FAILED, Status.INTERRUPTED} else log.info
+    if result.stuck:  # a new process goes on, where there can be one
+        event, level = "job.stuck", log.warning
     level(
         event,
         committed=result.committed,

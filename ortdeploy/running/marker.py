@@ -6,24 +6,25 @@ carried away.
 
 import json
 import os
+from pathlib import Path
 
 from ortdeploy.files.atomic import open_whole
-from ortdeploy.ledger.ledger import FILE, MARKER
-from ortdeploy.running.job_context import JobContext
+from ortdeploy.ledger.damage import FILE
+from ortdeploy.ledger.opening import MARKER
 
 FORMAT_VERSION = 1
 
 
-def write_marker(context: JobContext) -> None:
+def write_marker(folder: Path, state_dir: Path, deployment: str, job: str) -> None:
     """Write the file, unless it is there already. Raises OSError."""
-    ledger = os.path.relpath(context.ledger.state_dir.absolute() / FILE, context.folder.absolute())
+    ledger = os.path.relpath(state_dir.absolute() / FILE, folder.absolute())
     known = {
         "format_version": FORMAT_VERSION,
         "ledger": ledger.replace(os.sep, "/"),
-        "deployment": context.plan.deployment,
-        "job": context.step.job,
+        "deployment": deployment,
+        "job": job,
     }
-    content, path = (json.dumps(known, indent=2) + "\n").encode(), context.folder / MARKER
+    content, path = (json.dumps(known, indent=2) + "\n").encode(), folder / MARKER
     if path.is_file() and path.read_bytes() == content:
         return
     with open_whole(path) as file:

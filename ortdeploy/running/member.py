@@ -1,8 +1,10 @@
 """The sessions of a job and the blocks on their way through them."""
 
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
+from ortdeploy.records import mutable_record
 from ortdeploy.results.rows import Block
 from ortdeploy.running.batch_runner import Prepared
 from ortdeploy.running.row_runner import Outcome, RowRunner
@@ -35,7 +37,7 @@ class Ticket:
         return self._begun
 
 
-@dataclass(slots=True, kw_only=True)
+@mutable_record
 class Member:
     """A session of the job with what it has done; `failure` says why it takes no more blocks.
 
@@ -49,6 +51,12 @@ class Member:
     failure: str | None = None
     current: Ticket | None = None
     cpu_seconds: float = 0.0
+
+    @property
+    def running(self) -> Sequence[int]:
+        """The numbers in the job of the rows that the session runs now, or ran last; empty where it has no block."""
+        ticket = self.current
+        return () if ticket is None else [ticket.prepared.block.rows[row] for row in self.rows.running]
 
     @property
     def name(self) -> str:

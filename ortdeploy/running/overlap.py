@@ -9,11 +9,9 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 
-import structlog
-
-log = structlog.get_logger()
+from ortdeploy.events import log
+from ortdeploy.records import mutable_record
 
 FIRST_BLOCKS = 6
 """Blocks that grow to their size, and are not measured."""
@@ -93,7 +91,7 @@ class Overlap:
         pace.seconds += time.perf_counter() - begin
 
 
-@dataclass(slots=True)
+@mutable_record
 class _Pace:
     """Rows and the seconds they took."""
 

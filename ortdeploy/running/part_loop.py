@@ -11,10 +11,9 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-import structlog
-
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.ledger.ledger import Part, part_name
+from ortdeploy.events import log
+from ortdeploy.ledger.records import Part, part_name
 from ortdeploy.pipelines.steps import pack_state
 from ortdeploy.running.begun_part import BegunPart, UntilError
 from ortdeploy.running.block_sizes import part_border
@@ -28,8 +27,6 @@ from ortdeploy.running.resume import Position
 from ortdeploy.running.statistics import JobStatistics
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.units import format_size
-
-log = structlog.get_logger()
 
 SECONDS_BETWEEN_REPORTS = 5.0
 """While a job runs its report is written this often at most, after a commit."""
@@ -66,7 +63,6 @@ class PartLoop:
         self._reported = time.monotonic()
         self._part, self._digits = position.part, position.part_digits
         self._committed_state: str | None = position.statistics.get("state")
-        self._log = log.bind()  # once: the module's logger is a proxy that binds at every call
 
     def run(self, finished: Iterator[Finished]) -> None:
         """Write blocks until the input ends. Raises what ends the job early."""
@@ -107,6 +103,7 @@ class PartLoop:
 
     def _write_part(self, blocks: Iterator[Finished]) -> None:
         """Write one part under a temporary name, rename it, commit it. Raises what ends the job early."""
+        began = time.perf_counter()
         suffix, begun_part = SINKS[self._step.output.format].SUFFIX, self._begun_part
         name = part_name(self._part, self._digits, suffix, begun_part.revision)
         until = UntilError(blocks)
@@ -134,7 +131,10 @@ class PartLoop:
             self._writer.take_name(name, totals)
             self._keep(name, totals)
             raise
-        self._commit(part)
+        self._commit(part, totals)
+        if self._context.trace is not None:
+            told = {"part": part.number, "rows": part.rows, "failed": part.failed, "file": part.file}
+            self._context.trace.part(began, **told)
 
     def _keep(self, name: str, totals: Totals) -> None:
         """Keep the finished rows of a part for the next run."""
@@ -160,7 +160,7 @@ class PartLoop:
                 "committed. Raise limits: {disk: …}, or write fewer columns"
             )
 
-    def _commit(self, part: Part) -> None:
+    def _commit(self, part: Part, totals: Totals) -> None:
         begin = time.perf_counter()
         if self._blocks.state is not None:
             self._committed_state = pack_state(self._blocks.state)
@@ -170,6 +170,7 @@ class PartLoop:
             self._blocks.pending,
             provenance=self._begun_part.origin(self._writer.origin),
             statistics=self._kept(),
+            spans=totals.spans,
         )
         self._begun_part.committed()
         self._begun_part.revision = 0
@@ -178,11 +179,11 @@ class PartLoop:
         self._part += 1
         text = self._context.native_text()
         if text:
-            self._log.debug("session.printed", model=self._step.model, text=text)
+            log.debug("session.printed", model=self._step.model, text=text)
         if time.monotonic() - self._reported > SECONDS_BETWEEN_REPORTS:
             self._report.write()
             self._reported = time.monotonic()
-        self._log.info("part.committed", part=part.number, rows=part.rows, failed=part.failed, file=part.file)
+        log.info("part.committed", part=part.number, rows=part.rows, failed=part.failed, file=part.file)
 
     def _kept(self) -> dict[str, Any]:
         """Return what the ledger keeps of the job: its statistics, and the state after the last committed row."""
@@ -192,7 +193,8 @@ class PartLoop:
     def _check_sum(self) -> None:
         """Check that rows in = committed + failed + skipped, that all parts exist, and the whole error budget."""
         done, rows = self._blocks.done, self._step.input.rows
-        accounted = sum(part.committed + part.failed + part.skipped for part in committed_parts(self._context))
+        record = self._context.ledger.output(self._context.output)
+        accounted = record.committed + record.failed_in_parts + record.skipped + record.withdrawn if record else 0
         if done != accounted or rows not in {None, done}:
             raise OrtdeployError(
                 f"the input has {rows or done} rows and {accounted} are accounted for; "

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.durations import Histogram, timed
 from ortdeploy.files.atomic import TEMPORARY, Hashing, Written, open_synced, sync_folder
-from ortdeploy.ledger.ledger import Begun, Part
+from ortdeploy.ledger.records import Begun, Part, Span
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.running.exploded import as_lines, written_columns
+from ortdeploy.running.file_spans import add_spans
 from ortdeploy.running.member import Finished
+from ortdeploy.running.provenance import of_any_host
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sinks.png import write_pictures
 from ortdeploy.sinks.protocol import Sink
@@ -31,7 +33,7 @@ class PartWriter:
         self._folder = folder
         self._columns = written_columns(job)
         self.origin = origin
-        self._origin_text = json.dumps(origin, sort_keys=True)
+        self._origin_text = json.dumps(of_any_host(origin), sort_keys=True)
         self._module = SINKS[job.output.format]
         self.write_times, self.sync_times = Histogram(), Histogram()
 
@@ -135,6 +137,7 @@ class Totals:
     """What a part holds, added up block by block.
 
     `new_rows` are those of this run; `is_exact` says whether the next run can complete the file with equal bytes.
+    `spans` say by path which rows files have, as far as they are in it.
     """
 
     def __init__(self, begun: Begun | None = None) -> None:
@@ -147,6 +150,7 @@ class Totals:
         self.state: State | None = None
         self.written: Written | None = None
         self.is_exact = True
+        self.spans: dict[str, Span] = {}
 
     def add(self, finished: Finished) -> None:
         """Add a block."""
@@ -158,6 +162,7 @@ class Totals:
         self.committed += finished.outcome.committed
         self._failed += len(finished.outcome.failed)
         self._skipped += finished.outcome.skipped
+        add_spans(self.spans, finished.block)
 
     def part(self, number: int, name: str) -> Part:
         """Return the part with this name; None if no row gave a result."""

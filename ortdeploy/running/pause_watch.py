@@ -3,13 +3,13 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, tzinfo
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
 from ortdeploy.files.disk import free_bytes
 from ortdeploy.plan.timing import ALWAYS, Hours, JobTiming, PauseLimits
 from ortdeploy.process.sensors import Battery, Temperature, read_battery, read_temperature
+from ortdeploy.records import record
 from ortdeploy.units import format_size
 
 SECONDS_BETWEEN = 1.0
@@ -21,12 +21,12 @@ _MARGIN = 5
 _HOT, _LOW = "temperature", "battery"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Senses:
     """What a watch measures: clocks, sensors, and the free bytes of a folder's file system."""
 
     monotonic: Callable[[], float] = time.monotonic
-    now: Callable[[ZoneInfo | None], datetime] = datetime.now
+    now: Callable[[tzinfo | None], datetime] = datetime.now
     temperature: Callable[[], Temperature | None] = read_temperature
     battery: Callable[[], Battery | None] = read_battery
     free_bytes: Callable[[Path], int | None] = free_bytes
@@ -72,7 +72,7 @@ class PauseWatch:
             yield from self._limits(timing.pause)
 
     def _is_within(self, hours: Hours) -> bool:
-        now = self.senses.now(ZoneInfo(hours.zone) if hours.zone else None)
+        now = self.senses.now(_zone(hours.zone) if hours.zone else None)
         return hours.hold(now.hour * 60 + now.minute)
 
     def _limits(self, limits: PauseLimits) -> Iterator[str]:
@@ -90,3 +90,9 @@ class PauseWatch:
             free = self.senses.free_bytes(self.folder)
             if free is not None and free < limits.free_disk:
                 yield f"free disk {format_size(free)}, it runs from {format_size(limits.free_disk)}"
+
+
+def _zone(name: str) -> tzinfo:
+    from zoneinfo import ZoneInfo  # noqa: PLC0415  reads how Python was built; few jobs name a zone
+
+    return ZoneInfo(name)

@@ -36,3 +36,13 @@ def provenance(plan: Plan, step: RunJob, opened: OpenedModel) -> Mapping[str, An
         "device": {"host": platform.node(), "architecture": platform.machine()},
         "versions": versions(),
     }
+
+
+def of_any_host(origin: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of an origin goes into the parts themselves: equal workers write equal bytes.
+
+    The host's name and its kernel stay in the ledger and the report.
+    """
+    device = {name: value for name, value in origin.get("device", {}).items() if name != "host"}
+    versions_of_packages = {name: value for name, value in origin.get("versions", {}).items() if name != "platform"}
+    return {**origin, "device": device, "versions": versions_of_packages}

@@ -9,7 +9,7 @@ from typing import Any
 
 from ortdeploy.durations import Histogram
 from ortdeploy.files.atomic import open_whole
-from ortdeploy.ledger.ledger import OutputRecord, Part
+from ortdeploy.ledger.records import OutputRecord, Part
 from ortdeploy.pipelines.component import ComposedSession
 from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.plan.plan_file import plan_digest
@@ -18,11 +18,36 @@ from ortdeploy.providers.secrets import masked_options
 from ortdeploy.running.member import Member
 from ortdeploy.running.reports.catalogue import REPORTS
 from ortdeploy.running.statistics import STAGES, run_share
+from ortdeploy.sessions.opening import OpenedModel
 from ortdeploy.versions import versions
 
 FORMAT_VERSION = 1
 REPORT = "_run.json"
 FAILED = "_failed.jsonl"
+
+
+_SESSIONS = ("session", "sessions_passed_over", "layout", "providers", "placement", "sessions")
+
+
+def ran_on(
+    plan: Plan,
+    step: RunJob,
+    members: Sequence[Member],
+    opened: OpenedModel,
+    memory: Mapping[str, Mapping[str, int | None]],
+) -> dict[str, Any]:
+    """Return what the report says of sessions and memory, as JSON has it."""
+    first = members[0].opened
+    return {
+        **({"components": _components(plan, members)} if step.pipeline else {}),
+        "session": first.candidate.name,
+        "sessions_passed_over": {one.session: one.reason for one in opened.skipped},
+        "layout": opened.layout,
+        "providers": [provider.name for provider in first.candidate.providers],
+        "placement": dict(first.session.placement),
+        "sessions": [_session(member) for member in members],
+        "memory": {name: dict(taken) for name, taken in memory.items()},
+    }
 
 
 def write_report(
@@ -34,13 +59,10 @@ def write_report(
     makers: Mapping[str, MadeBy],
     plan: Plan,
     step: RunJob,
-    members: Sequence[Member],
-    skipped: Mapping[str, str],
-    layout: str | None,
-    memory: Mapping[str, Mapping[str, int | None]],
+    ran: Mapping[str, Any],
     seconds: float,
 ) -> None:
-    """Write the files, each whole or not at all. Raises OSError."""
+    """Write the files, each whole or not at all; `ran` is what `ran_on` has said. Raises OSError."""
     counts: dict[str, Counter[str]] = {}
     with open_whole(folder / FAILED) as file:
         for line in failures:
@@ -63,25 +85,23 @@ def write_report(
         "manifest": next(fact.value for fact in plan.facts if fact.kind == "manifest"),
         "identity": dict(record.identity),
         "model": _model(plan, step),
-        **({"components": _components(plan, members)} if step.pipeline else {}),
+        **({"components": ran["components"]} if step.pipeline else {}),
         "adapter": " + ".join(step.adapters.always) or None,
-        "session": members[0].opened.candidate.name,
-        "sessions_passed_over": dict(skipped),
-        "layout": layout,
-        "providers": [provider.name for provider in members[0].opened.candidate.providers],
-        "placement": dict(members[0].opened.session.placement),
-        "sessions": [_session(member) for member in members],
+        **{name: ran[name] for name in _SESSIONS},
         "row_independence": _row_independence(step.row_check, record.statistics),
         **_measured(record.statistics),
         "memory": {
             "limit_bytes": step.limits.memory,
-            "predicted_bytes": step.limits.forecast.total_of(layout) if step.limits.forecast else None,
-            "resident_bytes": memory["last_rows"]["resident_bytes"],
-            "proportional_bytes": memory["last_rows"]["proportional_bytes"],
-            "by_stage": {name: dict(taken) for name, taken in memory.items()},
+            "predicted_bytes": step.limits.forecast.total_of(ran["layout"]) if step.limits.forecast else None,
+            "resident_bytes": ran["memory"]["last_rows"]["resident_bytes"],
+            "proportional_bytes": ran["memory"]["last_rows"]["proportional_bytes"],
+            "by_stage": ran["memory"],
         },
-        "parts": [_part(part) for part in record.parts],
-        "kept": None if record.begun is None else _part(record.begun.part),
+        **({"machine": ran["machine"]} if "machine" in ran else {}),
+        **({"workers": ran["workers"]} if "workers" in ran else {}),
+        "parts": [reported_part(part) for part in record.parts],
+        "forgotten": asdict(record.forgotten),
+        "kept": None if record.begun is None else reported_part(record.begun.part),
         "provenance": dict(origins),
         "deployments": {digest: _maker(one) for digest, one in makers.items()},
         "versions": versions(),
@@ -89,9 +109,9 @@ def write_report(
     with open_whole(folder / REPORT) as file:
         file.write((json.dumps(report, indent=2) + "\n").encode())
     for name in step.output.reports:
-        file_name, render = REPORTS[name]
-        with open_whole(folder / file_name) as file:
-            file.write(render(report).encode())
+        form = REPORTS[name]
+        with open_whole(folder / form.FILE) as file:
+            file.write(form.render(report).encode())
 
 
 def _row_independence(check: RowCheck, statistics: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,7 +171,7 @@ def _measured(statistics: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _part(part: Part) -> dict[str, Any]:
+def reported_part(part: Part) -> dict[str, Any]:
     """Return what the ledger knows of a part, without the time of its file, which only ortdeploy uses."""
     plain = asdict(part)
     del plain["mtime_ns"]
@@ -166,10 +186,8 @@ def _maker(one: MadeBy) -> dict[str, Any]:
 
 
 def _row_counts(record: OutputRecord) -> dict[str, int]:
-    counts = {"input": record.rows}
-    for name in ("committed", "failed", "skipped"):
-        counts[name] = sum(getattr(part, name) for part in record.parts)
-    return counts
+    counts = {"committed": record.committed, "failed": record.failed_in_parts, "skipped": record.skipped}
+    return {"input": record.rows - record.withdrawn, **counts}
 
 
 def _session(member: Member) -> dict[str, Any]:

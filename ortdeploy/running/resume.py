@@ -1,29 +1,28 @@
 """Begins a job, or continues it where the ledger says that an earlier run stopped, and takes the output over."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import count
 from typing import Any
 from urllib.parse import unquote
 
-import structlog
-
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.events import log
 from ortdeploy.files.atomic import make_durable_folder, remove_temporaries, sync_folder
 from ortdeploy.files.names import name_aside
-from ortdeploy.ledger.ledger import PART_DIGITS, Begun, OutputRecord, undamaged
-from ortdeploy.ledger.merges import complete_merges
+from ortdeploy.ledger.damage import undamaged
+from ortdeploy.ledger.merges import complete_merges, complete_replacements
+from ortdeploy.ledger.records import PART_DIGITS, Begun, OutputRecord
 from ortdeploy.pipelines.steps import State, unpack_state
+from ortdeploy.records import record
 from ortdeploy.results.results import Status
 from ortdeploy.running.begun_part import BegunPart
 from ortdeploy.running.committed import check_inputs, check_parts, check_record
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.marker import write_marker
 
-log = structlog.get_logger()
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Position:
     """Where a job continues: after `done` rows, with the part of number `part`.
 
@@ -51,6 +50,7 @@ def resume(context: JobContext, begun_part: BegunPart) -> Position | None:
             return None
         check_parts(context)
         complete_merges(context.ledger, context.output, context.folder, known.parts)
+        complete_replacements(context.ledger, context.output, context.folder)
         if begun_part.complete(known):
             known = context.ledger.output(context.output) or known
         position = _take_up(context, known, begun_part)
@@ -68,7 +68,7 @@ def resume(context: JobContext, begun_part: BegunPart) -> Position | None:
         files=step.input.files,
         gone=step.input.gone,
     )
-    write_marker(context)
+    write_marker(context.folder, context.ledger.state_dir, context.plan.deployment, step.job)
     return position
 
 
@@ -100,8 +100,10 @@ def _put_aside(context: JobContext, known: OutputRecord) -> None:
 
 def _is_finished(context: JobContext, known: OutputRecord) -> bool:
     """Return whether every file of the plan is accounted for, by this run or by another one meanwhile."""
-    done = {one.state for one in context.ledger.inputs(context.output) if one.done}
-    return known.status == Status.DONE and done.issuperset(context.step.input.files)
+    upstream = context.step.input.upstream
+    if upstream is not None and upstream.superseded:
+        return False
+    return known.status == Status.DONE and context.ledger.are_done(context.output, context.step.input.files)
 
 
 def _take_up(context: JobContext, known: OutputRecord, begun_part: BegunPart) -> Position:
@@ -121,7 +123,7 @@ def _take_up(context: JobContext, known: OutputRecord, begun_part: BegunPart) ->
         unpacked = None if state is None else unpack_state(state)
     return Position(
         done=done,
-        part=len(known.parts),
+        part=known.next_part,
         part_digits=known.part_digits,
         failed=known.failed,
         failed_last=_failed_last(context, done, begun),

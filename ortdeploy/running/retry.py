@@ -11,13 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, cast
 
-import structlog
-
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.events import log
 from ortdeploy.files.atomic import TEMPORARY, Hashing, make_durable_folder, open_synced, remove_temporaries, sync_folder
+from ortdeploy.ledger.changes import rows_in
 from ortdeploy.ledger.check import merged_name
-from ortdeploy.ledger.ledger import PART_DIGITS, FailedBefore, Merge, OutputRecord, Part, is_as_written, part_name
-from ortdeploy.ledger.merges import complete, complete_merges
+from ortdeploy.ledger.merges import complete, complete_merges, complete_replacements
+from ortdeploy.ledger.records import PART_DIGITS, FailedBefore, Merge, OutputRecord, Part, part_name
+from ortdeploy.ledger.written import is_as_written
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.results.results import JobResult, Status
@@ -35,8 +36,6 @@ from ortdeploy.running.row_places import Found, RowPlaces, Segment, leave, open_
 from ortdeploy.running.statistics import JobStatistics
 from ortdeploy.running.stream import Stream
 from ortdeploy.sinks.catalogue import SINKS
-
-log = structlog.get_logger()
 
 
 @dataclass(slots=True)
@@ -60,16 +59,19 @@ class RetryRun:
         stream = self._stream()
         statistics = JobStatistics({}, stream, PartWriter(step, context.folder, self._origin))
         self._report = JobReport(context, stream.members, statistics)
-        self._log = log.bind()  # once: the module's logger is a proxy that binds at every call
         self._found = False  # a result of this job, whose report is renewed
         self._digits = PART_DIGITS
         self._done = 0
+        self._asked: frozenset[int] | None = None  # the rows to run; None: all that have failed
 
     def run(self) -> JobResult:
         """Run the failed rows of every part. The status of the job itself does not change."""
         ending = carry_out(self._context, self._memory, self._work)
         if ending.status is Status.NOTHING_TO_DO:
-            ending = replace(ending, reason=f"no row in {self._step.output.shown} has failed")
+            why = (
+                "no row of the file is to be run here" if self._step.letters is not None else "no row in {} has failed"
+            )
+            ending = replace(ending, reason=why.format(self._step.output.shown))
         try:
             if self._found:
                 self._report.write()
@@ -82,32 +84,53 @@ class RetryRun:
     def _work(self) -> Status:
         """Run the failed rows of every part."""
         context = self._context
+        if self._step.letters is not None:
+            self._take_letters_over()
+            if not self._asked:
+                return Status.NOTHING_TO_DO
         known = self._own_record()
         check_record(context, known)
         check_parts(context)
         make_durable_folder(context.folder)
         complete_merges(context.ledger, context.output, context.folder, known.parts)
+        complete_replacements(context.ledger, context.output, context.folder)
         remove_temporaries(context.folder)
         self._digits = known.part_digits
         attempts = context.ledger.failed_rows(context.output)
-        parts = [part for part in committed_parts(context) if part.number in attempts]
+        parts = [part for part in committed_parts(context) if any(map(self._is_asked, attempts.get(part.number, ())))]
         self._found = True  # a retry that was killed may have left a report from before
         if not parts:
             return Status.NOTHING_TO_DO
         self._step = self._without_dropping()
         self._places = RowPlaces(context, self._step)
-        self._announce([row for part in parts for row in attempts[part.number]], sum(map(len, attempts.values())))
+        rows = [row for part in parts for row in attempts[part.number] if self._is_asked(row)]
+        self._announce(rows, len(rows))
         for part in parts:
             if context.stop():
                 raise StoppedError
             self._retry_part(part, attempts[part.number])
         return Status.DONE
 
+    def _take_letters_over(self) -> None:
+        """Find out which rows are asked for, and take over those of files that no run has read here."""
+        self._check_stateless()
+        if self._context.ledger.output(self._context.output) is not None:
+            check_record(self._context, self._own_record())
+        from ortdeploy.running.letters import Letters  # noqa: PLC0415  only who has some
+
+        self._asked = Letters(self._context).take_over()
+
+    def _is_asked(self, row: int) -> bool:
+        return self._asked is None or row in self._asked
+
+    def _check_stateless(self) -> None:
+        if self._step.pipeline is not None and self._step.pipeline.state:
+            raise OrtdeployError("rows that hand state on cannot be run by themselves; apply with --new-run")
+
     def _own_record(self) -> OutputRecord:
         """Return what the ledger knows of the output. Raises OrtdeployError if its rows cannot be run again."""
+        self._check_stateless()
         context, step = self._context, self._step
-        if step.pipeline is not None and step.pipeline.state:
-            raise OrtdeployError("rows that hand state on cannot be run by themselves; apply with --new-run")
         known = context.ledger.output(context.output)
         is_there = step.output.removable or context.folder.exists()
         may_run = known is not None and (dict(known.identity) == dict(step.identity) or _continues(step))
@@ -123,10 +146,12 @@ class RetryRun:
     def _find(self, failed: Mapping[int, FailedBefore]) -> Found:
         """Return where the failed rows of a part are now; those with enough attempts behind them are left."""
         most = self._step.errors.attempts
-        tired = [row for row, one in failed.items() if most is not None and one.attempts >= most]
+        tired = [
+            row for row, one in failed.items() if most is not None and one.attempts >= most and self._is_asked(row)
+        ]
         if tired:
             leave(tired, failed[tired[0]].path, f"attempts: {most} are behind it")
-        wanted = {row: one for row, one in failed.items() if row not in tired}
+        wanted = {row: one for row, one in failed.items() if row not in tired and self._is_asked(row)}
         if all(one.file_row is not None for one in wanted.values()):
             return self._places.find(wanted)
         return self._found_by_number(wanted)
@@ -137,23 +162,31 @@ class RetryRun:
         An ortdeploy before ledger version 4 did not. Every file must be what it was. Raises OrtdeployError.
         """
         inputs = self._context.ledger.inputs(self._context.output)
-        source = replace(self._step.input, files=tuple(one.state for one in inputs), first_row=0)
+        source = replace(self._step.input, files=tuple(one.state for one in inputs), first_row=0, rows_before=0)
         check_inputs(replace(self._step, input=source), self._context.plan.folder)
         return Found([Segment(states=source.files, first_row=0, rows=tuple(sorted(failed)))])
 
     def _announce(self, rows: Sequence[int], count: int) -> None:
         """Log that failed rows run, and which neighbours they run without if that matters."""
         step, models = self._step, list(self._step.row_check.declared)
-        self._log.info("job.started", rows=count, done=0, output=step.output.shown)
+        log.info("job.started", rows=count, done=0, output=step.output.shown)
         self._context.observer.job_started(step.job, 0, count)
         if models:
             reason = "failed rows are run once more, without those that stood beside them"
-            self._log.warning("batch.cut_anew", first=min(rows), last=max(rows), models=models, reason=reason)
+            log.warning("batch.cut_anew", first=min(rows), last=max(rows), models=models, reason=reason)
 
     def _stream(self) -> Stream:
         """Return the stream that runs rows; no session may fail, because no part is kept unfinished."""
         context = self._context
-        return Stream(self._step, context.opened.sessions, dispensable=False, stop=context.stop, prove=context.prove)
+        return Stream(
+            self._step,
+            context.opened.sessions,
+            dispensable=False,
+            stop=context.stop,
+            prove=context.prove,
+            stuck=context.stuck,
+            on_batch=context.on_batch,
+        )
 
     def _retry_part(self, part: Part, failed: Mapping[int, FailedBefore]) -> None:
         """Run a part's failed rows, and put those that give a result now into the part."""
@@ -197,10 +230,12 @@ class RetryRun:
     def _stays(self, part: Part) -> bool:
         """Return whether a part's file is left as it is, and rows that are written again get a file of their own.
 
-        So it is where somebody may be carrying it away at this moment, and where another deployment has made it.
+        So it is where somebody may be carrying it away at this moment, where another job reads it, and where another
+        deployment has made it.
         """
         is_ours = part.deployment in {None, self._context.made_by.digest}
-        return self._step.output.removable or part.revision > 0 or not is_ours
+        output = self._step.output
+        return output.removable or bool(output.readers) or part.revision > 0 or not is_ours
 
     def _merge(self, part: Part, failed: set[int], again: _Again, new: Path) -> None:
         """Put new rows into a part, or beside it."""
@@ -208,14 +243,15 @@ class RetryRun:
         revision = part.revision + 1 if self._stays(part) else 0
         file = None if revision else part.file
         file = file or part_name(part.number, self._digits, module.SUFFIX, revision)
-        missing = failed.union(part.skipped_rows)
+        missing = failed.union(part.skipped_rows, rows_in(part.withdrawn, part.start, part.end))
         rows = [row for row in range(part.start, part.start + part.rows) if row not in missing and not revision]
         merged = self._context.folder / merged_name(file)
         with open_synced(merged) as target:
             hashing = Hashing(target)
             old = self._context.folder / file if part.file and not revision else None
             numbers = numbers_of_lines(module, old, new) if self._step.output.explode else [*rows, *again.recovered]
-            module.merge(old, new, sorted(range(len(numbers)), key=numbers.__getitem__), cast("BinaryIO", hashing))
+            order = sorted(range(len(numbers)), key=numbers.__getitem__)
+            module.merge([old, new] if old else [new], order, cast("BinaryIO", hashing))
             written = hashing.written()
         sync_folder(self._context.folder)
         merge = Merge(
@@ -234,7 +270,7 @@ class RetryRun:
         if self._context.upload is not None:
             self._context.upload.send(lambda name: name == file, anew=True)
         new.unlink(missing_ok=True)
-        self._log.info("part.merged", part=part.number, rows=len(again.recovered), file=file)
+        log.info("part.merged", part=part.number, rows=len(again.recovered), file=file)
 
     def _check_digest(self, part: Part) -> None:
         """Raise OrtdeployError if a part that rows are to be put into does not hold the bytes that were written."""

@@ -9,22 +9,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
-import structlog
-
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.events import log
 from ortdeploy.facts.data import FileState, InputFacts
 from ortdeploy.feeds.feeder import open_rows
 from ortdeploy.files.object_store import fetched
-from ortdeploy.ledger.ledger import FailedBefore, Repair
+from ortdeploy.ledger.records import FailedBefore, Repair
 from ortdeploy.plan.steps import RunJob
+from ortdeploy.records import ordered_record
 from ortdeploy.results.rows import Block
 from ortdeploy.running.dead_letters import InputDigests
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.sources.catalogue import FILE_IS_ROW, look_at
 from ortdeploy.sources.files import file_states, full_path
 from ortdeploy.sources.protocol import Source
-
-log = structlog.get_logger()
 
 _REPLACED = "the file holds something else now, which counts as a new file"
 
@@ -97,9 +95,13 @@ class RowPlaces:
     def _why_not(self, state: FileState, digest: str | None, found: Found) -> str | None:
         """Return why rows of a file are not run from what it holds now; None if they are."""
         known, now = self._known.get(state.path), self._digests.of(state)
+        if known is not None and self._step.input.upstream is not None and digest is not None and now == digest:
+            return None  # a copy of a part has another time
         if known is not None and known.is_known(state):
             is_replaced = digest is not None and now is not None and digest != now and state not in known.repaired
             return _REPLACED if is_replaced else None
+        if known is not None and self._step.input.on_change == "rerun" and not known.gone:
+            return "the file has changed, and apply runs all of its rows again"
         if known is None or known.gone or self._step.input.on_change == "append":
             return _REPLACED
         if not known.done and self._step.input.format not in FILE_IS_ROW:
@@ -133,7 +135,7 @@ def open_segments(step: RunJob, folder: str, segments: Sequence[Segment]) -> Ite
     yield _Segments(step, folder, segments)
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class _Segments:
     step: RunJob
     folder: str
@@ -142,6 +144,6 @@ class _Segments:
     def blocks(self, _start: int, sizes: Iterable[int]) -> Iterator[Block]:
         """Yield the blocks of each file's rows; rows that it does not have any more are in none."""
         for segment in self.segments:
-            source = replace(self.step.input, files=segment.states, first_row=segment.first_row)
+            source = replace(self.step.input, files=segment.states, first_row=segment.first_row, rows_before=0)
             with open_rows(replace(self.step, input=source), self.folder, segment.rows) as opened:
                 yield from (block for block in opened.blocks(segment.rows[0], sizes) if block.count)

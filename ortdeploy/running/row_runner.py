@@ -13,6 +13,7 @@ from typing import Any
 from ortdeploy.durations import Histogram, timed
 from ortdeploy.feeds.feeder import cut
 from ortdeploy.plan.steps import RunJob
+from ortdeploy.process.tracing import OnBatch
 from ortdeploy.results.rows import Block, FailedRow, StageError
 from ortdeploy.running.batch_runner import BatchRun, BatchRunner, Piece, Prepared, RunCounts
 from ortdeploy.running.salvage import Salvage, failed_row
@@ -51,17 +52,19 @@ class RowRunner:
         probe: CpuComparison | None = None,
         proof: RowProof | None = None,
         ops: OpRunners | None = None,
+        stuck: Sequence[frozenset[int]] = (),
     ) -> None:
-        """Build every step once."""
+        """Build every step once. `stuck` are rows of runs that nothing but the end of their process could end."""
         self._job = job
         self.counts = RunCounts()
         self.postprocess_times = Histogram()
-        self._batches = BatchRunner(job, session, probe, proof, self.counts, ops=ops or {})
+        self._batches = BatchRunner(job, session, probe, proof, self.counts, ops=ops or {}, stuck=stuck)
         self._runs = self._batches.runs
         self._salvage = Salvage(job, self._batches, self.counts)
         self._smooth = True
         self._stateful = job.pipeline is not None and bool(job.pipeline.state)
         self._wanted: int | None = None
+        self._stuck = frozenset().union(*stuck)
 
     def run_smaller(self) -> bool:
         """Run half as many rows at once from the next block on; return whether that is possible. Thread-safe."""
@@ -69,6 +72,11 @@ class RowRunner:
             return False
         self._wanted = -(-self._batches.size // 2)
         return True
+
+    @property
+    def halvings(self) -> int:
+        """How often batches were halved: those of the job, and those of items inside of its rows."""
+        return self.counts.halved + self._runs.halvings
 
     @property
     def run_times(self) -> Histogram:
@@ -79,6 +87,33 @@ class RowRunner:
     def progressed(self) -> float:
         """Time when the last run ended, by perf_counter; 0 before the first."""
         return self._runs.progressed
+
+    def tell(self, on_batch: OnBatch) -> None:
+        """Tell each batch, once its block is through."""
+        self._runs.on_batch = on_batch
+
+    @property
+    def running(self) -> Sequence[int]:
+        """The rows of the run that goes on, or of the last one, by their places in their block."""
+        return self._runs.running
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until a run may be late, or stuck; None where a run may take any time. Thread-safe."""
+        return self._runs.seconds_left
+
+    def end_late_run(self) -> bool:
+        """Ask a run that takes too long to end; return whether one was asked just now. Thread-safe."""
+        return self._runs.end_late_run()
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a run was asked to end, and did not. Thread-safe."""
+        return self._runs.is_stuck
+
+    def begin_anew(self) -> None:
+        """Let the time of a run begin now: the whole process was stopped meanwhile. Thread-safe."""
+        self._runs.begin_anew()
 
     @property
     def batch_size(self) -> int:
@@ -137,6 +172,8 @@ class RowRunner:
         """Run a block the fast way; None if a row fails or chooses an adapter."""
         chosen = self._job.adapters
         if prepared.feeds is None or chosen.column is not None or self._job.batching.last != "short":
+            return None
+        if not self._stuck.isdisjoint(prepared.block.rows):
             return None
         batches = cut(prepared.block, self._batches.size)
         results = self._runs.run_each(prepared.feeds, batches, chosen.always)

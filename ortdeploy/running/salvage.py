@@ -2,18 +2,16 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
-import structlog
 
+from ortdeploy.events import log
 from ortdeploy.plan.steps import RunJob
-from ortdeploy.results.rows import FILE_ROW, Block, FailedRow, StageError
+from ortdeploy.results.rows import FILE_PATH, FILE_ROW, Block, FailedRow, StageError
 from ortdeploy.retries import try_again
 from ortdeploy.running.batch_runner import BatchRun, BatchRunner, Piece, Prepared, RunCounts
 from ortdeploy.tensors.columns import Array, Column
-
-log = structlog.get_logger()
+from ortdeploy.tensors.json_values import json_value
 
 _NOT_FINITE = "an output holds NaN or an infinity"
 
@@ -128,9 +126,9 @@ def failed_row(job: RunJob, block: Block, row: int, error: StageError, attempts:
         stage=error.stage,
         code=error.code,
         message=str(error),
-        key={name: _json_value(block.columns[name][row]) for name in job.input.key},
+        key={name: json_value(block.columns[name][row]) for name in job.input.key},
         attempts=attempts,
-        path=str(block.columns["path"][row]) if "path" in block.columns else "",
+        path=str(block.columns[FILE_PATH][row]) if FILE_PATH in block.columns else "",
         file_row=int(block.columns[FILE_ROW][row]) if FILE_ROW in block.columns else None,
     )
 
@@ -147,7 +145,3 @@ def _keep(rows: Sequence[int], results: dict[str, Column], chosen: Array) -> lis
         for name, column in results.items()
     }
     return [(kept, picked)] if kept else []
-
-
-def _json_value(value: Any) -> Any:
-    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value

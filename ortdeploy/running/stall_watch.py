@@ -1,4 +1,4 @@
-"""Finds out whether a job's threads hang: no batch was completed for longer than its progress_timeout."""
+"""Finds out whether a job's threads hang: no batch was completed for too long, or a run takes too long."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -6,16 +6,28 @@ from queue import Empty
 from typing import TypeVar
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.events import log
 from ortdeploy.running.member import Member
 
 LATE = 1.0
 """Seconds after its time at which a thread has not merely waited for a processor."""
+
+_SHORTEST = 0.01
 
 _T = TypeVar("_T")
 
 
 class StalledError(OrtdeployError):
     """No batch was completed for longer than the job allows."""
+
+
+class StuckRunError(OrtdeployError):
+    """A run took longer than the job allows, and cannot be ended but with its process. `rows` are the job's."""
+
+    def __init__(self, message: str, rows: Sequence[int]) -> None:
+        """Take what happened, and the numbers of the rows that ran."""
+        super().__init__(message)
+        self.rows = tuple(rows)
 
 
 class StallWatch:
@@ -45,6 +57,8 @@ class StallWatch:
             now = time.perf_counter()
             if seconds is not None and now - begin > seconds + LATE:
                 self._progressed = now
+                for member in self._members:
+                    member.rows.begin_anew()
             raise
 
     @property
@@ -56,6 +70,16 @@ class StallWatch:
         """Raise StalledError if no batch was completed for too long."""
         if self.is_stalled:
             raise StalledError(f"no batch was completed for {self._limit:g} s: {self.describe()}")
+
+    def end_late_runs(self) -> None:
+        """Ask runs that take too long to end. Raises StuckRunError if one does not, though it was asked."""
+        for member in self._members:
+            rows = member.running
+            if rows and member.rows.end_late_run():
+                log.warning("run.late", session=member.name, first=rows[0], last=rows[-1])
+            elif rows and member.rows.is_stuck:
+                where = f"session {member.name} with rows {rows[0]} to {rows[-1]}"
+                raise StuckRunError(f"a run of {where} took longer than run_timeout and could not be ended", rows)
 
     def describe(self) -> str:
         """Describe what every working thread does."""
@@ -72,7 +96,9 @@ class StallWatch:
 
     def _patience(self) -> float | None:
         """Return the seconds to wait until something may hang."""
-        return None if self._limit is None else max(self._last_sign() + self._limit - time.perf_counter(), 0.01)
+        stall = None if self._limit is None else self._last_sign() + self._limit - time.perf_counter()
+        seconds = [stall, *(member.rows.seconds_left for member in self._members)]
+        return min((max(one, _SHORTEST) for one in seconds if one is not None), default=None)
 
     def _last_sign(self) -> float:
         return max(self._progressed, *(member.rows.progressed for member in self._members))

@@ -67,7 +67,7 @@ class JobStatistics:
             "batches_cut_anew": self._counted(
                 "batches_cut_anew", sum(member.rows.counts.cut_anew for member in members)
             ),
-            "batches_halved": self._counted("batches_halved", sum(member.rows.counts.halved for member in members)),
+            "batches_halved": self._counted("batches_halved", sum(member.rows.halvings for member in members)),
             "peak_memory_bytes": max(peaks) if peaks else None,
             "process": self._process(),
             "timeline": self._timeline,
@@ -102,6 +102,29 @@ class JobStatistics:
         usage = process_usage()
         used = sum(usage[name] - self._usage[name] for name in usage if name.startswith("cpu_seconds"))
         return max(used - (time.thread_time() - self._cpu) - self._stream.cpu_seconds, 0.0)
+
+
+def sum_of_statistics(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what `JobStatistics.plain` gave of two runs as one; when they committed what is left out."""
+    if not one:
+        return {**other, "timeline": []}
+    stages = {
+        name: sum_of([Histogram.from_plain(one["stages"][name]), Histogram.from_plain(other["stages"][name])])
+        for name in STAGES
+    }
+    peaks = [peak for peak in (one["peak_memory_bytes"], other["peak_memory_bytes"]) if peak is not None]
+    counts = ("seconds", "session_seconds", "retries", "batches_cut_anew", "batches_halved")
+    return {
+        **{name: round(one[name] + other[name], 6) for name in counts},
+        "stages": {name: histogram.plain() for name, histogram in stages.items()},
+        **{name: _added(one[name], other[name]) for name in ("adapter_rows", "process")},
+        "peak_memory_bytes": max(peaks) if peaks else None,
+        "timeline": [],
+    }
+
+
+def _added(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(one.get(name, 0) + other.get(name, 0), 3) for name in sorted({*one, *other})}
 
 
 def run_share(statistics: Mapping[str, Any]) -> float | None:

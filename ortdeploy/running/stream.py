@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from queue import Empty, SimpleQueue
 
-import structlog
-
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.durations import Histogram, timed
+from ortdeploy.events import log
 from ortdeploy.feeds.feeder import Feeder
 from ortdeploy.feeds.in_flight import InFlight
 from ortdeploy.plan.steps import RunJob
+from ortdeploy.process.tracing import OnBatch
 from ortdeploy.results.rows import Block
 from ortdeploy.running.batch_runner import Prepared
 from ortdeploy.running.block_sizes import BlockSizes
@@ -28,8 +28,6 @@ from ortdeploy.running.stall_watch import StalledError, StallWatch
 from ortdeploy.sessions.opening import OpenedSession
 from ortdeploy.sessions.row_proof import RowProof
 from ortdeploy.sources.protocol import Source
-
-log = structlog.get_logger()
 
 PATIENCE = 1.0
 """Seconds in which threads that are no longer needed may end before they are left behind."""
@@ -48,16 +46,22 @@ class Stream:
         dispensable: bool,
         stop: Callable[[], bool] = lambda: False,
         prove: Callable[[OpenedSession], RowProof | None] = lambda _opened: None,
+        stuck: Sequence[frozenset[int]] = (),
+        on_batch: OnBatch | None = None,
     ) -> None:
         """Take the job's sessions; `dispensable` ones may fail while another is left. `stop` ends the reading.
 
-        `prove` returns the proof for a session that the rows of a batch do not depend on each other.
+        `prove` returns the proof for a session that the rows of a batch do not depend on each other. `stuck` are the
+        rows of each run that could not be ended, and are not run together again. `on_batch` is told each batch.
         """
         self._job = job
         self.members = [
-            Member(opened=opened, rows=RowRunner(job, opened.session, opened.probe, prove(opened), opened.ops))
+            Member(opened=opened, rows=RowRunner(job, opened.session, opened.probe, prove(opened), opened.ops, stuck))
             for opened in sessions
         ]
+        if on_batch is not None:
+            for member in self.members:
+                member.rows.tell(on_batch)
         self._dispensable = dispensable
         self._stop = stop
         self._feeder = Feeder(job, sessions[0].ops)
@@ -76,7 +80,7 @@ class Stream:
     def run(self, open_source: OpenSource, start: int) -> Iterator[Finished]:
         """Yield every block of the source from row `start` on, in order.
 
-        Raises what the source raises, ProviderFailedError when no session is left, StalledError.
+        Raises what the source raises, ProviderFailedError when no session is left, StalledError, StuckRunError.
         """
         sizes = BlockSizes(self._job, start)
         threads = [self._thread("reader", self._read, open_source, sizes, start)]
@@ -223,11 +227,15 @@ class Stream:
                     waiting.finished.set_exception(error)
 
     def _next_ticket(self) -> Ticket | None:
-        """Return the next block on its way, None at the end. Raises what ended the reading, StalledError."""
+        """Return the next block on its way, None at the end.
+
+        Raises what ended the reading, StalledError, StuckRunError.
+        """
         while True:
             try:
                 ticket = self._stall.patiently(lambda seconds: self._in_order.get(timeout=seconds))
             except Empty:
+                self._stall.end_late_runs()
                 self._stall.check()
                 continue
             if isinstance(ticket, BaseException):
@@ -235,13 +243,14 @@ class Stream:
             return ticket
 
     def _result(self, ticket: Ticket) -> Finished:
-        """Wait for a block. Raises what running it raised, StalledError."""
+        """Wait for a block. Raises what running it raised, StalledError, StuckRunError."""
         while True:
             try:
                 return self._stall.patiently(ticket.finished.result)
             except TimeoutError:
-                if ticket.finished.done():
-                    raise
+                if ticket.finished.done():  # since then, or it is the run that raised this
+                    return ticket.finished.result()
+                self._stall.end_late_runs()
                 self._replace_hung(ticket)
 
     def _replace_hung(self, ticket: Ticket) -> None:

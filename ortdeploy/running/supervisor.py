@@ -6,23 +6,21 @@ with the next session of the model, and other jobs continue without the model.
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
-import structlog
-
 from ortdeploy.diagnostics import LockedError, OrtdeployError
+from ortdeploy.events import log
 from ortdeploy.plan.plan_file import encode
 from ortdeploy.plan.selection import keep_jobs
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession, RunJob
 from ortdeploy.process.child import Child, how_it_ended
 from ortdeploy.process.native_output import explain
 from ortdeploy.providers.catalogue import CPU
+from ortdeploy.records import mutable_record
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.executor import Execution
 from ortdeploy.sessions.opening import SkippedSession
-
-log = structlog.get_logger()
 
 
 class ChildBugError(Exception):
@@ -32,7 +30,8 @@ class ChildBugError(Exception):
 def needs_supervision(plan: Plan) -> bool:
     """Return whether a plan runs anything but ONNX Runtime's own CPU provider, where a child can be given pipes.
 
-    An arena that sessions share stays as long as its process, so a plan that has one gets a process of its own too.
+    An arena that sessions share stays as long as its process, so a plan that has one gets a process of its own too; and
+    a run that takes too long may end with its process alone.
     """
     providers = {
         provider.name
@@ -42,20 +41,22 @@ def needs_supervision(plan: Plan) -> bool:
         for provider in candidate.providers
     }
     shares = any(isinstance(step, OpenSession) and step.shared_arena is not None for step in plan.steps)
-    return sys.platform != "win32" and (shares or bool(providers - {CPU}))
+    limited = any(step.errors.run_timeout is not None for step in plan.steps if isinstance(step, RunJob))
+    return sys.platform != "win32" and (shares or limited or bool(providers - {CPU}))
 
 
-@dataclass(slots=True, kw_only=True)
+@mutable_record
 class _Attempt:
-    """The outcome of one child: results, and what it was doing if it died."""
+    """The outcome of one child: results, what it was doing if it died, and the job whose run it could not end."""
 
     results: list[JobResult] = field(default_factory=list)
     doing: Mapping[str, str] | None = None
     opened: dict[str, str] = field(default_factory=dict)
+    stuck: JobResult | None = None
     crash: str | None = None
 
 
-@dataclass(slots=True, kw_only=True)
+@mutable_record
 class Supervisor:
     """Runs one plan. `settings` go to the child as they are; `close_job` writes down a job that a crash ended."""
 
@@ -65,6 +66,7 @@ class Supervisor:
     close_job: Callable[[RunJob, str], JobResult]
     stopped: Callable[[], bool]
     _skipped: dict[str, tuple[SkippedSession, ...]] = field(default_factory=dict)
+    _stuck: dict[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
     _child: Child | None = None
 
     def run(self) -> tuple[JobResult, ...]:
@@ -74,12 +76,15 @@ class Supervisor:
         while any(isinstance(step, RunJob) for step in left.steps):
             attempt = self._attempt(left)
             results += attempt.results
-            if attempt.crash is None:
+            if attempt.stuck is not None and not self._may_go_on(attempt.stuck):
+                results.append(attempt.stuck)
+            elif attempt.stuck is None and attempt.crash is None:
                 break
-            done = {result.job for result in attempt.results}
+            done = {result.job for result in results}
             left = keep_jobs(left, [s.job for s in left.steps if isinstance(s, RunJob) and s.job not in done])
-            left, failed = self._go_on(left, attempt)
-            results += failed
+            if attempt.crash is not None:
+                left, failed = self._go_on(left, attempt)
+                results += failed
             if self.stopped():
                 break
         return tuple(results)
@@ -93,16 +98,23 @@ class Supervisor:
         """Run a plan in a child of its own session: a terminal's signals reach it only through `forward`."""
         attempt = _Attempt()
         skipped = {model: [[one.session, one.reason] for one in skipped] for model, skipped in self._skipped.items()}
-        request = {**self.settings, "plan": encode(plan), "skipped": skipped}
+        request = {**self.settings, "plan": encode(plan), "skipped": skipped, "stuck": self._stuck}
         self._child = Child(self.module, request, keeps_stderr=True, own_session=True)
         with self._child as child:
             for message in child.messages():
                 _take_message(attempt, message)
             code = child.wait()
             jobs = {step.job for step in plan.steps if isinstance(step, RunJob)}
-            if code != 0 or (jobs - {result.job for result in attempt.results} and not self.stopped()):
+            missing = jobs - {result.job for result in attempt.results} and not self.stopped()
+            if attempt.stuck is None and (code != 0 or missing):
                 attempt.crash = f"{_describe(attempt, code)}.{explain(child.printed())}"
         return attempt
+
+    def _may_go_on(self, stuck: JobResult) -> bool:
+        """Note the rows of a run that ended with its child; return whether another child can do without that run."""
+        known = self._stuck.get(stuck.job, ())
+        self._stuck[stuck.job] = (*known, stuck.stuck)
+        return stuck.stuck not in known and not self.stopped()
 
     def _go_on(self, plan: Plan, attempt: _Attempt) -> tuple[Plan, list[JobResult]]:
         """Return the remaining plan after a crash, and the jobs that the crash ended."""
@@ -148,8 +160,12 @@ def _take_message(attempt: _Attempt, message: Mapping[str, Any]) -> None:
             if "session" in message:
                 attempt.opened[message["model"]] = message["session"]
         case "result":
-            result = {**message["result"], "status": Status(message["result"]["status"])}
-            attempt.results.append(JobResult(**result))
+            plain = message["result"]
+            result = JobResult(**{**plain, "status": Status(plain["status"]), "stuck": tuple(plain["stuck"])})
+            if result.stuck:
+                attempt.stuck = result
+            else:
+                attempt.results.append(result)
         case "locked":
             raise LockedError(message["reason"])
         case "error":
@@ -171,5 +187,5 @@ def _describe(attempt: _Attempt, code: int) -> str:
 
 def result_message(result: JobResult) -> dict[str, Any]:
     """Return a job's result as the message that `Supervisor` reads."""
-    fields = ("job", "status", "output", "committed", "failed", "skipped", "seconds", "reason")
+    fields = ("job", "status", "output", "committed", "failed", "skipped", "seconds", "reason", "stuck")
     return {"kind": "result", "result": {name: getattr(result, name) for name in fields}}

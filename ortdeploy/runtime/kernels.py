@@ -40,12 +40,16 @@ class _OnDemand(Mapping[str, Value]):
 
 
 @cache  # what a library is built with stays as it is
-def built_in_kernels() -> dict[str, Mapping[str, tuple[Kernel, ...]]]:
+def built_in_kernels() -> Mapping[str, Mapping[str, tuple[Kernel, ...]]]:
     """Return kernels by provider and by `domain.operator`."""
+    return _OnDemand(_own_definitions, _by_operator)
+
+
+def _own_definitions() -> dict[str, list[Any]]:
     by_provider: dict[str, list[Any]] = {}
     for definition in _pybind_state.get_all_opkernel_def():
         by_provider.setdefault(definition.provider, []).append(definition)
-    return {provider: _by_operator(definitions) for provider, definitions in by_provider.items()}
+    return by_provider
 
 
 @cache

@@ -3,8 +3,27 @@
 On Windows it reports sessions and errors to Microsoft unless it is told not to; elsewhere the call does nothing.
 """
 
+import hashlib
+import json
+from pathlib import Path
+
 import onnxruntime as ort
+
+from ortdeploy.files.digests import boot_id, signature
 
 ort.disable_telemetry_events()
 
-__all__ = ["ort"]
+__all__ = ["library_id", "ort"]
+
+_NATIVE = (".dll", ".dylib", ".pyd", ".so")
+
+
+def library_id() -> str:
+    """Return what is another where ONNX Runtime's library was exchanged, or after the next start of the machine."""
+    files = (file for file in sorted(Path(ort.__file__).with_name("capi").iterdir()) if _is_native(file.name))
+    states = [(file.name, signature(file.stat())) for file in files]
+    return hashlib.sha256(json.dumps([ort.__version__, boot_id(), states]).encode()).hexdigest()
+
+
+def _is_native(name: str) -> bool:
+    return name.endswith(_NATIVE) or ".so." in name

@@ -12,11 +12,12 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from ortdeploy.plan.steps import OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.process.memory import WEIGHTS
 from ortdeploy.providers.catalogue import CPU, find_provider
 from ortdeploy.providers.secrets import masked_options, masked_settings
+from ortdeploy.records import record
 from ortdeploy.runtime.library import ort
 from ortdeploy.runtime.machine import probe_machine
 
@@ -34,6 +36,7 @@ _ABANDONED_SECONDS = 24 * 3600
 """A folder that nobody has touched for so long was left by a run that was killed; others may be in the making."""
 
 MODEL, MADE_BY = "model.onnx", "made_by.json"
+_NAME = re.compile(r"[0-9a-f]{16}|\.[0-9a-f]{16}\.[0-9]+\.making")
 
 _RUNNING = {
     "intra_op_num_threads", "inter_op_num_threads", "execution_mode", "enable_cpu_mem_arena", "enable_mem_pattern",
@@ -46,7 +49,7 @@ _SMALL = 1024
 """Initializers of fewer bytes stay in the model file."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class CachedModel:
     """A model file to open in place of the original, with the placement and machine recorded when it was made."""
 
@@ -124,6 +127,22 @@ class CacheEntry:
         """Remove the entry."""
         with suppress(FileNotFoundError):
             shutil.rmtree(self._folder)
+
+
+def entries(folder: Path) -> dict[Path, str | None]:
+    """Return the entries of a cache, each with the digest of its model; None: it is unfinished, or cannot be read."""
+    own = sorted(one for one in folder.glob("*") if _NAME.fullmatch(one.name) and one.is_dir() and not one.is_symlink())
+    return {one: _model_of(one) for one in own}
+
+
+def _model_of(entry: Path) -> str | None:
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return (
+            None
+            if entry.name.startswith(".")
+            else str(json.loads((entry / MADE_BY).read_bytes())["depends_on"]["model"])
+        )
+    return None
 
 
 def cache_options(candidate: PlannedSession, target: Path) -> dict[str, Any] | None:

@@ -4,17 +4,18 @@ The parent calls `probe_plugin`; the child runs `main`.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 
 from ortdeploy.facts.host import DeviceFacts, Kernel
 from ortdeploy.facts.kernel_text import dump_kernels, parse_kernels
 from ortdeploy.process.child import Asked, ask
 from ortdeploy.providers.catalogue import find_provider
+from ortdeploy.records import record
 
 _SECONDS = 60
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PluginFacts:
     """What a plugin library offers, or a sentence that says why it offers no device."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from ortdeploy.facts.host import DEFAULT_LOCALE, RuntimeFacts
 from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.runtime.kernels import built_in_kernels, known_attributes
-from ortdeploy.runtime.library import ort
+from ortdeploy.runtime.library import library_id, ort
 from ortdeploy.runtime.native_library import find_missing, loading_problem
 from ortdeploy.runtime.plugin_probe import probe_plugin
 from ortdeploy.runtime.plugins import find_library
@@ -31,6 +31,7 @@ def probe_runtime(
     built_in = ort.get_available_providers()
     of_plugins = _libraries(wanted, built_in)
     plugins = {name: probe_plugin(name, library) for name, library in sorted(of_plugins.items())}
+    kernels = {name: plugin.kernels for name, plugin in plugins.items() if plugin.kernels}
     problems = {name: plugin.problem for name, plugin in plugins.items() if plugin.problem is not None}
     unloadable = {name: problem for name in built_in if name in wanted and (problem := loading_problem(name))}
     return RuntimeFacts(
@@ -49,7 +50,8 @@ def probe_runtime(
         runtime_packages=_runtime_packages(),
         attributes=known_attributes(),
         has_default_locale=_has_locale(DEFAULT_LOCALE),
-        kernels={**built_in_kernels(), **{name: plugin.kernels for name, plugin in plugins.items() if plugin.kernels}},
+        kernels={**built_in_kernels(), **kernels} if kernels else built_in_kernels(),
+        library=library_id(),
     )
 
 

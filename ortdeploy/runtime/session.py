@@ -58,7 +58,7 @@ class OrtSession:
         self._session = session
         self._needs_ort_values = needs_ort_values(session)
         self._run_options = run_options
-        self._plain = _run_options(run_options) if run_options else None
+        self._plain = _run_options(run_options)
         self._adapters: dict[str, ort.LoraAdapter] = {}
         self._with_adapters: dict[tuple[str, ...], ort.RunOptions] = {}
         self._required: dict[str, Array] = {}
@@ -95,6 +95,11 @@ class OrtSession:
             raise
         except Exception as error:  # every error of the binding is its own class, all derived from Exception
             raise self._translated(error) from error
+
+    def end_runs(self, *, early: bool) -> None:
+        """Ask the run that goes on, and all later ones, to end; or let later ones run again. Thread-safe."""
+        for options in (self._plain, *self._with_adapters.values()):
+            options.terminate = early
 
     def _translated(self, error: Exception) -> OrtdeployError:
         """Return what an error in a run means: no memory, a failed provider, a busy device, or a bad row."""

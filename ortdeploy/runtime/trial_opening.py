@@ -10,13 +10,14 @@ is refused, the model itself is opened with its own options, and only a second r
 import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from itertools import chain
 from typing import Any
 
 from ortdeploy.facts.preflight import Opening
 from ortdeploy.process.child import Asked, ask
 from ortdeploy.process.fork import ask_fork, can_fork
+from ortdeploy.records import record
 
 _SECONDS = 120
 _CRASHES = {
@@ -30,7 +31,7 @@ _KEPT_OUT = {
 """Session options that write files, and the one that says how far the graph is optimized, which is for the file."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class TrialRequest:
     """A model to open: its outline (None: it has none), its file, and how much of it is to be proven.
 

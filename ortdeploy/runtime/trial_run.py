@@ -6,35 +6,44 @@ process takes only that with it.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
-from ortdeploy.process.child import Asked, ask
+from ortdeploy.process.child import Answer, Asked, ask
 from ortdeploy.process.fork import ask_fork, can_fork
+from ortdeploy.records import record
 from ortdeploy.runtime.trial_opening import refusal_text
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.elements import narrowed, numpy_dtype
 from ortdeploy.tensors.types import FLOATING, WIDER, Shape
 
 _SECONDS = 90
+_MOST_CRASHES = 8
+"""How often an attempt may end the process before no further one is made."""
+
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.]*\w)")
 _LARGEST_SIZE = 1_000_000
 _MOST_TOLD = 24
 _MOST = 64 * 1024 * 1024  # elements of one input
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class MadeUp:
-    """An input to make up: its type, the least and highest value that the graph can take, or the one value to feed."""
+    """An input to make up: its type, the least and highest value that the graph can take, or the one value to feed.
+
+    `counts`: the value is the size of that name, by which other inputs are as long as this one says.
+    """
 
     name: str
     dtype: str
     shape: Shape
     limits: tuple[int, int] | None = None
     value: int | None = None
+    counts: str | None = None
 
     def open_sizes(self) -> Iterator[tuple[int, str]]:
         """Yield each dimension that the graph leaves open: its axis, and the key of its size."""
@@ -50,19 +59,21 @@ class MadeUp:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Ran:
     """A run that went through: by name the shapes of inputs and outputs, and the range of an output's values.
 
     Outputs that are no tensors, or no numbers, have no range. `refusal` is why no run went through, as ONNX Runtime
-    says it. `fill` is what whole numbers were, if not the least that they may be.
+    says it; `crashed`: it, or the last attempt, ended the process. `values` are those of whole numbers that were fed,
+    by input, if not the least that they may be.
     """
 
     fed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     outputs: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     refusal: str | None = None
-    fill: int | None = None
+    crashed: bool = False
+    values: Mapping[str, int] = field(default_factory=dict)
 
 
 def made_up(one: MadeUp, shape: Sequence[int]) -> Array:
@@ -90,25 +101,36 @@ def try_to_run(
 
     `lengths` are the keys of sizes that are then set to what ONNX Runtime's refusals name.
     """
-    request = {
+    request: dict[str, Any] = {
         "path": path,
         "inputs": [asdict(one) for one in inputs],
         "attempts": [dict(one) for one in attempts],
         "lengths": list(lengths),
         "extensions": extensions,
     }
-    if can_fork():
-        answer = ask_fork(lambda: _answers(request), seconds=_SECONDS)
-    else:
-        answer = ask(__name__, request, seconds=_SECONDS)
-    said = answer.messages
-    if said and "ran" in said[-1]:
-        found = said[-1]["ran"]
-        fed, outputs, ranges = (
-            {name: tuple(one) for name, one in found[key].items()} for key in ("fed", "outputs", "ranges")
-        )
-        return Ran(refusal=found["refusal"], fed=fed, outputs=outputs, ranges=ranges)
-    return Ran(refusal="it takes too long" if answer.late else "running it ends the process")
+    for _ in range(_MOST_CRASHES):
+        answer = ask_fork(partial(_answers, request), seconds=_SECONDS) if can_fork() else _ask_child(request)
+        said = answer.messages
+        if said and "ran" in said[-1]:
+            return _told(said[-1]["ran"])
+        if answer.late:
+            return Ran(refusal="it takes too long")
+        begun = sum("attempt" in one for one in said)
+        request["attempts"] = request["attempts"][begun:]
+        if not begun or not request["attempts"]:
+            break
+    return Ran(refusal="running it ends the process", crashed=True)
+
+
+def _ask_child(request: Mapping[str, Any]) -> Answer:
+    return ask(__name__, request, seconds=_SECONDS)
+
+
+def _told(found: Mapping[str, Any]) -> Ran:
+    fed, outputs, ranges = (
+        {name: tuple(one) for name, one in found[key].items()} for key in ("fed", "outputs", "ranges")
+    )
+    return Ran(refusal=found["refusal"], fed=fed, outputs=outputs, ranges=ranges, values=found["values"])
 
 
 def main(asked: Asked) -> None:
@@ -125,8 +147,10 @@ def _answers(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         yield {"ran": asdict(Ran(refusal=refusal_text(error)))}
         return
     attempts, refusals = list(request["attempts"]), list[str]()
-    for sizes in chain(attempts, _told_attempts(request, refusals)):
-        found = _run(session, inputs, {one.name: one.sized(sizes) for one in inputs})
+    for number, sizes in enumerate(chain(attempts, _told_attempts(request, refusals))):
+        yield {"attempt": number}
+        counted = [one if one.counts is None else replace(one, value=sizes.get(one.counts, 1)) for one in inputs]
+        found = _run(session, counted, {one.name: one.sized(sizes) for one in inputs})
         if isinstance(found, Ran):
             yield {"ran": asdict(found)}
             return
@@ -176,6 +200,7 @@ def _run(session: Any, inputs: Sequence[MadeUp], shapes: Mapping[str, tuple[int,
     return Ran(
         fed=dict(shapes),
         outputs={name: array.shape for name, array in arrays.items()},
+        values={one.name: one.value for one in inputs if one.value is not None},
         ranges={name: (float(one.min()), float(one.max())) for name, one in arrays.items() if _has_range(one)},
     )
 

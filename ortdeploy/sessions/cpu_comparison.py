@@ -4,19 +4,19 @@ A backend can place every node and answer with zeros without an error; its numbe
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ortdeploy.diagnostics import ProviderFailedError
+from ortdeploy.records import mutable_record
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.tensors.columns import Array
 
 _EQUAL_SHARE = 0.9  # of whole numbers, which may flip where a float beside them is close
 
 
-@dataclass(slots=True, kw_only=True)
+@mutable_record
 class CpuComparison:
     """A CPU session of the same model to compare with once, and how much floating outputs may differ."""
 

@@ -10,6 +10,7 @@ from ortdeploy.plan.op_graph import Fusion, OpGraph
 from ortdeploy.plan.steps import OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.runtime.protocol import Runtime, Session
+from ortdeploy.sessions.run_limit import end_runs
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.elements import widened
 
@@ -45,6 +46,10 @@ class FusedSession:
             for name, value in zip(outputs, found, strict=True):
                 self._compare(name, value, expected[name])
         return found
+
+    def end_runs(self, *, early: bool) -> None:
+        """Ask runs of the fused graph to end early, if they can be asked."""
+        end_runs(self._session, early=early)
 
     def _compare(self, name: str, value: Array, expected: Array) -> None:
         if value.shape != expected.shape or value.dtype != expected.dtype:

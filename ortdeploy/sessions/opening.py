@@ -5,27 +5,25 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-import structlog
-
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.events import log
 from ortdeploy.plan.selection import on_cpu
 from ortdeploy.plan.steps import OpenSession, PlannedSession
 from ortdeploy.process.memory import memory_now
 from ortdeploy.process.native_output import because
 from ortdeploy.providers.catalogue import CPU
+from ortdeploy.records import record
 from ortdeploy.runtime.protocol import Runtime, Session
 from ortdeploy.sessions.cpu_comparison import CpuComparison
 from ortdeploy.sessions.fused import with_proof
 from ortdeploy.sessions.placement import check_placement
 from ortdeploy.tensors.columns import OpRunners
 
-log = structlog.get_logger()
-
 OnNativeCall = Callable[[Mapping[str, str]], None]
 """Is told what is about to be done in native code: `model` with the `session` to open, or with the `job` to run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class SkippedSession:
     """A session that was skipped, and why."""
 
@@ -53,7 +51,7 @@ class OpenedSession:
         return f"{self.candidate.name} #{self.instance}" if several else self.candidate.name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class OpenedModel:
     """The open sessions of a model, the remaining candidates, and the skipped sessions.
 
@@ -79,7 +77,7 @@ class OpenedModel:
         return replace(self, sessions=kept or self.sessions)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class ModelOpener:
     """Opens sessions in a runtime. `on_native_call` is called before each.
 

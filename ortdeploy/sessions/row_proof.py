@@ -8,7 +8,7 @@ order, beside other rows. A proof is remembered, so it is paid for once.
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,9 @@ from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError, ProviderFail
 from ortdeploy.files.remembered import TuningCache, choice_key
 from ortdeploy.plan.pipeline import walk
 from ortdeploy.plan.steps import RunJob
+from ortdeploy.records import mutable_record, record
 from ortdeploy.sessions.rows_first import not_by_row
-from ortdeploy.tensors.columns import Array
+from ortdeploy.tensors.columns import Array, Column, pick
 from ortdeploy.tensors.row_axes import to_place
 from ortdeploy.tensors.types import format_shape
 
@@ -27,7 +28,7 @@ _SEARCHED = 64  # rows among which different ones are looked for
 _EQUAL_SHARE = 0.9  # of a row's whole numbers: where a float beside them is close, some of many flip
 _LAST_BIT = {"int8", "uint8"}  # pixels and quantized numbers, which noise may round to their neighbour
 
-RunRows = Callable[[Mapping[str, Array]], Mapping[str, Any]]
+RunRows = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """Runs some rows and returns what each output gives for them. Raises OrtdeployError."""
 
 
@@ -49,7 +50,7 @@ _PROVEN = "proven"
 """What stands in the cache for a proof."""
 
 
-@dataclass(slots=True)
+@mutable_record
 class ProvenRows:
     """The proofs of a job's sessions, kept in the tuning cache. Threads of several sessions share it."""
 
@@ -66,6 +67,88 @@ class ProvenRows:
         with self._turn:
             self.tuning_cache.find(key)  # what other processes have kept meanwhile is not lost
             self.tuning_cache.keep(key, _PROVEN)
+
+
+@record
+class RowsAgain:
+    """Runs rows of a batch again, in other batches, and compares what they give with what they gave.
+
+    `feeds` and `results` are [rows, …]; padding rows may follow the batch's own. `agree` are a relative and an absolute
+    tolerance; None: only the numbers of rows are compared. `mixed` makes the error for an output that differs: of its
+    name, the row's place, the size of the other batch, the rows of the first one, and in what. `as_given` is the shape
+    of an output in its graph.
+    """
+
+    run: RunRows
+    feeds: Mapping[str, Column]
+    results: Mapping[str, Any]
+    rows: int
+    agree: tuple[float, float] | None
+    mixed: Callable[[str, int, int, int, str], MixedRowsError]
+    as_given: Callable[[str, Any], tuple[int, ...]]
+    takes_whole_batches: bool = False
+    is_slow: bool = False
+
+    def prove(self) -> bool:
+        """Compare some rows, and return whether they differ from each other. Raises MixedRowsError, OrtdeployError.
+
+        If only whole numbers differ, which may be a tie, other rows decide.
+        """
+        different = _different(self.feeds, self.rows)
+        try:
+            self._compare_batches(sorted(different[:_FEW]) or [0])
+        except _TieError as tie:
+            others = sorted(different[_FEW : 2 * _FEW])
+            if len(others) < 2:  # noqa: PLR2004  rows beside each other
+                raise tie.as_error() from None
+            try:
+                self._compare_batches(others)
+            except _TieError as again:
+                raise again.as_error() from None
+        return len(different) > 1
+
+    def _compare_batches(self, chosen: Sequence[int]) -> None:
+        if not self.takes_whole_batches:
+            try:
+                for places in self._sizes(chosen):
+                    self._compare(places)
+            except (ProviderFailedError, MixedRowsError, TransientError, OutOfMemoryError):
+                raise
+            except OrtdeployError:  # the graph takes the job's number of rows and no other
+                pass
+            else:
+                return
+        size = len(next(iter(self.feeds.values())))
+        later = list(range(self.rows // 2, self.rows))[::-1]
+        self._compare([later[place % len(later)] for place in range(size)])
+
+    def _sizes(self, chosen: Sequence[int]) -> Iterator[list[int]]:
+        """Yield the rows of batches to compare with: one alone, and some in another order.
+
+        If a run takes minutes, one alone.
+        """
+        few = list(chosen) if len(chosen) > 1 else [0, 1]
+        yield few[-1:]
+        if not self.is_slow:
+            yield few[::-1]
+
+    def _compare(self, places: Sequence[int]) -> None:
+        """Run rows at some places together, and compare their results with those of the first batch."""
+        found = self.run({name: pick(column, places) for name, column in self.feeds.items()})
+        for name, values in found.items():
+            if np.ndim(values) == 0 if isinstance(values, np.ndarray) else not isinstance(values, list):
+                raise MixedRowsError(not_by_row(name, (), len(places)), name)
+            if len(values) != len(places):
+                raise MixedRowsError(not_by_row(name, self.as_given(name, values), len(places)), name)
+            if self.agree is None:
+                continue
+            before = [self.results[name][place] for place in places]
+            comparison = _Comparison(*self.agree, largest=_largest(before))
+            for place, value, expected in zip(places, values, before, strict=True):
+                problem = comparison.difference(value, expected)
+                if problem is not None:
+                    error = self.mixed(name, place, len(places), self.rows, problem)
+                    raise _TieError(error) if comparison.is_tie else error
 
 
 class RowProof:
@@ -97,81 +180,27 @@ class RowProof:
         if self._proven.knows(key):
             self._done.add(adapters)
             return
-        different = _different(feeds, rows)
-        chosen = [different[:_FEW], different[_FEW : 2 * _FEW]]
+        pipeline = self._step.pipeline
+        again = RowsAgain(
+            run=run,
+            feeds=feeds,
+            results=results,
+            rows=rows,
+            agree=self._check.agree,
+            mixed=self._mixed,
+            as_given=self._as_given,
+            takes_whole_batches=self._step.batching.pad_to is not None,
+            is_slow=pipeline is not None and pipeline.preset is not None,
+        )
         try:
-            self._prove_twice(run, feeds, results, chosen, rows)
+            have_differed = again.prove()
         except (ProviderFailedError, MixedRowsError):
             raise
         except (TransientError, OutOfMemoryError, MemoryError):
             return  # the next batch proves it
         self._done.add(adapters)
-        if len(different) > 1 and self._check.agree is not None:
+        if have_differed and self._check.agree is not None:
             self._proven.keep(key)
-
-    def _prove_twice(
-        self,
-        run: RunRows,
-        feeds: Mapping[str, Array],
-        results: Mapping[str, Any],
-        chosen: Sequence[Sequence[int]],
-        rows: int,
-    ) -> None:
-        """Compare some rows; if only their whole numbers differ, which may be a tie, other rows decide."""
-        try:
-            self._compare_batches(run, feeds, results, chosen[0] or [0], rows)
-        except _TieError as tie:
-            if len(chosen[1]) < 2:  # noqa: PLR2004  rows beside each other
-                raise tie.as_error() from None
-            try:
-                self._compare_batches(run, feeds, results, chosen[1], rows)
-            except _TieError as again:
-                raise again.as_error() from None
-
-    def _compare_batches(
-        self, run: RunRows, feeds: Mapping[str, Array], results: Mapping[str, Any], chosen: Sequence[int], rows: int
-    ) -> None:
-        if self._step.batching.pad_to is None:
-            try:
-                for places in self._sizes(chosen):
-                    self._compare(places, rows, run(_taken(feeds, places)), results)
-            except (ProviderFailedError, MixedRowsError, TransientError, OutOfMemoryError):
-                raise
-            except OrtdeployError:  # the graph takes the job's number of rows and no other
-                pass
-            else:
-                return
-        size = len(next(iter(feeds.values())))
-        later = list(range(rows // 2, rows))[::-1]
-        places = [later[place % len(later)] for place in range(size)]
-        self._compare(places, rows, run(_taken(feeds, places)), results)
-
-    def _sizes(self, chosen: Sequence[int]) -> Iterator[list[int]]:
-        """Yield the rows of batches to compare with: one alone, and some in another order.
-
-        Of a preset, whose runs take minutes, one alone.
-        """
-        few = list(chosen) if len(chosen) > 1 else [0, 1]
-        yield few[-1:]
-        if self._step.pipeline is None or self._step.pipeline.preset is None:
-            yield few[::-1]
-
-    def _compare(self, places: Sequence[int], rows: int, found: Mapping[str, Any], results: Mapping[str, Any]) -> None:
-        """Compare the results of rows at some places with their results in the first batch."""
-        for name, values in found.items():
-            if np.ndim(values) == 0 if isinstance(values, np.ndarray) else not isinstance(values, list):
-                raise MixedRowsError(not_by_row(name, (), len(places)), name)
-            if len(values) != len(places):
-                raise MixedRowsError(not_by_row(name, self._as_given(name, values), len(places)), name)
-            if self._check.agree is None:
-                continue
-            before = [results[name][place] for place in places]
-            comparison = _Comparison(*self._check.agree, largest=_largest(before))
-            for place, value, expected in zip(places, values, before, strict=True):
-                problem = comparison.difference(value, expected)
-                if problem is not None:
-                    error = self._mixed(name, place, len(places), rows, problem)
-                    raise _TieError(error) if comparison.is_tie else error
 
     def _as_given(self, name: str, values: Any) -> tuple[int, ...]:
         """Return the shape of an output as the graph has it."""
@@ -223,7 +252,7 @@ class _TieError(Exception):
         return self._error
 
 
-@dataclass(slots=True)
+@mutable_record
 class _Comparison:
     """Compares values of one output, within a tolerance of its largest; `is_tie`: whole numbers were not equal."""
 
@@ -277,10 +306,14 @@ class _Comparison:
         return None if furthest <= allowed else f"by {furthest:.3g}, and {allowed:.3g} is allowed"
 
 
-def _different(feeds: Mapping[str, Array], rows: int) -> list[int]:
-    """Return the places of rows that differ from each other, as many as are needed."""
+def _different(feeds: Mapping[str, Column], rows: int) -> list[int]:
+    """Return the places of rows that differ from each other, as many as are needed.
+
+    They are from all over the batch: a graph may mix rows only with those that are far before them.
+    """
     seen: dict[tuple[Any, ...], int] = {}
-    for row in range(min(rows, _SEARCHED)):
+    spread = dict.fromkeys((0, rows - 1, rows // 2, *range(1, rows, max(1, rows // _SEARCHED))))
+    for row in list(spread)[:_SEARCHED]:
         seen.setdefault(tuple(_content(array[row]) for array in feeds.values()), row)
         if len(seen) == 2 * _FEW:
             break
@@ -290,10 +323,6 @@ def _different(feeds: Mapping[str, Array], rows: int) -> list[int]:
 def _content(row: Any) -> Any:
     array = np.asarray(row)
     return repr(array.tolist()) if array.dtype == object else array.tobytes()
-
-
-def _taken(feeds: Mapping[str, Array], places: Sequence[int]) -> dict[str, Array]:
-    return {name: array[np.asarray(places)] for name, array in feeds.items()}
 
 
 def _largest(values: Sequence[Any]) -> float:

@@ -12,6 +12,7 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.plan.constants import PlannedConstant
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.runtime.protocol import Session
+from ortdeploy.sessions.run_limit import end_runs
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.fed_values import as_array
 from ortdeploy.tensors.row_axes import to_place
@@ -44,6 +45,10 @@ class RowsFirst:
             placed |= {one.name: of_rows(one, array, rows) for one, array in self._values}
         values = self._session.run(outputs, placed, adapters)
         return [to_front(value, self._axes.get(name)) for name, value in zip(outputs, values, strict=True)]
+
+    def end_runs(self, *, early: bool) -> None:
+        """Ask the session's runs to end early, if it can be asked."""
+        end_runs(self._session, early=early)
 
 
 def to_axis(array: Array, axis: int | None) -> Array:

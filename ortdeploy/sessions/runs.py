@@ -9,24 +9,26 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
-import structlog
 
-from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError, ProviderFailedError, TransientError
+from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError, ProviderFailedError, TimedOutError, TransientError
 from ortdeploy.durations import Histogram
+from ortdeploy.events import log
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import StageError
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.sessions.cpu_comparison import CpuComparison
 from ortdeploy.sessions.row_proof import RowProof
 from ortdeploy.sessions.rows_first import not_by_row, rows_first
+from ortdeploy.sessions.run_limit import LimitedSession
 from ortdeploy.tensors.columns import Array, Column, join
 from ortdeploy.tensors.elements import is_narrow, widened
 from ortdeploy.tensors.row_axes import to_place
 
-log = structlog.get_logger()
+if TYPE_CHECKING:
+    from ortdeploy.process.tracing import OnBatch
 
 _FEW = 4  # rows that tell whether an adapter changes anything
 
@@ -44,6 +46,15 @@ class Stateful(Protocol):
         """Take the state back to before the last run."""
 
 
+@runtime_checkable
+class Halving(Protocol):
+    """A session that halves its own batches where memory runs out."""
+
+    @property
+    def halvings(self) -> int:
+        """How often it has."""
+
+
 class SessionRuns:
     """Runs one job's batches on a session."""
 
@@ -52,17 +63,32 @@ class SessionRuns:
     ) -> None:
         """Take the session, its CPU comparison, and its proof that rows are rows."""
         self._job = job
-        self._session = rows_first(session, job)
+        self._limited: list[LimitedSession] = []
+        self._session = self._within_limit(rows_first(session, job))
         self._stateful = session if isinstance(session, Stateful) else None
+        self._halving = session if isinstance(session, Halving) else None
         self._probe = probe
+        self._reference = (
+            self._within_limit(rows_first(probe.session, job))
+            if probe is not None and probe.session is not None
+            else None
+        )
         self._proof = proof
         self._effective: set[tuple[str, ...]] = set()
         self.run_times = Histogram()
         self.progressed = 0.0
+        self.running: Sequence[int] = ()
+        self.on_batch: OnBatch | None = None
+        self._spans: list[tuple[float, float, int]] = []
         self._durations: list[float] = []
         self._fetch = job.fetch
         self._one_by_one = job.batching.size is None
         self._pads = job.batching.pad_to is not None
+
+    @property
+    def halvings(self) -> int:
+        """How often the session has halved batches of its own."""
+        return self._halving.halvings if self._halving is not None else 0
 
     def run(self, feeds: Mapping[str, Array], rows: int, adapters: tuple[str, ...]) -> dict[str, Column]:
         """Run feeds [rows, …] once and return each output's rows. Raises StageError, ProviderFailedError."""
@@ -71,12 +97,16 @@ class SessionRuns:
             values = self._run_both(self._probe, feeds, adapters) if self._probe else self._run(feeds, adapters)
         except ProviderFailedError:
             raise
+        except TimedOutError as error:
+            raise StageError("run", "timed-out", str(error), transient=True) from error
         except (OutOfMemoryError, MemoryError) as error:
             raise StageError("run", "out-of-memory", f"memory ran out: {error}", no_memory=True) from error
         except OrtdeployError as error:
             raise StageError("run", "run-refused", str(error), transient=isinstance(error, TransientError)) from error
         self.progressed = time.perf_counter()
         self._durations.append(self.progressed - begin)
+        if self.on_batch is not None:
+            self._spans.append((begin, self.progressed, rows))
         if adapters and adapters not in self._effective:
             self._prove_effect(feeds, adapters)
         if self._one_by_one:
@@ -102,11 +132,14 @@ class SessionRuns:
         outputs: list[Sequence[Any]] = []
         try:
             for rows in batches:
+                self.running = rows
                 begin = clock()
                 cut = {name: array[rows.start : rows.stop] for name, array in items}
                 outputs.append(run(self._fetch, cut, adapters))
                 self.progressed = clock()
                 self._durations.append(self.progressed - begin)
+                if self.on_batch is not None:
+                    self._spans.append((begin, self.progressed, len(rows)))
         except ProviderFailedError:
             raise
         except (OrtdeployError, MemoryError):
@@ -125,6 +158,25 @@ class SessionRuns:
                 raise StageError("contract", "output-rows", not_by_row(name, as_given, expected))
             results[name] = value if expected == rows else value[:rows]
         return results
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until a run may be late, or stuck; None where a run may take any time."""
+        return min((one.seconds_left for one in self._limited), default=None)
+
+    def end_late_run(self) -> bool:
+        """Ask a run that takes too long to end; return whether one was asked just now. Thread-safe."""
+        return bool([one for one in self._limited if one.end_late_run()])  # each is asked
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether a run was asked to end, and did not."""
+        return any(one.is_stuck for one in self._limited)
+
+    def begin_anew(self) -> None:
+        """Let the time of a run begin now: the whole process was stopped meanwhile."""
+        for one in self._limited:
+            one.begin_anew()
 
     def begin(self, key: tuple[str, ...]) -> None:
         """Say to which reset key the next rows belong, if a pipeline has state."""
@@ -150,6 +202,18 @@ class SessionRuns:
         """Count the durations of the runs since the last time; the histogram may be read from another thread."""
         self.run_times.add_all(self._durations)
         self._durations.clear()
+        if self.on_batch is not None:
+            for span in self._spans:
+                self.on_batch(*span)
+            self._spans.clear()
+
+    def _within_limit(self, session: Session) -> Session:
+        """Return a session whose runs are bounded, if the job bounds them."""
+        seconds = self._job.errors.run_timeout
+        if seconds is None:
+            return session
+        self._limited.append(LimitedSession(session, seconds))
+        return self._limited[-1]
 
     def _run(
         self, feeds: Mapping[str, Array], adapters: tuple[str, ...], session: Session | None = None
@@ -167,15 +231,21 @@ class SessionRuns:
 
         The proof is the first batch that both have run: one that is refused for a bad row proves nothing.
         """
-        if probe.session is None:
-            self._probe = None
+        if self._reference is None or probe.session is None:
+            self._forget_comparison()
             return self._run(feeds, adapters)
         with ThreadPoolExecutor(1) as beside:
-            reference = beside.submit(self._run, feeds, adapters, rows_first(probe.session, self._job))
+            reference = beside.submit(self._run, feeds, adapters, self._reference)
             values = self._run(feeds, adapters)
         probe.compare(self._job.fetch, values, reference.result())
         probe.take()
+        self._forget_comparison()
         return values
+
+    def _forget_comparison(self) -> None:
+        """Run on this session alone from now on; the CPU's may be closed."""
+        self._probe = self._reference = None
+        self._limited = self._limited[:1]
 
     def _prove_effect(self, feeds: Mapping[str, Array], adapters: tuple[str, ...]) -> None:
         """Compare what an adapter and the base model say of the first rows that the adapter is for."""

@@ -1,6 +1,6 @@
-"""Arrow IPC files, which readers map into memory; the schema's metadata has the origin of a part."""
+"""Arrow IPC files, which readers map into memory; the metadata of the schema has the origin of a part."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -48,8 +48,8 @@ def row_numbers(path: Path) -> list[int]:
         return [int(number) for number in pa.ipc.open_file(file).read_all().column("row").to_numpy()]
 
 
-def merge(old: Path | None, new: Path, order: Order, file: BinaryIO) -> None:
-    """Write the rows of two parts of one job as one, in another order."""
+def merge(parts: Sequence[Path], order: Order, file: BinaryIO) -> None:
+    """Write chosen rows of several parts of one job as one part, in the given order."""
     import pyarrow as pa  # noqa: PLC0415
 
-    merge_tables([pa.ipc.open_file(path).read_all() for path in (old, new) if path], order, _begin(file))
+    merge_tables([pa.ipc.open_file(path).read_all() for path in parts], order, _begin(file))

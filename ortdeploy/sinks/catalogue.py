@@ -1,13 +1,6 @@
 """The output formats by name."""
 
-from ortdeploy.sinks import arrow, csv, jsonl, npy, npz, parquet
+from ortdeploy.modules import Modules, as_it_is
 from ortdeploy.sinks.protocol import SinkModule
 
-SINKS: dict[str, SinkModule] = {
-    "arrow": arrow,
-    "csv": csv,
-    "jsonl": jsonl,
-    "npy": npy,
-    "npz": npz,
-    "parquet": parquet,
-}
+SINKS: Modules[SinkModule] = Modules("ortdeploy.sinks", ("arrow", "csv", "jsonl", "npy", "npz", "parquet"), as_it_is)

@@ -14,6 +14,7 @@ import numpy as np
 
 from ortdeploy.sinks.protocol import Order, RowShape, as_rows, encoded
 from ortdeploy.tensors.columns import Column
+from ortdeploy.tensors.json_values import as_text
 
 SUFFIX = ".csv"
 BLOCK_COPIES, PART_COPIES = 20, 0
@@ -57,7 +58,7 @@ class _CsvSink:
         self._file.write(encoded(text.getvalue()))
 
     def close(self) -> None:
-        """Write the header of a part without rows; nothing else is held back."""
+        """Write the header of a part that got no rows; nothing else is buffered."""
         if self._header is None and self._header_without_rows is not None:
             text = io.StringIO()
             csv.writer(text, lineterminator="\n").writerow(self._header_without_rows)
@@ -69,14 +70,15 @@ def _flatten(name: str, column: Column) -> Iterator[tuple[str, list[Any]]]:
     if isinstance(column, list) and array.ndim != 1:
         raise ValueError(f"the rows of {name} hold lists, which CSV cannot; use jsonl")
     if array.ndim == 1:
-        yield name, column if isinstance(column, list) else column.tolist()
+        values = column if isinstance(column, list) else column.tolist()
+        yield name, [as_text(value) if isinstance(value, bytes) else value for value in values]
         return
     for index in np.ndindex(array.shape[1:]):
         yield ".".join([name, *map(str, index)]), array[(slice(None), *index)].tolist()
 
 
 def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], _origin: str) -> _CsvSink:
-    """Begin a part; the format has no place for its origin, which stands in the report."""
+    """Begin a part. CSV has no place for the origin of a part; the report has it."""
     return _CsvSink(file, tuple(columns))
 
 
@@ -86,13 +88,13 @@ def row_numbers(path: Path) -> list[int]:
         return [int(line["row"]) for line in csv.DictReader(part)]
 
 
-def merge(old: Path | None, new: Path, order: Order, file: BinaryIO) -> None:
-    """Write the rows of two parts of one job as one, in another order."""
+def merge(parts: Sequence[Path], order: Order, file: BinaryIO) -> None:
+    """Write chosen rows of several parts of one job as one part, in the given order."""
     rows: list[list[str]] = []
-    for path in (old, new) if old else (new,):
+    for path in parts:
         with path.open(encoding="utf-8", newline="") as part:
             header, *lines = csv.reader(part)
-        if not lines and (rows or path != new):
+        if not lines and (rows or path != parts[-1]):
             continue
         if rows and header != rows[0]:
             raise ValueError("rows of different shapes cannot share a CSV; use jsonl")

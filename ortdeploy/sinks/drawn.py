@@ -2,22 +2,22 @@
 
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ortdeploy.files.atomic import open_whole
+from ortdeploy.records import record
 
 _CORNERS = 4
 _COLORS = ("#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4", "#008080")
 _LEAST_TEXT = 12
 _LEAST_SIDE = 320
-"""A smaller picture is enlarged by a whole number, or what is written on it would cover it."""
+"""Pixels of the longest side; a smaller picture is enlarged by a whole factor, so that text does not cover it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Drawing:
-    """What is drawn: corners of each box in pixels, [(x, y), …], a label for each, and one text for the picture."""
+    """What to draw on one picture: outlines of boxes in pixels, [(x, y), …], a label for each box, and a caption."""
 
     outlines: tuple[tuple[tuple[float, float], ...], ...] = ()
     labels: tuple[str, ...] = ()
@@ -30,7 +30,7 @@ class Drawing:
 
 
 def drawing_of(row: Mapping[str, Any], columns: Sequence[str]) -> Drawing:
-    """Return what of a row's results can be drawn: its boxes with whatever has one value for each, or short values."""
+    """Return what to draw of a row: boxes, labelled with values that come one for each box, or short values."""
     boxes = next((name for name in columns if is_boxes(row.get(name))), None)
     if boxes is None:
         return Drawing(caption="  ".join(f"{name} {_short(row[name])}" for name in columns if _is_short(row.get(name))))
@@ -41,7 +41,7 @@ def drawing_of(row: Mapping[str, Any], columns: Sequence[str]) -> Drawing:
 
 
 def is_boxes(value: Any) -> bool:
-    """Tell whether a value lists boxes: left, top, right, bottom, or four corners, in pixels."""
+    """Return whether a value is a list of boxes in pixels: left, top, right, bottom, or four corners each."""
     if not isinstance(value, list) or not value:
         return False
     return all(_is_corners(box) or _is_box(box) for box in value)
@@ -81,12 +81,15 @@ def _short(value: Any) -> str:
     return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
-def draw(picture: Path, drawing: Drawing, target: Path) -> None:
-    """Write a copy of a picture with a drawing on it, as PNG. Raises OSError where it cannot be read or written."""
+def draw(picture: Path, drawing: Drawing, target: Path, *, upright: bool) -> None:
+    """Write a copy of a picture with a drawing on it, as PNG; with `upright`, first turn it by its EXIF orientation.
+
+    Raises OSError if the picture cannot be read, or the copy cannot be written.
+    """
     from PIL import Image, ImageDraw, ImageOps  # noqa: PLC0415  an extra: only who draws needs it
 
     with Image.open(picture) as opened:
-        image = ImageOps.exif_transpose(opened).convert("RGB")
+        image = (ImageOps.exif_transpose(opened) if upright else opened).convert("RGB")
     times = max(1, _LEAST_SIDE // max(image.size))
     image = image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST)
     pen, wide = ImageDraw.Draw(image), max(2, max(image.size) // 300)
@@ -105,7 +108,7 @@ def draw(picture: Path, drawing: Drawing, target: Path) -> None:
 
 
 def _write(pen: Any, at: tuple[float, float], text: str, color: str, size: int) -> None:
-    """Write a text above a point, white on a color."""
+    """Write a white text on a colored ground above a point; `size` is in pixels."""
     from PIL import ImageFont  # noqa: PLC0415
 
     if not text:

@@ -1,6 +1,9 @@
-"""One NumPy array per part, for jobs that write one column. Written row by row; the header gets the row count last."""
+"""One NumPy array for each part, for jobs that write one column.
 
-from collections.abc import Mapping
+Rows are written as they come; the row count in the header is written last.
+"""
+
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -8,6 +11,7 @@ import numpy as np
 
 from ortdeploy.sinks.protocol import Order, RowShape, as_rows
 from ortdeploy.tensors.columns import Column
+from ortdeploy.tensors.json_values import text_array
 
 SUFFIX = ".npy"
 BLOCK_COPIES, PART_COPIES = 0, 0
@@ -45,14 +49,14 @@ class _NpySink:
             return
         self._file.seek(0)
         if self._held:
-            text = np.concatenate(self._held).astype(str)
+            text = text_array(np.concatenate(self._held))
             np.lib.format.write_array(self._file, text, version=(1, 0), allow_pickle=False)
         else:
             self._write_header(self._first, self._rows)
             self._file.seek(0, 2)
 
     def _write_header(self, like: "np.ndarray[Any, Any]", rows: int) -> None:
-        """Write a header; numpy leaves room in it for a number of rows that grows."""
+        """Write a header for arrays like this one; numpy leaves room in it for a growing number of rows."""
         header = {
             "descr": np.lib.format.dtype_to_descr(like.dtype),
             "fortran_order": False,
@@ -62,16 +66,16 @@ class _NpySink:
 
 
 def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], _origin: str) -> _NpySink:
-    """Begin a part; the format has no place for its origin, which stands in the report."""
+    """Begin a part. The format has no place for the origin of a part; the report has it."""
     return _NpySink(file, next(iter(columns)))
 
 
 def row_numbers(path: Path) -> list[int]:
-    """Refuse: the one column of a part has no room for them."""
+    """Raise ValueError: a part has one column, and no room for row numbers."""
     raise ValueError(f"{path.name} holds one column, and none of the rows' numbers")
 
 
-def merge(old: Path | None, new: Path, order: Order, file: BinaryIO) -> None:
-    """Write the rows of two parts of one job as one, in another order."""
-    arrays = [np.load(path, allow_pickle=False) for path in (old, new) if path]
+def merge(parts: Sequence[Path], order: Order, file: BinaryIO) -> None:
+    """Write chosen rows of several parts of one job as one part, in the given order."""
+    arrays = [np.load(path, allow_pickle=False) for path in parts]
     np.lib.format.write_array(file, np.concatenate(arrays)[list(order)], version=(1, 0), allow_pickle=False)

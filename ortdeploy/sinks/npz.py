@@ -1,4 +1,4 @@
-"""NumPy archives: one array per column. A part is held in memory until it is whole; rows_per_part bounds it."""
+"""NumPy archives: one array for each column. A part is held in memory until it is complete; rows_per_part limits it."""
 
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -9,6 +9,7 @@ import numpy as np
 
 from ortdeploy.sinks.protocol import Order, RowShape, as_rows
 from ortdeploy.tensors.columns import Array, Column
+from ortdeploy.tensors.json_values import text_array
 
 SUFFIX = ".npz"
 BLOCK_COPIES, PART_COPIES = 0, 2
@@ -24,7 +25,7 @@ class _NpzSink:
 
     @property
     def is_exact(self) -> bool:
-        """Whether joining now gives no column another element type: numbers that become text differ by when they do."""
+        """Whether joining now changes no column's element type; numbers joined later may become another text."""
         return all(len({part.dtype for part in parts}) <= 1 for parts in self._parts.values())
 
     def take_up(self, path: Path) -> None:
@@ -42,7 +43,7 @@ class _NpzSink:
             parts.append(column)
 
     def close(self) -> None:
-        """Join the batches and write the archive; text becomes numpy's unicode type, which needs no pickle."""
+        """Join the batches and write the archive; text gets numpy's unicode type, which needs no pickle."""
         empty = {name: [as_rows(name, column)] for name, column in self._empty.items()}
         arrays = {name: _joined(parts or empty[name]) for name, parts in self._parts.items()}
         with zipfile.ZipFile(self._file, "w") as archive:
@@ -55,11 +56,11 @@ class _NpzSink:
 
 def _joined(parts: list[Array]) -> Array:
     array = np.concatenate(parts)
-    return array.astype(str) if array.dtype == object else array
+    return text_array(array) if array.dtype == object else array
 
 
 def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], origin: str) -> _NpzSink:
-    """Begin a part; the archive's comment says where it comes from."""
+    """Begin a part; the comment of the archive has its origin."""
     return _NpzSink(file, tuple(columns), origin)
 
 
@@ -69,18 +70,18 @@ def row_numbers(path: Path) -> list[int]:
         return [int(number) for number in arrays["row"]]
 
 
-def merge(old: Path | None, new: Path, order: Order, file: BinaryIO) -> None:
-    """Write the rows of two parts of one job as one, in another order."""
+def merge(parts: Sequence[Path], order: Order, file: BinaryIO) -> None:
+    """Write chosen rows of several parts of one job as one part, in the given order."""
     found: dict[str, list[Column]] = {}
-    for path in (old, new) if old else (new,):
+    for path in parts:
         with zipfile.ZipFile(path) as archive:
             origin = archive.comment.decode()
         with np.load(path, allow_pickle=False) as arrays:
             for name in arrays.files:
                 found.setdefault(name, []).append(arrays[name])
     sink = _NpzSink(file, tuple(found), origin)
-    for parts in found.values():
-        parts[:] = [part for part in parts if len(part)] or parts[-1:]
+    for columns in found.values():
+        columns[:] = [column for column in columns if len(column)] or columns[-1:]
     places = np.array(order, dtype=np.int64)
-    sink.write({name: np.concatenate([np.asarray(part) for part in parts])[places] for name, parts in found.items()})
+    sink.write({name: np.concatenate([np.asarray(one) for one in columns])[places] for name, columns in found.items()})
     sink.close()

@@ -1,7 +1,7 @@
-"""Parquet, compressed with Snappy; the schema's metadata has the origin of a part."""
+"""Parquet, compressed with Snappy; the metadata of the schema has the origin of a part."""
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -29,7 +29,7 @@ def _begin(file: BinaryIO) -> Writing:
 
         class Writer(ParquetWriter):  # type: ignore[misc]  # pyarrow is untyped
             def __del__(self) -> None:
-                """Do nothing, where pyarrow would finish a part that was given up."""
+                """Do nothing. Without this, pyarrow would complete a part that was given up."""
 
         repeating = [path for field in schema for path in _repeating(field.name, field.type)]
         return Writer(file, schema, compression="snappy", use_dictionary=repeating)
@@ -38,9 +38,9 @@ def _begin(file: BinaryIO) -> Writing:
 
 
 def _repeating(path: str, kind: "pa.DataType") -> list[str]:
-    """Return the paths of a column's values that a dictionary is worth while for: all but floating numbers.
+    """Return the columns that are worth a dictionary, by their paths in Parquet: all but floating numbers.
 
-    These hardly repeat: with a dictionary a part takes five times as long to encode, and is larger by a third.
+    Floating numbers hardly repeat: with a dictionary, a part takes five times as long to encode and is a third larger.
     """
     import pyarrow as pa  # noqa: PLC0415
 
@@ -53,7 +53,7 @@ def _repeating(path: str, kind: "pa.DataType") -> list[str]:
 
 
 def _read(path: Path) -> "Iterator[pa.RecordBatch]":
-    """Yield the rows of a part with the schema that they were written with, which Parquet alone does not keep."""
+    """Yield the rows of a part with the schema that they were written with; Parquet alone does not keep it."""
     import pyarrow as pa  # noqa: PLC0415
     from pyarrow.parquet import ParquetFile  # noqa: PLC0415
 
@@ -79,13 +79,13 @@ def row_numbers(path: Path) -> list[int]:
     return [int(number) for number in parquet.read_table(path, columns=["row"]).column("row").to_numpy()]
 
 
-def merge(old: Path | None, new: Path, order: Order, file: BinaryIO) -> None:
-    """Write the rows of two parts of one job as one, in another order."""
-    merge_tables([_table(path) for path in (old, new) if path], order, _begin(file))
+def merge(parts: Sequence[Path], order: Order, file: BinaryIO) -> None:
+    """Write chosen rows of several parts of one job as one part, in the given order."""
+    merge_tables([_table(path) for path in parts], order, _begin(file))
 
 
 def _table(path: Path) -> "pa.Table":
-    """Return a part as it was written: Parquet itself calls what lists and maps hold by other names."""
+    """Return a part with the schema that it was written with: Parquet renames the fields inside of lists and maps."""
     import pyarrow as pa  # noqa: PLC0415
     from pyarrow.parquet import ParquetFile  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Writes image columns as PNG files beside the rows, which then name them."""
+"""Writes image columns as PNG files beside the part; the rows get the names of the files."""
 
 import io
 from collections.abc import Sequence
@@ -14,13 +14,14 @@ _GREY, _COLORS = 2, (1, 3, 4)
 
 
 def write_pictures(folder: Path, name: str, rows: Sequence[int], column: Column) -> Column:
-    """Write one picture a row, each whole, and return their names relative to the folder. Raises OSError, ValueError.
+    """Write one PNG for each row, and return the names relative to the folder. Raises OSError, ValueError.
 
-    A row's file is named by its number: a run that goes on writes the same files.
+    `column` is [rows, height, width, …] or a list of such images. A row's number is in the name of its file, so a run
+    that continues writes the same files again.
     """
     names: list[str] = []
     for row, image in zip(rows, column, strict=True):
-        file_name = f"{FOLDER}/{name}-{row:08d}.png"
+        file_name = picture_name(name, row)
         (folder / FOLDER).mkdir(exist_ok=True)  # somebody may have carried it away since the last one
         with open_whole(folder / file_name) as file:
             file.write(as_png(name, np.asarray(image)))
@@ -28,8 +29,13 @@ def write_pictures(folder: Path, name: str, rows: Sequence[int], column: Column)
     return names
 
 
+def picture_name(name: str, row: int) -> str:
+    """Return the name of a row's picture, relative to the output's folder."""
+    return f"{FOLDER}/{name}-{row:08d}.png"
+
+
 def as_png(name: str, image: np.ndarray) -> bytes:
-    """Return an image of whole numbers from 0 to 255 as PNG. Raises ValueError for any other array."""
+    """Return the PNG of an image, whole numbers from 0 to 255. Raises ValueError for any other array."""
     from PIL import Image  # noqa: PLC0415  an extra: only who writes images needs it
 
     if image.dtype != np.uint8 or not (image.ndim == _GREY or (image.ndim == 3 and image.shape[2] in _COLORS)):  # noqa: PLR2004

@@ -1,4 +1,4 @@
-"""Protocol of sinks: a sink turns batches of result columns into the bytes of one part, and never opens a file."""
+"""Protocol of sinks: a sink turns blocks of result columns into the bytes of one part, and never opens a file."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,46 +11,47 @@ from ortdeploy.facts.problems import Package
 from ortdeploy.tensors.columns import Column
 
 RowShape = tuple[int | None, ...] | None
-"""The sizes of a column's rows, None if they may differ from row to row; None: nothing is known of them."""
+"""The shape of a column's rows, with None for sizes that differ between rows; None: the shape is unknown."""
 
 
 class Sink(Protocol):
-    """An open part. Columns have the rows first; keys may be lists."""
+    """An open part. A column is an array [rows, …] or a list with one element for each row."""
 
     @property
     def is_exact(self) -> bool:
-        """Whether a file that is closed now holds all that `take_up` needs for equal bytes."""
+        """Whether `take_up` could continue a part that is closed now with the bytes of one that was never closed."""
 
     def take_up(self, path: Path) -> None:
-        """Take the rows of a file that was closed early, before any batch, as if they were written again.
+        """Take the rows of a file that was closed early, before anything else is written.
 
-        What is written after them gives the bytes of a part that was never closed in between. Raises ValueError,
-        OSError.
+        The part then gets the same bytes as one that was never closed in between. Raises ValueError, OSError.
         """
 
     def write(self, columns: Mapping[str, Column]) -> None:
-        """Take one batch; all columns have equally many rows."""
+        """Take one block; all columns have the same number of rows."""
 
     def close(self) -> None:
-        """Write what is still held back. The file itself is flushed and closed by who opened it."""
+        """Write the rows that are still buffered. Whoever opened the file flushes and closes it."""
 
 
 def as_rows(name: str, column: Column) -> npt.NDArray[Any]:
-    """Return a column as one array, text as objects. Raises ValueError if its rows differ in shape."""
+    """Return a column as one array, text and bytes as objects. Raises ValueError if its rows differ in shape."""
     try:
         array = np.asarray(column)
     except ValueError as error:
         raise ValueError(f"rows of {name} differ in shape, which an array cannot hold; use jsonl") from error
-    return array.astype(object) if array.dtype.kind == "U" else array
+    if array.dtype.kind == "S" and isinstance(column, list):  # numpy's own bytes lose zeros at their end
+        return np.array(column, dtype=object)
+    return array.astype(object) if array.dtype.kind in "US" else array
 
 
 def encoded(text: str) -> bytes:
-    """Return text as UTF-8; what names of files hold that is none is written as escapes."""
+    """Return text as UTF-8; bytes of file names that are no valid UTF-8 become escapes."""
     return text.encode("utf-8", "backslashreplace")
 
 
 Order = Sequence[int]
-"""Which rows a merged part has, in order: numbers below the old part's count are its rows, the others the new one's."""
+"""The rows of a merged part, in order; rows are counted from 0 through all files, beginning with the first file."""
 
 
 class SinkModule(Protocol):
@@ -58,22 +59,22 @@ class SinkModule(Protocol):
 
     SUFFIX: str
     BLOCK_COPIES: int
-    """What writing a block of results takes beside it, in units of its size."""
+    """Memory that writing a block takes beside the block, as a multiple of its size."""
     PART_COPIES: int
-    """What a part takes in memory until it is whole, in units of its size."""
+    """Memory that a part takes until it is complete, as a multiple of its size."""
 
     @property
     def PACKAGE(self) -> Package | None:  # noqa: N802  a module constant
-        """The package that the format needs, beside the base install."""
+        """The package that the format needs beside the base install, or None."""
 
     def open_sink(self, file: BinaryIO, columns: Mapping[str, RowShape], origin: str, /) -> Sink:
-        """Begin a part with these columns, in this order, and their rows' shapes.
+        """Begin a part with these columns, in this order, and the shapes of their rows.
 
-        `origin` is JSON for the format's own metadata.
+        `origin` is JSON about where the part comes from, for the metadata of the format.
         """
 
     def row_numbers(self, path: Path, /) -> Sequence[int]:
         """Return the column `row` of a part. Raises OSError, ValueError."""
 
-    def merge(self, old: Path | None, new: Path, order: Order, file: BinaryIO) -> None:
-        """Write the rows of two parts of one job as one, in another order. Raises ValueError, OSError."""
+    def merge(self, parts: Sequence[Path], order: Order, file: BinaryIO) -> None:
+        """Write chosen rows of several parts of one job as one part, in the given order. Raises ValueError, OSError."""

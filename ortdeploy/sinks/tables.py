@@ -1,6 +1,6 @@
-"""Result columns as Arrow record batches of a fixed number of rows; shared by Parquet and Arrow.
+"""Result columns as Arrow record batches of a fixed number of rows; Parquet and Arrow share it.
 
-Where a part is cut into record batches depends on its rows alone, so that equal rows give equal bytes.
+The rows alone decide where a part is cut into record batches, so equal rows give equal bytes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ORIGIN = b"ortdeploy"
-"""The key of the schema's metadata under which a part's origin stands, as JSON."""
+"""The metadata key of the schema under which the origin of a part is stored, as JSON."""
 
 _GROUP_BYTES = 4 * 1024 * 1024
 _GROUP_ROWS = 65536
@@ -28,14 +28,14 @@ class TableWriter(Protocol):
     """Writes record batches into a part."""
 
     def write_batch(self, batch: "pa.RecordBatch") -> None:
-        """Write one."""
+        """Write one record batch."""
 
     def close(self) -> None:
-        """Write what ends the file."""
+        """Write the end of the file."""
 
 
 class Writing(Protocol):
-    """Begins a part when its schema is known."""
+    """Begins a part, once its schema is known."""
 
     def __call__(self, schema: "pa.Schema") -> TableWriter:
         """Return the writer."""
@@ -45,16 +45,16 @@ class Reading(Protocol):
     """Reads a part back."""
 
     def __call__(self, path: Path) -> "Iterator[pa.RecordBatch]":
-        """Yield its rows with the schema that they were written with."""
+        """Yield the rows of a part with the schema that they were written with."""
 
 
 class TableSink:
-    """Gathers blocks into record batches."""
+    """Collects blocks of rows into record batches."""
 
     is_exact = True
 
     def __init__(self, columns: Mapping[str, RowShape], origin: str, begin: Writing, read: Reading) -> None:
-        """Take the columns with the shapes of their rows; `begin` is called with the first rows."""
+        """Take the columns with the shapes of their rows; `begin` is called when the schema is known."""
         self._columns = columns
         self._origin = origin
         self._begin = begin
@@ -79,14 +79,14 @@ class TableSink:
             self._take(pa.RecordBatch.from_arrays(batch.columns, schema=self._schema))
 
     def write(self, columns: Mapping[str, Column]) -> None:
-        """Take a block; one without rows fixes no schema. Raises ValueError if rows do not fit the part's."""
+        """Take a block; one without rows does not fix the schema. Raises ValueError if rows do not fit the schema."""
         if any(map(len, columns.values())):
             self._take(self._record_batch(columns))
         elif self._schema is None:
             self._empty = self._empty_batch(columns)
 
     def _begin_with(self, fields: "Iterable[pa.Field]", arrays: "Sequence[pa.Array]") -> None:
-        """Take the columns of the first rows for those of the part."""
+        """Fix the schema, and the rows in a record batch, by the first rows."""
         self._take_schema(fields)
         self._group = _rows_of_a_group(arrays)
 
@@ -96,7 +96,7 @@ class TableSink:
         self._schema = pa.schema(list(fields), metadata={ORIGIN: self._origin.encode()})
 
     def _learn(self, arrays: "Sequence[pa.Array]") -> None:
-        """Take the type of what the rows so far had nothing of, such as lists that were all empty."""
+        """Replace types that the rows so far left open, such as that of lists that were all empty."""
         schema: pa.Schema = self._schema
         if self._writer is not None or not any(_is_open(field.type) for field in schema):
             return
@@ -111,7 +111,7 @@ class TableSink:
             self._flush(self._group)
 
     def close(self) -> None:
-        """Write the rest; a part without any rows has a schema all the same."""
+        """Write the remaining rows; a part without rows gets a schema too."""
         if self._schema is None and self._empty is not None:
             self._begin_with(self._empty.schema, self._empty.columns)
             self._writer = self._begin(self._schema)
@@ -158,7 +158,7 @@ class TableSink:
 
 
 def _is_open(kind: "pa.DataType") -> bool:
-    """Return whether no value has told a type yet."""
+    """Return whether a type is still unknown because no value has shown it."""
     import pyarrow as pa  # noqa: PLC0415
 
     if pa.types.is_map(kind):
@@ -169,13 +169,13 @@ def _is_open(kind: "pa.DataType") -> bool:
 
 
 def _rows_of_a_group(arrays: "Sequence[pa.Array]") -> int:
-    """Return how many rows like the first one make a record batch."""
+    """Return the number of rows in a record batch, from the size of the first row."""
     first = sum(_value_bytes(array.slice(0, 1)) for array in arrays)
     return max(1, min(_GROUP_ROWS, _GROUP_BYTES // max(first, 1)))
 
 
 def _value_bytes(array: "pa.Array") -> int:
-    """Return what values take, whatever else their buffers hold: the rest of a block, or marks of what is null."""
+    """Return the bytes of an array's values, without other content of its buffers such as the rest of a block."""
     import pyarrow as pa  # noqa: PLC0415
     from pyarrow import compute  # noqa: PLC0415
 
@@ -193,7 +193,7 @@ def _value_bytes(array: "pa.Array") -> int:
 
 
 def _array(column: Column, shape: RowShape) -> "pa.Array":
-    """Return a column as Arrow has it: lists of a fixed size where the plan knows it, of any size where it does not."""
+    """Return a column as an Arrow array: lists of a fixed size if the plan knows the size, else of any size."""
     import pyarrow as pa  # noqa: PLC0415
 
     if isinstance(column, list):
@@ -214,7 +214,7 @@ def _array(column: Column, shape: RowShape) -> "pa.Array":
 
 
 def _array_of_list(values: list[Any]) -> "pa.Array":
-    """Return keys, rows of different shapes, sequences or maps."""
+    """Return a list of keys, rows of different shapes, sequences or maps as an Arrow array."""
     import pyarrow as pa  # noqa: PLC0415
 
     first = next((value for value in values if value is not None), None)
@@ -232,7 +232,7 @@ def _array_of_list(values: list[Any]) -> "pa.Array":
 
 
 def _text(values: list[Any]) -> "pa.Array":
-    """Return text, or what else stands in its place; names of files that are not UTF-8 as other formats write them."""
+    """Return values, most of them text, as an Arrow array; file names that are not UTF-8 get escapes."""
     import pyarrow as pa  # noqa: PLC0415
 
     try:
@@ -252,7 +252,7 @@ def _plain(value: Any) -> Any:
 
 
 def merge_tables(parts: "list[pa.Table]", order: Sequence[int], begin: Writing) -> None:
-    """Write the rows of several tables as one, in another order; the last one's metadata hold."""
+    """Write rows of several tables as one table, in the given order, with the metadata of the last one."""
     import pyarrow as pa  # noqa: PLC0415
 
     metadata = parts[-1].schema.metadata
@@ -269,7 +269,7 @@ def merge_tables(parts: "list[pa.Table]", order: Sequence[int], begin: Writing) 
 
 
 def _told(parts: "Sequence[pa.Table]") -> "list[pa.Table]":
-    """Return tables of equal types: a column whose values tell none, such as one of nulls, takes another part's."""
+    """Return tables of equal types: a column of unknown type, such as one of nulls, gets that of another part."""
     told = [
         next((field for field in fields if not _is_open(field.type)), fields[0])
         for fields in zip(*(part.schema for part in parts), strict=True)

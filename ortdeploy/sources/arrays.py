@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -11,7 +11,8 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Problem
 from ortdeploy.files.room import allowed, room
-from ortdeploy.results.rows import FILE_ROW, Block
+from ortdeploy.records import ordered_record
+from ortdeploy.results.rows import FILE_PATH, FILE_ROW, Block
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.protocol import Wanted, wanted_blocks
 from ortdeploy.tensors.columns import Array, Column, constant, join
@@ -94,7 +95,7 @@ def probe_arrays(files: Sequence[str], facts: InputFacts, look: Callable[[str], 
     return replace(facts, columns={COLUMN: tensor_type(first)} if first is not None else {}, rows=rows)
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class ArraySource:
     """Blocks over files whose arrays `load` returns by column name."""
 
@@ -126,7 +127,7 @@ class ArraySource:
         for name in dict.fromkeys((*self.wanted.dtypes, *self.wanted.keys)):
             if name in arrays:
                 columns[name] = _converted(arrays[name][begin:end])
-            elif name == "path":
+            elif name in {"path", FILE_PATH}:
                 columns[name] = constant(path, end - begin)
             elif name == FILE_ROW:
                 columns[name] = np.arange(begin, end)

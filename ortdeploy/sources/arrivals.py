@@ -9,14 +9,15 @@ only, so theirs are settled at once.
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from ortdeploy.facts.data import ArrivalPolicy, FileState, KnownFile
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.urls import is_url
+from ortdeploy.records import mutable_record, record
 
 FILE = "future-files.json"
 """In the state folder: files with a time in the future, as the last look has found them."""
@@ -24,9 +25,11 @@ FILE = "future-files.json"
 _FORMAT_VERSION = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Arrivals:
     """The files of an input: `read` in the order of its rows. `changed` are known files that forbid a run.
+
+    `rerun` are known files whose content has changed and whose rows run again, `rerun_rows` in all.
 
     `gone` are files whose rows are accounted for and that are no longer there, which no run has noted yet.
     """
@@ -34,43 +37,78 @@ class Arrivals:
     read: tuple[FileState, ...]
     changed: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
+    rerun: tuple[FileState, ...] = ()
+    rerun_rows: int = 0
 
 
-def sort_arrivals(states: Sequence[FileState], known: Sequence[KnownFile], policy: ArrivalPolicy) -> Arrivals:
-    """Compare the files that exist with those that earlier runs have read.
+def sort_arrivals(
+    states: Sequence[FileState],
+    known: Sequence[KnownFile],
+    policy: ArrivalPolicy,
+    unsettled: Collection[str] = (),
+) -> Arrivals:
+    """Compare the settled files that exist with those that earlier runs have read; `unsettled` are paths of the others.
 
-    Files of an unfinished run come first, in their order, and must be what they were. One whose rows are accounted
-    for may go; it may come back with other content, which is a new file.
+    Files of an unfinished run come first, in their order, and must be what they were unless their rows may run again.
+    One whose rows are accounted for may go; it may come back with other content, which is a new file.
     """
     present = {state.path: state for state in states}
     names = {one.state.path for one in known}
     unfinished = [one for one in known if not one.done]
+    rerun = [one for one in unfinished if policy.on_change == "rerun" and _is_other(one, present.get(one.state.path))]
+    again = {one.state.path for one in rerun}
+    unfinished = [one for one in unfinished if one.state.path not in again]
     changed = [one.state.path for one in unfinished if not _is_as_known(one, present.get(one.state.path))]
     begun = [present.get(one.state.path, one.state) for one in unfinished]
     new = [state for state in states if state.path not in names]
     gone = []
     for one in (one for one in known if one.done):
         now = present.get(one.state.path)
+        if now is None and one.state.path in unsettled:  # it is there, and what it becomes is the next run's business
+            continue
         if now is None:
             gone.append(one)
-        elif not one.is_known(now) and (one.gone or policy.on_change == "append"):
+        elif one.rerun is None and one.is_known(now):
+            continue
+        elif policy.on_change == "append" or _is_another(one, now):
             new.append(now)
-        elif not one.is_known(now):
+        elif policy.on_change == "rerun" and one.span is not None:
+            rerun.append(one)
+        else:
             changed.append(one.state.path)
     if policy.on_remove == "refuse":
         changed += [one.state.path for one in gone]
-    order = {state.path: place for place, state in enumerate(states)}
-    new.sort(key=lambda state: order[state.path])
+    to_run = {state.path for state in new}
+    new = [state for state in states if state.path in to_run]  # in their order
     return Arrivals(
-        read=(*begun, *new), changed=tuple(changed), gone=tuple(one.state.path for one in gone if not one.gone)
+        read=(*begun, *new),
+        changed=tuple(changed),
+        gone=tuple(one.state.path for one in gone if not one.gone),
+        rerun=tuple(present[one.state.path] for one in rerun),
+        rerun_rows=sum(one.span[1] for one in rerun if one.span is not None),
     )
+
+
+def _is_other(one: KnownFile, now: FileState | None) -> bool:
+    return now is not None and not one.is_known(now)
+
+
+def _is_another(one: KnownFile, now: FileState) -> bool:
+    """Return whether a file went and came back with content that none of its rows were run from."""
+    return one.gone and not one.is_known(now) and now != one.rerun
 
 
 def _is_as_known(one: KnownFile, now: FileState | None) -> bool:
     return now is not None and one.is_known(now)
 
 
-@dataclass(slots=True)
+def rows_before(read: Sequence[FileState], known: Sequence[KnownFile], first_row: int) -> int:
+    """Return how many rows of the first file that is read come before a row: it was run in part, and others changed."""
+    begun = [one for one in known if not one.done and one.span is not None and read and one.state.path == read[0].path]
+    return max(0, first_row - begun[0].span[0]) if begun and begun[0].span else 0
+
+
+@mutable_record
 class Settling:
     """Tells files that are settled from those that something may still write.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ortdeploy.records import record
 from ortdeploy.sources.tables import TableError
 
 if TYPE_CHECKING:
@@ -235,7 +236,7 @@ class BatchFile:
         return pa.py_buffer(self._read(place.begin + buffer[0] + begin, size))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Column:
     """A column's part of a batch: its type, how many values it has and whether some are null, buffers and children."""
 

@@ -3,9 +3,11 @@
 Columns are `samples`, float32, and `rate`, as of the format wav. Whole numbers become -1 to 1; floating samples stay.
 """
 
+import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
+from io import BufferedReader
 from typing import Any
 
 from ortdeploy.facts.data import InputFacts
@@ -37,11 +39,44 @@ def _header(path: str) -> Header:
 
 @contextmanager
 def _opened(path: str) -> Iterator[Any]:
-    """Open a file. Raises OSError, and LibsndfileError for its content."""
+    """Open a file. Raises OSError, and ValueError for its content."""
     import soundfile  # noqa: PLC0415  an extra: only who reads such recordings needs it
 
-    with open(path, "rb") as stream, soundfile.SoundFile(stream) as file:  # noqa: PTH123  libsndfile hides why it fails
-        yield file
+    with open(path, "rb") as stream:  # noqa: PTH123  libsndfile hides why it fails
+        content = _Content(stream)
+        try:
+            with soundfile.SoundFile(content) as file:
+                yield file
+        except soundfile.LibsndfileError as error:
+            raise content.failure or ValueError(error.error_string) from error
+        if content.failure is not None:
+            raise content.failure
+
+
+class _Content:
+    """A file as libsndfile is given it: an exception out of a call of libsndfile's would be printed, and lost."""
+
+    def __init__(self, stream: BufferedReader) -> None:
+        self._stream = stream
+        self.failure: OSError | None = None
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Go to a place; where a damaged header names one before the file's beginning, stay."""
+        with suppress(OSError, ValueError):
+            self._stream.seek(offset, whence)
+        return self.tell()
+
+    def tell(self) -> int:
+        """Return the place."""
+        return self._stream.tell()
+
+    def readinto(self, buffer: Any) -> int:
+        """Read; keep why the file cannot be read."""
+        try:
+            return self._stream.readinto(buffer)
+        except OSError as error:
+            self.failure = error
+            return 0
 
 
 def _decode(raw: RawRow, wanted: Wanted) -> dict[str, Any]:

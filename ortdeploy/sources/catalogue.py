@@ -2,33 +2,21 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import overload
 
 from ortdeploy.diagnostics import OrtdeployError, did_you_mean
-from ortdeploy.facts.data import STRICT_ARRIVALS, ArrivalPolicy, InputFacts, KnownFile
+from ortdeploy.facts.data import STRICT_ARRIVALS, ArrivalPolicy, FileState, InputFacts, KnownFile
 from ortdeploy.facts.problems import CHANGED, WAITING, Problem
 from ortdeploy.files.decoding import decoding
-from ortdeploy.files.gate import first_outside
+from ortdeploy.files.gate import Fence, LeadsOutError
 from ortdeploy.files.object_store import fetched
+from ortdeploy.modules import Modules, as_it_is
+from ortdeploy.records import ordered_record
 from ortdeploy.redaction import shown_path
 from ortdeploy.results.rows import Block
-from ortdeploy.sources import (
-    arrow,
-    audio,
-    bytes,  # noqa: A004  the name of the format
-    csv,
-    image,
-    jsonl,
-    npy,
-    npz,
-    parquet,
-    pb,
-    raw,
-    text,
-    wav,
-)
 from ortdeploy.sources.arrivals import Settling, sort_arrivals
 from ortdeploy.sources.files import (
     file_states,
@@ -38,25 +26,15 @@ from ortdeploy.sources.files import (
     states_digest,
 )
 from ortdeploy.sources.mistaken import find_mistaken
-from ortdeploy.sources.opened import format_suffix, is_compressed
+from ortdeploy.sources.opened import format_suffix, is_compressed, one_of_each_suffix
 from ortdeploy.sources.protocol import Source, SourceModule, Wanted
 from ortdeploy.tensors.types import TensorType
 
-SOURCES: dict[str, SourceModule] = {
-    "arrow": arrow,
-    "audio": audio,
-    "bytes": bytes,
-    "csv": csv,
-    "image": image,
-    "jsonl": jsonl,
-    "npy": npy,
-    "npz": npz,
-    "parquet": parquet,
-    "pb": pb,
-    "raw": raw,
-    "text": text,
-    "wav": wav,
-}
+SOURCES: Modules[SourceModule] = Modules(
+    "ortdeploy.sources",
+    ("arrow", "audio", "bytes", "csv", "image", "jsonl", "npy", "npz", "parquet", "pb", "raw", "text", "wav"),
+    as_it_is,
+)
 
 STREAMED = ("csv", "jsonl", "text")
 """Formats that are read from the beginning to the end, and so may be compressed."""
@@ -67,7 +45,12 @@ FILE_IS_ROW = ("audio", "image", "wav")
 RECORDINGS = ("audio", "wav")
 """Formats whose files have a sample rate."""
 
-_BY_SUFFIX = {suffix: name for name, module in SOURCES.items() for suffix in module.SUFFIXES}
+
+@cache
+def _format_of(suffix: str) -> str | None:
+    """Return the format whose files end so; most are named like it, and then no other is imported."""
+    likely_first = sorted(SOURCES, key=lambda name: f".{name}" != suffix)
+    return next((name for name in likely_first if suffix in SOURCES[name].SUFFIXES), None)
 
 
 def probe_input(
@@ -81,6 +64,7 @@ def probe_input(
     row_type: TensorType | None = None,
     memory_limit: int | None = None,
     rate: int | None = None,
+    exif: bool | None = None,
     policy: ArrivalPolicy = STRICT_ARRIVALS,
     state_dir: Path | None = None,
 ) -> InputFacts:
@@ -94,71 +78,93 @@ def probe_input(
         return InputFacts(problem=Problem(kind="unreadable", detail=f"{error}."))
     if not files:
         return _without_files(folder, patterns, known, policy, unsettled)
-    stray = first_outside(files, (folder, *roots))
-    if stray is not None:
-        detail = f"{shown(stray, folder)} leads out of the manifest's folder tree. Allow its root with --allow-root."
-        return InputFacts(problem=Problem(kind="outside", detail=detail))
-    name, problem = (declared, None) if declared else _format(files, folder)
+    try:
+        states = file_states(files, folder, patterns, Fence((folder, *roots)))
+    except LeadsOutError as error:
+        return InputFacts(problem=Problem(kind="outside", detail=f"{error}."))
+    except OrtdeployError as error:
+        return InputFacts(files=files, problem=Problem(kind="unreadable", detail=f"{error}."))
+    some = one_of_each_suffix(files)
+    name, problem = (declared, None) if declared else _format(some, folder)
     if name is None:
         return InputFacts(files=files, problem=problem)
     package = SOURCES[name].PACKAGE
     if package and package.module not in packages:
         return InputFacts(format=name, files=files, missing_package=package)
     try:
-        arrived = _arrived(files, folder, patterns, known, policy)
-        facts = replace(arrived, format=name, unsettled=unsettled, row_type=row_type, memory_limit=memory_limit)
-        problem = _unfit(name, files, folder, row_type, rate)
+        arrived = _arrived(files, states, folder, known, policy, unsettled)
+        facts = replace(arrived, format=name, unsettled=len(unsettled), row_type=row_type, memory_limit=memory_limit)
+        problem = _unfit(name, some, folder, row_type, rate, exif)
         if problem:
             return replace(facts, problem=problem)
         with fetched(facts.files, patterns) as there:
             problem = _mistaken(name, there, folder, declared=declared is not None)
-            return replace(facts, problem=problem) if problem else look_at(name, there, facts)
+            return replace(facts, problem=problem) if problem else _seen(name, there, facts, known)
     except OrtdeployError as error:
         return InputFacts(format=name, files=files, problem=Problem(kind="unreadable", detail=f"{error}."))
 
 
-def _settled_files(folder: str, patterns: Sequence[str], settling: Settling) -> tuple[tuple[str, ...], int]:
-    """Return the files to look at, and how many others wait until they are settled. Raises OrtdeployError."""
+def _seen(name: str, files: Sequence[str], facts: InputFacts, known: Sequence[KnownFile]) -> InputFacts:
+    """Return what the beginning of the data says, and how many rows are to come. Raises OrtdeployError."""
+    seen = look_at(name, files, facts)
+    return replace(seen, rows=_rows_to_come(name, files, seen)) if known else seen
+
+
+def _rows_to_come(name: str, files: Sequence[str], facts: InputFacts) -> int | None:
+    """Return how many rows of the files count on: those of changed files that run again have their numbers."""
+    if not facts.states or not facts.rerun:
+        return facts.rows if facts.states else 0
+    return look_at(name, files[: len(facts.states)], facts).rows
+
+
+def _settled_files(folder: str, patterns: Sequence[str], settling: Settling) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Return the files to look at, and the others by their paths from the manifest, which wait until they are settled.
+
+    Raises OrtdeployError.
+    """
     try:
         files, others = settling.settled(list_files(folder, patterns))
     except OSError as error:
         raise OrtdeployError(f"input file {error.filename} cannot be read: {error.strerror}") from error
-    return files, len(others)
+    return files, frozenset(shown(path, folder) for path in others)
 
 
 def _arrived(
     files: tuple[str, ...],
+    states: tuple[FileState, ...],
     folder: str,
-    patterns: Sequence[str],
     known: Sequence[KnownFile],
     policy: ArrivalPolicy,
+    unsettled: frozenset[str],
 ) -> InputFacts:
-    """Return which files are to be read, and how all of them are. Raises OrtdeployError."""
-    states = file_states(files, folder, patterns)
-    arrivals = sort_arrivals(states, known, policy)
-    read = tuple(full_path(folder, state.path) for state in arrivals.read) if known and arrivals.read else files
+    """Return which files are to be read, of those that are there in these states."""
+    arrivals = sort_arrivals(states, known, policy, unsettled)
+    to_read = (*arrivals.read, *arrivals.rerun)
+    read = tuple(full_path(folder, state.path) for state in to_read) if known and to_read else files
     return InputFacts(
         files=read,
         states=arrivals.read,
         present=states,
         changed=arrivals.changed,
+        rerun=arrivals.rerun,
+        rerun_rows=arrivals.rerun_rows,
         gone=arrivals.gone,
         digest=states_digest(states),
     )
 
 
 def _without_files(
-    folder: str, patterns: Sequence[str], known: Sequence[KnownFile], policy: ArrivalPolicy, unsettled: int
+    folder: str, patterns: Sequence[str], known: Sequence[KnownFile], policy: ArrivalPolicy, unsettled: frozenset[str]
 ) -> InputFacts:
     """Return the facts of an input without files: a problem, or an input that waits for files."""
-    arrivals = sort_arrivals((), known, policy)
+    arrivals = sort_arrivals((), known, policy, unsettled)
     shown_patterns = ", ".join(map(shown_path, patterns))
     if arrivals.changed:
         return InputFacts(changed=arrivals.changed, problem=Problem(kind=CHANGED, detail=""))
     if unsettled:
-        many = f"{unsettled} files have" if unsettled > 1 else "1 file has"
+        many = f"{len(unsettled)} files have" if len(unsettled) > 1 else "1 file has"
         detail = f"{many} changed less than {policy.stable_for:g} s ago"
-        return InputFacts(gone=arrivals.gone, unsettled=unsettled, problem=Problem(kind=WAITING, detail=detail))
+        return InputFacts(gone=arrivals.gone, unsettled=len(unsettled), problem=Problem(kind=WAITING, detail=detail))
     if policy.on_empty == "done":
         detail = f"no file matches {shown_patterns}"
         return InputFacts(gone=arrivals.gone, problem=Problem(kind=WAITING, detail=detail))
@@ -205,7 +211,7 @@ def open_input(name: str, files: Sequence[str], folder: str, wanted: Wanted) -> 
         yield _Guarded(source, name, opened, folder)
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class _Guarded:
     """A source that turns every exception of a decoding library into an OrtdeployError."""
 
@@ -226,16 +232,19 @@ class _Guarded:
 
 
 def _unfit(
-    name: str, files: Sequence[str], folder: str, row_type: TensorType | None, rate: int | None
+    name: str, files: Iterable[str], folder: str, row_type: TensorType | None, rate: int | None, exif: bool | None
 ) -> Problem | None:
     """Return which key of the input does not fit its format."""
     if rate is not None and name not in RECORDINGS:
         detail = f"rate: is for recordings ({', '.join(RECORDINGS)}); {name} files have no sample rate. Remove it."
         return Problem(kind="rated", detail=detail)
+    if exif is not None and name != "image":
+        detail = f"exif: is for pictures (image); {name} files have no EXIF orientation. Remove it."
+        return Problem(kind="turned", detail=detail)
     if row_type is not None and name != "raw":
         detail = f"dtype: and shape: are for raw tensors; {name} files say themselves what they hold. Remove both."
         return Problem(kind="typed", detail=detail)
-    packed = next((path for path in files if is_compressed(path)), None)
+    packed = next(filter(is_compressed, files), None)
     if packed is not None and name not in {*STREAMED, "bytes"}:
         detail = f"{shown(packed, folder)} is compressed, which only {', '.join(STREAMED)} files may be. Unpack it."
         return Problem(kind="compressed", detail=detail)
@@ -254,11 +263,11 @@ def _mistaken(name: str, files: Sequence[str], folder: str, *, declared: bool) -
     return Problem(kind="mistaken", detail=f"{shown(opened.last, folder)} {found}")
 
 
-def _format(files: Sequence[str], folder: str) -> tuple[str | None, Problem | None]:
+def _format(files: Iterable[str], folder: str) -> tuple[str | None, Problem | None]:
     """Return the format from the suffixes, which must all agree."""
     found: dict[str | None, str] = {}
     for path in files:
-        found.setdefault(_BY_SUFFIX.get(format_suffix(path)), path)
+        found.setdefault(_format_of(format_suffix(path)), path)
     if None in found:
         detail = (
             f"The format of {shown(found[None], folder)} cannot be told from its suffix. Add format: to the input. "

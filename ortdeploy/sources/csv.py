@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any, TextIO
 
@@ -12,6 +12,7 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Problem
 from ortdeploy.files.room import LINE_OF_VALUES
+from ortdeploy.records import ordered_record
 from ortdeploy.results.rows import Block
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.opened import Lines, open_binary
@@ -95,7 +96,7 @@ def _is_utf8(cells: list[str]) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class _CsvSource:
     files: Sequence[str]
     folder: str

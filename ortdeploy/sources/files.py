@@ -3,17 +3,21 @@
 import glob
 import hashlib
 import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import FileState
+from ortdeploy.files.gate import Fence, LeadsOutError
 from ortdeploy.files.listing import expand
 from ortdeploy.files.names import is_file, is_folder
-from ortdeploy.files.object_store import list_urls, shown_url, state_of
+from ortdeploy.files.object_store import MARK, list_urls, shown_url, state_of
 from ortdeploy.files.urls import Addresses, is_url, parse_url
 
 _MAGIC = "*?["
+_AT_ONCE = 10_000
+"""Files whose text is held at once."""
 _OF_THE_SYSTEM = "lost+found"
 """A folder of file systems, which nobody but root reads and nobody fills."""
 
@@ -67,14 +71,18 @@ def _check_readable(full: str) -> None:
             return
 
 
-def file_states(files: Sequence[str], folder: str, patterns: Sequence[str] = ()) -> tuple[FileState, ...]:
+def file_states(
+    files: Sequence[str], folder: str, patterns: Sequence[str] = (), fence: Fence | None = None
+) -> tuple[FileState, ...]:
     """Return size and time of files, without reading them: inputs can be terabytes. Raises OrtdeployError.
 
-    `patterns` are the paths of the input, as the manifest has them.
+    `patterns` are the paths of the input, as the manifest has them. Raises LeadsOutError if one leads out of a fence.
     """
-    addresses = Addresses.of(patterns)
-    looks = ((path, *_look(path, addresses)) for path in files)
-    return tuple(FileState(path=shown(path, folder), size=size, mtime_ns=mtime) for path, size, mtime in looks)
+    addresses, found = Addresses.of(patterns), []
+    for path in files:
+        size, mtime_ns = _look(path, addresses) if fence is None else _look_within(fence, path, addresses, folder)
+        found.append(FileState(path=shown(path, folder), size=size, mtime_ns=mtime_ns))
+    return tuple(found)
 
 
 def find_changed(states: Sequence[FileState], folder: str, patterns: Sequence[str] = ()) -> str | None:
@@ -91,32 +99,47 @@ def _look(path: str, addresses: Addresses) -> tuple[int, int]:
     if is_url(path):
         return state_of(addresses.full(path))
     try:
-        stat = os.stat(path)  # noqa: PTH116  a hundred thousand of them
+        found = os.stat(path)  # noqa: PTH116  a hundred thousand of them
     except OSError as error:
         raise OrtdeployError(f"input file {path} cannot be read: {error.strerror}") from error
-    return stat.st_size, stat.st_mtime_ns
+    return found.st_size, found.st_mtime_ns
+
+
+def _look_within(fence: Fence, path: str, addresses: Addresses, folder: str) -> tuple[int, int]:
+    """Return the same of a file within a fence, in one call of the system if it is no link. Raises OrtdeployError."""
+    if is_url(path):
+        return _look(path, addresses)
+    try:
+        found = os.lstat(path)
+    except OSError:
+        found = None  # another look says why
+    is_link = found is not None and stat.S_ISLNK(found.st_mode)
+    if fence.is_left_by(path, is_link=is_link):
+        raise LeadsOutError(shown(path, folder))
+    return _look(path, addresses) if found is None or is_link else (found.st_size, found.st_mtime_ns)
 
 
 def states_digest(states: Sequence[FileState]) -> str:
     """Return a digest of names, sizes and modification times."""
     digest = hashlib.sha256()
-    for state in states:
-        digest.update(os.fsencode(f"{state.path}\0{state.size}\0{state.mtime_ns}\n"))  # a name may be any bytes
+    for start in range(0, len(states), _AT_ONCE):
+        some = states[start : start + _AT_ONCE]
+        text = "".join([f"{state.path}\0{state.size}\0{state.mtime_ns}\n" for state in some])
+        digest.update(os.fsencode(text))  # a name may be any bytes
     return digest.hexdigest()
 
 
 def shown(path: str, folder: str) -> str:
     """Return a path in the form that messages show: relative to the manifest, with forward slashes; or its URL."""
-    if is_url(path):
-        return path
-    url = shown_url(path)
-    if url is not None:
+    if MARK in path and (url := shown_url(path)) is not None:
         return url
-    if path.startswith(folder + os.sep):
+    if path.startswith(f"{folder}{os.sep}"):
         return path[len(folder) + 1 :].replace(os.sep, "/")
-    return os.path.relpath(path, folder).replace(os.sep, "/")
+    return path if is_url(path) else os.path.relpath(path, folder).replace(os.sep, "/")
 
 
 def full_path(folder: str, path: str) -> str:
     """Return the full path of a path below the manifest's folder; a URL is unchanged."""
-    return path if is_url(path) else os.path.join(folder, path)  # noqa: PTH118  keeps what is absolute
+    if ":" in path or path.startswith("/") or folder.endswith(os.sep):
+        return path if is_url(path) else os.path.join(folder, path)  # noqa: PTH118  keeps what is absolute
+    return f"{folder}{os.sep}{path}"  # the same, of most of a hundred thousand

@@ -1,13 +1,13 @@
 """Image files, one a row: column `pixels`, uint8 (16-bit grey: uint16) in NHWC, one channel or three.
 
 Beside it are `height` and `width`, int64. Decoded by Pillow. Palettes, transparency and CMYK become RGB; a picture is
-turned as its EXIF orientation says.
+turned as its EXIF orientation says, unless the manifest says `exif: false`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,9 @@ _DECODED = 12
 
 _SIDES = ("height", "width")
 
+_ORIENTATION = 0x0112
+"""The EXIF tag that says how a picture is to be turned."""
+
 _GREY_16 = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 
 
@@ -42,15 +45,14 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
     return replace(facts, columns=columns, beside=frozenset(_SIDES), rows=len(files))
 
 
-def _decode(raw: RawRow, limit: int | None) -> dict[str, Any]:
-    from PIL import Image  # noqa: PLC0415  an extra: only who reads images needs it
-
+def _decode(raw: RawRow, wanted: Wanted, sides: Sequence[str]) -> dict[str, Any]:
     try:
-        with Image.open(raw.value) as image:
+        with _pillow().open(raw.value) as image:
             width, height = image.size
-            check_room(_DECODED * width * height, f"an image of {width:,} x {height:,} pixels", limit)
-            pixels = _pixels(_upright(image))
-            return {"pixels": pixels, **{side: np.asarray(pixels.shape[axis]) for axis, side in enumerate(_SIDES)}}
+            limit = wanted.memory_limit
+            check_room(_DECODED * width * height, lambda: f"an image of {width:,} x {height:,} pixels", limit)
+            pixels = _pixels(_upright(image) if wanted.exif else image)
+            return {"pixels": pixels, **{side: np.asarray(pixels.shape[_SIDES.index(side)]) for side in sides}}
     except OrtdeployError as error:
         raise RowError(str(error), "too-large") from error
     except FileNotFoundError as error:
@@ -65,6 +67,14 @@ def _decode(raw: RawRow, limit: int | None) -> dict[str, Any]:
         raise _undecodable(raw, error) from error
 
 
+@cache
+def _pillow() -> Any:
+    """Return Pillow's module of images; to import it for each picture takes longer than to run a small one."""
+    from PIL import Image  # noqa: PLC0415  an extra: only who reads images needs it
+
+    return Image
+
+
 def _undecodable(raw: RawRow, error: Exception) -> RowError:
     reason = f"{reason_of(error)}{what_it_is('image', raw.value)}"
     return RowError(f"not an image that can be decoded: {reason}", "not-an-image")
@@ -72,10 +82,16 @@ def _undecodable(raw: RawRow, error: Exception) -> RowError:
 
 def _upright(image: Any) -> Any:
     """Return a picture turned as its EXIF orientation says."""
-    from PIL import ExifTags, Image  # noqa: PLC0415
+    image.load()  # of a TIFF, Pillow turns what it loads, and then says that nothing is to be turned
+    method = _turns().get(image.getexif().get(_ORIENTATION))
+    return image if method is None else image.transpose(method)
 
-    turn = Image.Transpose
-    turns = {
+
+@cache
+def _turns() -> Mapping[int, Any]:
+    """Return what turns a picture upright, by the number of its EXIF orientation."""
+    turn = _pillow().Transpose
+    return {
         2: turn.FLIP_LEFT_RIGHT,
         3: turn.ROTATE_180,
         4: turn.FLIP_TOP_BOTTOM,
@@ -84,9 +100,6 @@ def _upright(image: Any) -> Any:
         7: turn.TRANSVERSE,
         8: turn.ROTATE_90,
     }
-    image.load()  # of a TIFF, Pillow turns what it loads, and then says that nothing is to be turned
-    method = turns.get(image.getexif().get(ExifTags.Base.Orientation))
-    return image if method is None else image.transpose(method)
 
 
 def _pixels(image: Any) -> Array:
@@ -100,4 +113,5 @@ def _pixels(image: Any) -> Array:
 @contextmanager
 def open_source(files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[FilePerRow]:
     """Open image files, one row each."""
-    yield FilePerRow(files, folder, wanted, partial(_decode, limit=wanted.memory_limit))
+    sides = [side for side in _SIDES if side in {*wanted.dtypes, *wanted.keys, *wanted.missing}]
+    yield FilePerRow(files, folder, wanted, partial(_decode, wanted=wanted, sides=sides))

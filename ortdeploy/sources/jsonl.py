@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -12,7 +12,8 @@ import numpy as np
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Problem
 from ortdeploy.files.room import LINE_OF_VALUES
-from ortdeploy.results.rows import FILE_ROW, Block
+from ortdeploy.records import ordered_record
+from ortdeploy.results.rows import HIDDEN, Block
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.opened import Lines, open_binary
 from ortdeploy.sources.protocol import Wanted
@@ -69,9 +70,21 @@ def _shape(value: Any) -> tuple[int, ...] | None:
         return None
 
 
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of a line. Raises ValueError for a name that is there twice, of which json keeps the last."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f'"{next(name for name in names if names.count(name) > 1)}" is there twice')
+    return found
+
+
+_decode = json.JSONDecoder(object_pairs_hook=_object).decode  # json.loads would make a decoder for every line
+
+
 def _parse(line: bytes) -> dict[str, Any]:
     try:
-        row = json.loads(line)
+        row = _decode(line.decode(json.detect_encoding(line), "surrogatepass"))
     except (ValueError, RecursionError) as error:
         raise RowError(f"the line is not JSON: {error}", "not-json") from error
     if not isinstance(row, dict):
@@ -89,7 +102,7 @@ def _raw_lines(files: Sequence[str], facts_folder: str | None, limit: int | None
                 yield RawRow(name, f":{place}", line, number)
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class _JsonlSource:
     files: Sequence[str]
     folder: str
@@ -103,7 +116,7 @@ class _JsonlSource:
     def _decode(self, raw: RawRow) -> dict[str, Any]:
         row = _parse(raw.value)
         for name in (*self.wanted.dtypes, *self.wanted.keys):
-            if name in row or name in {"path", "row", FILE_ROW}:
+            if name in row or name in {"path", "row", *HIDDEN}:
                 continue
             if name in self.wanted.missing:
                 row[name] = None

@@ -3,7 +3,7 @@
 import bz2
 import gzip
 import lzma
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import PurePath
 from typing import BinaryIO, cast
@@ -21,6 +21,17 @@ def format_suffix(path: str) -> str:
     """Return the suffix that tells a file's format, in lower case: `.csv` for rows.csv.gz."""
     pure = PurePath(path)
     return PurePath(pure.stem).suffix.lower() if is_compressed(path) else pure.suffix.lower()
+
+
+def one_of_each_suffix(files: Sequence[str]) -> Collection[str]:
+    """Return files that have every suffix that there is, each with the first file of it, in order.
+
+    What suffixes tell is so told of a handful, and not of a hundred thousand.
+    """
+    first: dict[str, str] = {}
+    for path in files:
+        first.setdefault(path[path.rfind(".") - 1 :], path)  # the sign in front tells suffixes from hidden names
+    return files if any(map(is_compressed, first.values())) else first.values()
 
 
 def is_compressed(path: str) -> bool:

@@ -6,16 +6,17 @@ a failed row for each of the others. Memory is flat: a source holds one block, a
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Package
+from ortdeploy.records import record
 from ortdeploy.results.rows import Block
 from ortdeploy.tensors.types import TensorType
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Wanted:
     """What to read: columns with the element type that text is read as, and keys, in whatever type they have.
 
@@ -24,6 +25,7 @@ class Wanted:
     whose file cannot be read for a passing reason. `only`: the numbers of the rows to read, where not all are wanted.
     `row_type` is the manifest's type for files that do not tell it. `memory_limit` is the job's, in bytes. `rate` is
     the sample rate that recordings must have, in Hz. `ends`: how many of a file's first and last bytes are wanted.
+    `exif`: pictures are turned as their EXIF orientation says.
     """
 
     dtypes: Mapping[str, str | None]
@@ -36,6 +38,7 @@ class Wanted:
     memory_limit: int | None = None
     rate: int | None = None
     ends: tuple[int, int] | None = None
+    exif: bool = True
 
 
 def pieces_of(only: Sequence[int], sizes: Iterable[int]) -> Iterator[tuple[int, int]]:

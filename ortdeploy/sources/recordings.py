@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Problem
 from ortdeploy.files.decoding import is_a_bug, reason_of
+from ortdeploy.records import ordered_record
 from ortdeploy.sources.mistaken import what_it_is
 from ortdeploy.sources.protocol import Wanted
 from ortdeploy.sources.rows import RowError
@@ -18,7 +19,7 @@ from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.types import ROWS, TensorType
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class Header:
     """What a file says of its recording: channels, samples a second, and samples of each channel."""
 

@@ -2,19 +2,21 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.decoding import is_a_bug, reason_of
-from ortdeploy.results.rows import FILE_ROW, Block, FailedRow
+from ortdeploy.records import ordered_record
+from ortdeploy.results.rows import FILE_PATH, FILE_ROW, HIDDEN, Block, FailedRow
 from ortdeploy.retries import try_again
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.protocol import Wanted, pieces_of
 from ortdeploy.tensors.columns import Array, Column
+from ortdeploy.tensors.json_values import json_value
 from ortdeploy.tensors.types import FLOATING, INTEGERS
 
 
@@ -36,8 +38,7 @@ class RowError(Exception):
         self.known = known or {}
 
 
-@dataclass(frozen=True, slots=True)
-class RawRow:
+class RawRow(NamedTuple):
     """A row before it is decoded: its file, its place in it, and the value for the format's `decode`."""
 
     path: str
@@ -55,7 +56,7 @@ Decode = Callable[[RawRow], Mapping[str, Any]]
 """Turns a raw row into values by column name: arrays, numbers, text, nested lists. Raises RowError."""
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class FilePerRow:
     """A source of files that are one row each; `decode` gets a file's path as the raw row's value."""
 
@@ -114,7 +115,7 @@ def _decode_block(pending: list[RawRow], decode: Decode, wanted: Wanted, start: 
         if isinstance(decoded, RowError):
             refuse(number, decoded, attempts)
         else:
-            table.append({"path": raw.path, "row": number, FILE_ROW: raw.number, **decoded})
+            table.append({"path": raw.path, "row": number, **decoded, FILE_PATH: raw.path, FILE_ROW: raw.number})
             rows.append(number)
     try:
         columns = {name: read_column([row[name] for row in table], dtype) for name, dtype in wanted.dtypes.items()}
@@ -130,38 +131,34 @@ def _decode_block(pending: list[RawRow], decode: Decode, wanted: Wanted, start: 
 
 def _known_keys(cells: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
     """Return the keys of a failed row that could be read, as values that JSON has."""
-    found = {name: cells[name] for name in wanted.keys if name in cells and name != FILE_ROW}
-    return {
-        name: value.tolist() if isinstance(value, np.generic | np.ndarray) else value for name, value in found.items()
-    }
+    return {name: json_value(cells[name]) for name in wanted.keys if name in cells and name not in HIDDEN}
 
 
 def _decode_row(raw: RawRow, decode: Decode, wanted: Wanted) -> tuple[Mapping[str, Any] | RowError, int]:
     """Return a row's values or why there are none, and how often it was tried."""
-
-    def attempt() -> Mapping[str, Any] | RowError:
-        row: Mapping[str, Any] = {}
-        try:
-            row = decode(raw)
-            return _without_gaps(row, wanted)
-        except RowError as error:
-            error.known = error.known or row
-            return error
-        except Exception as error:
-            if is_a_bug(error) or isinstance(error, OrtdeployError):
-                raise
-            return RowError(f"the row cannot be read: {reason_of(error)}")
-
-    found = attempt()
+    found = _try_row(raw, decode, wanted)
     if isinstance(found, RowError) and found.transient and wanted.retries:
-        return try_again(found, attempt, lambda one: isinstance(one, RowError) and one.transient, wanted.retries)
+        again = partial(_try_row, raw, decode, wanted)
+        return try_again(found, again, lambda one: isinstance(one, RowError) and one.transient, wanted.retries)
     return found, 1
+
+
+def _try_row(raw: RawRow, decode: Decode, wanted: Wanted) -> Mapping[str, Any] | RowError:
+    row: Mapping[str, Any] = {}
+    try:
+        row = decode(raw)
+        return _without_gaps(row, wanted) if wanted.missing else row
+    except RowError as error:
+        error.known = error.known or row
+        return error
+    except Exception as error:
+        if is_a_bug(error) or isinstance(error, OrtdeployError):
+            raise
+        return RowError(f"the row cannot be read: {reason_of(error)}")
 
 
 def _without_gaps(row: Mapping[str, Any], wanted: Wanted) -> Mapping[str, Any]:
     """Return a row with fillers for its empty values. Raises RowError if there is no filler."""
-    if not wanted.missing:
-        return row
     return {**row, **{name: _filled(row[name], filler, name) for name, filler in wanted.missing.items()}}
 
 

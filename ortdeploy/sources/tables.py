@@ -11,10 +11,12 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Package, Problem
 from ortdeploy.files.room import check_room, room
-from ortdeploy.results.rows import FILE_ROW, Block, FailedRow
+from ortdeploy.records import ordered_record, record
+from ortdeploy.results.rows import FILE_PATH, FILE_ROW, HIDDEN, Block, FailedRow
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.protocol import Wanted, wanted_blocks
 from ortdeploy.tensors.columns import Array, Column, constant, join, pick
+from ortdeploy.tensors.json_values import json_value
 from ortdeploy.tensors.types import ELEMENT_TYPES, ROWS, TensorType
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ class TableError(OrtdeployError):
     """A file is not a table that can be read."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Table:
     """An open file: how many rows it has, its columns, and its record batches from a row on.
 
@@ -95,7 +97,7 @@ def _element_type(kind: "pa.DataType") -> str | None:
     return name if name in ELEMENT_TYPES else None
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class TableSource:
     """Blocks over files that `open_table` opens."""
 
@@ -159,7 +161,7 @@ class TableSource:
                 stage="read",
                 code="missing-value",
                 message=message,
-                key={name: _plain(column[place]) for name, column in keys.items() if name != FILE_ROW},
+                key={name: json_value(column[place]) for name, column in keys.items() if name not in HIDDEN},
                 path=paths[place],
                 file_row=int(keys[FILE_ROW][place]) if FILE_ROW in keys else None,
             )
@@ -172,7 +174,7 @@ class TableSource:
     def _key(self, name: str, pieces: Sequence["_Piece"], table: "_Columns") -> Column:
         if name in table.names:
             return table.values(name)
-        if name == "path":
+        if name in {"path", FILE_PATH}:
             return join([constant(shown(piece.path, self.folder), piece.batch.num_rows) for piece in pieces])
         firsts = [piece.file_row if name == FILE_ROW else piece.first for piece in pieces]
         return join([np.arange(one, one + piece.batch.num_rows) for one, piece in zip(firsts, pieces, strict=True)])
@@ -269,11 +271,6 @@ def _as_floating(column: "pa.Array") -> "pa.Array":
 
     whole = pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)
     return column.cast(pa.float64(), safe=False) if whole else column
-
-
-def _plain(value: Any) -> Any:
-    """Return a cell as a value that JSON has."""
-    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
 
 
 def _decoded_bytes(column: "pa.Array") -> int:

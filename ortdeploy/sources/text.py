@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.files.room import LINE_OF_TEXT
+from ortdeploy.records import ordered_record
 from ortdeploy.results.rows import Block
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.opened import Lines, open_binary
@@ -28,7 +29,7 @@ def probe(_files: Sequence[str], facts: InputFacts) -> InputFacts:
     return replace(facts, columns={COLUMN: TensorType("string", (ROWS,))})
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class _TextSource:
     files: Sequence[str]
     folder: str

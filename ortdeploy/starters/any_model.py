@@ -19,8 +19,19 @@ from ortdeploy.tensors.types import WIDER, format_shape
 FAMILY = "a model"
 _BATCH = 32
 _IMAGE_SIDE, _IMAGE_RANK = 224, 4
+_RANK = 2
 _OF_FILES = {"audio": "samples", "bytes": "data", "image": "pixels", "text": "text", "wav": "samples"}
 """The column that is the content of a file, or a line, by format."""
+
+_KINDS = {
+    "audio": "recordings",
+    "bytes": "files",
+    "image": "pictures",
+    "text": "lines of text",
+    "wav": "recordings",
+    **dict.fromkeys(("arrow", "csv", "jsonl", "parquet"), "a table"),
+}
+"""What rows of a format are, for people."""
 
 _LARGEST = 64 * 1024 * 1024  # elements of one input
 
@@ -54,7 +65,7 @@ def _fixed_rows(subject: Subject) -> int | None:
 
 
 def _starter(subject: Subject, batch: int | None) -> Starter:
-    prepare = _casts(subject)
+    prepare = _prepared(subject)
     name = scalar(subject.name)
     sample = f"{subject.stem}-sample.npz"
     note = f"{_sample_rows(batch)} sample rows made by init"
@@ -69,23 +80,55 @@ def _starter(subject: Subject, batch: int | None) -> Starter:
         + writing.output(subject, *written)
     )
     files = {} if subject.data is not None else {sample: samples.archive(_arrays(subject, batch))}
-    return Starter(family=FAMILY, text=text, files=files, if_refused=_if_refused(subject))
+    return Starter(family=FAMILY, text=text, files=files, if_refused=_if_refused(subject), misfit=_misfit(subject))
 
 
 def _if_refused(subject: Subject) -> str | None:
     """Say what was not found out where the model did not run on anything that was made up."""
     if subject.ran.refusal is None:
         return None
-    shapes = ", ".join(f"{one.name} {format_shape(one.tensor.shape or ())}" for one in subject.inputs)
     return (
-        f"It takes {shapes}, and no values that were made up. ONNX Runtime says: {subject.ran.refusal}. "
+        f"It takes {_taken(subject)}, and no values that were made up. ONNX Runtime says: {subject.ran.refusal}. "
         "Name rows of your own with --from"
     )
 
 
-def _casts(subject: Subject) -> Mapping[str, object]:
-    """Return the steps of inputs whose element type NumPy does not have."""
-    return {one.name: [{"cast": one.tensor.dtype}] for one in subject.inputs if one.tensor.dtype in WIDER}
+def _misfit(subject: Subject) -> str | None:
+    """Say what rows of the user's are, and what the model takes."""
+    if subject.data is None:
+        return None
+    kind = _KINDS.get(subject.data.format, "arrays")
+    return (
+        f"{subject.data.path} holds {kind}, and the model takes {_taken(subject)}. "
+        "If steps can make these of the rows, write them under prepare:; else name rows of another kind with --from"
+    )
+
+
+def _taken(subject: Subject) -> str:
+    return ", ".join(f"{one.name} {one.tensor.dtype} {format_shape(one.tensor.shape or ())}" for one in subject.inputs)
+
+
+def _prepared(subject: Subject) -> Mapping[str, object]:
+    """Return the steps of inputs: rows of the user's made flat, and element types that NumPy does not have."""
+    made = {one.name: [*_flattened(one, subject), *_cast(one)] for one in subject.inputs}
+    return {name: steps for name, steps in made.items() if steps}
+
+
+def _flattened(value: ValueFacts, subject: Subject) -> Iterator[Mapping[str, object]]:
+    """Yield the step for rows of the user's with more axes than the one that the model takes, and as many values."""
+    columns = list(subject.data.columns.values()) if subject.data and value is subject.only_input else []
+    given = columns[0].shape if len(columns) == 1 else None
+    wanted = (value.tensor.shape or ())[1:]
+    if given is None or len(given) <= _RANK or len(wanted) != 1 or not isinstance(wanted[0], int):
+        return
+    sizes = [size for size in given[1:] if isinstance(size, int)]
+    if len(sizes) == len(given) - 1 and math.prod(sizes) == wanted[0]:
+        yield {"flatten": True}
+
+
+def _cast(value: ValueFacts) -> Iterator[Mapping[str, object]]:
+    if value.tensor.dtype in WIDER:
+        yield {"cast": value.tensor.dtype}
 
 
 def _by_row(subject: Subject, batch: int | None) -> list[ValueFacts]:
@@ -97,7 +140,7 @@ def _values(subject: Subject, batch: int | None) -> Iterator[str]:
     """Yield the key with the values of inputs that no row carries."""
     carried = _by_row(subject, batch)
     rest = {
-        one.name: made_up(made_up_input(one, subject.ran.fill), ()).item()
+        one.name: made_up(made_up_input(one, subject.ran.values.get(one.name)), ()).item()
         for one in subject.inputs
         if one not in carried
     }
@@ -152,7 +195,7 @@ def _arrays(subject: Subject, batch: int | None) -> dict[str, Array]:
 
 def _rows_of(value: ValueFacts, subject: Subject, batch: int | None) -> Array:
     """Return sample rows of one input, rows first: of the sizes that the model took, or else of likely ones."""
-    one = made_up_input(value, subject.ran.fill)
+    one = made_up_input(value, subject.ran.values.get(value.name))
     shape = list(subject.ran.fed.get(value.name) or _likely(value, one))
     if batch is not None:
         axis = input_axes(subject.inputs, ())[value.name] or 0

@@ -8,11 +8,14 @@ from ortdeploy.starters import (
     classifier,
     diffusion,
     encoder,
+    file_types,
     listener,
+    recordings,
     tables,
     text_detector,
     text_recogniser,
     ultralytics,
+    wake_word,
 )
 from ortdeploy.starters.subject import Starter, Subject
 
@@ -31,7 +34,10 @@ FAMILIES: tuple[Family, ...] = (
     ultralytics,
     text_detector,
     text_recogniser,
+    file_types,
+    wake_word,
     listener,
+    recordings,
     classifier,
     any_model,
 )

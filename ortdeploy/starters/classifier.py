@@ -17,21 +17,32 @@ from ortdeploy.starters.pictures import (
     sample_pictures,
 )
 from ortdeploy.starters.subject import Starter, Subject
+from ortdeploy.starters.text_recogniser import missing_letters
 
 _IMAGENET = (1000, 1001)
 _MEAN, _STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 _BATCH = 16
+_LAST_NODES = 6
+"""Among which a softmax is that of the scores: casts, reshapes and steps of quantization may follow it."""
+
+_LEAST_SIDE = 32
+"""A smaller map of numbers need not be a picture."""
+
 FAMILY = "a model that takes a picture"
 _METHODS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
 """Pillow's numbers of resampling methods, as preprocessor_config.json has them."""
 
 
 def recognise(subject: Subject) -> Iterator[Starter]:
-    """Yield a manifest for a model that gives one vector a picture, and for any that the user has pictures for."""
+    """Yield a manifest for a model that gives a vector a picture or takes photographs, and where pictures are given."""
     picture = picture_input(subject)
     vectors = [name for name, shape in subject.ran.outputs.items() if _is_vector(name, shape)]
-    if picture is not None and (vectors or subject.data is not None):
+    if picture is not None and (vectors or subject.data is not None or _is_photograph(picture)):
         yield _starter(subject, picture, vectors[0] if vectors else None)
+
+
+def _is_photograph(picture: PictureInput) -> bool:
+    return picture.channels > 1 and min(picture.height, picture.width) >= _LEAST_SIDE
 
 
 def _is_vector(name: str, shape: tuple[int, ...]) -> bool:
@@ -67,7 +78,8 @@ def _starter(subject: Subject, picture: PictureInput, output: str | None) -> Sta
     )
     files = sample_pictures(subject, picture.height, picture.width) | dict(labels.files if labels else {})
     kind = "a picture classifier" if scored else "a model that gives a vector for a picture" if classes else FAMILY
-    return Starter(family=kind, text=text, files=files)
+    question = None if scored else missing_letters(subject)
+    return Starter(family=kind, text=text, files=files, question=question)
 
 
 def _intro(labels: Labels | None, classes: int, *, scored: bool) -> list[str]:
@@ -80,7 +92,7 @@ def _intro(labels: Labels | None, classes: int, *, scored: bool) -> list[str]:
 
 
 def _last_is_softmax(subject: Subject) -> bool:
-    return any(node.operator == "Softmax" for node in subject.facts.nodes[-3:])
+    return any(node.operator == "Softmax" for node in subject.facts.nodes[-_LAST_NODES:])
 
 
 def _postprocess(subject: Subject, output: str, labels: Labels | None) -> str:

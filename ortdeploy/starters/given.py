@@ -1,6 +1,8 @@
 """Looks at rows that the user has: a file, or a folder of files of one kind."""
 
+import csv
 from collections import Counter
+from itertools import chain, islice, repeat
 from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
@@ -28,7 +30,24 @@ def look_at_data(path: Path, folder: Path) -> Data:
         raise OrtdeployError(f"--from: {path} needs {package.name}: pip install 'ortdeploy[{package.extra}]'")
     if facts.problem is not None:
         raise OrtdeployError(f"--from: {facts.problem.detail.rstrip('.')}")
-    return Data(path=pattern, format=facts.format or "", columns=facts.columns)
+    texts = _texts(folder, pattern) if facts.format == "csv" else frozenset[str]()
+    return Data(path=pattern, format=facts.format or "", columns=facts.columns, texts=texts)
+
+
+def _texts(folder: Path, pattern: str) -> frozenset[str]:
+    """Return the columns of the first CSV file whose first cell is no number."""
+    first = min(folder.glob(pattern))
+    with first.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        names, cells = islice(chain(csv.reader(file), repeat([])), 2)
+    return frozenset(name for name, cell in zip(names, cells, strict=False) if cell and not _is_number(cell))
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
 
 
 def _of_folder(path: Path, shown: str) -> str:

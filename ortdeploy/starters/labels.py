@@ -1,19 +1,20 @@
 """The names of a model's classes: in its metadata, in config.json or in a file of lines beside it."""
 
-import ast
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from ortdeploy.deployment.metadata import parsed_names
+from ortdeploy.records import record
 from ortdeploy.starters.subject import Subject
 
 _FILES = ("labels.txt", "classes.txt", "class_names.txt", "imagenet_classes.txt", "synset.txt", "names.txt")
 _KEYS = ("names", "labels", "classes", "class_names", "id2label")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Labels:
     """The path of a file with a label a line, what init writes for it, and where they are from."""
 
@@ -48,29 +49,7 @@ def _named(subject: Subject) -> Iterator[tuple[str, list[Any]]]:
         except (OSError, ValueError, AttributeError):
             return
         if isinstance(found, dict):
-            yield f"id2label in {beside}", _in_order(found)
-
-
-def parsed_names(text: str) -> list[Any]:
-    """Return names that are written as JSON, as Python writes lists and mappings by number, or as lines."""
-    if not text:
-        return []
-    for parse in (json.loads, ast.literal_eval):
-        try:
-            found = parse(text)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            continue
-        if isinstance(found, dict):
-            return _in_order(found)
-        if isinstance(found, list):
-            return found
-    return text.splitlines() if "\n" in text else []
-
-
-def _in_order(names: dict[Any, Any]) -> list[Any]:
-    """Return the values of a mapping by number; nothing where a number is missing."""
-    by_number = {str(key): value for key, value in names.items()}
-    return [by_number[str(place)] for place in range(len(names)) if str(place) in by_number]
+            yield f"id2label in {beside}", parsed_names(json.dumps(found))
 
 
 def _lines(path: Path) -> list[str]:

@@ -6,14 +6,15 @@ from collections.abc import Iterator, Mapping
 from ortdeploy.facts.models import ValueFacts
 from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.starters import samples, writing
+from ortdeploy.starters.made_up import RATES
 from ortdeploy.starters.subject import Starter, Subject
 
 FAMILY = "a listener with state, as Silero's voice activity detector"
-_RATES = ("sr", "sample_rate", "sampling_rate")
 _NEXT = ("{}N", "{}n", "{}_out", "out_{}", "new_{}", "{}_new", "next_{}", "{}_next", "{}_n", "output_{}", "{}Out")
 _SILERO_5 = re.compile(r"state\Z")
 _WINDOW, _CONTEXT = 512, 64
 _AUDIO_RANK = 2
+_LINES = "a line for each window; start is in samples"
 _BATCH = 4
 
 
@@ -22,7 +23,7 @@ def recognise(subject: Subject) -> Iterator[Starter]:
     states = _states(subject)
     rest = [one for one in subject.inputs if one.name not in states]
     heard = [one for one in rest if one.tensor.dtype == "float32" and len(one.tensor.shape or ()) == _AUDIO_RANK]
-    rates = [one for one in rest if one.name in _RATES and one.tensor.dtype == "int64"]
+    rates = [one for one in rest if one.name in RATES and one.tensor.dtype == "int64"]
     given = [one.name for one in subject.facts.outputs if one.name not in states.values()]
     if not states or len(heard) != 1 or len(rest) != len(heard) + len(rates) or not given:
         return
@@ -82,7 +83,7 @@ def _starter(
         "          - {do: flatten, in: {x: $p}, out: flat}\n"
         "          - {do: squeeze, in: {x: $flat, squeeze: 0}, out: speech}\n"
         "        collect: {speech: speech}\n"
-        "    outputs: {speech: $speech, start: $start}\n\n"
+        "    outputs: {start: $start, speech: $speech}\n\n"
     )
     text = (
         writing.head(
@@ -97,7 +98,7 @@ def _starter(
             subject, f"{subject.stem}-sample.wav", "made by init", f"rate: {samples.RATE}", "key: [path]"
         )
         + f"    batch: {{size: {_BATCH}}}\n"
-        + writing.output(subject, "explode: [speech, start]  # a line for each window; start is in samples")
+        + writing.output(subject, "explode: [start, speech]", note=_LINES)
     )
     files = {} if subject.data else {f"{subject.stem}-sample.wav": samples.recording()}
     return Starter(family=FAMILY, text=text, files=files)

@@ -1,12 +1,14 @@
 """Sizes for the dimensions that a graph leaves open, in the order in which they are tried."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
 from ortdeploy.facts.models import ModelFacts, ValueFacts
 from ortdeploy.graph.nodes import weight_sizes
 from ortdeploy.graph.row_axes import input_axes
+from ortdeploy.records import record
 from ortdeploy.runtime.trial_run import MadeUp, Ran, try_to_run
 
 ROWS = 4
@@ -26,6 +28,9 @@ _SIDES = (
 )
 """Heights and widths that pictures of widespread models have."""
 
+_OF_SOUND = (16_000, 32_000, 8_000)
+"""Lengths of recordings: a model of sound may run on one sample, and say nothing."""
+
 _LENGTHS = (1, 16, 8, 64, 80, 128, 100, 256, 400, 512, 576, 1000, 1024, 1280, 1600, 3000, 4000, 8000, 16000, 32000)
 """Lengths of sequences, spectra and recordings."""
 
@@ -33,8 +38,22 @@ _MOST_OF_WEIGHTS = 24
 _IMAGE_RANK = 4
 _MOST = 200
 _COUNTS = ("int32", "int64")
-_KNOWN = {"sr": 16_000, "sample_rate": 16_000, "sampling_rate": 16_000}
-"""Values of inputs that say what others are, by their names."""
+RATES = ("sr", "sample_rate", "sampling_rate")
+"""Names of inputs that say how many samples a second another has."""
+
+_KNOWN = dict.fromkeys(RATES, 16_000)
+
+_LENGTH_OF = re.compile(r"(?:^|_)(?:len|lens|length|lengths)\Z", re.IGNORECASE)
+"""Names of inputs that say how long others are."""
+
+_SOUND = re.compile(r"wav|audio|speech|sound|signal|pcm|samples", re.IGNORECASE)
+
+
+def is_sound(value: ValueFacts) -> bool:
+    """Tell whether an input takes recordings, by its type and name."""
+    return (
+        value.tensor.dtype == "float32" and len(value.tensor.shape or ()) in {1, 2} and bool(_SOUND.search(value.name))
+    )
 
 
 def run_made_up(facts: ModelFacts) -> Ran:
@@ -46,15 +65,26 @@ def run_made_up(facts: ModelFacts) -> Ran:
     if ran.refusal is None or not any(value.tensor.dtype in _COUNTS for value in values):
         return ran
     again = _run(facts, values, fill=1)  # lengths and shapes are no zeros
-    return ran if again.refusal is not None else replace(again, fill=1)
+    return ran if again.refusal is not None else again
 
 
 def _run(facts: ModelFacts, values: Sequence[ValueFacts], *, fill: int | None) -> Ran:
     inputs = [made_up_input(value, fill) for value in values]
     sizes = _OpenSizes.of(values, inputs, input_axes(values, ()))
-    likely = tuple(dict.fromkeys((*_LENGTHS, *weight_sizes(facts.skeleton)[:_MOST_OF_WEIGHTS])))
+    if sizes.lengths:
+        counted = {value.name for value in values if is_length(value)}
+        inputs = [replace(one, counts=sizes.lengths[0]) if one.name in counted else one for one in inputs]
+    usual = (*_OF_SOUND, *_LENGTHS) if any(map(is_sound, values)) else _LENGTHS
+    likely = tuple(dict.fromkeys((*usual, *weight_sizes(facts.skeleton)[:_MOST_OF_WEIGHTS])))
     attempts = list(islice(sizes.attempts(likely), _MOST))
-    return try_to_run(facts.path, inputs, attempts, sizes.lengths, extensions=facts.uses_extensions)
+    may_be_told = sizes.lengths or sizes.rows
+    return try_to_run(facts.path, inputs, attempts, may_be_told, extensions=facts.uses_extensions)
+
+
+def is_length(value: ValueFacts) -> bool:
+    """Tell whether an input says how long another is, by its type and name."""
+    rank = len(value.tensor.shape or ())
+    return value.tensor.dtype in _COUNTS and rank <= 1 and bool(_LENGTH_OF.search(value.name))
 
 
 def made_up_input(value: ValueFacts, fill: int | None = None) -> MadeUp:
@@ -69,7 +99,7 @@ def made_up_input(value: ValueFacts, fill: int | None = None) -> MadeUp:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _OpenSizes:
     """What a graph leaves open, by key: numbers of rows, heights and widths of pictures, and lengths of all else."""
 

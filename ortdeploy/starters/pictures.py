@@ -1,7 +1,6 @@
 """What starters of picture models share: which input takes a picture, its size, its samples, and how it is prepared."""
 
-from dataclasses import dataclass
-
+from ortdeploy.records import record
 from ortdeploy.starters import samples
 from ortdeploy.starters.subject import Subject, is_installed
 
@@ -10,7 +9,7 @@ SCALE = "{scale: 0.00392156862745098}"
 """From 0..255 to 0..1."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PictureInput:
     """The input that takes a picture: its name, layout, channels, height and width.
 

@@ -1,25 +1,30 @@
 """What a starter is made from, and what it is."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib.util import find_spec
 from pathlib import Path
 
 from ortdeploy.facts.models import ModelFacts, ValueFacts
+from ortdeploy.records import record
 from ortdeploy.runtime.trial_run import Ran
 from ortdeploy.tensors.types import TensorType
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Data:
-    """Rows that the user has: their path for a manifest, the format, and the columns that the files name."""
+    """Rows that the user has: their path for a manifest, the format, and the columns that the files name.
+
+    `texts` are columns of a CSV file whose first cell is no number.
+    """
 
     path: str
     format: str
     columns: Mapping[str, TensorType] = field(default_factory=dict)
+    texts: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Subject:
     """A model, or a folder of models, that a manifest is to be written for.
 
@@ -79,13 +84,13 @@ class Subject:
         return path.resolve().relative_to(self.folder.resolve()).as_posix()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Starter:
     """A manifest, the sample files that it reads by their names, and what it was recognised as, for the user.
 
     `question` is the one thing that could not be known, and what to write there; `if_refused` is that where it only
-    matters if the manifest does not run. `takes_long`: not even a few rows are
-    run before it is left behind.
+    matters if the manifest does not run, and `misfit` says of rows of the user's what they are and what the model
+    takes, for the same case. `takes_long`: not even a few rows are run before it is left behind.
     """
 
     family: str
@@ -93,6 +98,7 @@ class Starter:
     files: Mapping[str, bytes] = field(default_factory=dict)
     question: str | None = None
     if_refused: str | None = None
+    misfit: str | None = None
     takes_long: bool = False
 
 

@@ -23,11 +23,15 @@ def recognise(subject: Subject) -> Iterator[Starter]:
     shapes = [one.tensor.shape or () for one in subject.inputs]
     if not of_tables or not shapes or any(len(shape) != _RANK for shape in shapes):
         return
-    if subject.data is None or subject.data.format in _TABLES:
+    if subject.data is None:
         yield _starter(subject)
+    elif subject.data.format in _TABLES:
+        yield _starter(subject)
+        if all(value.tensor.dtype in FLOATING for value in subject.inputs):
+            yield _starter(subject, "missing: nan  # cells are empty; the model must know what NaN is")
 
 
-def _starter(subject: Subject) -> Starter:
+def _starter(subject: Subject, *further: str) -> Starter:
     names = _column_names(subject)
     columns, question = _columns(subject, names)
     rows = next((size for size in ((one.tensor.shape or (None,))[0] for one in subject.inputs) if size), None)
@@ -38,7 +42,7 @@ def _starter(subject: Subject) -> Starter:
         writing.head(told, "what it was trained on had them.")
         + writing.models(subject)
         + f"jobs:\n  run:\n    model: {scalar(subject.name)}\n"
-        + writing.input_section(subject, sample, "made by init", f"columns: {columns}", "key: [row]")
+        + writing.input_section(subject, sample, "made by init", f"columns: {columns}", *further, "key: [row]")
         + f"    batch: {{size: {fixed or _BATCH}}}\n"
         + writing.output(subject, *_kept(subject))
     )
@@ -78,19 +82,32 @@ def _columns(subject: Subject, names: dict[str, list[str]]) -> tuple[str, str | 
         if only is not None and len(names[only.name]) > 1:
             return f"{flow({only.name: ['f*']})}  # all whose names begin with f, in the order of the file", None
         return flow(names), None
-    there = list(subject.data.columns)
-    wanted = sum(map(len, names.values()))
+    there, wanted = _fitting(subject, sum(map(len, names.values()))), sum(map(len, names.values()))
     if all(name in there for group in names.values() for name in group):
         return flow(names), None
     left = iter(there)
     guess = {name: [column for _, column in zip(group, left, strict=False)] for name, group in names.items()}
     if len(there) == wanted:
-        return f"{flow(guess)}  # in the order of the file", None
+        left_out = ", those that are numbers" if len(there) < len(subject.data.columns) else ""
+        return f"{flow(guess)}  # in the order of the file{left_out}", None
+    taken = "1 column" if wanted == 1 else f"{wanted} columns"
     question = (
-        f"The model takes {wanted} columns and {subject.data.path} has {len(there)}: {', '.join(there)}. "
+        f"The model takes {taken} and {subject.data.path} has {len(there)}: {', '.join(there)}. "
         "Write those that it was trained on under columns:, in that order"
     )
     return f"{flow(guess)}  # a guess: the first of the file", question
+
+
+def _fitting(subject: Subject, wanted: int) -> list[str]:
+    """Return the columns of the user's files: only those that are numbers, if these are as many as are wanted."""
+    data = subject.data
+    there = list(data.columns) if data else []
+    numbers = [name for name in there if data and name not in data.texts]
+    return numbers if len(numbers) == wanted and _takes_numbers(subject) else there
+
+
+def _takes_numbers(subject: Subject) -> bool:
+    return all(one.tensor.dtype != "string" for one in subject.inputs)
 
 
 def _table(values: Sequence[ValueFacts], names: dict[str, list[str]], rows: int) -> str:

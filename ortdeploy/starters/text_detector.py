@@ -1,14 +1,24 @@
-"""Models that find lines of text: a map of heat as large as the picture (PaddleOCR, RapidOCR)."""
+"""Models that find lines of text: a map of heat as large as the picture (PaddleOCR, RapidOCR).
+
+Where a reader of lines lies beside it, both make one pipeline from pages to their text.
+"""
 
 from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 
+from ortdeploy.facts.models import ModelFacts
+from ortdeploy.graph.model import read_model
 from ortdeploy.manifest.write import scalar
+from ortdeploy.records import record
 from ortdeploy.starters import writing
 from ortdeploy.starters.pictures import SCALE, PictureInput, picture_input, sample_pictures
 from ortdeploy.starters.subject import Starter, Subject
+from ortdeploy.starters.text_recogniser import letters_of, reading
 
-_RANK = 4
+_RANK, _READER_RANK = 4, 3
+_READERS = ("*rec*.onnx", "*reader*.onnx")
 FAMILY = "a text detector (PaddleOCR, RapidOCR)"
+TOGETHER = "a text detector and the reader of lines beside it (PaddleOCR, RapidOCR)"
 
 
 def recognise(subject: Subject) -> Iterator[Starter]:
@@ -21,11 +31,52 @@ def recognise(subject: Subject) -> Iterator[Starter]:
     as_large = subject.shape_of(heat[0])[2:] == (picture.height, picture.width)
     upsampled = any(node.operator == "ConvTranspose" for node in subject.facts.nodes)
     if as_large and upsampled and low >= 0 and high <= 1:
-        yield _starter(subject, picture, heat[0])
+        reader = _reader(subject)
+        if reader is not None:
+            yield _starter(subject, picture, heat[0], reader)
+        yield _starter(subject, picture, heat[0], None)
 
 
-def _starter(subject: Subject, picture: PictureInput, heat: str) -> Starter:
+@record
+class _Reader:
+    """A model that reads lines: its path from the manifest, its facts, the height of its lines, and its letters."""
+
+    path: str
+    facts: ModelFacts
+    height: int
+    letters: str
+
+    @property
+    def name(self) -> str:
+        """What the manifest calls it."""
+        return PurePosixPath(self.path).stem
+
+
+def _reader(subject: Subject) -> _Reader | None:
+    """Return the first model beside the detector whose name and metadata say that it reads lines."""
+    for pattern in _READERS:
+        for path in sorted(subject.model.parent.glob(pattern)):
+            facts = read_model(path, str(path))
+            found = _as_reader(subject, path, facts) if path != subject.model and facts.problem is None else None
+            if found is not None:
+                return found
+    return None
+
+
+def _as_reader(subject: Subject, path: Path, facts: ModelFacts) -> _Reader | None:
+    shapes = [one.tensor.shape or () for one in (*facts.inputs, *facts.outputs)]
+    if [len(shape) for shape in shapes] != [_RANK, _READER_RANK] or not subject.holds(path):
+        return None
+    height, classes = shapes[0][2], shapes[1][2]
+    letters = letters_of(subject, path.stem, facts, classes if isinstance(classes, int) else 0)
+    if letters is None or not isinstance(height, int):
+        return None
+    return _Reader(path=subject.relative(path), facts=facts, height=height, letters=letters[0])
+
+
+def _starter(subject: Subject, picture: PictureInput, heat: str, reader: _Reader | None) -> Starter:
     name, taken = scalar(subject.name), scalar(picture.name)
+    outputs = "[boxes, scores]" if reader is None else "boxes"
     lines = [
         "{do: bgr, in: {x: $image}, out: bgr}",
         "{do: resize, in: {x: $bgr, resize: {shortest: 736, only: grow, multiple: 32}, sampling: opencv}, out: sized}",
@@ -33,16 +84,48 @@ def _starter(subject: Subject, picture: PictureInput, heat: str) -> Starter:
         "{do: normalize, in: {x: $scaled, normalize: {mean: 0.5, std: 0.5}}, out: normal}",
         "{do: layout, in: {x: $normal, layout: NCHW}, out: planes}",
         f"{{run: {name}, in: {{{taken}: $planes}}, out: {{{scalar(heat)}: heat}}}}",
-        "{do: text_boxes, in: {heat: $heat, image: $image}, out: [boxes, scores]}",
+        f"{{do: text_boxes, in: {{heat: $heat, image: $image}}, out: {outputs}}}",
     ]
+    pipeline = _found(lines) if reader is None else _read(lines, reader)
+    further = f"\n  {scalar(reader.name)}: {{path: {scalar(reader.path)}}}" if reader else ""
     text = (
         writing.head(
             "A text detector, by its graph: it gives one map from 0 to 1, as large as the picture.",
+            *([f"{reader.path}, which lies beside it, reads each line that it finds."] if reader else []),
             "Sizes, colors and scale are those of RapidOCR, for models of PP-OCR.",
         )
-        + writing.models(subject)
-        + writing.picture_pipeline(
-            subject, "find", lines, {"boxes": "$boxes", "scores": "$scores"}, "1}  # pictures differ in size"
-        )
+        + writing.models(subject).rstrip("\n")
+        + f"{further}\n\n"
+        + pipeline
+        + writing.picture_job(subject, "find" if reader is None else "read", "1}  # pictures differ in size")
     )
-    return Starter(family=FAMILY, text=text, files=sample_pictures(subject, 160, 320))
+    return Starter(family=FAMILY if reader is None else TOGETHER, text=text, files=_pictures(subject))
+
+
+def _pictures(subject: Subject) -> dict[str, bytes]:
+    return sample_pictures(subject, 160, 320)
+
+
+def _found(lines: list[str]) -> str:
+    return writing.pipeline("find", lines, {"boxes": "$boxes", "scores": "$scores"})
+
+
+def _read(lines: list[str], reader: _Reader) -> str:
+    """Return the pipeline that also reads each line that was found."""
+    (taken,), (given,) = reader.facts.inputs, reader.facts.outputs
+    name, width = scalar(reader.name), 320
+    fed, made = f"{{{scalar(taken.name)}: $line_planes}}", f"{{{scalar(given.name)}: logits}}"
+    resized = f"{{height: {reader.height}, round_up_to: {width}}}"
+    each = [
+        *reading("$line", resized, (reader.height, width)),
+        f"{{run: {name}, in: {fed}, out: {made}}}",
+        f"{{do: ctc_greedy, in: {{logits: $logits, {reader.letters}}}, out: [text, score]}}",
+    ]
+    return (
+        "pipelines:\n  read:\n    steps:\n"
+        + writing.steps([*lines, "{do: crop, in: {image: $bgr, boxes: $boxes}, out: lines}"], 6)
+        + "      - each: $lines\n        as: line\n        steps:\n"
+        + writing.steps(each, 10)
+        + "        collect: {text: texts, score: scores}\n"
+        + "    outputs: {boxes: $boxes, texts: $texts, scores: $scores}\n\n"
+    )

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 
-from ortdeploy.manifest.write import scalar
+from ortdeploy.facts.models import ModelFacts
+from ortdeploy.manifest.write import flow, scalar
 from ortdeploy.starters import writing
 from ortdeploy.starters.pictures import SCALE, PictureInput, picture_input, sample_pictures
 from ortdeploy.starters.subject import Starter, Subject
@@ -17,21 +18,42 @@ FAMILY = "a reader of lines of text (CTC)"
 
 def recognise(subject: Subject) -> Iterator[Starter]:
     """Yield a manifest from pictures of lines to their text."""
+    line = _line(subject)
+    alphabet = line and letters_of(subject, subject.name, subject.facts, subject.shape_of(line[1])[2])
+    if line is not None and alphabet is not None:
+        yield _starter(subject, *line, *alphabet)
+
+
+def missing_letters(subject: Subject) -> str | None:
+    """Say what a model lacks that would be a reader of lines if its letters were known."""
+    line = _line(subject)
+    if line is None:
+        return None
+    _, steps, classes = subject.shape_of(line[1])
+    return (
+        f"If this is a reader of lines of text ({steps} steps with {classes} scores), its letters are unknown: write "
+        f"them, one a line, to {_FILES[0]} beside the model, and run init again"
+    )
+
+
+def _line(subject: Subject) -> tuple[PictureInput, str] | None:
+    """Return the input that takes a picture of a line, and the output that has scores along it."""
     picture = picture_input(subject)
-    steps = [name for name, shape in subject.ran.outputs.items() if len(shape) == _RANK and shape[2] > _FEWEST]
-    if picture is None or not steps or picture.height > _TALLEST or picture.layout != "NCHW":
-        return
-    alphabet = _alphabet(subject, subject.shape_of(steps[0])[2])
-    if alphabet is not None:
-        yield _starter(subject, picture, steps[0], *alphabet)
+    along = [name for name, shape in subject.ran.outputs.items() if len(shape) == _RANK and shape[2] > _FEWEST]
+    if picture is None or not along or picture.height > _TALLEST or picture.layout != "NCHW":
+        return None
+    return picture, along[0]
 
 
-def _alphabet(subject: Subject, classes: int) -> tuple[str, str] | None:
-    """Return the letters as settings of ctc_greedy, and where they are from: all but the blank, or the space too."""
-    written = subject.facts.metadata.get(_CHARACTER, "")
+def letters_of(subject: Subject, name: str, facts: ModelFacts, classes: int) -> tuple[str, str] | None:
+    """Return the letters of a model as settings of ctc_greedy, and where they are from.
+
+    They are all but the blank, or all but the blank and the space. `name` is what the manifest calls the model.
+    """
+    written = facts.metadata.get(_CHARACTER, "")
     if written:
         letters = len(written.splitlines())
-        return f"model: {scalar(subject.name)}{_space(classes - letters)}", f'"{_CHARACTER}" in the model\'s metadata'
+        return f"model: {scalar(name)}{_space(classes - letters)}", f'"{_CHARACTER}" in the model\'s metadata'
     beside = subject.beside(*_FILES)
     if beside is None:
         return None
@@ -47,16 +69,12 @@ def _space(missing: int) -> str:
 def _starter(subject: Subject, picture: PictureInput, output: str, alphabet: str, told: str) -> Starter:
     name, taken = scalar(subject.name), scalar(picture.name)
     high, wide = picture.height, picture.width if not picture.open else 320
-    resized = f"{{height: {high}}}" if picture.open else f"{{height: {high}, max_width: {wide}}}"
-    gray = picture.channels == 1
+    resized = f"{{height: {high}, round_up_to: {wide}}}" if picture.open else f"{{height: {high}, max_width: {wide}}}"
+    color = "grayscale" if picture.channels == 1 else "bgr"
     lines = [
-        f"{{do: {'grayscale' if gray else 'bgr'}, in: {{x: $image}}, out: colors}}",
-        f"{{do: resize, in: {{x: $colors, resize: {resized}, sampling: opencv}}, out: sized}}",
-        f"{{do: scale, in: {{x: $sized, {SCALE[1:-1]}}}, out: scaled}}",
-        "{do: normalize, in: {x: $scaled, normalize: {mean: 0.5, std: 0.5}}, out: normal}",
-        f"{{do: pad, in: {{x: $normal, pad: [{high}, {wide}], place: top_left}}, out: padded}}",
-        "{do: layout, in: {x: $padded, layout: NCHW}, out: planes}",
-        f"{{run: {name}, in: {{{taken}: $planes}}, out: {{{scalar(output)}: logits}}}}",
+        f"{{do: {color}, in: {{x: $image}}, out: colors}}",
+        *reading("$colors", resized, (high, wide)),
+        f"{{run: {name}, in: {{{taken}: $line_planes}}, out: {{{scalar(output)}: logits}}}}",
         f"{{do: ctc_greedy, in: {{logits: $logits, {alphabet}}}, out: [text, score]}}",
     ]
     text = (
@@ -70,3 +88,14 @@ def _starter(subject: Subject, picture: PictureInput, output: str, alphabet: str
         )
     )
     return Starter(family=FAMILY, text=text, files=sample_pictures(subject, high, 240))
+
+
+def reading(picture: str, resized: str, size: tuple[int, int]) -> list[str]:
+    """Return the steps from a picture of a line to `line_planes`, which a reader takes; none is less than `size`."""
+    return [
+        f"{{do: resize, in: {{x: {picture}, resize: {resized}, sampling: opencv}}, out: small}}",
+        f"{{do: scale, in: {{x: $small, {SCALE[1:-1]}}}, out: scaled_line}}",
+        "{do: normalize, in: {x: $scaled_line, normalize: {mean: 0.5, std: 0.5}}, out: normal_line}",
+        f"{{do: pad, in: {{x: $normal_line, pad: {flow(list(size))}, place: top_left}}, out: padded}}",
+        "{do: layout, in: {x: $padded, layout: NCHW}, out: line_planes}",
+    ]

@@ -3,9 +3,10 @@
 import re
 from collections.abc import Iterator
 
+from ortdeploy.deployment.metadata import parsed_names
 from ortdeploy.manifest.write import scalar
 from ortdeploy.starters import writing
-from ortdeploy.starters.labels import Labels, find_labels, parsed_names
+from ortdeploy.starters.labels import Labels, find_labels
 from ortdeploy.starters.pictures import SCALE, PictureInput, picture_input, sample_pictures
 from ortdeploy.starters.subject import Starter, Subject
 

@@ -27,7 +27,8 @@ def models(subject: Subject, written: Mapping[str, str] | None = None) -> str:
     """
     outputs = [value for value in subject.facts.outputs if value.kind == "tensor" and value.tensor.dtype]
     kept = {one.name: text for one in outputs if (text := _row_axis(one, subject))}
-    outputs = [_as_it_ran(one, subject) for one in outputs]
+    named = {size for one in subject.inputs for size in one.tensor.shape or () if isinstance(size, str)}
+    outputs = [_without_other_names(_as_it_ran(one, subject), named) for one in outputs]
     given = f"    outputs:\n{_tensors(outputs, kept)}" if outputs else ""
     return (
         f"models:\n  {scalar(subject.name)}:\n    path: {scalar(subject.path)}\n"
@@ -50,6 +51,13 @@ def _as_it_ran(value: ValueFacts, subject: Subject) -> ValueFacts:
     if not wrong or shape is None:
         return value
     kept = tuple(None if axis in wrong else size for axis, size in enumerate(shape))
+    return replace(value, tensor=replace(value.tensor, shape=kept))
+
+
+def _without_other_names(value: ValueFacts, named: set[str]) -> ValueFacts:
+    """Return an output without the names of sizes that no input has: exporters number them, and they say nothing."""
+    shape = value.tensor.shape
+    kept = shape and tuple(None if isinstance(size, str) and size not in named else size for size in shape)
     return replace(value, tensor=replace(value.tensor, shape=kept))
 
 
@@ -81,9 +89,13 @@ def steps(of: Iterable[str], indent: int) -> str:
 
 def picture_pipeline(subject: Subject, name: str, lines: Iterable[str], outputs: Mapping[str, str], batch: str) -> str:
     """Return a pipeline that begins with pictures, called `image`, and the job that runs it."""
+    return pipeline(name, lines, outputs) + picture_job(subject, name, batch)
+
+
+def picture_job(subject: Subject, name: str, batch: str) -> str:
+    """Return the job that feeds pictures to a pipeline."""
     return (
-        pipeline(name, lines, outputs)
-        + f"jobs:\n  run:\n    pipeline: {name}\n"
+        f"jobs:\n  run:\n    pipeline: {name}\n"
         + input_section(subject, sample_path(subject), "made by init", "columns: {image: pixels}", "key: [path]")
         + f"    batch: {{size: {batch}\n"
         + output(subject)
@@ -95,17 +107,20 @@ def pipeline(name: str, lines: Iterable[str], outputs: Mapping[str, str]) -> str
     return f"pipelines:\n  {name}:\n    steps:\n{steps(lines, 6)}    outputs: {flow(dict(outputs))}\n\n"
 
 
-def output(subject: Subject, *further: str) -> str:
-    """Return where the job of a starter writes."""
-    lines = (f"path: {scalar(f'outbox/{subject.stem}')}", "format: jsonl", *further)
-    return "    output:\n" + "".join(f"      {line}\n" for line in lines)
+def output(subject: Subject, *further: str, note: str = "") -> str:
+    """Return where the job of a starter writes, with further keys, and what is noted behind them."""
+    keys = (f"path: {scalar(f'outbox/{subject.stem}')}", "format: jsonl", *further)
+    return f"    output: {{{', '.join(keys)}}}{_noted(note)}\n"
 
 
 def input_section(subject: Subject, sample: str, note: str, *further: str) -> str:
     """Return where the job of a starter reads: the user's data, or a sample that was made up."""
     data = subject.data
-    if data is None:
-        path, comment = scalar(sample), f"  # {note}; name your own files here"
-    else:
-        path, comment = scalar(data.path), ""
-    return "    input:\n" + "".join(f"      {line}\n" for line in (f"path: {path}{comment}", *further))
+    path = scalar(sample if data is None else data.path)
+    comment = _noted(f"{note}; name your own files here") if data is None else ""
+    lines = (f"path: {path}{comment}", *further)
+    return "    input:\n" + "".join(f"      {line}\n" for line in lines)
+
+
+def _noted(note: str) -> str:
+    return f"  # {note}" if note else ""

@@ -7,10 +7,11 @@ contract with what is known of the inputs: types before a run, whole arrays (`co
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import combinations
 from typing import Any
 
+from ortdeploy.records import mutable_record, ordered_record, record
 from ortdeploy.tensors.types import (
     ELEMENT_TYPES,
     FLOATING,
@@ -51,7 +52,7 @@ class ContractError(ValueError):
     """The inputs do not keep the contract; the text says why, in a sentence without its full stop."""
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class Form:
     """One shape that a value may have: an axis is a size, a name, or `*name` for any number of axes.
 
@@ -88,7 +89,7 @@ def _form(words: list[str]) -> Form:
 IMAGE = forms("NHWC rows height width channels", "NCHW rows channels height width")
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class TypeConstraint:
     """A type variable, and the element types that it may stand for; `called` is what a message calls them."""
 
@@ -106,7 +107,7 @@ PICTURES = TypeConstraint("T", ("uint8", "float32"), "uint8 or float32", "cast b
 COORDINATES = TypeConstraint("B", (*FLOATING, *INTEGERS), "numbers")
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class SizeConstraint:
     """What the size of a named axis may be: one of `sizes`, or at least a number or the size of another name."""
 
@@ -118,7 +119,7 @@ class SizeConstraint:
 IMAGE_SIZES = (SizeConstraint("height", least=1), SizeConstraint("width", least=1))
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class FormalParameter:
     """An input or an output: its element type (a type variable or a type), forms (none: any shape) and meaning.
 
@@ -149,7 +150,7 @@ class FormalParameter:
         return " or ".join(map(str, self.forms)) or "[…]"
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class Attribute:
     """A setting: its type, by ONNX's names, and what it may be.
 
@@ -190,7 +191,7 @@ def row_axis(name: str) -> Attribute:
     return Attribute(name, "INT", "the axis in a row", required=True, least=-32, most=32)
 
 
-@dataclass(slots=True)
+@mutable_record
 class Solved:
     """What unification knows: the size of each named axis, the axes of each `*name`, types, layout and unit.
 
@@ -223,7 +224,7 @@ Arithmetic = Callable[[Solved, Types], None]
 """Works out sizes that no name says, and adds them to what is solved. Raises ContractError."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Contract:
     """What a step takes, gives and is set with. `row_wise`: a row's result does not depend on other rows.
 

@@ -1,9 +1,10 @@
 """The axis of a tensor that counts rows, and tensors with that axis first."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeVar
 
+from ortdeploy.records import record
 from ortdeploy.tensors.types import Shape, TensorType
 
 _Size = TypeVar("_Size", bound=int | None)
@@ -12,7 +13,7 @@ HOW_TO_DECLARE = "If one of its axes counts rows, say which: outputs: {NAME: {ro
 """What a message says of an output of which no axis was found to count rows."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class RowAxes:
     """The axis that counts rows, by input and by output; None: not by row. Axis 0 for those that are not named.
 

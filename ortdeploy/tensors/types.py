@@ -1,6 +1,8 @@
 """Element types and shapes, in numpy's and in ONNX Runtime's names. No arrays here, so that planning stays light."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from ortdeploy.records import ordered_record
 
 Dimension = int | str | None
 """A fixed size, a symbolic dimension, or one that nothing is known about."""
@@ -86,7 +88,7 @@ LINE_COLUMNS = ("row", "item")
 """What each line has where it is an item of a row: the number of the row in its job, and its place in the row."""
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class TensorType:
     """What is known of a tensor: None for an unknown element type, an unknown rank, an unknown layout or unit.
 
@@ -114,9 +116,21 @@ def format_shape(shape: Shape | None) -> str:
     return "[" + ", ".join("?" if size is None else str(size) for size in shape) + "]"
 
 
+def row_in_words(shape: Shape | None) -> str:
+    """Return what one row is: `[3, 8, 8]`, or `a single value`."""
+    return "a single value" if shape == () else format_shape(shape)
+
+
 def dimensions_agree(have: Dimension, want: Dimension) -> bool:
     """Two dimensions disagree only when both are numbers and differ."""
     return not (isinstance(have, int) and isinstance(want, int)) or have == want
+
+
+def is_of_one_row(have: Shape | None, want: Shape | None) -> bool:
+    """Return whether the whole of what is wanted looks like one row of what there is."""
+    if have is None or want is None or len(have) != len(want) + 1:
+        return False
+    return all(dimensions_agree(*pair) for pair in zip(have[1:], want, strict=True))
 
 
 class InapplicableError(Exception):

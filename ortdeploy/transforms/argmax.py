@@ -1,4 +1,4 @@
-"""`argmax: COLUMN, as: NAME` — the index of the largest value along the last dimension; value_as keeps the value."""
+"""`argmax: COLUMN, as: NAME` — the index of the largest value along the last dimension; `value_as` names that value."""
 
 import numpy as np
 

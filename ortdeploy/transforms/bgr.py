@@ -1,4 +1,4 @@
-"""`bgr: true` — three channels in the order blue, green, red, from an image read as red, green, blue."""
+"""`bgr: true` — turns three channels from red, green, blue into blue, green, red."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""`cast: TYPE` — another element type. Values that it cannot hold are an error, never a wrapped number."""
+"""`cast: TYPE` — another element type. A value that the type cannot hold is an error; no number wraps around."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""`center_crop: [HEIGHT, WIDTH]` — the middle of each image; a smaller image is an error."""
+"""`center_crop: [HEIGHT, WIDTH]` — cuts the middle out of each image; a smaller image is an error."""
 
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contracts import (

@@ -1,4 +1,4 @@
-"""`expand: AXIS` — a new dimension of one; axis 0 is the first dimension of a row."""
+"""`expand: AXIS` — adds a dimension of size 1 to each row; axis 0 is the first dimension of a row."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from ortdeploy.transforms.protocol import Apply, Options
 
 
 def _expand(solved: Solved, types: Types) -> None:
-    """Put a dimension of one into the row's shape."""
+    """Add a dimension of size 1 to the shape of a row."""
     shape = types["x"].shape
     if shape is None:
         return

@@ -1,4 +1,4 @@
-"""The sizes that images are brought to, and where they stand in larger ones: for resize, pad and letterbox."""
+"""The arithmetic of resize, pad and letterbox: the new size of an image, and its place in a larger one."""
 
 import math
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ SIZES = (
     Attribute("resize.multiple", "INT", "each side is rounded to a multiple", least=1, most=_MOST),
     Attribute("resize.only", "STRING", "with shortest or longest: others stay", choices=("grow", "shrink")),
 )
-"""What `resize` may say in the place of [height, width]."""
+"""The keys that `resize` takes instead of [height, width]."""
 
 _TOGETHER = ({"shortest", "longest"}, {"height", "max_width", "round_up_to"}, {"width"}, set[str]())
 _MAPPING = (
@@ -39,7 +39,7 @@ _MAPPING = (
 
 
 def hold_sizes(sizes: Mapping[str, Any]) -> None:
-    """Refuse sizes that do not go together. Raises ContractError."""
+    """Refuse settings of `resize` that contradict each other. Raises ContractError."""
     sides = set(sizes) - {"multiple", "only"}
     needs_height = bool(sides & {"max_width", "round_up_to"})
     if not any(sides <= together for together in _TOGETHER) or (needs_height and "height" not in sides):
@@ -51,7 +51,7 @@ def hold_sizes(sizes: Mapping[str, Any]) -> None:
 
 
 def new_size(sizes: Mapping[str, Any], height: int, width: int) -> tuple[int, int]:
-    """Return the height and width that an image is brought to, each at least one pixel."""
+    """Return the new height and width of an image, in pixels, each at least 1."""
     made = _in_proportion(sizes, height, width)
     multiple = sizes.get("multiple", 1)
     new_height, new_width = (max(round(side / multiple), 1) * multiple for side in made)
@@ -70,13 +70,16 @@ def _in_proportion(sizes: Mapping[str, Any], height: int, width: int) -> tuple[i
 
 
 def _free_width(width: float, round_up_to: int | None) -> int:
-    """Round a width up, and down beyond a bound, as PaddleOCR does: its batches have at least that bound's width."""
+    """Round a width up to at most `round_up_to`, and a larger width down.
+
+    PaddleOCR does the same: it fills its batches up to at least that width.
+    """
     up = math.ceil(width)
     return up if round_up_to is None else min(up, max(round_up_to, int(width)))
 
 
 def _by_side(sizes: Mapping[str, Any], height: int, width: int) -> tuple[int, int]:
-    """Bring one side to its size, and the other as torchvision rounds it: down."""
+    """Return the new height and width when one side gets its size; the other is rounded down, as torchvision does."""
     short, long = sorted((height, width))
     if "shortest" in sizes:
         new_short, new_long = sizes["shortest"], int(sizes["shortest"] * long / short)
@@ -91,7 +94,10 @@ def _by_side(sizes: Mapping[str, Any], height: int, width: int) -> tuple[int, in
 
 
 def inside(height: int, width: int, image: Array, *, may_grow: bool) -> tuple[int, int]:
-    """Return the largest height and width of an image's proportions that a size has room for, as YOLO rounds them."""
+    """Return the largest height and width that an image can have inside of a size in its own proportions.
+
+    `image` is [height, width, …]. Sides are rounded as YOLO does. Without `may_grow`, a small image keeps its size.
+    """
     factor = min(height / image.shape[0], width / image.shape[1])
     factor = factor if may_grow else min(factor, 1.0)
     return (
@@ -101,12 +107,12 @@ def inside(height: int, width: int, image: Array, *, may_grow: bool) -> tuple[in
 
 
 def before(missing: int, place: str) -> int:
-    """Return how many of the missing pixels stand before the image."""
+    """Return how many of the missing pixels go before the image: above it, or to its left."""
     return missing // 2 if place == "center" else 0
 
 
 def padded(image: Array, axes: tuple[int, int], sizes: tuple[int, int], place: str, value: float) -> Array:
-    """Return an image that has at least these sizes along its axes of height and width."""
+    """Return an image that is filled up to at least `sizes` (height, width) along `axes`."""
     widths = [(0, 0)] * image.ndim
     for axis, size in zip(axes, sizes, strict=True):
         missing = max(size - image.shape[axis], 0)

@@ -1,4 +1,4 @@
-"""`flatten: true` — each row becomes a vector."""
+"""`flatten: true` — makes each row a vector."""
 
 import math
 
@@ -8,7 +8,7 @@ from ortdeploy.transforms.protocol import Apply, Options
 
 
 def _flatten(solved: Solved, types: Types) -> None:  # noqa: ARG001  the dimensions are solved
-    """Multiply the sizes of a row."""
+    """Multiply the sizes of a row's dimensions."""
     sizes = [size for size in solved.runs.get("*dims", (None,)) if isinstance(size, int)]
     if len(sizes) == len(solved.runs.get("*dims", (None,))):
         solved.sizes["size"] = math.prod(sizes)

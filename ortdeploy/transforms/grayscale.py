@@ -1,4 +1,4 @@
-"""`grayscale: true` — one channel, by ITU-R 601 luma; for uint8 bit for bit what Pillow's convert("L") gives."""
+"""`grayscale: true` — one channel, by ITU-R 601 luma; uint8 images equal Pillow's convert("L") bit for bit."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""`head: N` — the first N values of a row, along its first dimension; a shorter row stays as it is."""
+"""`head: N` — the first N values along the first dimension of a row; a shorter row stays as it is."""
 
 from ortdeploy.tensors.contracts import ANY, Attribute, Contract, FormalParameter, Solved, Types, forms
 from ortdeploy.tensors.types import TensorType
@@ -6,7 +6,7 @@ from ortdeploy.transforms.protocol import Apply, Options
 
 
 def keep_at_most(name: str) -> Contract:
-    """Return the contract of a step that keeps one end of a row."""
+    """Return the contract of a step that keeps values at one end of a row."""
     which = {"head": "first", "tail": "last"}[name]
 
     def shorten(solved: Solved, types: Types) -> None:  # noqa: ARG001  the size is solved

@@ -1,22 +1,51 @@
-"""`labels: COLUMN, from: FILE, as: NAME` — the text of each index; the file has one label a line, from index 0.
+"""`labels: COLUMN, from: FILE, as: NAME` — the label of each index; the file has one label a line, from index 0.
 
-The plan carries the labels themselves under `lines`, so that a file that changes later changes nothing.
+With `model` instead of `from`, the labels are the names in that model's `metadata`, as ultralytics writes them. The
+plan holds the labels themselves under `lines`, so a file that changes after planning has no effect.
 """
 
 import numpy as np
 
 from ortdeploy.tensors.columns import Array
-from ortdeploy.tensors.contracts import INDEX, WHOLE, Attribute, Contract, FormalParameter, forms
+from ortdeploy.tensors.contracts import (
+    INDEX,
+    WHOLE,
+    Attribute,
+    Contract,
+    ContractError,
+    FormalParameter,
+    Solved,
+    Types,
+    forms,
+)
 from ortdeploy.tensors.types import TensorType
 from ortdeploy.transforms.protocol import Apply, Options
+
+NAMES = "names"
+"""The metadata key under which ultralytics stores the names of classes."""
+
+
+def _hold_source(solved: Solved, types: Types) -> None:  # noqa: ARG001  settings alone
+    """Check that labels come from exactly one place. Raises ContractError."""
+    named = [name for name in ("from", "model") if name in solved.options]
+    if len(named) != 1:
+        raise ContractError(
+            f"it takes its names from a file (from) or a model, and gets {' and '.join(named) or 'none'}"
+        )
+
 
 CONTRACT = Contract(
     name="labels",
     meaning="The text on the line of each index",
     inputs=(FormalParameter("x", "T", forms("rows *dims"), "indices", units=(INDEX,)),),
     outputs=(FormalParameter("label", "string", forms("rows *dims"), "the text", named_by="as"),),
-    attributes=(Attribute("from", "STRING", "a text file with one label a line", required=True, path="file"),),
+    attributes=(
+        Attribute("from", "STRING", "a text file with one label a line", path="file"),
+        Attribute("model", "STRING", "a model of the job that has the labels in its metadata", least=1, most=255),
+        Attribute("metadata", "STRING", "the key of the labels there", default=NAMES, least=1, most=255),
+    ),
     types=(WHOLE,),
+    arithmetic=_hold_source,
 )
 
 

@@ -1,6 +1,6 @@
-"""`layout: NCHW | NHWC` — transposes an image; one that already has that layout stays.
+"""`layout: NCHW | NHWC` — transposes an image; an image that has the layout already stays as it is.
 
-Images are read as NHWC. Other arrays say what they are with `from:`, for a shape alone does not tell.
+Images are read as NHWC. For other arrays, `from:` names their layout, because a shape alone does not show it.
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ _TO_NHWC = (0, 2, 3, 1)
 
 
 def _transpose(solved: Solved, types: Types) -> None:
-    """Work out where the image starts from, and put its axes in order. Raises ContractError."""
+    """Find the layout that comes in, and reorder the axes of the shape. Raises ContractError."""
     tensor, start = types["x"], _start(solved.options, types["x"])
     if start is None:
         raise ContractError("the layout it starts from is not known; add it, as in {layout: NCHW, from: NHWC}")

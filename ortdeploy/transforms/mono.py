@@ -1,4 +1,4 @@
-"""`mono: true` — one channel, the mean of [channels, frames]; a recording of one channel stays."""
+"""`mono: true` — the mean over the channels of [channels, frames]; a recording of one channel stays as it is."""
 
 import numpy as np
 

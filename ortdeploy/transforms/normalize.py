@@ -1,4 +1,4 @@
-"""`normalize: {mean, std}` — (value - mean) / std, per channel."""
+"""`normalize: {mean, std}` — (value - mean) / std, with one number or one for each channel."""
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from ortdeploy.transforms.protocol import Apply, Options, as_floating, image_axe
 
 
 def _hold_channels(solved: Solved, types: Types) -> None:
-    """Hold the numbers against the channels. Raises ContractError."""
+    """Check that there is one number, or one for each channel. Raises ContractError."""
     channels = solved.size("channels")
     for key in ("mean", "std"):
         numbers = solved.options["normalize"][key]
@@ -65,7 +65,7 @@ def _channel_axis(tensor: TensorType) -> int:
 
 
 def _along(numbers: float | list[float], axis: int, array: Array) -> Array:
-    """Shape per-channel numbers so that they meet the channels, whichever axis those are on."""
+    """Shape per-channel numbers so that they broadcast along the axis of channels."""
     values = np.asarray(numbers, dtype=array.dtype)
     if values.ndim == 0:
         return values

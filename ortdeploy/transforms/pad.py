@@ -1,7 +1,7 @@
 """`pad: [HEIGHT, WIDTH]`, or `pad: {multiple: 32}` — images of at least that size; `pad: LENGTH` — rows of values.
 
-What is larger stays as it is. An image stands in the middle, or with `place: top_left` is filled up right and below;
-rows of values are filled up at one end.
+Larger images and longer rows stay as they are. An image is centered; with `place: top_left`, it is filled up only at
+the right and the bottom. Rows of values are filled up at one end.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from ortdeploy.transforms.protocol import Apply, Options, image_axes
 
 
 def _grow(solved: Solved, types: Types) -> None:
-    """Take the larger of the sizes that there are and those that are wanted."""
+    """Enlarge the sizes of a shape to at least the wanted ones. Raises ContractError."""
     wanted = solved.options["pad"]
     is_length = isinstance(wanted, int)
     if not is_length and "side" in solved.options:
@@ -45,14 +45,14 @@ def _grow(solved: Solved, types: Types) -> None:
 
 
 def _at_least(wanted: Mapping[str, int] | list[int] | int, place: int, have: int) -> int:
-    """Return the size of a side, which is the one that it has where that is larger."""
+    """Return the size of a side: the wanted one, or the present one if that is larger."""
     if isinstance(wanted, Mapping):
         return -(-have // wanted["multiple"]) * wanted["multiple"]
     return max(have, wanted if isinstance(wanted, int) else wanted[place])
 
 
 def _hold_value(solved: Solved) -> None:
-    """Refuse to fill up with a number that the element type does not have."""
+    """Refuse to fill up with a number that the element type cannot hold. Raises ContractError."""
     value, dtype = solved.options.get("value", 0), solved.types.get("T")
     if dtype not in INTEGERS:
         return
@@ -107,7 +107,7 @@ def build(options: Options, tensor: TensorType) -> Apply:
 
 
 def _fill_up(array: Array, length: int, options: Options) -> Array:
-    """Return rows of at least a length."""
+    """Return rows [rows, values, …] with at least `length` values each."""
     missing = max(length - array.shape[1], 0)
     widths = (missing, 0) if options["side"] == "start" else (0, missing)
     return np.pad(array, [(0, 0), widths], constant_values=options["value"])

@@ -1,16 +1,15 @@
 """What a prepare or postprocess step is.
 
-A step is a module with a contract, one function and no state. Arrays carry the rows in their first dimension, so a
-step on a whole batch is one numpy call. `options` is the step as written in the manifest, already checked by the
-schema.
+A step is a module with a contract, one function and no state. Arrays are [rows, …], so a step needs one numpy call for
+a whole batch. `options` is the step as the manifest has it, already checked against the schema.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
+from ortdeploy.records import ordered_record
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.contract_checks import ContractCheck
 from ortdeploy.tensors.contracts import Contract, ContractError
@@ -18,7 +17,7 @@ from ortdeploy.tensors.types import InapplicableError, TensorType
 
 Options = Mapping[str, Any]
 Apply = Callable[[Array], tuple[Array, ...]]
-"""Rows in, rows out; as many arrays as `infer` returned types."""
+"""Takes an array [rows, …] and returns one array [rows, …] for each type that `infer` returned."""
 
 
 class Transform(Protocol):
@@ -26,32 +25,32 @@ class Transform(Protocol):
 
     @property
     def CONTRACT(self) -> Contract:  # noqa: N802  a module constant
-        """What the step takes, gives and is set with; its one input is called x."""
+        """The inputs, outputs and settings of the step; its single input is called x."""
 
     def build(self, options: Options, tensor: TensorType) -> Apply:
-        """Return the function that does it, for tensors of this type; every setting is there."""
+        """Return the function for arrays of this type. `options` has all settings, defaults too."""
 
 
-@dataclass(frozen=True, slots=True)
+@ordered_record
 class HeldTransform:
-    """A step whose contract is kept: before a run by `infer`, and by the function that `build` returns."""
+    """A step with checks of its contract: `infer` checks types before a run, and the built function checks arrays."""
 
     module: Transform
 
     @property
     def contract(self) -> Contract:
-        """What the step takes, gives and is set with."""
+        """The inputs, outputs and settings of the step."""
         return self.module.CONTRACT
 
     def infer(self, options: Options, tensor: TensorType) -> tuple[TensorType, ...]:
-        """Return what comes out, as far as it can be known. Raises InapplicableError."""
+        """Return the types of the results; unknown sizes stay open. Raises InapplicableError."""
         try:
             return self.contract.infer(options, {"x": tensor})
         except ContractError as error:
             raise InapplicableError(str(error)) from error
 
     def build(self, options: Options, tensor: TensorType) -> Apply:
-        """Return the function that does it; it raises ValueError for rows that do not keep the contract."""
+        """Return the function that computes the results; it raises ValueError for rows that break the contract."""
         apply = self.bare(options, tensor)
         check = ContractCheck(self.contract, options, {"x": tensor})
 
@@ -62,17 +61,17 @@ class HeldTransform:
         return held
 
     def bare(self, options: Options, tensor: TensorType) -> Apply:
-        """Return the function that does it and checks nothing."""
+        """Return the function that computes the results, without checks of the contract."""
         return self.module.build(self.contract.filled(options), tensor)
 
 
 def image_axes(tensor: TensorType) -> tuple[int, int, int]:
-    """Return the axes of height, width and channels; without a declared layout, rows are taken as NHWC."""
+    """Return the axes of height, width and channels; images without a declared layout are NHWC."""
     if tensor.shape is not None and len(tensor.shape) != 4:  # noqa: PLR2004  rows, channels, height, width
         raise InapplicableError(f"it works on images of rank 4 and gets {tensor}")
     return (2, 3, 1) if tensor.layout == "NCHW" else (1, 2, 3)
 
 
 def as_floating(array: Array) -> Array:
-    """Integers and booleans become float32, the type that models compute in; floating types stay."""
+    """Convert integers and booleans to float32, which models compute in; floating types stay as they are."""
     return array if np.issubdtype(array.dtype, np.floating) else array.astype(np.float32)

@@ -1,7 +1,7 @@
-"""`resample: RATE` — recordings at another number of samples a second, by libsoxr's high quality as librosa does it.
+"""`resample: RATE` — recordings [rows, …, frames] at another sample rate, by libsoxr's high quality as in librosa.
 
-`from` is the rate that they have; where it is left out, each row has that of its file. A recording of n samples gives
-n * RATE / from of them, rounded up.
+`from` is the present rate in samples a second; if it is left out, each row has the rate of its file. A recording of n
+samples becomes one of n * RATE / from samples, rounded up.
 """
 
 from math import ceil
@@ -25,20 +25,20 @@ from ortdeploy.transforms.protocol import Apply, Options
 
 SOXR = Package(module="soxr", name="soxr", extra="audio")
 RATE = "rate"
-"""The column of a source that holds the samples a second of each row."""
+"""The column of a source with the sample rate of each row."""
 _MOST = 10_000_000
 FLOATS = TypeConstraint("T", ("float32", "float64"), "float32 or float64", "cast before")
 _RECORDINGS = forms("rows *dims frames")
 
 
 def _count(solved: Solved, types: Types) -> None:  # noqa: ARG001  the frames are solved
-    """Work out how many samples come out, where both are known."""
+    """Compute the number of samples that come out, if number and rate of those that come in are known."""
     frames, rate = solved.size("frames"), solved.options.get("from")
     solved.sizes["new_frames"] = None if frames is None or rate is None else count(frames, rate, solved.options)
 
 
 def count(frames: int, rate: int, options: Options) -> int:
-    """Return how many samples come out of `frames` at `rate` a second."""
+    """Return how many samples come out of `frames` samples at `rate` a second."""
     return ceil(frames * int(options["resample"]) / rate)
 
 
@@ -64,12 +64,12 @@ def build(options: Options, tensor: TensorType) -> Apply:  # noqa: ARG001  the s
 
 
 def needs_rate(step: str, options: Options) -> bool:
-    """Return whether a prepare step takes the rate of each row's file."""
+    """Return whether a prepare step needs the sample rate of each row's file."""
     return step == CONTRACT.name and "from" not in options
 
 
 def resampled(array: Array, rate: int, options: Options) -> Array:
-    """Return [..., frames] recorded at `rate` samples a second at those that the options want."""
+    """Convert [..., frames] from `rate` samples a second to the rate in the options."""
     frames = count(array.shape[-1], rate, options)
     if rate == options["resample"] or not frames:
         return array

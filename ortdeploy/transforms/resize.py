@@ -1,7 +1,7 @@
 """`resize: [HEIGHT, WIDTH]`, or by one side: `{shortest: 256}`, `{longest: 640}`, `{height: 48}`, `{multiple: 32}`.
 
-As Pillow resizes, with its antialiasing, or with `sampling: opencv` as OpenCV does. Where sides are in proportion, rows
-come out in sizes of their own.
+Resizes as Pillow does, with its antialiasing, or with `sampling: opencv` as OpenCV does. If an image keeps its
+proportions, rows may differ in size.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ from ortdeploy.transforms.sampling import SAMPLING, hold_method, sampler
 
 
 def _fit(solved: Solved, types: Types) -> None:  # noqa: ARG001  the sizes are solved
-    """Work the new sizes out, as far as those of the image are known. Raises ContractError."""
+    """Compute the new sizes, if those of the image are known. Raises ContractError."""
     hold_method(solved.options)
     sizes = solved.options["resize"]
     if not isinstance(sizes, Mapping):

@@ -1,4 +1,4 @@
-"""`rgb: true` — three channels in the order red, green, blue; a grey image gets three equal ones."""
+"""`rgb: true` — three channels in the order red, green, blue; a grey image gets three equal channels."""
 
 import numpy as np
 

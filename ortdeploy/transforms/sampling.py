@@ -1,10 +1,10 @@
-"""How the pixels of an image are mixed when its size changes: by Pillow, or in the arithmetic of OpenCV.
+"""Computes the pixels of a resized image, as Pillow or as OpenCV does.
 
-They differ: Pillow takes all pixels below a smaller one into account (antialiasing), OpenCV the nearest two or four
-along each axis, except for `area`. Models keep what they were trained with.
+The two differ: Pillow averages all pixels that a smaller one covers (antialiasing), OpenCV takes the nearest two or
+four along each axis, except with `area`. A model needs the one that it was trained with.
 
-Source of the second: modules/imgproc/src/resize.cpp of opencv/opencv. uint8 is mixed in its fixed point, bit for bit
-for nearest and bilinear; bicubic and area may differ by one from builds that use vector instructions.
+Source of OpenCV's: modules/imgproc/src/resize.cpp of opencv/opencv. uint8 is computed in its fixed-point arithmetic,
+bit for bit for nearest and bilinear; bicubic and area may differ by one from builds that use vector instructions.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from ortdeploy.transforms.protocol import Options
 PILLOW = Package(module="PIL", name="Pillow", extra="images")
 
 Sampler = Callable[[Array, int, int], Array]
-"""From an image [height, width, channels], uint8 or float32, and another height and width to the image of that size."""
+"""Takes an image [height, width, channels], uint8 or float32, a new height and width, and returns the resized image."""
 
 _METHODS = {
     "pillow": ("nearest", "bilinear", "bicubic", "lanczos"),
@@ -36,7 +36,7 @@ SAMPLING = (
 
 
 def hold_method(options: Options) -> None:
-    """Hold the method against those of the sampling. Raises ContractError."""
+    """Check that the sampling has the method. Raises ContractError."""
     method, sampling = options.get("method", "bilinear"), options.get("sampling", "pillow")
     if method not in _METHODS[sampling]:
         known = ", ".join(_METHODS[sampling])
@@ -44,12 +44,12 @@ def hold_method(options: Options) -> None:
 
 
 def package_of(options: Options) -> Package | None:
-    """Return the package that the sampling needs."""
+    """Return the package that the sampling needs, or None."""
     return None if options.get("sampling") == "opencv" else PILLOW
 
 
 def sampler(options: Options) -> Sampler:
-    """Return the function that changes the size of an image."""
+    """Return the function that resizes one image [height, width, channels]."""
     method = options.get("method", "bilinear")
     if options.get("sampling") == "opencv":
         return _OPENCV[method]
@@ -59,7 +59,7 @@ def sampler(options: Options) -> Sampler:
 
 
 def _by_pillow(image: Array, height: int, width: int, *, method: int) -> Array:
-    """Resize three uint8 channels at once, anything else plane by plane."""
+    """Resize [height, width, channels]: three uint8 channels at once, anything else channel by channel."""
     from PIL import Image  # noqa: PLC0415
 
     def resize_plane(plane: Array) -> Array:
@@ -72,10 +72,10 @@ def _by_pillow(image: Array, height: int, width: int, *, method: int) -> Array:
 
 
 _ONE = 2048
-"""One in the fixed point of OpenCV's weights."""
+"""The number 1 in OpenCV's fixed-point weights."""
 
 Taps = tuple[Array, Array]
-"""Which pixels each new one is mixed of, int [new, taps], and their weights, float32 [new, taps]."""
+"""The indices of the pixels that make each new one, int [new, taps], and their weights, float32 [new, taps]."""
 
 
 def _nearest(image: Array, height: int, width: int) -> Array:
@@ -91,7 +91,7 @@ def _bilinear(image: Array, height: int, width: int) -> Array:
 
 
 def _of_two(image: Array, down: Taps, across: Taps) -> Array:
-    """Mix an image of two pixels along each axis."""
+    """Resize [height, width, channels] from two pixels along each axis."""
     if image.dtype != np.uint8:
         return _mixed(_mixed(image, across, 1), down, 0)
     wide = _mixed(image.astype(np.int32), _fixed(across), 1) >> 4  # then each product is rounded down, as there
@@ -109,7 +109,7 @@ def _bicubic(image: Array, height: int, width: int) -> Array:
 
 
 def _area(image: Array, height: int, width: int) -> Array:
-    """Mix all pixels below each new one; where a side grows, OpenCV mixes two of them instead."""
+    """Resize by the mean of all pixels that a new one covers; if a side grows, OpenCV mixes two pixels instead."""
     if height > image.shape[0] or width > image.shape[1]:
         return _of_two(image, _grown_taps(height, image.shape[0]), _grown_taps(width, image.shape[1]))
     made = _means(_means(image.astype(np.float64), height, 0), width, 1)
@@ -121,12 +121,12 @@ _OPENCV: dict[str, Sampler] = {"nearest": _nearest, "bilinear": _bilinear, "bicu
 
 
 def _scale(new: int, old: int) -> float:
-    """Return how many pixels a new one stands for, rounded as OpenCV's double is."""
+    """Return how many old pixels make a new one, rounded like OpenCV's double."""
     return 1 / (new / old)
 
 
 def _places(new: int, old: int) -> tuple[Array, Array]:
-    """Return the pixel left of each new one's middle, and how far behind it that is, float32."""
+    """Return for each new pixel the old one left of its center, int [new], and the distance from it, float32 [new]."""
     middles = ((np.arange(new) + 0.5) * _scale(new, old) - 0.5).astype(np.float32)
     left = np.floor(middles)
     return left.astype(int), middles - left
@@ -138,7 +138,7 @@ def _two_taps(new: int, old: int) -> Taps:
 
 
 def _grown_taps(new: int, old: int) -> Taps:
-    """Return the taps of OpenCV's `area` where it enlarges: most new pixels are copies."""
+    """Return the taps of OpenCV's `area` for a side that grows: most new pixels are copies."""
     place = np.arange(new)
     left = np.floor(place * _scale(new, old)).astype(int)
     behind = ((place + 1) - (left + 1) * (new / old)).astype(np.float32)
@@ -154,7 +154,7 @@ def _four_taps(new: int, old: int) -> Taps:
 
 
 def cubic_weights(x: Array) -> Array:
-    """Return the weights of the four pixels around a place, float32 [n, 4]; `x` [n] is how far behind the second."""
+    """Return the weights of the four pixels around a place, float32 [n, 4]; `x` [n] is its distance from the second."""
     a = np.float32(-0.75)
     outer, inner, other = x + 1, x, 1 - x
     first = ((a * outer - 5 * a) * outer + 8 * a) * outer - 4 * a
@@ -164,7 +164,7 @@ def cubic_weights(x: Array) -> Array:
 
 
 def _means(image: Array, new: int, axis: int) -> Array:
-    """Return the means of the pixels, and parts of pixels, that each new one covers along an axis."""
+    """Return the mean of the pixels, whole and in part, that each new pixel covers along an axis."""
     old = image.shape[axis]
     edges = np.minimum(np.arange(new + 1) * _scale(new, old), old)
     whole = np.minimum(edges.astype(int), old - 1)
@@ -179,7 +179,7 @@ def _fixed(taps: Taps) -> Taps:
 
 
 def _mixed(image: Array, taps: Taps, axis: int) -> Array:
-    """Mix the pixels along an axis of [height, width, channels]."""
+    """Return the weighted sums of pixels along an axis of [height, width, channels]."""
     places, weights = taps
     shape = (-1, 1, 1) if axis == 0 else (1, -1, 1)
     return np.asarray(

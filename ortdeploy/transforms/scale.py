@@ -1,4 +1,4 @@
-"""`scale: FACTOR` — multiplies; integers become float32."""
+"""`scale: FACTOR` — multiplies by a factor; integers become float32."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""`squeeze: AXIS` — removes a dimension of one; axis 0 is the first dimension of a row."""
+"""`squeeze: AXIS` — removes a dimension of size 1; axis 0 is the first dimension of a row."""
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from ortdeploy.transforms.protocol import Apply, Options
 
 
 def _squeeze(solved: Solved, types: Types) -> None:
-    """Take a dimension of one out of the row's shape. Raises ContractError."""
+    """Remove a dimension of size 1 from the shape of a row. Raises ContractError."""
     shape = types["x"].shape
     if shape is None:
         return

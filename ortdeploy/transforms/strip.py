@@ -1,4 +1,4 @@
-"""`strip: start | end | both` — without the values at an end of a row that mean nothing: white space, or `of`."""
+"""`strip: start | end | both` — removes values at the ends of a row: white space of bytes, or the values in `of`."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from ortdeploy.tensors.types import TensorType
 from ortdeploy.transforms.protocol import Apply, Options
 
 WHITE_SPACE = (9, 10, 11, 12, 13, 32)
-"""What Python's `bytes.strip` takes away: tab, line feed, vertical tab, form feed, carriage return, blank."""
+"""The bytes that Python's `bytes.strip` removes: tab, line feed, vertical tab, form feed, carriage return, space."""
 
 CONTRACT = Contract(
     name="strip",

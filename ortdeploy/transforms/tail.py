@@ -1,4 +1,4 @@
-"""`tail: N` — the last N values of a row, along its first dimension; a shorter row stays as it is."""
+"""`tail: N` — the last N values along the first dimension of a row; a shorter row stays as it is."""
 
 from ortdeploy.tensors.types import TensorType
 from ortdeploy.transforms.head import keep_at_most

@@ -1,4 +1,4 @@
-"""`threshold: COLUMN, at: LIMIT, as: NAME` — whether each value is at least the limit."""
+"""`threshold: COLUMN, at: LIMIT, as: NAME` — whether each value is at least the limit, as booleans."""
 
 from ortdeploy.tensors.contracts import NUMBERS, Attribute, Contract, FormalParameter, forms
 from ortdeploy.tensors.types import TensorType

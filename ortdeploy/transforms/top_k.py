@@ -1,4 +1,4 @@
-"""`top_k: COLUMN, k: K, as: NAME` — the indices of the K largest values, largest first; values_as keeps the values."""
+"""`top_k: COLUMN, k: K, as: NAME` — the indices of the K largest values, largest first; `values_as` adds them."""
 
 import numpy as np
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from ortdeploy.deployment.threads import ThreadLayout, sleeping, thread_layouts
 from ortdeploy.manifest.spec import JobSpec, ModelSpec, Spec
+from ortdeploy.records import record
 
 BATCHES = tuple(2**power for power in range(11))
 _PATIENCE = 2  # one slower size may be noise
@@ -20,7 +21,7 @@ WORTH = 1.03
 AS_IT_IS = "as it is"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Setting:
     """What is tried; None: as the manifest has it."""
 
@@ -37,7 +38,7 @@ class Setting:
         return ", ".join(f"{name} {value}" for name, value in asdict(self).items() if value is not None) or AS_IT_IS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Trial:
     """How a setting did: rows per second, the 99th percentile of its runs in seconds, its peak memory in bytes.
 
@@ -51,7 +52,7 @@ class Trial:
     refused: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Bounds:
     """What a setting may take: memory in bytes, and the 99th percentile of its runs in seconds."""
 

@@ -6,7 +6,7 @@ from ortdeploy.diagnostics import Diagnostic
 
 
 def render_diagnostics(diagnostics: Sequence[Diagnostic]) -> str:
-    """Return one workflow command a diagnostic."""
+    """Return one workflow command for each diagnostic."""
     return "".join(f"{_render(diagnostic)}\n" for diagnostic in diagnostics)
 
 

@@ -1,32 +1,56 @@
-"""What `ortdeploy status` shows of a job, in every form."""
+"""The facts that `ortdeploy status` shows of a job, in every format."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ortdeploy.records import record
+
 if TYPE_CHECKING:
-    from ortdeploy.ledger.ledger import OutputRecord
+    from ortdeploy.ledger.records import OutputRecord
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
+class DeliveredFile:
+    """A file of a job that others read, with those of them that still need it."""
+
+    file: str
+    needed_by: tuple[str, ...]
+
+
+@record
 class JobStatus:
-    """A job of a manifest, what the ledger knows of it, and how far it is while it runs."""
+    """A job of a manifest, what the ledger knows of it, and how far it is while it runs.
+
+    `delivered` are its files, if other jobs read them.
+    """
 
     job: str
     output: str
     record: "OutputRecord | None"
     live: Mapping[str, Any] | None = None
+    removable: bool = False
+    delivered: tuple[DeliveredFile, ...] = ()
 
     @property
     def failed(self) -> int:
-        """Rows that failed: those of committed parts, and after the run's end all that stand in `_failed.jsonl`."""
+        """Failed rows: those of committed parts; after the run, all rows in `_failed.jsonl` if there are more."""
         if self.record is None:
             return 0
         of_parts = sum(part.failed for part in self.record.parts)
         return of_parts if self.record.status == "running" else max(of_parts, self.record.noted_failures)
 
     @property
+    def rerun(self) -> int:
+        """Rows of changed files that a run still had to run again when it ended."""
+        return sum(one.end - one.through for one in self.record.reruns) if self.record is not None else 0
+
+    @property
+    def leaving(self) -> int:
+        """Rows that will leave their parts, once the new rows of their files are committed."""
+        return sum(rows for _, rows in self.record.leaving) if self.record is not None else 0
+
+    @property
     def kept(self) -> int:
-        """Rows of a part that a run ended within, with which the next run goes on; 0 while one is at it."""
+        """Rows of an unfinished part from which the next run continues; 0 during a run."""
         begun = self.record.begun if self.record is not None and self.record.status != "running" else None
         return 0 if begun is None else begun.part.rows

@@ -1,4 +1,4 @@
-"""Results as JSON, in a form with a version: additions keep the version, any other change raises it."""
+"""Results as JSON with a version: additions keep the version, any other change raises it."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,31 +12,34 @@ if TYPE_CHECKING:
     from ortdeploy.ledger.verification import VerifiedJob
     from ortdeploy.plan.steps import Plan
     from ortdeploy.planning.differences import Difference
+    from ortdeploy.planning.last_good import Refusal
     from ortdeploy.planning.last_run import Changes
     from ortdeploy.planning.lock import Digested
+    from ortdeploy.planning.pruning import PrunedState
     from ortdeploy.results.results import JobResult
+    from ortdeploy.running.compaction import Compacted
     from ortdeploy.views.job_status import JobStatus
 
 FORMAT_VERSION = 1
 
 
 def render_check(diagnostics: Sequence[Diagnostic]) -> str:
-    """Return what `validate` prints: diagnostics, and that nothing is planned."""
+    """Return the output of `validate`: diagnostics, and an empty plan."""
     return _dump({"diagnostics": _diagnostics(diagnostics), "steps": []})
 
 
 def render_plan(diagnostics: Sequence[Diagnostic], plans: "Sequence[Plan]", changes: "Sequence[Changes]" = ()) -> str:
-    """Return what `plan` prints: diagnostics, steps, and what has changed of jobs since their last runs."""
+    """Return the output of `plan`: diagnostics, steps, and what changed in jobs since their last runs."""
     return _dump({"diagnostics": _diagnostics(diagnostics), "steps": _steps(plans), "changes": _changes(changes)})
 
 
 def render_differences(differences: "Sequence[Difference]") -> str:
-    """Return what differs between two documents. A value that one of them lacks is left out."""
+    """Return the differences between two documents. A value that one of them lacks is left out."""
     return _dump({"differences": _differences(differences)})
 
 
 def render_changes(changes: "Sequence[Changes]") -> str:
-    """Return what has changed of jobs since their last runs."""
+    """Return what changed in jobs since their last runs."""
     return _dump({"changes": _changes(changes)})
 
 
@@ -57,7 +60,7 @@ def _differences(differences: "Sequence[Difference]") -> list[dict[str, Any]]:
 
 
 def render_apply(diagnostics: Sequence[Diagnostic], plans: "Sequence[Plan]", results: "Sequence[JobResult]") -> str:
-    """Return what `apply` prints: diagnostics, steps, and how each job ended."""
+    """Return the output of `apply`: diagnostics, steps, and how each job ended."""
     jobs = [_ended(result) for result in results]
     return _dump({"diagnostics": _diagnostics(diagnostics), "steps": _steps(plans), "jobs": jobs})
 
@@ -82,7 +85,7 @@ def render_trial(
     rows: Mapping[str, Sequence[Mapping[str, Any]]],
     pictures: Sequence[str],
 ) -> str:
-    """Return what `try` prints: diagnostics, how each job ended, its rows, and the pictures that were drawn."""
+    """Return the output of `try`: diagnostics, how each job ended, its rows, and the paths of drawn pictures."""
     jobs = [
         {key: value for key, value in _ended(result).items() if key != "output"} | {"rows": rows.get(result.job, [])}
         for result in results
@@ -90,9 +93,13 @@ def render_trial(
     return _dump({"diagnostics": _diagnostics(diagnostics), "jobs": jobs, "pictures": pictures})
 
 
-def render_status(jobs: "Sequence[JobStatus]") -> str:
-    """Return what `status` prints."""
-    return _dump({"jobs": [_status(one) for one in jobs]})
+def render_status(jobs: "Sequence[JobStatus]", refusals: "Sequence[Refusal]" = ()) -> str:
+    """Return the output of `status`."""
+    return _dump({"jobs": [_status(one) for one in jobs], "refused": [_refusal(one) for one in refusals]})
+
+
+def _refusal(one: "Refusal") -> dict[str, Any]:
+    return {name: getattr(one, name) for name in ("manifest", "since", "reason", "good")}
 
 
 def _status(one: "JobStatus") -> dict[str, Any]:
@@ -100,7 +107,6 @@ def _status(one: "JobStatus") -> dict[str, Any]:
     record = one.record
     if record is None:
         return known
-    committed, skipped = (sum(getattr(part, name) for part in record.parts) for name in ("committed", "skipped"))
     return {
         **known,
         "status": record.status,
@@ -110,16 +116,42 @@ def _status(one: "JobStatus") -> dict[str, Any]:
         "reason": record.reason,
         "parts": len(record.parts),
         "live": dict(one.live) if one.live else None,
-        "committed": committed,
+        "committed": record.committed,
         "failed": one.failed,
-        "skipped": skipped,
+        "skipped": record.skipped,
         "kept": one.kept,
+        "rerun": one.rerun,
+        "leaving": one.leaving,
+        **(
+            {"read": [{"file": file.file, "needed_by": list(file.needed_by)} for file in one.delivered]}
+            if one.delivered
+            else {}
+        ),
     }
 
 
 def render_verification(jobs: "Sequence[VerifiedJob]") -> str:
-    """Return what `verify` found of each part."""
+    """Return the result of `verify` for each part."""
     from dataclasses import asdict  # noqa: PLC0415  only who has read parts
+
+    return _dump({"jobs": [asdict(one) for one in jobs]})
+
+
+def render_state_copy(action: str, state: str, copy: str, outputs: int) -> str:
+    """Return the paths of the state folder and of the copy, and the number of outputs."""
+    return _dump({"action": action, "state": state, "copy": copy, "outputs": outputs})
+
+
+def render_pruned(states: "Sequence[PrunedState]") -> str:
+    """Return what was freed of each state folder, and what stays."""
+    from dataclasses import asdict  # noqa: PLC0415  as above
+
+    return _dump({"states": [{**asdict(one), "freed_bytes": one.freed_bytes} for one in states]})
+
+
+def render_compaction(jobs: "Sequence[Compacted]") -> str:
+    """Return how many parts each job had, and has now."""
+    from dataclasses import asdict  # noqa: PLC0415  as above
 
     return _dump({"jobs": [asdict(one) for one in jobs]})
 
@@ -139,17 +171,17 @@ def render_adapter(adapter: "AdapterFacts") -> str:
 
 
 def render_fit(problems: Sequence[str], left_out: Sequence[str]) -> str:
-    """Return what keeps an adapter from a model, and which inputs it leaves at their defaults."""
+    """Return why an adapter does not fit a model, and which inputs keep their defaults."""
     return _dump({"fits": not problems, "problems": list(problems), "left_out": list(left_out)})
 
 
 def render_tuning(trials: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None, overlay: str) -> str:
-    """Return what was tried, the best of it, and where the overlay lies; null where nothing stays within the limits."""
+    """Return the trials, the best one and the path of the overlay; null if no trial stays within the limits."""
     return _dump({"trials": list(trials), "best": best, "overlay": overlay if best else None})
 
 
 def render_lock(diagnostics: Sequence[Diagnostic], files: "Sequence[Digested]") -> str:
-    """Return the files whose digests a manifest may pin, and what keeps others from having one."""
+    """Return the files whose digests a manifest may pin, and why other files have no digest."""
     shown = [{"name": f.name, "path": f.path, "sha256": f.sha256, "state": f.state} for f in files]
     return _dump({"diagnostics": _diagnostics(diagnostics), "files": shown})
 

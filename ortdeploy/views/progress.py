@@ -1,15 +1,16 @@
-"""Shows a running job: a bar on a terminal, a log line now and then elsewhere."""
+"""Shows the progress of a running job: a live line on a terminal, otherwise a log line every ten seconds."""
 
-import sys
+import time
 from typing import Any, TextIO
 
-import structlog
-
 from ortdeploy.durations import Pace
-
-log = structlog.get_logger()
+from ortdeploy.events import log
+from ortdeploy.process.memory import resident_memory
+from ortdeploy.units import format_size
+from ortdeploy.views.text import printable
 
 SECONDS_BETWEEN_LINES = 10.0
+SECONDS_BETWEEN_MOVES = 0.2
 
 
 class Silent:
@@ -29,15 +30,15 @@ class LogLines:
     """Logs `job.progressed` every ten seconds, for journals and CI."""
 
     def __init__(self) -> None:
-        """Begin with no job."""
+        """Begin without a job."""
         self._pace = Pace(None, 0, SECONDS_BETWEEN_LINES)
 
     def job_started(self, job: str, done: int, total: int | None) -> None:  # noqa: ARG002  the log has it bound
-        """Note where the job begins."""
+        """Remember how many rows were done when the job began."""
         self._pace = Pace(total, done, SECONDS_BETWEEN_LINES)
 
     def rows_done(self, done: int, failed: int) -> None:
-        """Log when the time has come."""
+        """Log if ten seconds have passed."""
         told = self._pace.told(done)
         if told is None:
             return
@@ -52,54 +53,82 @@ class LogLines:
         )
 
     def job_ended(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""
 
 
-class Bar:
-    """A progress bar with rate and time left. Log lines go above it."""
+class LiveLine:
+    """One line for the running job: rows, rate, time left, failed rows, memory. Log lines appear above it."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, *, color: bool) -> None:
         """Take the terminal."""
         self._stream = stream
-        self._bar: Any = None
-        self._failed = 0
+        self._color = color
+        self._progress: Any = None
+        self._task: Any = None
 
     def job_started(self, job: str, done: int, total: int | None) -> None:
-        """Open a bar."""
-        from tqdm import tqdm  # noqa: PLC0415  only a terminal needs it
+        """Show the line."""
+        from rich.console import Console  # noqa: PLC0415  only a terminal needs it
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415  as above
 
-        self._failed = 0
-        self._bar = tqdm(desc=job, initial=done, total=total, unit=" rows", file=self._stream, dynamic_ncols=True)
+        of_all = "" if total is None else " of {task.total:,.0f}"
+        counts = "{task.completed:,.0f}" + of_all + " rows"
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            *([BarColumn(bar_width=20), TextColumn("{task.percentage:3.0f}%")] if total is not None else []),
+            TextColumn(counts),
+            TextColumn("{task.fields[rate]}"),
+            *([TimeRemainingColumn(compact=True)] if total is not None else []),
+            TextColumn("{task.fields[more]}"),
+            console=Console(file=self._stream, force_terminal=True, no_color=not self._color),
+            refresh_per_second=4,
+            redirect_stdout=False,
+            redirect_stderr=False,
+            transient=True,
+        )
+        self._first, self._begin, self._shown = done, time.monotonic(), 0.0
+        self._task = self._progress.add_task(printable(job), total=total, completed=done, rate="", more="")
+        self._progress.start()
+        _open_lines.append(self._progress)
 
     def rows_done(self, done: int, failed: int) -> None:
-        """Move the bar."""
-        self._bar.update(done - self._bar.n)
-        if failed != self._failed:
-            self._failed = failed
-            self._bar.set_postfix(failed=failed, refresh=False)
+        """Update the line."""
+        seconds = time.monotonic() - self._begin
+        if seconds - self._shown < SECONDS_BETWEEN_MOVES:
+            return
+        self._shown = seconds
+        rate = f"{(done - self._first) / seconds:,.0f} rows/s"
+        told = [f"{failed:,} failed"] if failed else []
+        taken = resident_memory()
+        told += [format_size(taken)] if taken is not None else []
+        self._progress.update(self._task, completed=done, rate=rate, more=", ".join(told))
 
     def job_ended(self) -> None:
-        """Close the bar; it may never have been opened."""
-        if self._bar is not None:
-            self._bar.close()
-            self._bar = None
+        """Remove the line, if there is one."""
+        if self._progress is not None:
+            self._progress.stop()
+            _open_lines.remove(self._progress)
+            self._progress = None
 
 
-class AboveBar:
-    """A stream for log lines that a bar on the same terminal does not overwrite."""
+_open_lines: list[Any] = []
+
+
+class AboveLine:
+    """A stream whose log lines appear above the live line of the same terminal."""
 
     def __init__(self, stream: TextIO) -> None:
         """Take the terminal."""
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write above any open bar."""
-        if "tqdm" in sys.modules:
-            from tqdm import tqdm  # noqa: PLC0415
+        """Write above the live line, if there is one."""
+        if not _open_lines:
+            return self._stream.write(text)
+        from rich.text import Text  # noqa: PLC0415  is loaded where a line is open
 
-            with tqdm.external_write_mode(file=self._stream):
-                return self._stream.write(text)
-        return self._stream.write(text)
+        _open_lines[-1].console.print(Text.from_ansi(text), end="", soft_wrap=True)
+        return len(text)
 
     def flush(self) -> None:
         """Flush the terminal."""

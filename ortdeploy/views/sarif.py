@@ -11,7 +11,7 @@ _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sa
 
 
 def render_diagnostics(diagnostics: Sequence[Diagnostic], page: Callable[[str], str], version: str) -> str:
-    """Return one run of the tool; `page` gives a rule's page."""
+    """Return the SARIF log of one run; `page` returns the text of a rule's page."""
     rules = {diagnostic.rule: diagnostic.summary for diagnostic in diagnostics}
     driver = {
         "name": "ortdeploy",

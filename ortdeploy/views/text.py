@@ -25,12 +25,15 @@ if TYPE_CHECKING:
         RunJob,
     )
     from ortdeploy.planning.differences import Difference
+    from ortdeploy.planning.last_good import Refusal
     from ortdeploy.planning.last_run import Changes
     from ortdeploy.planning.lock import Digested
+    from ortdeploy.planning.pruning import PrunedState
     from ortdeploy.results.results import JobResult
+    from ortdeploy.running.compaction import Compacted
     from ortdeploy.views.job_status import JobStatus
 
-_BOLD, _RED, _YELLOW, _GREEN, _RESET = "\x1b[1m", "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[0m"
+_BOLD, RED, _YELLOW, GREEN, _RESET = "\x1b[1m", "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[0m"
 _WIDTH = 100
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _LARGE = 16 * 1024 * 1024  # bytes of a model from which it is said what they take of the disk
@@ -39,7 +42,7 @@ Paint = Callable[[str, str], str]
 
 
 def painter(*, color: bool) -> Paint:
-    """Return a function that colors text, or one that leaves it."""
+    """Return a function that colors text, or one that returns it unchanged."""
     return (lambda text, code: f"{code}{text}{_RESET}") if color else (lambda text, _: text)
 
 
@@ -52,7 +55,7 @@ def _render_diagnostic(diagnostic: Diagnostic, paint: Paint) -> str:
     import textwrap  # noqa: PLC0415  only who has something to say
 
     span = diagnostic.span
-    code = _RED if diagnostic.severity is Severity.ERROR else _YELLOW
+    code = RED if diagnostic.severity is Severity.ERROR else _YELLOW
     place = paint(f"{printable(span.path)}:{span.line}:{span.column}:", _BOLD)
     head = f"{place} {paint(diagnostic.severity, code)}[{diagnostic.rule}]: {diagnostic.summary}"
     detail = textwrap.indent(
@@ -63,20 +66,20 @@ def _render_diagnostic(diagnostic: Diagnostic, paint: Paint) -> str:
 
 
 def printable(text: str) -> str:
-    """Replace control characters: what stands in a manifest must not drive the terminal."""
+    """Replace control characters, because text of a manifest must not control the terminal."""
     return "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
 
 
 _UNSAFE = re.compile(r"(?!\n|\x1b\[(?:0|1|31|32|33)m)[\x00-\x1f\x7f-\x9f]")
 
 
-def _safe(text: str) -> str:
-    """Keep only line ends and our own colors of what could drive the terminal: names come from manifests and models."""
+def safe(text: str) -> str:
+    """Remove control characters except for line ends and our own colors; names come from manifests and models."""
     return _UNSAFE.sub("\ufffd", text)
 
 
 def summarize(diagnostics: Sequence[Diagnostic], checked: int) -> str:
-    """Return one line that a log search can match."""
+    """Return one line that a search in logs can find."""
     errors = sum(diagnostic.severity is Severity.ERROR for diagnostic in diagnostics)
     warnings = len(diagnostics) - errors
     return f"Checked {_count(checked, 'manifest')}: {_count(errors, 'error')}, {_count(warnings, 'warning')}.\n"
@@ -87,15 +90,17 @@ def _count(number: int, noun: str) -> str:
 
 
 def render_plan(plans: "Sequence[Plan]", *, color: bool, verbose: bool = False) -> str:
-    """Return what would run, manifest by manifest, and a summary line; verbose, also the facts it rests on."""
+    """Return the steps of each manifest and a summary line; `verbose` adds the facts they rest on."""
     from ortdeploy.plan.masked import masked_plan  # noqa: PLC0415  only who has plans needs it
 
     paint = painter(color=color)
     text = "".join(_render_one(masked_plan(plan), paint, verbose=verbose) for plan in plans)
     sessions, jobs = (_count_steps(plans, name) for name in ("OpenSession", "RunJob"))
-    finished = sum(len(plan.finished) for plan in plans)
+    waiting = sum(job.waiting is not None for plan in plans for job in plan.finished)
+    finished = sum(len(plan.finished) for plan in plans) - waiting
     counts = f"{_count(sessions, 'session')} to open, {_count(jobs, 'job')} to run, {finished} finished already"
-    return _safe(f"{text}Plan: {counts}.\n")
+    counts += f", {waiting} waiting for input" if waiting else ""
+    return safe(f"{text}Plan: {counts}.\n")
 
 
 def _count_steps(plans: "Sequence[Plan]", kind: str) -> int:
@@ -111,7 +116,7 @@ def _render_one(plan: "Plan", paint: Paint, *, verbose: bool) -> str:
     }
     for gate in plan.gates:
         session = gate.opening.candidates[0].name
-        lines.append(f"  {paint('+', _GREEN)} check {gate.opening.model} on {session} first: {', '.join(gate.folders)}")
+        lines.append(f"  {paint('+', GREEN)} check {gate.opening.model} on {session} first: {', '.join(gate.folders)}")
     for step in plan.steps:
         lines += [f"  {line}" for line in renderers[type(step).__name__](step, paint)]
     lines += [f"  {line}" for job in plan.finished for line in _render_finished(job)]
@@ -127,7 +132,7 @@ def _render_session(step: "OpenSession", paint: Paint) -> Iterator[str]:
         for candidate in step.candidates
     ]
     model = f"{PurePath(step.path).name} (sha256 {step.sha256[:12]}…)" if step.path else _operators(step)
-    yield f"{paint('+', _GREEN)} open session {step.session}: {model} on {chains[0]}"
+    yield f"{paint('+', GREEN)} open session {step.session}: {model} on {chains[0]}"
     if step.fusion is not None:
         before, after = (graph.operators if graph else "nothing" for graph in (step.fusion.before, step.fusion.after))
         yield f"    {before} before and {after} behind it in its own graph"
@@ -178,7 +183,7 @@ def _adapters(step: "RunJob") -> str:
 
 
 def _render_adapter(step: "LoadAdapter", paint: Paint) -> Iterator[str]:
-    yield f"{paint('+', _GREEN)} load adapter {step.adapter} for {step.session} (sha256 {step.sha256[:12]}…)"
+    yield f"{paint('+', GREEN)} load adapter {step.adapter} for {step.session} (sha256 {step.sha256[:12]}…)"
 
 
 def _render_job(step: "RunJob", paint: Paint) -> Iterator[str]:
@@ -188,7 +193,7 @@ def _render_job(step: "RunJob", paint: Paint) -> Iterator[str]:
     if batching.auto:
         size = "batches of a size that its first rows decide"
     if step.retry:
-        yield f"{paint('+', _GREEN)} run the failed rows of job {step.job} once more, in {size}"
+        yield f"{paint('+', GREEN)} run the failed rows of job {step.job} once more, in {size}"
         yield f"    writes {step.output.shown}/part-*.{step.output.format}, where they were missing"
         return
     verb = (
@@ -197,12 +202,11 @@ def _render_job(step: "RunJob", paint: Paint) -> Iterator[str]:
         else f"run job {step.job}"
     )
     adapter = f", {_adapters(step)}" if step.adapters.always or step.adapters.column else ""
+    upstream = step.input.upstream
     source = f"{', '.join(step.input.patterns)} ({step.input.format})"
-    yield f"{paint('+', _GREEN)} {verb}: {rows} rows of {source}, {size}{adapter}"
-    if step.output.aside is not None:
-        yield f"    starts over: what {step.output.shown} holds is kept beside it as {step.output.aside}"
-    if step.output.changed:
-        yield f"    {_render_upgrade(step)}"
+    source = source if upstream is None else f"what job {upstream.job} commits ({step.input.format})"
+    yield f"{paint('+', GREEN)} {verb}: {rows} rows of {source}, {size}{adapter}"
+    yield from _render_before(step)
     for planned in step.inputs:
         yield f"    {_render_input(planned)}"
     yield from _render_values(step)
@@ -254,6 +258,7 @@ def _render_input(planned: "PlannedInput") -> str:
 
 
 _MOST_COLUMNS = 12
+_MOST_NAMED = 3
 
 
 def _columns(names: "Sequence[str]") -> str:
@@ -261,6 +266,26 @@ def _columns(names: "Sequence[str]") -> str:
     if len(names) <= _MOST_COLUMNS:
         return ", ".join(names)
     return f"{', '.join(names[: _MOST_COLUMNS - 2])}, … {', '.join(names[-2:])} ({len(names)} columns)"
+
+
+def _render_before(step: "RunJob") -> Iterator[str]:
+    """Yield what becomes of results that are there already."""
+    if step.input.rerun:
+        yield f"    {_render_rerun(step)}"
+    if step.output.aside is not None:
+        yield f"    starts over: what {step.output.shown} holds is kept beside it as {step.output.aside}"
+    if step.output.changed:
+        yield f"    {_render_upgrade(step)}"
+
+
+def _render_rerun(step: "RunJob") -> str:
+    """Return `runs 12 rows of 1 changed file again, into their parts (inbox/a.csv); …`."""
+    rows, files = step.input.rerun_rows, [one.path for one in step.input.rerun]
+    names = ", ".join(files[:_MOST_NAMED]) + (" …" if len(files) > _MOST_NAMED else "")
+    return (
+        f"runs {_count(rows, 'row')} of {_count(len(files), 'changed file')} again, into their parts ({names}); a file "
+        "with another number of rows now comes after all others"
+    )
 
 
 def _render_finished(job: "FinishedJob") -> Iterator[str]:
@@ -275,7 +300,7 @@ def _render_finished(job: "FinishedJob") -> Iterator[str]:
 def render_results(results: "Sequence[JobResult]", *, color: bool) -> str:
     """Return one line for each job."""
     paint = painter(color=color)
-    return _safe("".join(f"{_render_result(result, paint)}\n" for result in results))
+    return safe("".join(f"{_render_result(result, paint)}\n" for result in results))
 
 
 def _render_result(result: "JobResult", paint: Paint) -> str:
@@ -287,8 +312,8 @@ def _render_result(result: "JobResult", paint: Paint) -> str:
             return f"{name}: nothing to do, {result.reason or f'{result.output} is finished'}."
         case "done":
             rate = f" in {result.seconds:.2f} s" if result.seconds else ""
-            return f"{name}: {paint('done', _GREEN)}{rate}: {counts}, in {result.output}."
-    color = _YELLOW if result.status == "paused" else _RED
+            return f"{name}: {paint('done', GREEN)}{rate}: {counts}, in {result.output}."
+    color = _YELLOW if result.status == "paused" else RED
     return f"{name}: {paint(result.status, color)}: {counts}. {result.reason}".rstrip(". ") + "."
 
 
@@ -297,18 +322,18 @@ def _more_rows(number: int) -> str:
 
 
 def render_checks(results: "Sequence[CheckResult]", *, color: bool, quiet: bool = False) -> str:
-    """Return one line for each golden data set and a line that counts them; quiet, only those that did not pass."""
+    """Return one line for each golden data set and a line of counts; with `quiet`, only those that did not pass."""
     paint = painter(color=color)
     lines = []
     for result in results:
         if not quiet or result.status != "passed":
-            status = paint(result.status, _GREEN if result.status == "passed" else _RED)
+            status = paint(result.status, GREEN if result.status == "passed" else RED)
             apart = f" (largest difference {result.max_abs_diff:.3g})" if result.max_abs_diff else ""
             why = f": {result.message}" if result.message else ""
             model = f"{result.model} with {result.adapter}" if result.adapter else result.model
             lines.append(f"{status}  {model} on {result.session}: {result.check}{apart}{why}\n")
     passed = sum(result.status == "passed" for result in results)
-    return _safe("".join(lines) + f"{passed} of {_count(len(results), 'check')} passed.\n")
+    return safe("".join(lines) + f"{passed} of {_count(len(results), 'check')} passed.\n")
 
 
 def render_adapter(adapter: "AdapterFacts") -> str:
@@ -316,37 +341,42 @@ def render_adapter(adapter: "AdapterFacts") -> str:
     versions = f"adapter version {adapter.adapter_version or '-'}, model version {adapter.model_version or '-'}"
     lines = [f"{adapter.path}: {_count(len(adapter.parameters), 'parameter')}, {versions}"]
     lines += [f"  {one.name}  {one.dtype} {format_shape(one.shape)}" for one in adapter.parameters]
-    return _safe("".join(f"{line}\n" for line in lines))
+    return safe("".join(f"{line}\n" for line in lines))
 
 
 def render_fit(adapter: str, model: str, problems: "Sequence[str]", left_out: "Sequence[str]") -> str:
-    """Return whether an adapter fits a model, and why not; and which inputs it leaves at their defaults."""
+    """Return whether an adapter fits a model, why not, and which inputs keep their defaults."""
     lines = [f"{adapter} does not fit {model}: {problem}" for problem in problems] or [f"{adapter} fits {model}."]
     lines += [f"It leaves {', '.join(left_out)} at their defaults."] if left_out else []
-    return _safe("".join(f"{line}\n" for line in lines))
+    return safe("".join(f"{line}\n" for line in lines))
 
 
 def render_lock(files: "Sequence[Digested]") -> str:
-    """Return one line for each file: its digest, its name, and whether that is locked, written, open or changed."""
-    return _safe("".join(f"{file.sha256}  {file.path}  {file.state}\n" for file in files))
+    """Return one line for each file: digest, name, and whether the digest is locked, written, open or changed."""
+    return safe("".join(f"{file.sha256}  {file.path}  {file.state}\n" for file in files))
 
 
-def render_status(jobs: "Sequence[JobStatus]", *, verbose: bool = False) -> str:
-    """Return one line for each job: name, state, rows, when; how far it is while it runs; verbose, also its parts."""
+def render_status(jobs: "Sequence[JobStatus]", refusals: "Sequence[Refusal]" = (), *, verbose: bool = False) -> str:
+    """Return one line for each job: name, state, rows, times, progress of a run; with `verbose`, also its parts.
+
+    Refused manifests come last, if their last good versions run in their place.
+    """
     rows: list[tuple[str, ...]] = [("JOB", "STATE", "COMMITTED", "FAILED", "SKIPPED", "OUTPUT", "LAST RUN")]
     for one in jobs:
         if one.record is None:
             rows.append((one.job, "never run", "0", "0", "0", one.output, "-"))
             continue
-        committed, skipped = (
-            sum(getattr(part, name) for part in one.record.parts) for name in ("committed", "skipped")
-        )
-        counts = (str(committed), str(one.failed), str(skipped))
+        counts = (str(one.record.committed), str(one.failed), str(one.record.skipped))
         rows.append((one.job, one.record.status, *counts, one.output, one.record.ended or one.record.started))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     live = [_render_live(one.job, one.live) for one in jobs if one.live]
     kept = [f"{one.job}: {_more_rows(one.kept)} kept for the next run" for one in jobs if one.kept]
+    kept += [f"{one.job}: {_more_rows(one.rerun)} of changed files to run again" for one in jobs if one.rerun]
+    kept += [
+        f"{one.job}: {_more_rows(one.leaving)} of changed files to leave their parts" for one in jobs if one.leaving
+    ]
+    needed = [line for one in jobs if one.delivered for line in _render_delivered(one, verbose=verbose)]
     files = [
         f"{one.output}/{part.file}: {part.rows} rows from {part.start}"
         for one in jobs
@@ -354,18 +384,44 @@ def render_status(jobs: "Sequence[JobStatus]", *, verbose: bool = False) -> str:
         for part in one.record.parts
         if verbose
     ]
-    return _safe("".join(f"{line}\n" for line in (*table, *live, *kept, *files)))
+    refused = [one.text for one in refusals]
+    return safe("".join(f"{line}\n" for line in (*table, *live, *kept, *needed, *files, *refused)))
+
+
+_MOST_FILES = 8
+
+
+def _render_delivered(one: "JobStatus", *, verbose: bool) -> Iterator[str]:
+    """Yield the files of a job that its readers still need, and those that may be carried away."""
+    needed: dict[tuple[str, ...], list[str]] = {}
+    for one_file in one.delivered:
+        needed.setdefault(one_file.needed_by, []).append(one_file.file)
+    free = needed.pop((), [])
+    most = len(one.delivered) if verbose else _MOST_FILES
+    for jobs, names in needed.items():
+        yield f"{one.job}: {' and '.join(jobs)} still {_needs(jobs)} {_count(len(names), 'file')}: {_some(names, most)}"
+    if one.removable and free:
+        yield f"{one.job}: {_count(len(free), 'file')} may be carried away, every reader has them: {_some(free, most)}"
+
+
+def _needs(jobs: "Sequence[str]") -> str:
+    return "needs" if len(jobs) == 1 else "need"
+
+
+def _some(names: "Sequence[str]", most: int) -> str:
+    more = f", and {len(names) - most:,} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
 
 
 def render_verification(jobs: "Sequence[VerifiedJob]", *, quiet: bool = False) -> str:
-    """Return one line for each part that is not as it was written, and one for each job; quiet, only the former."""
+    """Return one line for each part that has changed, and one for each job; with `quiet`, only the former."""
     damaged = [f"{one.output}/{part.file} {part.damage}" for one in jobs for part in one.damaged]
     counts = [f"{one.job}: {_verified(one)}" for one in jobs if not quiet]
-    return _safe("".join(f"{line}\n" for line in (*damaged, *counts)))
+    return safe("".join(f"{line}\n" for line in (*damaged, *counts)))
 
 
 def _verified(one: "VerifiedJob") -> str:
-    """`3 of 4 parts in outbox/run are as they were written (12 MiB)`, and what cannot be told."""
+    """`3 of 4 parts in outbox/run are as they were written (12 MiB)`, and what is unknown."""
     if not one.parts:
         return f"no part is committed in {one.output}"
     size = format_size(sum(part.bytes for part in one.sound))
@@ -378,14 +434,47 @@ def _verified(one: "VerifiedJob") -> str:
     return text
 
 
+def render_state_copy(action: str, state: str, copy: str, outputs: int) -> str:
+    """Return one line with the paths of the state folder and of the copy, and the number of outputs."""
+    way = f"{state} is copied to {copy}" if action == "backup" else f"{copy} is brought back to {state}"
+    return safe(f"{way}: {_count(outputs, 'output')}\n")
+
+
+def render_pruned(states: "Sequence[PrunedState]") -> str:
+    """Return for each state folder what was freed of each cache, and what stays and why."""
+    return safe("".join(map(_render_pruned, states)))
+
+
+def _render_pruned(state: "PrunedState") -> str:
+    word = "would be freed" if state.dry_run else "freed"
+    used = "; a run is using it, so nothing is" if state.in_use else ""
+    lines = [f"{state.state}: {state.freed_bytes:,} bytes {word}{used}\n"]
+    for one in state.caches:
+        freed = [f"{one.freed:,} {word} ({one.freed_bytes:,} bytes)"] if one.freed else []
+        kept = [f"{one.kept:,} stay ({one.kept_bytes:,} bytes): {one.why}"] if one.kept else []
+        lines += [f"  {one.cache}: {', '.join([*freed, *kept])}\n"] if freed or kept else []
+    return "".join(lines)
+
+
+def render_compaction(jobs: "Sequence[Compacted]") -> str:
+    """Return one line for each job: how many parts it had, and has now."""
+    lines = (
+        f"{one.job}: {one.output} stays as it is: {one.why_not}\n"
+        if one.why_not
+        else f"{one.job}: {_count(one.before, 'part')} in {one.output}, now {one.after:,}\n"
+        for one in jobs
+    )
+    return safe("".join(lines))
+
+
 def render_differences(differences: "Sequence[Difference]", indent: str = "") -> str:
     """Return `path: old -> new` for each difference, with values as JSON has them."""
     lines = (f"{indent}{one.path}: {_value(one.old)} -> {_value(one.new)}\n" for one in differences)
-    return _safe("".join(lines))
+    return safe("".join(lines))
 
 
 def _value(value: Any) -> str:
-    """Return a value as JSON has it; of a digest, the beginning."""
+    """Return a value as JSON; of a digest, only the beginning."""
     import json  # noqa: PLC0415  only who has differences
 
     from ortdeploy.planning.differences import NOTHING  # noqa: PLC0415
@@ -398,8 +487,8 @@ def _value(value: Any) -> str:
 
 
 def render_changes(changes: "Sequence[Changes]") -> str:
-    """Return for each job what has changed since its last run."""
-    return "".join(f"{_safe(_changed(one))}{render_differences(one.differences, '  ')}" for one in changes)
+    """Return what changed in each job since its last run."""
+    return "".join(f"{safe(_changed(one))}{render_differences(one.differences, '  ')}" for one in changes)
 
 
 def _changed(one: "Changes") -> str:
@@ -417,7 +506,7 @@ def _render_live(job: str, live: Mapping[str, Any]) -> str:
 
 
 def _used(live: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what a running job uses, as far as the system tells: memory, processors, faults, switches."""
+    """Yield what a running job uses, if the system reports it: memory, processors, page faults, context switches."""
     if live.get("resident_bytes"):
         peak = f" (peak {format_size(live['peak_bytes'])})" if live.get("peak_bytes") else ""
         yield f"{format_size(live['resident_bytes'])} of memory{peak}"

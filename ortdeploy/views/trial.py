@@ -1,4 +1,4 @@
-"""What `ortdeploy try` shows: the results of a few rows as a table, and where a recording's spans are."""
+"""The output of `ortdeploy try`: the results of a few rows as a table, and the spans found in recordings."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ Row = Mapping[str, Any]
 
 
 def render_trial(job: str, rows: Sequence[Row], failed: Sequence[Row], *, color: bool) -> str:
-    """Return the rows of one job as a table, then those that failed, each with its reason."""
+    """Return the rows of one job as a table, then the failed rows with their reasons."""
     paint = painter(color=color)
     lines = [paint(f"{printable(job)}: {_rows(len(rows))}", _BOLD)]
     lines += [f"  {line}" for line in _table(rows)]
@@ -41,7 +41,7 @@ def _table(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def cell(value: Any) -> str:
-    """Return one value on one line: numbers with four digits, the beginning of lists, and how long they are."""
+    """Return one value on one line: numbers with four digits, and of a list its first elements and its length."""
     if value is None:
         return "-"
     if isinstance(value, float):
@@ -66,7 +66,7 @@ def _shortened(text: str) -> str:
 
 
 def render_spans(rows: Sequence[Row], rate: int | None) -> str:
-    """Return the spans of recordings in which a probability by window is high; nothing for other rows."""
+    """Return the spans of recordings in which the probability of windows is high; empty for other rows."""
     lines = []
     for row in rows:
         hz = row.get("rate", rate)
@@ -79,19 +79,22 @@ def render_spans(rows: Sequence[Row], rate: int | None) -> str:
 
 
 def is_probability(values: Any) -> bool:
-    """Tell whether a value is a list of numbers from 0 to 1, one a window."""
+    """Return whether a value is a list of numbers from 0 to 1, one for each window."""
     return isinstance(values, list) and all(
         isinstance(one, float) and math.isfinite(one) and 0 <= one <= 1 for one in map(_only, values)
     )
 
 
 def _only(value: Any) -> Any:
-    """Return the one element of a list of one."""
+    """Return the single element of a list, at any depth; any other value as it is."""
     return _only(value[0]) if isinstance(value, list) and len(value) == 1 else value
 
 
 def spans(values: Sequence[Any], starts: Sequence[Any], rate: int) -> Iterator[tuple[float, float, float]]:
-    """Yield begin, end (in seconds) and highest probability of windows in a row that count; `starts` are in samples."""
+    """Yield begin and end in seconds, and the highest probability, of each run of windows with a high probability.
+
+    `values` has a probability for each window, `starts` the first sample of each window; `rate` is in samples a second.
+    """
     size = starts[1] - starts[0] if len(starts) > 1 else 0
     windows = zip(map(_only, values), starts, strict=False)
     for high, group in groupby(windows, key=lambda window: window[0] >= _AT):

@@ -1,4 +1,4 @@
-"""Shows what `ortdeploy tune` tried: a table, and a page with bars."""
+"""The output of `ortdeploy tune`: a table of trials, and a page with bars."""
 
 from html import escape
 from typing import TYPE_CHECKING
@@ -38,7 +38,7 @@ def _memory(trial: "Trial") -> str:
 
 
 def render_table(trials: "Sequence[Trial]", best: "Trial | None", path: str) -> str:
-    """Return what was tried, the fastest first, and what came of it."""
+    """Return the trials, fastest first, and the result."""
     rows = [("ROWS/S", "P99", "MEMORY", "SETTING")]
     ran = sorted((one for one in trials if one.refused is None), key=lambda one: -one.rows_per_second)
     rows += [(_rate(one), _p99(one), _memory(one), one.setting.text + (" *" if one is best else "")) for one in ran]
@@ -58,7 +58,7 @@ def _outcome(best: "Trial | None", path: str) -> str:
 
 
 def render_html(deployment: str, job: str, trials: "Sequence[Trial]", best: "Trial | None") -> str:
-    """Return one page that needs no network: a bar for each setting, the fastest first."""
+    """Return a page that loads nothing from the network: a bar for each trial, fastest first."""
     ran = sorted((one for one in trials if one.refused is None), key=lambda one: -one.rows_per_second)
     most = max((one.rows_per_second for one in ran), default=1.0) or 1.0
     body = "".join(

@@ -23,7 +23,8 @@ from support.effort import effort
 from support.models import gather_model, scale_model
 
 from ortdeploy.cli.main import main
-from ortdeploy.ledger.ledger import FILE, MERGE_COLUMNS, insert_sealed
+from ortdeploy.ledger.cells import MERGE_COLUMNS, insert_sealed
+from ortdeploy.ledger.damage import FILE
 from ortdeploy.planning import workflow
 
 Break = Callable[[Path], None]
@@ -440,7 +441,7 @@ def test_arbitrary_changes_to_a_good_manifest_never_end_in_a_traceback(
     check_never_a_traceback(deployment, capsys)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=effort(40, 80), deadline=None)
 @given(st.binary(max_size=200) | st.lists(WORDS, max_size=40).map(lambda words: " ".join(words).encode()))
 def test_arbitrary_text_never_ends_in_a_traceback(
     deployment: Path, capsys: pytest.CaptureFixture[str], raw: bytes

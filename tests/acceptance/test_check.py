@@ -101,6 +101,31 @@ def test_what_cannot_be_run_is_an_error_with_its_reason(cli: Cli, folder: Path) 
     assert all(word in (one.message or "") for one, word in zip(found, words, strict=True)), found
 
 
+def test_golden_data_that_is_a_link_out_of_the_tree_is_refused(cli: Cli, tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
+    folder.mkdir()
+    scale_model(folder / "double.onnx")
+    (folder / "m.yaml").write_text(MANIFEST)
+    write_pb(elsewhere, 0, input_0=X, output_0=X * 2)
+    checked = folder / "checks/test_data_set_0"
+    checked.mkdir(parents=True)
+    for name in ("input_0.pb", "output_0.pb"):
+        (checked / name).symlink_to(elsewhere / "test_data_set_0" / name)
+    refused = cli("check", folder)
+    assert refused.code == 1
+    assert "[link-out-of-tree]" in refused.words
+    assert cli("check", folder, "--allow-root", elsewhere).code == 0
+    (checked / "input_0.pb").unlink()
+    (checked / "output_0.pb").unlink()
+    checked.rmdir()
+    checked.symlink_to(elsewhere / "test_data_set_0")
+    assert cli("check", folder).code == 1
+    (elsewhere / "test_data_set_0").rename(folder / "kept")
+    checked.unlink()
+    checked.symlink_to(folder / "kept")
+    assert cli("check", folder).code == 0
+
+
 def test_each_session_is_checked(cli: Cli, folder: Path) -> None:
     write_pb(folder / "checks", 0, input_0=X, output_0=X * 2)
     sessions = "sessions: [{name: a, providers: [CPU], count: 3}, {name: b, providers: [CPU]}]"

@@ -19,8 +19,9 @@ from support.forks import start_program
 from support.models import lora_model, make_adapter, save_model, scale_model
 
 from ortdeploy.cli.arguments import COMMANDS
-from ortdeploy.ledger.ledger import open_ledger
+from ortdeploy.cli.commands import status
 from ortdeploy.ledger.live_progress import Live
+from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.ledger.output_lock import hold_output
 from ortdeploy.manifest.pages import PAGES
 from ortdeploy.plan.made_by import MadeBy
@@ -309,7 +310,7 @@ def test_wrong_usage_is_64(cli: Cli, tmp_path: Path) -> None:
     [
         (["apply", "m.yaml", "--new"], "ortdeploy apply has no flag --new. Did you mean"),
         (["plan", "m.yaml", "--detaild-exitcode"], 'Did you mean "--detailed-exitcode"?'),
-        (["status", "m.yaml", "--job", "run"], "usage: ortdeploy status"),
+        (["status", "m.yaml", "--new-run"], "usage: ortdeploy status"),
         (["adapter", "show", "x", "--jsn"], "usage: ortdeploy adapter show"),
         (["schema", "plan", "device"], '"device" is one argument too many'),
         (["plan", "m.yaml", "--profile", "a", "--profile", "b"], "--profile is given twice"),
@@ -321,6 +322,56 @@ def test_flags_are_whole_known_and_given_once(cli: Cli, arguments: list[str], sa
     assert refused.code == 64
     assert said in refused.err
     assert f"usage: ortdeploy {arguments[0]}" in refused.err
+
+
+SECRET_URL = "https://user:hunter2secret@example.org/m.yaml?sig=hunter2secret"  # noqa: S105  nobody's
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["plan", SECRET_URL],
+        ["status", SECRET_URL],
+        ["init", SECRET_URL],
+        ["adapter", "show", SECRET_URL],
+        ["apply", "m.yaml", "--state-dir", SECRET_URL],
+        ["apply", "m.yaml", "--log-file", SECRET_URL],
+        ["apply", "m.yaml", "--overlay", SECRET_URL],
+        ["plan", "m.yaml", "--out", SECRET_URL],
+        ["plan", "m.yaml", "--device", SECRET_URL],
+        ["plan", "m.yaml", "--allow-root", "file:///"],
+        ["device", "-o", SECRET_URL],
+    ],
+)
+def test_a_url_in_place_of_a_local_path_is_refused_without_its_secrets(
+    cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    """It was taken for folders: the state went into https:/user:… below the current one, and names were printed."""
+    monkeypatch.chdir(deployment)
+    before = sorted(deployment.rglob("*"))
+    refused = cli(*arguments)
+    assert refused.code == 64
+    assert "takes a local path" in refused.err
+    assert "hunter2secret" not in refused.out + refused.err
+    assert sorted(deployment.rglob("*")) == before
+
+
+def test_a_url_as_the_state_folder_of_the_environment_is_refused(
+    cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(deployment)
+    monkeypatch.setenv("ORTDEPLOY_STATE_DIR", "s3://bucket/state")
+    refused = cli("apply", "m.yaml")
+    assert (refused.code, "--state-dir takes a local path" in refused.err) == (64, True)
+    assert not (deployment / "s3:").exists()
+    monkeypatch.setenv("ORTDEPLOY_STATE_DIR", "./s3:state")
+    assert cli("apply", "m.yaml").code == 0
+
+
+def test_a_url_as_the_key_of_a_set_is_shown_without_its_secrets(cli: Cli, deployment: Path) -> None:
+    refused = cli("plan", deployment, "--set", f"{SECRET_URL}=1")
+    assert refused.code == 1
+    assert "hunter2secret" not in refused.out + refused.err
 
 
 def test_an_unknown_command_lists_all_of_them(cli: Cli) -> None:
@@ -415,7 +466,7 @@ def test_validate_and_help_import_no_heavy_packages(deployment: Path) -> None:
     script = (
         "import sys; from ortdeploy.cli.main import main\n"
         f"code = main(['validate', {str(deployment)!r}]); main(['--help']); main(['schema'])\n"
-        "heavy = {'onnxruntime', 'onnx', 'numpy', 'structlog', 'PIL', 'tqdm'} & set(sys.modules)\n"
+        "heavy = {'onnxruntime', 'onnx', 'numpy', 'structlog', 'PIL', 'rich'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else code)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, encoding="utf-8", check=False)
@@ -514,13 +565,22 @@ def on_terminal(arguments: list[str], cwd: Path, **env: str) -> str:
     return shown.decode()
 
 
-def test_a_terminal_gets_colors_console_logs_and_a_bar(deployment: Path) -> None:
+def test_a_terminal_gets_colors_a_live_line_and_a_table(deployment: Path) -> None:
     shown = on_terminal(["apply", "m.yaml"], deployment)
     assert "\x1b[1mdemo\x1b[0m" in shown
-    assert "session.opened" in shown
+    assert "session.opened" not in shown
     assert '{"' not in shown
-    assert "20/20" in shown
-    assert "rows/s" in shown
+    assert "of 20 rows" in shown
+    table = shown.rpartition("state")[2]
+    assert "done" in table
+    assert "outbox/run" in table
+    (kept,) = (deployment / ".ortdeploy/logs").iterdir()
+    assert "session.opened" in kept.read_text()
+
+
+def test_a_terminal_gets_console_logs_where_they_are_asked_for(deployment: Path) -> None:
+    assert "session.opened" in on_terminal(["apply", "m.yaml", "-v"], deployment)
+    assert not (deployment / ".ortdeploy/logs").exists()
 
 
 def test_no_color_is_honoured(deployment: Path) -> None:
@@ -668,7 +728,8 @@ def test_init_takes_models_of_every_shape(cli: Cli, tmp_path: Path) -> None:
         assert made.code == 0, (name, made.out, made.err)
         applied = cli("apply", folder / "m.yaml")
         assert applied.code == 0, (name, applied.out)
-        assert len(read_rows(folder / "outbox/m")) == (5 if name == "fixed-many" else 4)
+        rows = {"fixed-many": 5, "image": 2}.get(name, 4)  # pictures are files of their own
+        assert len(read_rows(folder / "outbox/m")) == rows
 
 
 def test_init_of_what_is_no_model(cli: Cli, tmp_path: Path) -> None:
@@ -785,6 +846,22 @@ def test_status_tells_how_far_a_live_run_is(cli: Cli, deployment: Path) -> None:
     assert "stopped" in stopped.out
     assert "rows/s" not in stopped.out
     live.end()
+
+
+def test_a_run_that_ends_while_status_looks_is_not_called_stopped(
+    cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_by = MadeBy(name="demo", profile=None, identity={}, layout=None)
+    with open_ledger(deployment / ".ortdeploy") as ledger:
+        ledger.begin("../outbox/run", made_by=made_by, job="run", run="r")
+
+        def ended(_state: Path, output: str) -> bool:
+            ledger.end(output, "done", None)
+            return False
+
+        monkeypatch.setattr(status, "is_live", ended)
+        (job,) = json.loads(cli("status", deployment / "m.yaml", "--format", "json").out)["jobs"]
+    assert job["status"] == "done"
 
 
 def test_the_further_reports_are_written_beside_the_first(cli: Cli, deployment: Path) -> None:

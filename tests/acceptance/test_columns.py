@@ -1,5 +1,7 @@
 """Tables with many columns: named by patterns, cast as a whole, with gaps; against what numpy makes of the same table."""
 
+import datetime as dt
+import decimal
 import json
 from pathlib import Path
 from typing import Any
@@ -87,7 +89,11 @@ def test_many_columns_are_counted_by_the_plan(cli: Cli, tmp_path: Path) -> None:
     [
         ({"columns": "[g*]"}, "missing-column", 'no column that matches "g*"'),
         ({"columns": "[fl*, label]"}, "unusable-filler", '"label" feeds input "x"'),
-        ({"columns": "[f1, label]", "missing": "", "prepare": ""}, "input-type-mismatch", "gets string. Add a step"),
+        (
+            {"columns": "[f1, label]", "missing": "", "prepare": ""},
+            "input-type-mismatch",
+            "If each text is a number, add a step",
+        ),
         ({"columns": "[f1, f10]", "missing": "", "prepare": ""}, "input-type-mismatch", "gets float64. Add a step"),
         ({"missing": "missing: {f2: 0.5, f10: nan, flag: nan}"}, "unusable-filler", "takes int64, and 0.5"),
     ],
@@ -145,3 +151,42 @@ def test_a_pipeline_takes_columns_by_pattern(cli: Cli, tmp_path: Path) -> None:
     wanted = np.array([[1.5, 7, 1], [0, 8, 2], [3.5, 9, 0]])
     made = [row["y"] for row in read_rows(tmp_path / "out")]
     np.testing.assert_allclose(made, wanted / np.linalg.norm(wanted, axis=1, keepdims=True), rtol=1e-6)
+
+
+CELLS: dict[str, tuple[pa.Array, str]] = {
+    "date": (pa.array([dt.date(2026, 11, 23)] * 3), "2026-11-23"),
+    "timestamp": (
+        pa.array([dt.datetime(2026, 11, 23, 12, tzinfo=dt.UTC)] * 3, pa.timestamp("us", "UTC")),
+        "2026-11-23 12:00:00+00:00",
+    ),
+    "time": (pa.array([dt.time(1, 30)] * 3), "01:30:00"),
+    "duration": (pa.array([90] * 3, pa.duration("s")), "0:01:30"),
+    "decimal": (pa.array([decimal.Decimal("1.10")] * 3), "1.10"),
+    "bytes": (pa.array([b"\xff\x00a\x00"] * 3), "ff006100"),
+}
+
+
+@pytest.mark.parametrize("output", ["jsonl", "csv", "npz", "parquet"])
+@pytest.mark.parametrize("kind", CELLS)
+def test_cells_that_json_has_no_type_for_are_keys(cli: Cli, tmp_path: Path, kind: str, output: str) -> None:
+    """They ended the job as a bug of ortdeploy, with no row committed, where lines or failed rows are JSON."""
+    cells, text = CELLS[kind]
+    columns = {name: pa.array(values, pa.float32()) for name, values in (("f1", [1, None, 3]), ("f2", [4, 5, 6]))}
+    parquet.write_table(pa.table({**columns, "when": cells}), tmp_path / "data.parquet")
+    manifest = deploy(tmp_path, "data.parquet", missing="key: [when]")
+    settings = f"path: out, format: {output}}}\n    errors: {{max_failed: 1}}"
+    manifest.write_text(manifest.read_text().replace("path: out}", settings))
+    applied = cli("apply", manifest)
+    assert applied.code == 0, applied.out + applied.err
+    (failed,) = map(json.loads, (tmp_path / "out/_failed.jsonl").read_text().splitlines())
+    assert (failed["row"], failed["key"]["when"]) == (1, text)
+    (part,) = (tmp_path / "out").glob("part-*")
+    match output:
+        case "jsonl":
+            assert [row["when"] for row in read_rows(tmp_path / "out")] == [text] * 2
+        case "csv":
+            assert [line.split(",")[0] for line in part.read_text().splitlines()] == ["when", text, text]
+        case "npz":
+            assert np.load(part)["when"].tolist() == [text] * 2
+        case _:
+            assert parquet.read_table(part)["when"].to_pylist() == cells.to_pylist()[:2]

@@ -76,10 +76,27 @@ def test_a_manifest_and_its_last_run(cli: Cli, deployment: Path) -> None:
     shown = cli("diff", path, "--detailed-exitcode")
     assert shown.code == 2
     places = [line.partition(":")[0].strip() for line in shown.out.splitlines()[1:]]
-    assert places == ["manifest", "model.sha256", "settings.batch"]
+    assert places == ["manifest.jobs.run.batch.size", "manifest", "model.sha256", "settings.batch"]
+    assert "manifest.jobs.run.batch.size: 8 -> 4\n" in shown.out
     (job,) = cli("diff", path, "--format", "json").json["changes"]
     assert (job["job"], [one["path"] for one in job["differences"]]) == ("run", places)
-    assert all(len(one["old"]) == len(one["new"]) == 64 for one in job["differences"])
+    assert all(len(one["old"]) == len(one["new"]) == 64 for one in job["differences"][1:])
+    kept = next((deployment / ".ortdeploy/manifests").iterdir())
+    kept.write_text(kept.read_text().replace('"run": "', '"run": "of another '))
+    assert cli("diff", path).out == shown.out.replace("  manifest.jobs.run.batch.size: 8 -> 4\n", "")
+
+
+def test_values_of_flags_are_compared_and_secrets_are_not_kept(cli: Cli, deployment: Path) -> None:
+    path = deployment / "m.yaml"
+    text = MANIFEST.replace("models:", "on_end: {url: 'https://example.org/hooks/T0SECRET'}\nmodels:")
+    path.write_text(text)
+    assert cli("apply", path, "--set", "jobs.run.batch.size=16").code == 0
+    path.write_text(text.replace("T0SECRET", "T1SECRET"))
+    shown = cli("diff", path)
+    assert "manifest.jobs.run.batch.size: 16 -> 8\n" in shown.out
+    kept = b"".join(one.read_bytes() for one in (deployment / ".ortdeploy").rglob("*") if one.is_file())
+    assert "SECRET" not in shown.out
+    assert b"SECRET" not in kept
 
 
 def test_plan_of_a_changed_job_says_the_same(cli: Cli, deployment: Path) -> None:

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -24,16 +25,22 @@ README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
 PACKAGE = REPOSITORY / "ortdeploy"
 
 
+@cache
+def modules() -> dict[Path, ast.Module]:
+    """Every module of the package."""
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
+
+
 def logged_events() -> set[str]:
     """Every literal that is logged, or looks like an event's name in a table of them."""
     found: set[str] = set()
-    for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for module in modules().values():
+        for node in ast.walk(module):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 found |= set(
                     (
                         re.fullmatch(
-                            r"(run|job|check|checks|digests|session|adapter|part|parts|row|batch|threads|block|lock|output|plan|manifests|status|python|files|store|watch)\.[a-z]+(_[a-z]+)?",
+                            r"(run|job|caches|check|checks|digests|session|adapter|part|parts|row|batch|threads|block|lock|on_end|output|plan|shard|manifest|manifests|status|python|files|store|traces|watch)\.[a-z]+(_[a-z]+)?",
                             node.value,
                         )
                         and [node.value]
@@ -134,7 +141,7 @@ def test_pre_commit_runs_validate_on_manifests(cli: Cli) -> None:
 def test_the_base_install_is_small() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     names = [re.split(r"[<>=]", requirement)[0] for requirement in project["dependencies"]]
-    assert names == ["jsonschema", "numpy", "onnx", "onnxruntime", "pyyaml", "structlog", "tenacity", "tqdm"]
+    assert names == ["jsonschema", "numpy", "onnx", "onnxruntime", "pyyaml", "rich", "structlog", "tenacity"]
 
 
 def test_every_package_init_is_empty() -> None:
@@ -142,8 +149,7 @@ def test_every_package_init_is_empty() -> None:
 
 
 def test_every_module_says_what_lives_in_it() -> None:
-    modules = [path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py"]
-    assert all(ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) for path in modules)
+    assert all(ast.get_docstring(module) for path, module in modules().items() if path.name != "__init__.py")
 
 
 def test_a_wheel_carries_the_schemas_and_validates(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 from conftest import Cli
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.effort import effort
 from support.models import make_adapter, scale_model
 
 from ortdeploy.files.digests import file_digest
@@ -122,7 +123,7 @@ def test_profiles_and_sets_are_not_written(cli: Cli, folder: Path) -> None:
 NAMES = st.text("abc.-/ äß,'\"#:", min_size=1, max_size=12).filter(lambda name: name.strip() == name)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=effort(40, 150))
 @given(
     paths=st.lists(NAMES, min_size=1, max_size=4),
     flow=st.booleans(),

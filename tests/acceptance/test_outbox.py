@@ -304,7 +304,7 @@ def test_an_upgrade_may_start_over_without_being_asked(cli: Cli, deployment: Pat
     upgraded_model(deployment)
     refused = cli("retry", manifest, "--job", "run")  # only apply starts over
     assert refused.code == 1
-    assert "finished-output" in refused.words
+    assert "apply it first" in refused.words
     assert cli("apply", manifest).code == 0
     assert values(deployment / "out") == [3.0] * 6
     (aside,) = deployment.glob("out.*")
@@ -338,7 +338,7 @@ def test_an_older_ledger_has_no_layout_and_goes_on_where_the_columns_did_not_cha
 
 def forget_deployments(folder: Path) -> None:
     """Let the ledger know of no deployment, as one of version 3 does."""
-    from ortdeploy.ledger import ledger as module  # noqa: PLC0415
+    from ortdeploy.ledger import versions as module  # noqa: PLC0415
 
     with closing(sqlite3.connect(folder / ".ortdeploy/state.db")) as db:
         db.execute("DELETE FROM deployments")

@@ -68,6 +68,7 @@ def test_an_empty_inbox_is_nothing_to_do_where_the_manifest_says_so(
         result = cli(command, deployment / "m.yaml", *job)
         assert result.code == 0, result
         assert "no file matches inbox/*.npy" in result.words
+        assert "0 finished already, 1 waiting for input." in result.words
     assert not (deployment / "out").exists()
     put(deployment, "a", 1)
     assert cli("apply", deployment / "m.yaml").code == 0
@@ -105,6 +106,29 @@ def test_a_file_that_was_seen_gone_comes_back_as_a_new_one(cli: Cli, deployment:
     assert values(deployment) == [("IMG_0001", 1)] * 2 + [("IMG_0001", 2)] * 2
     put(deployment, "IMG_0001", 3)
     assert cli("apply", deployment / "m.yaml").code == 1  # it did not go meanwhile
+
+
+@pytest.mark.parametrize(("policy", "runs"), [("on_change: append", ["a", "b", "a"]), ("on_change: rerun", ["a", "b"])])
+def test_new_files_alone_do_not_start_a_job_over(
+    cli: Cli, deployment: Path, arrivals: Write, policy: str, runs: list[str]
+) -> None:
+    arrivals(policy)
+    put(deployment, "a", 1)
+    assert cli("apply", deployment / "m.yaml", "--new-run").code == 0
+    put(deployment, "b", 2)
+    planned = cli("plan", deployment / "m.yaml", "--new-run").words
+    assert "go on with job run after 2 rows" in planned
+    assert cli("apply", deployment / "m.yaml", "--new-run").code == 0
+    put(deployment, "a", 3)
+    assert cli("apply", deployment / "m.yaml", "--new-run").code == 0
+    assert [name for name, _ in values(deployment)][::2] == runs
+    assert [path.name for path in deployment.glob("out*")] == ["out"]
+    arrivals("on_change: refuse")
+    put(deployment, "a", 4)
+    assert cli("apply", deployment / "m.yaml").code == 1
+    assert cli("apply", deployment / "m.yaml", "--new-run").code == 0
+    assert [name for name, _ in values(deployment)] == ["a", "a", "b", "b"]
+    assert len(list(deployment.glob("out*"))) == 2
 
 
 def test_a_file_that_comes_back_as_it_was_is_not_run_again(cli: Cli, deployment: Path, arrivals: Write) -> None:

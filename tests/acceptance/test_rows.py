@@ -165,6 +165,22 @@ MIXING: dict[str, tuple[list[Node], dict[str, np.ndarray]]] = {
         [helper.make_node("Slice", ["x", "from", "to", "k", "by"], ["y"])],
         {"from": np.array([-1]), "to": np.array([-(2**31)]), "k": np.array([0]), "by": np.array([-1])},
     ),
+    "the row four before": (
+        [
+            helper.make_node("Pad", ["x", "more"], ["padded"]),
+            helper.make_node("Slice", ["padded", "first", "last"], ["far"]),
+            helper.make_node("Add", ["x", "far"], ["y"]),
+        ],
+        constants(more=[4, 0, 0, 0], first=[0], last=[-4]),
+    ),
+    "the row four after": (
+        [
+            helper.make_node("Pad", ["x", "more"], ["padded"]),
+            helper.make_node("Slice", ["padded", "first", "last"], ["far"]),
+            helper.make_node("Add", ["x", "far"], ["y"]),
+        ],
+        constants(more=[0, 0, 4, 0], first=[4], last=[2**31]),
+    ),
     "batch normalization in training": (
         [
             helper.make_node("BatchNormalization", ["x", "g", "z", "z", "g"], ["y", "m", "v"], training_mode=1),

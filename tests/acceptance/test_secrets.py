@@ -155,7 +155,7 @@ def test_a_traceback_holds_no_secret(
 ) -> None:
     manifest = deployment(tmp_path, server)
 
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise AssertionError(manifest.read_text())
 
     monkeypatch.setattr(where, broken)

@@ -31,8 +31,8 @@ def is_done(deployment: Path) -> bool:
     return bool(report["status"] == "done") and len(read_rows(deployment / "outbox/run")) == report["rows"]["input"]
 
 
-def make_long(deployment: Path) -> None:
-    np.save(deployment / "data.npy", np.zeros((30_000, 4), np.float32))
+def make_long(deployment: Path, rows: int = 30_000) -> None:
+    np.save(deployment / "data.npy", np.zeros((rows, 4), np.float32))
     text = MANIFEST.replace("size: 8", "size: 1").replace("format: jsonl", "format: jsonl, rows_per_part: 1000")
     (deployment / "m.yaml").write_text(text)
 
@@ -78,7 +78,7 @@ def test_diagnostics_that_cannot_be_written_are_not_lost_in_silence(deployment: 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_a_job_goes_on_when_its_readers_go_away(deployment: Path, stream: str) -> None:
-    make_long(deployment)
+    make_long(deployment, 5_000)
     process = subprocess.Popen(
         [sys.executable, "-m", "ortdeploy", "apply", "-v", "m.yaml"],
         cwd=deployment,
@@ -165,7 +165,7 @@ def test_a_run_in_the_background_of_a_script_is_stopped_by_sigint(deployment: Pa
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="a signal of Unix")
 def test_nohup_is_honoured(deployment: Path) -> None:
-    make_long(deployment)
+    make_long(deployment, 5_000)
     command = ["/bin/sh", "-c", f"trap '' HUP; exec {COMMAND} apply m.yaml"]
     process = subprocess.Popen(command, cwd=deployment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     assert process.stderr is not None

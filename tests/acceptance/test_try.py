@@ -1,5 +1,6 @@
 """`ortdeploy try`: a few rows into a scratch folder, shown; nothing beside the manifest changes."""
 
+import importlib
 import json
 import shutil
 import tempfile
@@ -160,3 +161,18 @@ def test_images_that_a_job_makes_can_be_looked_at(cli: Cli, folder: Path) -> Non
     )
     done = cli("try", folder / "m.yaml")
     assert Path(done.out.splitlines()[-1].removeprefix("Pictures: ")).is_file()
+
+
+def test_the_first_pictures_are_on_the_terminal_and_none_in_a_pipe(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    families.yolo(folder / "yolo.onnx")
+    assert cli("init", folder / "yolo.onnx", "-o", folder / "yolo.yaml").code == 0
+    monkeypatch.setenv("COLORTERM", "truecolor")
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert "▀" not in cli("try", folder / "yolo.yaml", "--color", "always").out
+    command = importlib.import_module("ortdeploy.cli.commands.try")
+    monkeypatch.setattr(command, "protocol_of", lambda *_: "truecolor")
+    shown = cli("try", folder / "yolo.yaml", "--color", "always").out
+    assert shown.index("0000-yolo-sample-0.png\n\x1b[38;2;") < shown.index("0001-yolo-sample-1.png\n\x1b[38;2;")
+    assert "▀" not in cli("try", folder / "yolo.yaml", "--color", "never").out

@@ -9,6 +9,7 @@ from support.specs import make_spec
 
 from ortdeploy.manifest.document import parse_document
 from ortdeploy.manifest.write import block
+from ortdeploy.process.child import ask
 from ortdeploy.tuning.search import Bounds, Search, Setting, Trial, as_plain, from_plain, overlay_of
 
 MANIFEST = """\
@@ -124,6 +125,20 @@ def test_an_overlay_reads_back_as_what_it_changes() -> None:
 def test_trials_read_back() -> None:
     trial = Trial(setting=Setting(batch=4), rows_per_second=1.5, p99=0.1, memory=3)
     assert from_plain(json.loads(json.dumps(as_plain(trial)))) == trial
+
+
+def test_a_trial_of_a_real_job_tells_its_speed(deployment: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    folder = tmp_path_factory.mktemp("trial")
+    (folder / "overlay.yaml").write_text("{}\n")
+    request = {
+        "manifest": str(deployment / "m.yaml"), "folder": str(folder), "job": "run", "seconds": 0.01, "profile": None,
+        "sets": [], "roots": [], "overlays": [],
+    }  # fmt: skip
+    answer = ask("ortdeploy.cli.children.tune", request)
+    assert answer.code == 0, answer.printed
+    (told,) = answer.messages
+    assert told["rows_per_second"] > 0
+    assert told["memory"] > 0
 
 
 @pytest.mark.slow

@@ -5,7 +5,9 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -105,7 +107,7 @@ def test_the_apply_gets_the_same_flags() -> None:
     ]
     watching = build_parser().parse_args(["watch", "--every", "1h", *given])
     apply = build_parser().parse_args(apply_arguments(watching))
-    same = vars(apply).keys() - {"command", "root", "new_run"}
+    same = vars(apply).keys() - {"command", "root", "new_run", "last_good", "shard"}
     assert {name: vars(apply)[name] for name in same} == {name: vars(watching)[name] for name in same}
     assert vars(watching).keys() - {"command", "every"} <= same
     plain = build_parser().parse_args(["watch", "m.yaml"])
@@ -142,7 +144,7 @@ def test_a_signal_is_handed_on_and_systemd_is_asked_for_time(
             signal.raise_signal(signal.SIGTERM)
         return program
 
-    said: list[dict[str, int]] = []
+    said: list[dict[str, int | str]] = []
     monkeypatch.setattr(watch, "Program", start)
     monkeypatch.setattr(watch, "notify", lambda **states: said.append(states))
     arguments = build_parser().parse_args(["watch", "m.yaml"])
@@ -150,7 +152,60 @@ def test_a_signal_is_handed_on_and_systemd_is_asked_for_time(
         assert watch.apply_once(arguments, stopped, watch.Heart())
         assert watch.apply_once(arguments, stopped, watch.Heart())  # begins no other
     assert program.told == [signal.SIGTERM]
-    assert said == [{"STOPPING": 1, "EXTEND_TIMEOUT_USEC": 30_000_000}] * (3 if is_early else 2)
+    more_time = [one for one in said if "STATUS" not in one]
+    assert more_time == [{"STOPPING": 1, "EXTEND_TIMEOUT_USEC": 30_000_000}] * (3 if is_early else 2)
+    assert said[-1] == {"STATUS": "the last apply ended with exit code 143"}
+
+
+class Jobs:
+    """Progress files of jobs, a clock, and what a heart has told so far."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.states: dict[str, tuple[int, int]] = {}
+        self.now = 0.0
+        self.beats = 0
+        monkeypatch.setenv("WATCHDOG_USEC", "20000000")
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(watch, "notify", self.note)
+        self.heart = watch.Heart(lambda: dict(self.states))
+        self.heart.beat()
+        assert self.beats == 1
+
+    def note(self, **states: int) -> None:
+        self.beats += states == {"WATCHDOG": 1}
+
+    def told_after(self, seconds: float, **states: int) -> bool:
+        """Whether systemd is told within a time in which job files have come to these states."""
+        self.states |= {name: (state, 1) for name, state in states.items()}
+        before = self.beats
+        for _ in range(int(seconds * 2)):
+            self.now += 0.5
+            self.heart.beat()
+        return self.beats > before
+
+
+def test_the_watchdog_is_fed_by_jobs_that_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = Jobs(monkeypatch)
+    jobs.states = {"killed long ago": (1, 1)}
+    jobs.heart.begin()
+    assert jobs.told_after(10)  # it is planned, and no job runs yet
+    assert jobs.told_after(10, job=1)
+    assert not jobs.told_after(1000)  # a run hangs
+    assert jobs.told_after(1, job=2)
+    assert not jobs.told_after(1000)
+    jobs.states = {}  # the job has ended
+    assert jobs.told_after(10)
+
+
+def test_a_commit_gets_more_time_while_something_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = Jobs(monkeypatch)
+    jobs.heart.begin()
+    jobs.told_after(250, job=1)
+    assert jobs.heart.may_still_commit()
+    jobs.told_after(250, job=2)
+    assert jobs.heart.may_still_commit()
+    jobs.told_after(301)
+    assert not jobs.heart.may_still_commit()
 
 
 @pytest.mark.parametrize("every", ["0s", "5", "min", "1.5s", "25h", "-1s", "5m", "٣s"])
@@ -192,7 +247,9 @@ def test_it_applies_what_arrives_survives_what_is_refused_and_ends_cleanly(
             assert next(applied) == 0
             assert len(read_rows(deployment / "outbox/run")) == 25
             (deployment / "m.yaml").write_text("jobz: 1\n")
-            assert next(applied) == 1
+            np.save(deployment / "third.npy", np.ones((5, 4), np.float32))
+            while len(read_rows(deployment / "outbox/run")) < 30:  # what ran before goes on
+                assert next(applied) == 1
             (deployment / "m.yaml").write_text(LINES)
             os.utime(deployment / "m.yaml", (7, 7))
             assert next(applied) == 0
@@ -201,4 +258,12 @@ def test_it_applies_what_arrives_survives_what_is_refused_and_ends_cleanly(
         finally:
             process.kill()
     systemd.setblocking(False)
-    assert [systemd.recv(4096) for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"STOPPING=1"]
+    said = list(_datagrams(systemd))
+    assert [one for one in said if not one.startswith(b"STATUS=")] == [b"READY=1", b"WATCHDOG=1", b"STOPPING=1"]
+    assert said[-2] == b"STATUS=the last apply ended with exit code 0"
+
+
+def _datagrams(sent: socket.socket) -> Iterator[bytes]:
+    with suppress(BlockingIOError):
+        while True:
+            yield sent.recv(4096)

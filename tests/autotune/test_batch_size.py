@@ -1,20 +1,21 @@
 """`batch: {size: auto}`: the size is found on the first rows, remembered, and kept by a job that goes on."""
 
 import json
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from structlog.testing import capture_logs
+import pytest
 from support.fakes import Counter, FakeRuntime, double
 from support.jobs import plan_for, rows, save
+from support.logs import capture_logs
 
+from ortdeploy.autotune import batch_size
 from ortdeploy.autotune.batch_size import SIZES
 from ortdeploy.diagnostics import OutOfMemoryError
 from ortdeploy.files.remembered import FILE, TuningCache
-from ortdeploy.ledger.ledger import open_ledger, read_outputs
+from ortdeploy.ledger.opening import open_ledger, read_outputs
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.executor import Execution
@@ -22,13 +23,29 @@ from ortdeploy.running.executor import Execution
 FIXED = 0.002  # seconds that every run takes, however many rows it has
 
 
+class Clock:
+    """A clock that runs move on, and a little each look at it."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        self.now += FIXED / 20
+        return self.now
+
+
+CLOCK = Clock()
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_size, "time", CLOCK)
+
+
 def slow_up_to(most: int) -> FakeRuntime:
     """A runtime whose runs take as long for one row as for `most`, and twice as long for each further one."""
 
     def run(feeds: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        end = time.perf_counter() + FIXED * max(len(feeds["x"]) / most, 1) ** 2
-        while time.perf_counter() < end:
-            pass
+        CLOCK.now += FIXED * max(len(feeds["x"]) / most, 1) ** 2
         return double(feeds)
 
     return FakeRuntime(run)
@@ -95,7 +112,7 @@ def test_sizes_that_memory_is_too_small_for_are_not_chosen(tmp_path: Path) -> No
     def run(feeds: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
         if len(feeds["x"]) > 8:
             raise OutOfMemoryError("Failed to allocate memory")
-        time.sleep(FIXED)
+        CLOCK.now += FIXED
         return double(feeds)
 
     runtime = FakeRuntime(run)

@@ -1,7 +1,6 @@
 """`threads: auto`: the way to use threads is measured on the first rows, remembered, and passed over where it fails."""
 
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,18 +9,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from structlog.testing import capture_logs
 from support.facts import make_facts
 from support.fakes import Counter, FakeRuntime, FakeSession, double
 from support.jobs import plan_for, rows, save
+from support.logs import capture_logs
 from support.specs import make_spec
 
+from ortdeploy.autotune import thread_layout
 from ortdeploy.deployment.resolve import resolve
 from ortdeploy.deployment.threads import ThreadLayout, thread_layouts
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.preflight import MemoryForecast, Preflight
 from ortdeploy.files.remembered import TuningCache
-from ortdeploy.ledger.ledger import open_ledger
+from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.plan.plan_file import decode_plan, encode
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession, RunJob
 from ortdeploy.planning.make.plan import make_plan
@@ -38,7 +38,7 @@ WIDE, CALLERS, SESSIONS, NARROW = (
     ThreadLayout().name,
 )
 SECONDS = 0.004
-"""That a run takes with one thread."""
+"""That a run takes with one thread, by the clock of these tests."""
 
 MANIFEST = """\
 version: 1
@@ -54,6 +54,41 @@ jobs:
 """
 
 
+class Clock(threading.local):
+    """A clock that each thread has for itself, and that runs alone move on."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+CLOCK = Clock()
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(thread_layout, "time", CLOCK)
+
+
+class Queue:
+    """Runs that wait for each other: one begins when the one before it has ended."""
+
+    def __init__(self) -> None:
+        self._lock, self._free_at = threading.Lock(), 0.0
+
+    def spend(self, seconds: float) -> None:
+        with self._lock:
+            CLOCK.now = self._free_at = max(CLOCK.now, self._free_at) + seconds
+
+
+class NoQueue(Queue):
+    """Runs that do not."""
+
+    def spend(self, seconds: float) -> None:
+        CLOCK.now += seconds
+
+
 @dataclass
 class LayoutRuntime(FakeRuntime):
     """A runtime in which runs take time: `shares` of it by the number of threads, one run at a time where `alone`."""
@@ -61,21 +96,17 @@ class LayoutRuntime(FakeRuntime):
     shares: Mapping[int, float] = field(default_factory=lambda: {1: 1.0, 2: 1.0})
     alone: str | None = None
     threads: list[int] = field(default_factory=list)
-    whole: threading.Lock = field(default_factory=threading.Lock)
+    whole: Queue = field(default_factory=Queue)
 
     def open_session(self, step: OpenSession, candidate: PlannedSession) -> Session:
         threads = step.options["intra_op_num_threads"]
         self.threads.append(threads)
         if str(threads) in self.broken:
             raise OrtdeployError("no such threads")
-        lock = {None: None, "session": threading.Lock(), "process": self.whole}[self.alone]
+        queue = {None: NoQueue(), "session": Queue(), "process": self.whole}[self.alone]
 
         def run(feeds: Mapping[str, Array]) -> Mapping[str, Array]:
-            if lock is None:
-                time.sleep(SECONDS * self.shares[threads])
-            else:
-                with lock:
-                    time.sleep(SECONDS * self.shares[threads])
+            queue.spend(SECONDS * self.shares[threads])
             return double(feeds)
 
         self.sessions.append(FakeSession(run))

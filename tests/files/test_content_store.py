@@ -191,3 +191,27 @@ def test_an_error_of_the_disk_while_cloning_is_told(
     with pytest.raises(OSError, match="Input/output error"):
         store.put(write(tmp_path / "m.onnx", b"one"))
     assert entries(tmp_path, "files") == []
+
+
+def test_a_reference_of_somebody_who_is_gone_keeps_nothing(tmp_path: Path, store: ContentStore) -> None:
+    one, two = (store.put(write(tmp_path / "m.onnx", content)) for content in (b"one", b"second"))
+    store.refer("m.yaml run", {one}, lasting=True)
+    store.refer("other.yaml run", {two})
+    there = "other.yaml run".__eq__
+    assert store.referred(there, dry_run=True) == {two}
+    assert store.referred() == {one, two}
+    assert store.referred(there) == {two}
+    assert store.referred() == {two}
+
+
+def test_a_lasting_reference_that_is_lost_is_written_again_and_else_left_alone(
+    tmp_path: Path, store: ContentStore
+) -> None:
+    store.refer("last-good 1", {"0" * 64}, lasting=True)
+    (path,) = (tmp_path / "state/store/references").iterdir()
+    before = path.stat().st_ino, path.stat().st_mtime_ns
+    store.refer("last-good 1", {"0" * 64}, lasting=True)
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == before
+    path.unlink()
+    store.refer("last-good 1", {"0" * 64}, lasting=True)
+    assert store.referred() == {"0" * 64}

@@ -118,3 +118,21 @@ def test_small_files_are_always_read(tmp_path: Path, counted: list[Path]) -> Non
         assert DigestCache(tmp_path).digest(path) == file_digest(path)
     assert not (tmp_path / "known-digests.json").exists()
     assert len(counted) == 2
+
+
+@pytest.mark.usefixtures("patient")
+def test_those_that_were_read_last_are_remembered(
+    tmp_path: Path, counted: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_digests, "_MOST", 3)
+    files = [large(tmp_path).rename(tmp_path / f"{number}.bin") for number in range(5)]
+    for file in files:
+        DigestCache(tmp_path / "state").digest(file)
+    before = len(counted)
+    for file in files[2:]:
+        DigestCache(tmp_path / "state").digest(file)
+    assert len(counted) == before
+    DigestCache(tmp_path / "state").digest(files[0])
+    assert len(counted) == before + 1
+    known = json.loads((tmp_path / "state/known-digests.json").read_text())["files"]
+    assert [Path(name).name for name in known] == ["3.bin", "4.bin", "0.bin"]

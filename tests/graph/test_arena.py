@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from support.models import save_model
 
 from ortdeploy.graph.activations import Buffer, most_at_once, plan_buffers
-from ortdeploy.graph.arena import arena_bytes
+from ortdeploy.graph.arena import arena_bytes, pattern_bytes
 from ortdeploy.graph.model import read_model
 
 MIB = 1024 * 1024
@@ -68,6 +68,18 @@ def test_a_pattern_takes_a_block_of_its_own_where_no_chunk_is_free() -> None:
     buffers = [Buffer(3 * MIB, 0, 1), Buffer(3 * MIB, 1, 2)]
     assert arena_bytes(buffers, pattern=False) == 6 * MIB
     assert arena_bytes(buffers, pattern=True) == 12 * MIB
+
+
+def test_a_pattern_has_no_place_for_scratch_and_holes_that_nothing_fits() -> None:
+    scratch = Buffer(5 * MIB, 0, 0, is_scratch=True)
+    assert arena_bytes([Buffer(3 * MIB, 0, 1), scratch], pattern=True) == arena_bytes(
+        [Buffer(3 * MIB, 0, 1), scratch], pattern=False
+    )
+    hole = [Buffer(MIB, 0, 1), Buffer(2 * MIB, 0, 2), Buffer(2 * MIB, 2, 3)]
+    assert most_at_once(hole) == 4 * MIB
+    assert pattern_bytes(hole) == 5 * MIB
+    fitting = [Buffer(2 * MIB, 0, 1), Buffer(2 * MIB, 0, 2), Buffer(2 * MIB, 2, 3)]
+    assert pattern_bytes(fitting) == 4 * MIB
 
 
 def test_results_of_the_last_run_are_still_held_in_the_next() -> None:

@@ -11,6 +11,7 @@ from conftest import Cli
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
+from support.effort import effort
 from support.models import gather_model, lora_model, save_model, scale_model
 
 from ortdeploy.facts.models import ModelFacts
@@ -70,7 +71,7 @@ def test_files_that_are_no_models(tmp_path: Path) -> None:
         assert kind(read_model(path, "m")) == expected, content
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=effort(30, 60), deadline=None)
 @given(cut=st.integers(0, 130), flip=st.integers(0, 130), to=st.integers(0, 255))
 def test_any_damage_ends_in_facts_or_in_a_problem(tmp_path: Path, cut: int, flip: int, to: int) -> None:
     raw = bytearray(scale_model(tmp_path / "good.onnx").read_bytes())
@@ -345,7 +346,7 @@ def test_an_ort_model_runs_and_one_without_its_suffix_is_told_to_take_it(cli: Cl
     assert "Rename it to end in .ort." in " ".join(refused.out.split())
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=effort(40, 150), deadline=None)
 @given(data=st.data())
 def test_a_damaged_ort_model_is_a_problem_or_harmless(tmp_path: Path, data: st.DataObject) -> None:
     source = tmp_path / "whole.ort"
@@ -404,7 +405,7 @@ def mutate(model: onnx.ModelProto, data: st.DataObject) -> None:
             node.attribute.add(name="axis", type=onnx.AttributeProto.INT, i=data.draw(NUMBERS))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=effort(40, 150), deadline=None)
 @given(data=st.data())
 def test_what_is_wrong_inside_of_a_graph_crashes_nothing(tmp_path: Path, data: st.DataObject) -> None:
     """Reading, binding kernels and inferring sizes end in facts or a problem, also where onnx's own inference crashes."""

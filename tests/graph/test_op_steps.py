@@ -1,6 +1,7 @@
 """Op steps as graphs: what they compute is what onnx's reference computes one by one; what cannot be done is refused."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
+from support.effort import effort
 
 from ortdeploy.deployment.op_names import OpStepError
 from ortdeploy.deployment.op_steps import OpStep, type_op
@@ -20,6 +22,7 @@ from ortdeploy.runtime.operators import other_operators
 from ortdeploy.tensors.types import ROWS, TensorType
 
 OPERATORS = Operators()
+all_operators = cache(lambda: Operators(other_operators()))
 AT = ("pipelines", "p", "steps", 0)
 
 Array = np.ndarray[Any, Any]
@@ -113,7 +116,7 @@ def next_step(draw: st.DrawFn, values: Mapping[str, Array], result: str) -> Step
     return {**draw(st.sampled_from(steps)), "out": result}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=effort(30, 60), deadline=None)
 @given(st.data())
 def test_a_graph_of_steps_computes_what_its_operators_compute_one_by_one(data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=2))
@@ -251,7 +254,7 @@ def wrong_step(draw: st.DrawFn) -> Step:
         case "more":
             step["attributes"] = {**step.get("attributes", {}), draw(st.sampled_from(["axe", "modus"])): 1}
         case "feeds nothing":
-            step["in"] = dict.fromkeys(step["in"], draw(st.sampled_from([1, None, {"a": 1}, "text"])))
+            step["in"] = dict.fromkeys(step["in"], draw(st.sampled_from([None, {"a": 1}])))
         case "type":
             step["in"] = {key: _with_text(one) for key, one in step["in"].items()}
         case "output":
@@ -269,13 +272,12 @@ def _with_text(one: Any) -> Any:
     return [_with_text(item) for item in one] if isinstance(one, list) else "$words"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=effort(60, 200), deadline=None)
 @given(wrong_step())
 def test_a_wrong_step_is_refused_at_its_place(step: Step) -> None:
-    operators = Operators(other_operators())
     types = {"x": TensorType("float32", (ROWS, 3, 4)), "words": TensorType("string", (ROWS, 3, 4))}
     with pytest.raises(OpStepError) as refused:
-        type_op(read_op(step, AT), types, operators)
+        type_op(read_op(step, AT), types, all_operators())
     detail, at = refused.value.detail, refused.value.at
     assert at[: len(AT)] == AT
     assert detail.endswith((".", "?"))
@@ -290,6 +292,6 @@ def test_a_wrong_step_is_refused_at_its_place(step: Step) -> None:
 @pytest.mark.parametrize("step", RIGHT, ids=lambda step: step["op"])
 def test_the_right_steps_are_right(step: Step) -> None:
     types = {"x": TensorType("float32", (ROWS, 3, 4))}
-    joined = type_op(read_op(step, AT), types, Operators(other_operators()))
+    joined = type_op(read_op(step, AT), types, all_operators())
     values = {"x": np.ones((2, 3, 4), np.float32)}
     assert all(len(array) == 2 for array in run(joined, values).values())

@@ -19,9 +19,11 @@ from support.jobs import execute, plan_for, retrying, rows, save
 from support.ledgers import BAD, ROWS, begun, finished, merging, plan_of, publishing, revised, unfinished
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.ledger import ledger as ledger_module
+from ortdeploy.ledger import versions
 from ortdeploy.ledger.check import find_contradiction
-from ortdeploy.ledger.ledger import FILE, Begun, Merge, OutputRecord, Part, read_outputs
+from ortdeploy.ledger.damage import FILE
+from ortdeploy.ledger.opening import read_outputs
+from ortdeploy.ledger.records import Begun, Merge, NewFile, OutputRecord, Part, Replacement
 from ortdeploy.results.results import JobResult, Status
 
 SCENES = (unfinished, begun, finished, merging, publishing, revised)
@@ -117,7 +119,7 @@ def test_whatever_cell_is_changed_rows_are_complete_or_the_run_refuses(
         ("merging", "UPDATE merges SET temporary = '../../precious', file = '../../other'"),
         ("merging", "UPDATE merges SET file = 'part-00000001.jsonl'"),
         ("merging", "UPDATE merges SET rows = '[0]'"),
-        ("unfinished", "UPDATE outputs SET first_row = 16"),
+        ("unfinished", "UPDATE outputs SET first_row = 12"),  # where no part begins, however far the job is
         ("finished", "UPDATE inputs SET path = CAST('other.npy' AS BLOB)"),
         ("finished", "DELETE FROM failures WHERE row = 13"),
         ("unfinished", "DELETE FROM parts WHERE number = 0"),
@@ -147,7 +149,7 @@ def test_what_contradicts_itself_is_refused_though_its_seals_fit(
                 db.execute(f"UPDATE {table} SET seal = NULL")  # noqa: S608  ours
             if "inputs" not in statement:
                 db.execute("UPDATE outputs SET inputs_seal = NULL")
-            ledger_module._seal_all(db)  # noqa: SLF001  as somebody who knows how it is done
+            versions._seal_all(db)  # noqa: SLF001  as somebody who knows how it is done
     before = tree(folder)
     try:
         result = execute(folder, plan_of(folder), FakeRuntime(refuse_negative))
@@ -252,3 +254,40 @@ def test_an_entry_of_a_failed_row_that_nobody_wrote_is_refused(scenes: dict[str,
         result = execute(folder, retrying(plan_for(folder, ROWS, max_failed=9)), FakeRuntime(double))
         assert "failed row 1 is not what was written" in (result.reason or "")
         assert len(read_outputs(folder / ".ortdeploy")) == 1
+
+
+def replaced(**changes: Any) -> Replacement:
+    """What is to take the place of the first part of a sound record, with its one failed row given a result."""
+    record, _ = sound()
+    part = replace(record.parts[0], committed=record.parts[0].committed + 1, failed=0)
+    file = NewFile(temporary=f".{part.file}.replaced", file=str(part.file), bytes=9, sha256="0" * 64, mtime_ns=1)
+    one = Replacement(part=part, files=(file,), removed=(), spans=((part.start, part.rows),))
+    parts = changes.pop("part", {})
+    files = changes.pop("file", {})
+    return replace(one, part=replace(part, **parts), files=(replace(file, **files),), **changes)
+
+
+def test_a_sound_replacement_is_no_contradiction() -> None:
+    record, _ = sound()
+    record = replace(record, replacements=(replaced(),), leaving=((0, 1),))
+    assert find_contradiction(record, [], ".csv") is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"part": {"number": 7}}, {"part": {"rows": 3}}, {"part": {"revision": 1}}, {"part": {"failed": 1}},
+        {"part": {"file": "../part-00000000.csv"}}, {"part": {"withdrawn": ((90, 1),)}},
+        {"file": {"file": "part-00000001.csv"}}, {"file": {"temporary": "part-00000000.csv"}}, {"file": {"bytes": -1}},
+        {"file": {"sha256": "x"}}, {"removed": ("../x",)}, {"spans": ((0, 99),)}, {"spans": ((1, 1), (0, 1))},
+    ],
+)  # fmt: skip
+def test_every_contradiction_of_a_replacement_is_found(changes: dict[str, Any]) -> None:
+    record, _ = sound()
+    assert find_contradiction(replace(record, replacements=(replaced(**changes),)), [], ".csv")
+
+
+@pytest.mark.parametrize("leaving", [((0, 99),), ((1, 1), (0, 1)), ((0, 0),), ((-1, 2),)])
+def test_rows_that_leave_their_parts_are_in_one(leaving: tuple[tuple[int, int], ...]) -> None:
+    record, _ = sound()
+    assert find_contradiction(replace(record, leaving=leaving), [], ".csv")

@@ -11,15 +11,21 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 from support.fakes import Counter, FakeRuntime, double, refuse_negative
+from support.inbox import Inbox
 from support.jobs import execute, failed, plan_for, report, retrying, rows, save
+from support.power_loss import STATE
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.ledger import ledger
-from ortdeploy.ledger.ledger import FILE, LEDGER_VERSION, open_ledger, read_outputs
+from ortdeploy.ledger import cells, versions
+from ortdeploy.ledger.changes import OF_CHANGES
+from ortdeploy.ledger.damage import FILE
+from ortdeploy.ledger.opening import open_ledger, read_ledger, read_outputs
+from ortdeploy.ledger.versions import LEDGER_VERSION
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.results.results import Status
 
@@ -137,16 +143,53 @@ def test_reading_a_ledger_of_version_2_does_not_change_it(tmp_path: Path) -> Non
     assert (tmp_path / ".ortdeploy" / FILE).read_bytes() == before
 
 
+def as_version_4(folder: Path) -> None:
+    """Make a ledger one of version 4, which has the same tables but those that version 5 has brought."""
+    with closing(sqlite3.connect(folder / ".ortdeploy" / FILE)) as db:
+        for table in OF_CHANGES:
+            db.execute(f"DROP TABLE {table}")
+        db.execute("PRAGMA user_version = 4")
+        db.commit()
+
+
+def test_rows_that_version_4_has_run_stay_and_its_files_have_no_rows_that_are_known(tmp_path: Path) -> None:
+    save(tmp_path, range(10))
+    plan = plan_for(tmp_path, 10)
+    execute(tmp_path, plan, FakeRuntime(double))
+    as_version_4(tmp_path)
+    assert [part.rows for part in read_outputs(tmp_path / ".ortdeploy")[0].parts] == [8, 2]
+    assert execute(tmp_path, plan, FakeRuntime(double)).status is Status.NOTHING_TO_DO
+    assert version_of(tmp_path) == LEDGER_VERSION
+    with open_ledger(tmp_path / ".ortdeploy") as ledger:
+        assert [one.span for one in ledger.inputs(ledger.key(tmp_path / "out"))] == [None]
+
+
+def test_files_without_rows_are_told_from_those_of_which_nothing_was_noted(tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path).make()
+    inbox.put("a", [1, 2])
+    inbox.put("b", [])
+    inbox.apply()
+    with open_ledger(tmp_path / STATE) as ledger:
+        assert [one.span for one in ledger.inputs(ledger.key(inbox.out))] == [(0, 2), (0, 0)]
+
+
 class Killed(BaseException):
     """Stands for a kill."""
 
 
 @pytest.mark.parametrize(
-    ("where", "old"),
-    [("_seal", 2), ("_seal_of_inputs", 2), ("_seal_all", 2), ("_seal", 3), ("_seal_all", 3), ("_unseal_version_3", 3)],
+    ("module", "where", "old"),
+    [
+        (cells, "seal_of", 2),
+        (cells, "seal_of_inputs", 2),
+        (versions, "_seal_all", 2),
+        (cells, "seal_of", 3),
+        (versions, "_seal_all", 3),
+        (versions, "_unseal_version_3", 3),
+    ],
 )
 def test_a_migration_that_is_killed_leaves_the_old_version(
-    tmp_path: Path, where: str, old: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, module: ModuleType, where: str, old: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = bring_back("interrupted", tmp_path, old)
     before = dump(tmp_path)
@@ -155,7 +198,7 @@ def test_a_migration_that_is_killed_leaves_the_old_version(
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(ledger, where, die)
+        patched.setattr(module, where, die)
         with pytest.raises(Killed), open_ledger(tmp_path / ".ortdeploy"):
             pass
     assert dump(tmp_path) == before
@@ -168,7 +211,7 @@ def dump(folder: Path) -> list[str]:
         return list(db.iterdump())
 
 
-@pytest.mark.parametrize("open_it", [open_ledger, ledger.read_ledger])
+@pytest.mark.parametrize("open_it", [open_ledger, read_ledger])
 def test_a_ledger_of_the_version_after_this_is_refused(tmp_path: Path, open_it: Callable[[Path], Any]) -> None:
     with closing(sqlite3.connect(tmp_path / FILE)) as db:
         db.execute(f"PRAGMA user_version = {LEDGER_VERSION + 1}")

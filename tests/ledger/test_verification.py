@@ -9,10 +9,10 @@ import pytest
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.digests import file_digest
-from ortdeploy.ledger import ledger as ledger_module
-from ortdeploy.ledger import verification
+from ortdeploy.ledger import verification, written
 from ortdeploy.ledger.check import merged_name
-from ortdeploy.ledger.ledger import Merge, Part, open_ledger, part_name
+from ortdeploy.ledger.opening import open_ledger
+from ortdeploy.ledger.records import Merge, Part, part_name
 from ortdeploy.ledger.verification import PartState, VerifiedPart, verify_parts
 from ortdeploy.plan.made_by import MadeBy
 
@@ -125,7 +125,7 @@ def part_of_a_retry(folder: Path) -> Part:
 
 def test_a_part_that_a_run_replaces_meanwhile_is_no_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (part,) = committed(tmp_path, [b"before\n"])
-    read = ledger_module.difference
+    read = written.difference
 
     def replace_first(path: Path, records: Sequence[Part | Merge], digest: None) -> str | None:
         if records[0] == part:
@@ -143,7 +143,7 @@ def test_an_output_that_a_new_run_puts_aside_meanwhile_is_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     committed(tmp_path, [b"a\n", b"b\n"])
-    read = ledger_module.difference
+    read = written.difference
 
     def put_aside(path: Path, records: Sequence[Part | Merge], digest: None) -> str | None:
         if path.parent.exists():

@@ -1,5 +1,7 @@
 """Files that options name: relative to the manifest, wherever they stand in an option's text, and opened as planned."""
 
+from typing import Any
+
 import pytest
 from support.specs import make_spec
 
@@ -49,6 +51,18 @@ def test_the_text_of_a_document_is_no_file() -> None:
     assert not any("PERFORMANCE" in name for name in files_to_open(model, map(spec.chain_of, model.sessions)))
 
 
+def test_what_a_document_names_is_known_with_its_place() -> None:
+    text = "{CPU: {CACHE_DIR: cache}, GPU: {WEIGHTS_PATH: weights.bin}}"
+    spec = make_spec(MANIFEST.replace("load.json", text))
+    (model,) = spec.models
+    opened = set(files_to_open(model, map(spec.chain_of, model.sessions)))
+    assert "weights.bin" in opened
+    assert "cache" not in opened
+    named = {option.at[-3:]: (option.kind, option.path) for option in find_option_paths(spec)}
+    assert named["load_config", "CPU", "CACHE_DIR"] == ("new-folder", "cache")
+    assert named["load_config", "GPU", "WEIGHTS_PATH"] == ("file", "weights.bin")
+
+
 def test_each_path_in_an_option_is_looked_at() -> None:
     named = {(option.at[-1], option.path) for option in find_option_paths(make_spec(MANIFEST))}
     assert {
@@ -68,7 +82,28 @@ def test_each_path_in_an_option_is_looked_at() -> None:
         ("OpenVINO", "load_config", "a.json", "/d/a.json"),
         ("OpenVINO", "load_config", '{"CPU": {}}', '{"CPU": {}}'),
         ("Nobody", "backend_path", "libs/a.so", "libs/a.so"),
+        (
+            "OpenVINO",
+            "load_config",
+            {"CPU": {"CACHE_DIR": "c", "NUM_STREAMS": 2}},
+            {"CPU": {"CACHE_DIR": "/d/c", "NUM_STREAMS": 2}},
+        ),
+        ("OpenVINO", "load_config", '{"GPU.1": {"WEIGHTS_PATH": "w"}}', '{"GPU.1": {"WEIGHTS_PATH": "/d/w"}}'),
+        (
+            "OpenVINO",
+            "load_config",
+            {"NPU": {"NPUW_CACHE_DIR": "c", "NPU_X": "c"}},
+            {"NPU": {"NPUW_CACHE_DIR": "/d/c", "NPU_X": "c"}},
+        ),
+        (
+            "OpenVINO",
+            "load_config",
+            {"AUTO": {"DEVICE_PROPERTIES": {"GPU": {"CONFIG_FILE": "f"}}}},
+            {"AUTO": {"DEVICE_PROPERTIES": {"GPU": {"CONFIG_FILE": "/d/f"}}}},
+        ),
+        ("OpenVINO", "load_config", {"CPU": {"CACHE_DIR": ""}}, {"CPU": {"CACHE_DIR": ""}}),
+        ("OpenVINO", "load_config", '{"CPU": {"CACHE_DIR": ', '{"CPU": {"CACHE_DIR": '),
     ],
 )
-def test_paths_are_given_in_full(provider: str, option: str, text: str, full: str) -> None:
+def test_paths_are_given_in_full(provider: str, option: str, text: Any, full: Any) -> None:
     assert with_full_provider_paths(find_provider(provider), {option: text}, "/d") == {option: full}

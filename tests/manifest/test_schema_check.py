@@ -62,6 +62,21 @@ def test_a_misspelt_session_config_key_is_refused(key: str, nearest: str) -> Non
     assert f'Did you mean "{nearest}"?' in detail
 
 
+@pytest.mark.parametrize("name", ["../weights.bin", "/etc/weights.bin", "a\\\\b.bin", ".."])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "session.optimized_model_external_initializers_file_name",
+        "ep.context_model_external_initializers_file_name",
+    ],
+)
+def test_a_file_that_is_written_beside_another_has_a_name_without_a_folder(key: str, name: str) -> None:
+    """ONNX Runtime joins it to the other file's folder, and writes wherever that leads."""
+    rule, _, detail = complaint(f'session: {{config: {{{key}: "{name}"}}}}')
+    assert rule == "value-not-allowed"
+    assert "For example: weights.bin" in detail
+
+
 def test_options_of_plugin_providers_are_config_keys_too() -> None:
     config = "{ep.openvinoexecutionprovider.load_config: x, session.set_denormal_as_zero: '1', ep.context_enable: true}"
     assert problems(f"version: 1\nmodels: {{m: {{path: m.onnx, session: {{config: {config}}}}}}}\n") == []

@@ -172,7 +172,7 @@ def test_an_input_without_rows_says_so(tmp_path: Path, cli: Cli) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ("- each: $items", "- {do: unheard, in: {x: $items}, out: a}\n      - each: $items", "yolo_decode."),
+        ("- each: $items", "- {do: unheard, in: {x: $items}, out: a}\n      - each: $items", "yolo_heads."),
         (
             "    outputs: {ys: $ys}",
             "    outputs: {ys: $ys}\n    reset: path",

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import REPOSITORY, Cli, run_process
+from support.changed_files import Change, applied, changing
 
 EXAMPLES = REPOSITORY / "deployments"
 
@@ -125,6 +126,28 @@ def test_an_image_goes_in_and_another_comes_out(painter: Path) -> None:
         done = run_process(["apply", "m.yaml"], cwd=painter)
         assert done.code == 0, done.out + done.err
         assert images(painter / task).shape == (2, 32, 32, 3)
+
+
+@needs_optimum
+@pytest.mark.parametrize("name", ["scheduler/scheduler_config.json", "tokenizer/vocab.json"])
+def test_what_optimum_opens_is_what_was_planned_with(painter: Path, name: str) -> None:
+    """The file is another when optimum-onnx opens the folder; what was hashed is kept, and is what it gets."""
+    other = painter / "other/models/painter" / name
+    other.parent.mkdir(parents=True)
+    document = json.loads((painter / "models/painter" / name).read_text())
+    numbers = dict(zip(document, reversed(list(document.values())), strict=True))
+    other.write_text(json.dumps({**document, "beta_end": 0.02} if "beta_end" in document else numbers))
+    assert applied(painter, "--job", "theirs")[0] == 0
+    planned = images(painter / "theirs")
+    shutil.rmtree(painter / "theirs")
+    with changing(painter, Change(f"models/painter/{name}", "renamed over", "planned")) as made:
+        code, said = applied(painter, "--job", "theirs")
+    assert made
+    assert code == 0, said
+    np.testing.assert_array_equal(images(painter / "theirs"), planned)
+    code, said = applied(painter, "--job", "theirs", "--new-run")
+    assert code == 0, said
+    assert np.abs(images(painter / "theirs").astype(int) - planned).max() > 0, "the other file makes other images"
 
 
 @needs_optimum

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +19,38 @@ from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.pipelines.compose import compose
 from ortdeploy.pipelines.text_to_image import TextToImageSession
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
+from ortdeploy.planning.known_graphs import FOLDER
 from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.presets.schedulers import SCHEDULERS, read_scheduler
 from ortdeploy.runtime.session import OrtRuntime
-from ortdeploy.sessions.opening import ModelOpener
+from ortdeploy.sessions.opening import ModelOpener, OpenedModel
 
 REFERENCE = REPOSITORY / "tests/data/painter.npz"
 NAMES = ["ddim", "pndm", "euler", "lms", "heun", "dpm", "dpm_karras", "unipc"]
 
 
-@pytest.fixture
-def painter(tmp_path: Path) -> Path:
-    """The example."""
-    shutil.copytree(REPOSITORY / "deployments/models/painter", tmp_path / "models/painter")
+def copy_painter(folder: Path) -> Path:
+    """Copy the example."""
+    shutil.copytree(REPOSITORY / "deployments/models/painter", folder / "models/painter")
     for name in ("painter.yaml", "prompts.csv"):
-        shutil.copy(REPOSITORY / "deployments" / name, tmp_path / name)
-    return tmp_path
+        shutil.copy(REPOSITORY / "deployments" / name, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def known_graphs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a first plan reads in the example's graphs, so that not every test reads them again."""
+    folder = copy_painter(tmp_path_factory.mktemp("known"))
+    (folder / ".ortdeploy").mkdir()
+    plan_of(folder)
+    return folder / ".ortdeploy" / FOLDER
+
+
+@pytest.fixture
+def painter(tmp_path: Path, known_graphs: Path) -> Path:
+    """The example."""
+    shutil.copytree(known_graphs, tmp_path / ".ortdeploy" / FOLDER)
+    return copy_painter(tmp_path)
 
 
 def as_optimum(folder: Path) -> None:
@@ -63,30 +79,45 @@ def plan_of(folder: Path) -> Plan:
     return plan
 
 
-def session_of(plan: Plan, scheduler: dict[str, Any], latents: Path) -> TextToImageSession:
-    """Open the plan's session, with another scheduler and starting noise."""
-    (job,) = [step for step in plan.steps if isinstance(step, RunJob)]
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A plan of the example, and the sessions of its models."""
+
+    plan: Plan
+    models: dict[str, OpenedModel]
+
+
+@pytest.fixture(scope="module", params=["classic", "optimum"])
+def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Opened:
+    """The example in a layout, opened once for all schedulers."""
+    folder = copy_painter(tmp_path_factory.mktemp("opened"))
+    if request.param == "optimum":
+        as_optimum(folder)
+    plan = plan_of(folder)
     opener = ModelOpener(runtime=OrtRuntime(), on_native_call=lambda _: None, native_text=lambda: "")
-    opened = {s.session: opener.open_model(s, s.candidates) for s in plan.steps if isinstance(s, OpenSession)}
+    openings = [step for step in plan.steps if isinstance(step, OpenSession)]
+    return Opened(plan, {one.session: opener.open_model(one, one.candidates) for one in openings})
+
+
+def session_of(opened: Opened, scheduler: dict[str, Any], latents: Path) -> TextToImageSession:
+    """Return the plan's session, with another scheduler and starting noise."""
+    (job,) = [step for step in opened.plan.steps if isinstance(step, RunJob)]
     settings, problem = read_scheduler(scheduler)
     assert problem is None
     assert job.pipeline is not None
     assert job.pipeline.preset is not None
     preset = replace(job.pipeline.preset, scheduler=settings, latents=str(latents))
-    session = compose(replace(job.pipeline, preset=preset), opened).sessions[0].session
+    session = compose(replace(job.pipeline, preset=preset), opened.models).sessions[0].session
     assert isinstance(session, TextToImageSession)
     return session
 
 
-@pytest.mark.parametrize("layout", ["classic", "optimum"])
 @pytest.mark.parametrize("name", NAMES)
-def test_images_are_those_of_diffusers(painter: Path, name: str, layout: str) -> None:
-    if layout == "optimum":
-        as_optimum(painter)
+def test_images_are_those_of_diffusers(opened: Opened, tmp_path: Path, name: str) -> None:
     with np.load(REFERENCE) as known:
-        np.save(painter / "latents.npy", known["latents"])
+        np.save(tmp_path / "latents.npy", known["latents"])
         config = json.loads(str(known[f"{name}_config"]))
-        session = session_of(plan_of(painter), config, painter / "latents.npy")
+        session = session_of(opened, config, tmp_path / "latents.npy")
         image = session.paint([str(known["prompt"])], [str(known["negative"])], [0])
         np.testing.assert_allclose(image, known[f"{name}_image"], atol=1e-4)
         others = [known[f"{other}_image"] for other in NAMES if other != name]
@@ -114,6 +145,21 @@ def test_rows_are_prompts_and_equal_rows_give_equal_images(painter: Path, cli: C
     (painter / "painter.yaml").write_text(text)
     assert cli("apply", painter / "painter.yaml", "--new-run").code == 0
     assert np.abs(images(painter).astype(int) - first).max() <= 1
+
+
+@pytest.mark.parametrize("name", ["tokenizer/vocab.json", "scheduler/scheduler_config.json"])
+def test_a_folder_with_a_link_out_of_the_tree_is_refused(painter: Path, cli: Cli, name: str) -> None:
+    (painter / "site").mkdir()
+    for one in ("models", "painter.yaml", "prompts.csv"):
+        (painter / one).rename(painter / "site" / one)
+    path = painter / "site/models/painter" / name
+    path.rename(painter / path.name)
+    path.symlink_to(painter / path.name)
+    planned = cli("plan", painter / "site/painter.yaml")
+    assert planned.code == 1
+    assert "[link-out-of-tree]" in planned.out
+    assert f"models/painter/{name} is a link" in planned.words
+    assert cli("plan", painter / "site/painter.yaml", "--allow-root", painter).code == 0
 
 
 @needs_openvino_device

@@ -1,6 +1,7 @@
 """Plans to JSON and back."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,8 @@ from support.facts import make_facts
 from support.specs import MANIFEST, make_spec
 
 from ortdeploy.deployment.resolve import resolve
-from ortdeploy.plan.plan_file import decode_plan, encode
+from ortdeploy.facts.data import FileState
+from ortdeploy.plan.plan_file import decode_plan, encode, plan_digest
 from ortdeploy.plan.steps import FinishedJob, Plan, RunJob
 from ortdeploy.planning.make.plan import make_plan
 
@@ -84,3 +86,17 @@ def test_what_the_digest_of_a_job_depends_on() -> None:
 
     assert with_library("a.so") == with_library("a.so")
     assert with_library("a.so")["providers"] != with_library("b.so")["providers"]
+
+
+def test_a_digest_is_the_same_however_far_a_job_is() -> None:
+    one = plan(RICH)
+    job = one.steps[-1]
+    assert isinstance(job, RunJob)
+    state = FileState(path="a.png", size=1, mtime_ns=1)
+    later = replace(
+        job.input, files=(state,), gone=("b.png",), rows=9, first_row=8, rerun=(state,), rerun_rows=1, rows_before=1
+    )
+    moved = replace(one, steps=(*one.steps[:-1], replace(job, input=later)))
+    assert plan_digest(moved, job.job) == plan_digest(one, job.job)
+    others = replace(one, steps=(*one.steps[:-1], replace(job, input=replace(later, patterns=("x",)))))
+    assert plan_digest(others, job.job) != plan_digest(one, job.job)

@@ -10,10 +10,13 @@ import pytest
 from onnx import TensorProto, helper
 from support.models import gather_model, lora_model, save_model, scale_model
 
+from ortdeploy.deployment.placement_prediction import Prediction
+from ortdeploy.facts.host import HostFacts, MachineFacts, RuntimeFacts
 from ortdeploy.facts.models import ModelFacts
 from ortdeploy.files.digests import file_digest
 from ortdeploy.graph import activations, model, shapes
 from ortdeploy.planning import known_graphs
+from ortdeploy.providers.catalogue import CPU
 
 EXAMPLES = Path(__file__).parents[2] / "deployments/models"
 
@@ -179,3 +182,81 @@ def test_outside_of_a_plan_nothing_is_remembered(tmp_path: Path, readings: Readi
     path = scale_model(tmp_path / "m.onnx")
     assert everything(read(path)) == everything(read(path))
     assert readings.made == 2
+
+
+class Predictions:
+    """Counts how often kernels are asked."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def __call__(self, *of: object) -> Prediction:
+        self.made += 1
+        return Prediction(nodes={CPU: self.made}, cpu_operators=("Mul",))
+
+
+@pytest.fixture
+def predictions(monkeypatch: pytest.MonkeyPatch) -> Predictions:
+    predictions = Predictions()
+    monkeypatch.setattr(known_graphs, "predict_placement", predictions)
+    return predictions
+
+
+def host(library: str | None = "one", flags: tuple[str, ...] = ("avx2",)) -> HostFacts:
+    runtime = RuntimeFacts(
+        version="1.32.0", available_providers=(CPU,), max_ir_version=None, max_opsets={}, library=library
+    )
+    machine = MachineFacts(
+        system="Linux",
+        architecture="x86_64",
+        python="3.11",
+        cores=2,
+        cpu_quota=None,
+        memory_bytes=None,
+        cpu_flags=flags,
+    )
+    return HostFacts(runtime=runtime, machine=machine)
+
+
+def predict(facts: ModelFacts, of: HostFacts, chain: tuple[str, ...] = (CPU,)) -> object:
+    return known_graphs.remembering_placement(of)(facts, chain, {}, None)
+
+
+@pytest.mark.usefixtures("state")
+def test_placement_is_remembered_of_a_graph(tmp_path: Path, predictions: Predictions) -> None:
+    facts = read(scale_model(tmp_path / "m.onnx"))
+    assert predict(facts, host()) == predict(read(scale_model(tmp_path / "n.onnx")), host())
+    assert predictions.made == 1
+
+
+@pytest.mark.usefixtures("state")
+@pytest.mark.parametrize("other", [host(library="two"), host(flags=("avx512f",)), host(library=None)])
+def test_placement_on_another_machine_is_predicted(tmp_path: Path, predictions: Predictions, other: HostFacts) -> None:
+    facts = read(scale_model(tmp_path / "m.onnx"))
+    assert predict(facts, host()) != predict(facts, other)
+    assert predictions.made == 2
+
+
+@pytest.mark.usefixtures("state")
+def test_placement_of_another_graph_is_predicted(tmp_path: Path, predictions: Predictions) -> None:
+    predict(read(scale_model(tmp_path / "m.onnx", factor=2.0)), host())
+    predict(read(scale_model(tmp_path / "m.onnx", factor=3.0)), host())
+    assert predictions.made == 2
+
+
+@pytest.mark.usefixtures("state")
+def test_placement_with_another_provider_is_predicted_each_time(tmp_path: Path, predictions: Predictions) -> None:
+    facts = read(scale_model(tmp_path / "m.onnx"))
+    for _ in range(2):
+        predict(facts, host(), ("CUDAExecutionProvider", CPU))
+    assert predictions.made == 2
+
+
+@pytest.mark.usefixtures("state")
+def test_what_no_provider_runs_is_remembered_with_the_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = read(scale_model(tmp_path / "m.onnx"))
+    first = known_graphs.remembering_placement(host())(facts, (CPU,), {CPU: {}}, {})
+    monkeypatch.delattr(known_graphs, "predict_placement")
+    assert known_graphs.remembering_placement(host())(facts, (CPU,), {}, None) == first
+    assert isinstance(first, Prediction)
+    assert first.impossible

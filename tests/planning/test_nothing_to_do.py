@@ -16,16 +16,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import structlog
 from conftest import Cli
 from support.models import scale_model
 
 from ortdeploy.cli.arguments import build_parser
 from ortdeploy.cli.commands import apply, status
 from ortdeploy.cli.main import main
+from ortdeploy.events import log
 from ortdeploy.facts.data import ArrivalPolicy
 from ortdeploy.facts.facts import Facts
-from ortdeploy.ledger import ledger
+from ortdeploy.ledger import opening
 from ortdeploy.manifest.spec import InputSpec, JobSpec, OutputSpec
 from ortdeploy.planning import nothing_to_do, workflow
 
@@ -207,7 +207,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     with everything_is_old():
         for _ in range(2):
             assert main(["apply", str(folder / "m.yaml")]) == 0
-    structlog.reset_defaults()
+    log.send_to(None)
     entry = next(_entries(folder))
     return Finished(folder, json.dumps(entry["rests_on"]), str(entry["printed"]))
 
@@ -472,13 +472,13 @@ def test_a_status_is_said_again_until_the_ledger_is_written(
     cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]
 ) -> None:
     looked: list[object] = []
-    read_outputs = ledger.read_outputs
+    read_ledger = opening.read_ledger
 
     def counted(state_dir: Path) -> object:
         looked.append(state_dir)
-        return read_outputs(state_dir)
+        return read_ledger(state_dir)
 
-    monkeypatch.setattr(status, "read_outputs", counted)
+    monkeypatch.setattr(status, "read_ledger", counted)
     assert cli("apply", folder / "m.yaml").code == 0
     first, again = (cli("status", folder / "m.yaml", *options) for _ in range(2))
     assert (again.code, again.out) == (first.code, first.out)
@@ -532,13 +532,13 @@ def test_what_plans_rest_on_is_known_here() -> None:
     """A new field is looked at by rests_on, or its jobs are left out there; then it is added here."""
     fields = {kind: " ".join(sorted(one.name for one in dataclasses.fields(kind))) for kind in (Facts, *_NAMING)}
     assert fields == {
-        Facts: "adapters diffusion gate_problems inputs labels machine models option_files outputs path_problems "
-        "resources runtime",
+        Facts: "adapters diffusion gate_problems inputs labels links_out machine models option_files outputs "
+        "path_problems resources runtime",
         ArrivalPolicy: "on_change on_empty on_remove stable_for",
-        InputSpec: "arrivals at columns format key missing paths rate row_type values",
+        InputSpec: "arrivals at columns exif format jobs key missing paths rate row_type values",
         JobSpec: "adapters at attempts batch has_pipeline_and_model input limits max_consecutive max_failed model name "
-        "on_nan output pipeline postprocess prepare progress_timeout reports retries timing",
-        OutputSpec: "at columns explode format images on_upgrade path removable rows_per_part url",
+        "on_nan output pipeline postprocess prepare progress_timeout reports retries run_timeout timing",
+        OutputSpec: "at columns explode format images keep on_upgrade path removable rows_per_part url",
     }
 
 

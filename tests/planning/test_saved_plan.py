@@ -14,6 +14,7 @@ from conftest import MANIFEST, Cli, read_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import plan_schema
+from support.effort import effort
 from support.hostile import mutate
 from support.models import lora_model, make_adapter, scale_model
 
@@ -425,7 +426,7 @@ def test_an_unchanged_plan_is_accepted(saved: Saved) -> None:
     assert plans == (replace(saved.plan, manifest=plans[0].manifest),)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=effort(20, 40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_mutated_plan_is_refused_or_carried_out_as_the_manifest_says(saved: Saved, data: st.DataObject) -> None:
     saved.hold(mutate(saved.document, lambda most: data.draw(st.integers(0, most - 1))))

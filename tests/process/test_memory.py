@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from structlog.testing import capture_logs
 from support.fakes import FakeRuntime, double
 from support.jobs import (
     changed,
@@ -12,6 +11,7 @@ from support.jobs import (
     rows,
     save,
 )
+from support.logs import capture_logs
 
 from ortdeploy.process import memory
 from ortdeploy.process import memory_limit as memory_watch

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from conftest import Cli
 from onnx import TensorProto, helper
-from structlog.testing import capture_logs
 from support.fakes import Counter, FakeRuntime, double, refuse_negative
 from support.jobs import (
     Killed,
@@ -26,11 +25,13 @@ from support.jobs import (
     rows,
     save,
 )
+from support.logs import capture_logs
 from support.models import Shape, save_model
 
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.files.atomic import Hashing
-from ortdeploy.ledger.ledger import Ledger, open_ledger, read_outputs
+from ortdeploy.ledger.ledger import Ledger
+from ortdeploy.ledger.opening import open_ledger, read_outputs
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.results.results import JobResult, Status
@@ -377,7 +378,7 @@ def picture_job(folder: Path, cli: Cli, *, ends_early: bool) -> dict[str, bytes]
         "    batch: {size: 4}\n    output: {path: out, format: jsonl, images: [y], rows_per_part: 24}\n"
     )
     if ends_early:
-        with ending_after(3):
+        with ending_after(1):  # later blocks may be larger
             assert cli("apply", folder / "m.yaml", "-q").code == 1
         assert begun_file(folder).name.endswith(".begun")
         assert len(list((folder / "out/images").iterdir())) < 24

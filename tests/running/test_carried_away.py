@@ -12,7 +12,7 @@ from support.jobs import changed, execute, failed, plan_for, report, retrying, s
 from support.power_loss import ROWS, Disk, Event, make_plan, quickly, recording, run_all, stop_twice
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.ledger.ledger import open_ledger, read_outputs
+from ortdeploy.ledger.opening import open_ledger, read_outputs
 from ortdeploy.plan.steps import Plan
 from ortdeploy.results.results import Status
 

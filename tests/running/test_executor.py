@@ -8,16 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import structlog
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from structlog.testing import capture_logs
 from support.effort import effort
 from support.fakes import Counter, FakeRuntime, double, refuse_negative
 from support.jobs import execute, failed, plan_for, plan_with_all, plan_with_sessions, report, rows, save
+from support.logs import capture_logs
 
 from ortdeploy.diagnostics import ProviderFailedError
-from ortdeploy.ledger.ledger import MARKER, open_ledger, read_outputs
+from ortdeploy.ledger.opening import MARKER, open_ledger, read_outputs
 from ortdeploy.plan.made_by import made_by
 from ortdeploy.plan.steps import OpenSession, RunJob
 from ortdeploy.results.results import Status
@@ -225,8 +224,7 @@ def test_an_output_of_the_wrong_length_is_never_written(tmp_path: Path) -> None:
 
 def test_events_carry_the_run_job_model_and_providers(tmp_path: Path) -> None:
     save(tmp_path, [1, -1])
-    structlog.contextvars.clear_contextvars()
-    with capture_logs(processors=[structlog.contextvars.merge_contextvars]) as events:
+    with capture_logs(context=True) as events:
         execute(tmp_path, plan_for(tmp_path, 2, max_failed=1), FakeRuntime(refuse_negative))
     assert [event["event"] for event in events] == [
         "session.opened", "job.started", "row.failed", "block.finished", "part.committed", "job.finished",

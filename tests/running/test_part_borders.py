@@ -27,7 +27,8 @@ from support.jobs import (
 )
 
 from ortdeploy.diagnostics import ProviderFailedError
-from ortdeploy.ledger.ledger import Ledger, read_outputs
+from ortdeploy.ledger.ledger import Ledger
+from ortdeploy.ledger.opening import read_outputs
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.results.results import Status

@@ -69,7 +69,7 @@ def test_every_state_that_power_loss_may_leave_is_recovered_from(
     kinds = [event.kind for event in events]
     assert kinds.count("ledger") > 6
     assert kinds.count("sync") > 6
-    assert kinds.count("mkdir") == 3
+    assert kinds.count("mkdir") == 4
     kept = [event.target for event in events if event.kind == "name" and event.target.endswith(".begun")]
     assert kept == [f"work/out/.part-00000000.jsonl.{rows}.begun" for rows in (4, 8)]
     assert failures(events, tmp_path, expected) == []

@@ -12,7 +12,8 @@ from support.effort import effort
 from support.fakes import FakeRuntime, double, refuse_negative
 from support.jobs import READ, Killed, execute, failed, plan_for, report, retrying, rows, save, written_as
 
-from ortdeploy.ledger.ledger import Ledger, read_outputs
+from ortdeploy.ledger.ledger import Ledger
+from ortdeploy.ledger.opening import read_outputs
 from ortdeploy.results.results import Status
 from ortdeploy.running import retry as retry_run
 from ortdeploy.sinks.catalogue import SINKS

@@ -6,14 +6,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from structlog.testing import capture_logs
 from support.fakes import FakeRuntime, double
 from support.jobs import (
     changed,
@@ -25,10 +24,12 @@ from support.jobs import (
     rows,
     save,
 )
+from support.logs import capture_logs
 
 from ortdeploy.diagnostics import OutOfMemoryError, TransientError
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.results.results import Status
+from ortdeploy.running import stall_watch
 from ortdeploy.sources.arrays import ArraySource
 
 Feeds = Mapping[str, np.ndarray]
@@ -205,17 +206,62 @@ def test_a_process_that_was_stopped_meanwhile_does_not_hang(tmp_path: Path, monk
     assert ended.status is Status.DONE, ended.reason
 
 
-def test_slow_is_not_hanging(tmp_path: Path) -> None:
+class Hours:
+    """A clock that tests move on by hours, and runs that last until they were looked after.
+
+    What waits for a run looks after it at once, and again and again, not after the seconds that it may be patient.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._passed, self._looked = 0.0, threading.Event()
+        clock, wait = time.perf_counter, Future.result
+
+        def result(future: Future[Any], timeout: float | None = None) -> Any:
+            try:
+                return wait(future, None if timeout is None else 0.001)
+            except TimeoutError:
+                self._looked.set()
+                raise
+
+        monkeypatch.setattr(time, "perf_counter", lambda: clock() + self._passed)
+        monkeypatch.setattr(Future, "result", result)
+        monkeypatch.setattr(stall_watch, "LATE", 3600.0)  # that the clock is moved on is no sleep of the process
+
+    def go_by(self, hours: float) -> None:
+        self._passed += hours * 3600
+
+    def double_after(self, hours: float) -> Callable[[Feeds], Feeds]:
+        """Return a run that takes so long, and is looked after while it lasts."""
+
+        def run(feeds: Feeds) -> Feeds:
+            self.go_by(hours)
+            self._looked.clear()
+            assert self._looked.wait(20)
+            return double(feeds)
+
+        return run
+
+
+def test_a_run_that_ends_with_the_patience_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path, range(12))
+    wait = Future.result
 
-    def slow(feeds: Feeds) -> Feeds:
-        end = time.perf_counter() + 0.1
-        while time.perf_counter() < end:
-            pass
-        return double(feeds)
+    def result(future: Future[Any], timeout: float | None = None) -> Any:
+        done = wait(future)
+        if timeout is not None:
+            raise TimeoutError
+        return done
 
-    plan = changed(plan_for(tmp_path, 12, rows_per_part=12), errors={"progress_timeout": 0.25})
-    assert execute(tmp_path, plan, FakeRuntime(slow)).status is Status.DONE
+    monkeypatch.setattr(Future, "result", result)
+    plan = changed(plan_for(tmp_path, 12), errors={"progress_timeout": 60})
+    assert execute(tmp_path, plan, FakeRuntime(double)).status is Status.DONE
+
+
+def test_slow_is_not_hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path, range(12))
+    plan = changed(plan_for(tmp_path, 12, rows_per_part=12), errors={"progress_timeout": 2.5 * 3600})
+    runtime = FakeRuntime(Hours(monkeypatch).double_after(1))
+    assert execute(tmp_path, plan, runtime).status is Status.DONE
 
 
 SIGNALLED = """\
@@ -298,17 +344,13 @@ def test_the_third_signal_exits_at_once(tmp_path: Path) -> None:
 
 
 def test_a_slow_disk_is_no_session_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(tmp_path, range(400))
-    real = Ledger.commit_part
+    save(tmp_path, range(80))
+    real, hours = Ledger.commit_part, Hours(monkeypatch)
 
     def slowly(self: Ledger, *arguments: Any, **options: Any) -> None:
-        time.sleep(1.2)
+        hours.go_by(3)
         real(self, *arguments, **options)
 
-    def run(feeds: Feeds) -> Feeds:
-        time.sleep(0.03)
-        return double(feeds)
-
     monkeypatch.setattr(Ledger, "commit_part", slowly)
-    plan = changed(plan_for(tmp_path, 400, rows_per_part=200), errors={"progress_timeout": 0.4})
-    assert execute(tmp_path, plan, FakeRuntime(run)).status is Status.DONE
+    plan = changed(plan_for(tmp_path, 80, rows_per_part=40), errors={"progress_timeout": 2.5 * 3600})
+    assert execute(tmp_path, plan, FakeRuntime(hours.double_after(0.01))).status is Status.DONE

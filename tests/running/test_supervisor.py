@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from support.facts import make_facts
+from support.jobs import changed
 from support.specs import make_spec
 
 from ortdeploy.deployment.resolve import resolve
@@ -34,7 +35,12 @@ RUNNING = ("say", {"kind": "doing", "model": "m", "job": "run"})
 
 def done(job: str) -> tuple[str, dict[str, Any]]:
     fields = {"job": job, "status": "done", "output": "o", "committed": 5, "failed": 0, "skipped": 0, "seconds": 0.1}
-    return "say", {"kind": "result", "result": {**fields, "reason": None}}
+    return "say", {"kind": "result", "result": {**fields, "reason": None, "stuck": []}}
+
+
+def stuck(job: str, *rows: int) -> tuple[str, dict[str, Any]]:
+    kind, message = done(job)
+    return kind, {**message, "result": {**message["result"], "status": "failed", "stuck": list(rows)}}
 
 
 @pytest.fixture
@@ -207,3 +213,32 @@ def test_printed_text_is_taken_once_and_its_end_is_kept() -> None:
 )
 def test_the_line_that_explains_is_found(printed: str, sentence: str) -> None:
     assert explain(printed) == sentence
+
+
+def test_a_run_that_ended_with_its_child_is_told_to_the_next_one(plan: Plan, tmp_path: Path) -> None:
+    script = [OPENING, RUNNING, stuck("run", 4, 5, 6)], [OPENING, RUNNING, stuck("run", 4)], [done("run"), done("more")]
+    family = Family(plan, tmp_path, *script)
+    assert family.run() == [("run", "done"), ("more", "done")]
+    assert [family.request(start)["stuck"] for start in range(3)] == [
+        {},
+        {"run": [[4, 5, 6]]},
+        {"run": [[4, 5, 6], [4]]},
+    ]
+    assert family.candidates(2) == ["npu", "gpu", "cpu", "other"]
+
+
+def test_a_run_that_no_child_can_do_without_ends_its_job_and_no_other(plan: Plan, tmp_path: Path) -> None:
+    again = [OPENING, RUNNING, stuck("run", 4)]
+    family = Family(plan, tmp_path, again, again, [done("more")])
+    assert family.run() == [("run", "failed"), ("more", "done")]
+
+
+def test_a_stopped_run_starts_no_child_for_a_run_that_was_ended(plan: Plan, tmp_path: Path) -> None:
+    family = Family(plan, tmp_path, [OPENING, RUNNING, stuck("run", 4)], stopped=True)
+    assert family.run() == [("run", "failed")]
+
+
+def test_a_bound_on_runs_needs_a_child(plan: Plan) -> None:
+    on_cpu = replace(plan, steps=tuple(step for step in plan.steps if step.session != "m"))
+    assert not needs_supervision(on_cpu)
+    assert needs_supervision(changed(on_cpu, errors={"run_timeout": 30.0}))

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
+from support.effort import effort
 from support.models import Shape, make_adapter, save_model
 
 from ortdeploy.adapters.file import read_adapter
@@ -55,7 +56,7 @@ def runs(model: Path, adapter: Path) -> bool:
     return True
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=120, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=effort(30, 120), deadline=None)
 @given(data=st.data())
 def test_no_adapter_that_is_accepted_fails(tmp_path: Path, data: st.DataObject) -> None:
     model = two_layers(

@@ -1,28 +1,40 @@
-"""ONNX Runtime's telemetry is switched off before anything else is asked of it."""
+"""The library of ONNX Runtime is told from another one by its files."""
 
-import importlib
-import re
 from pathlib import Path
 
-import onnxruntime
 import pytest
 
-import ortdeploy.runtime
 from ortdeploy.runtime import library
 
 
-def test_telemetry_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    called: list[bool] = []
-    monkeypatch.setattr(onnxruntime, "disable_telemetry_events", lambda: called.append(True))
-    importlib.reload(library)
-    assert called == [True]
+@pytest.fixture
+def capi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of an onnxruntime with its library."""
+    folder = tmp_path / "onnxruntime/capi"
+    folder.mkdir(parents=True)
+    (folder / "onnxruntime_pybind11_state.cpython-311.so").write_bytes(b"one")
+    (folder / "session.py").write_text("")
+    monkeypatch.setattr(library.ort, "__file__", str(folder.parent / "__init__.py"))
+    return folder
 
 
-def test_no_other_module_gets_it_elsewhere() -> None:
-    folder = Path(ortdeploy.runtime.__path__[0])
-    direct = [
-        path.name
-        for path in folder.glob("*.py")
-        if re.search(r"^\s*import onnxruntime\b", path.read_text(), re.MULTILINE)
-    ]
-    assert direct == ["library.py"]
+def test_the_same_library_has_the_same_id(capi: Path) -> None:
+    before = library.library_id()
+    (capi / "session.py").write_text("# another")
+    assert library.library_id() == before
+
+
+@pytest.mark.parametrize("name", ["onnxruntime_pybind11_state.cpython-311.so", "libonnxruntime.so.1.32.0", "ort.dll"])
+def test_an_exchanged_or_added_library_has_another(capi: Path, name: str) -> None:
+    before = library.library_id()
+    (capi / name).write_bytes(b"other")
+    assert library.library_id() != before
+
+
+@pytest.mark.usefixtures("capi")
+def test_another_version_or_start_of_the_machine_has_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = library.library_id()
+    monkeypatch.setattr(library, "boot_id", lambda: "another")
+    after = library.library_id()
+    monkeypatch.setattr(library.ort, "__version__", "0.1")
+    assert len({before, after, library.library_id()}) == 3

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ortdeploy.providers.catalogue import find_provider
-from ortdeploy.providers.options import needed_libraries
+from ortdeploy.providers.option_files import needed_libraries
 from ortdeploy.runtime import native_library, probe
 from ortdeploy.runtime.native_library import find_missing, loading_problem
 from ortdeploy.runtime.probe import probe_runtime

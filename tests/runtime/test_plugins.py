@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Cli, Result, read_rows, run_process
+from conftest import Cli, Result, read_rows, run_fork, run_process
 from onnx import TensorProto, helper
 from support.models import save_model, scale_model
 from support.past_the_rules import apply_document, plan_document
@@ -98,7 +98,7 @@ def test_a_library_that_is_not_one_is_refused_with_its_words(tmp_path: Path) -> 
             "{provider: QNN, options: {backend_type: htp}}", "{provider: Mine, library: libmine.so}"
         )
     )
-    refused = run_process(["plan", "m.yaml"], cwd=tmp_path)
+    refused = run_fork(["plan", "m.yaml"], cwd=tmp_path)
     assert refused.code == 1
     assert "error[unavailable-provider]" in refused.out
     assert "libmine.so ended the process that asked it" in " ".join(refused.out.split())
@@ -117,7 +117,7 @@ def test_a_link_to_a_library_out_of_the_tree_is_not_loaded(tmp_path: Path, provi
             "{provider: QNN, options: {backend_type: htp}}", f"{{provider: {provider}, library: libmine.so}}"
         )
     )
-    refused = run_process(["plan", "m.yaml"], cwd=folder)
+    refused = run_fork(["plan", "m.yaml"], cwd=folder)
     assert refused.code == 1
     assert "is a link out of the manifest's folder tree" in " ".join(refused.out.split())
 

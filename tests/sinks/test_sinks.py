@@ -135,8 +135,8 @@ def test_two_npy_parts_are_merged_in_the_order_of_their_rows(tmp_path: Path, val
             sink.write({"y": values[places]})
             sink.close()
     with (tmp_path / "merged.npy").open("wb") as file:
-        SINKS["npy"].merge(tmp_path / "old.npy", tmp_path / "new.npy", [0, 2, 3, 1], file)
+        SINKS["npy"].merge([tmp_path / "old.npy", tmp_path / "new.npy"], [0, 2, 3, 1], file)
     assert np.load(tmp_path / "merged.npy").tolist() == values.tolist()
     with (tmp_path / "alone.npy").open("wb") as file:
-        SINKS["npy"].merge(None, tmp_path / "new.npy", [1, 0], file)
+        SINKS["npy"].merge([tmp_path / "new.npy"], [1, 0], file)
     assert np.load(tmp_path / "alone.npy").tolist() == [values.tolist()[2], values.tolist()[1]]

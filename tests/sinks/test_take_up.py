@@ -69,7 +69,7 @@ def interrupted(
     return written
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=effort(12, 30), deadline=None)
 @given(
     kind=st.sampled_from(sorted(SINKS)),
     runs=st.lists(st.lists(st.integers(1, 9), max_size=5), min_size=1, max_size=4),
@@ -141,5 +141,5 @@ def test_a_part_that_a_retry_has_merged_has_the_bytes_of_one_that_was_written_at
         (tmp_path / name).write_bytes(write(kind, shapes, [picked], None))
     merged = io.BytesIO()
     order = np.argsort([*kept, *again]).tolist()
-    SINKS[kind].merge(tmp_path / "old", tmp_path / "new", order, merged)
+    SINKS[kind].merge([tmp_path / "old", tmp_path / "new"], order, merged)
     assert merged.getvalue() == write(kind, shapes, [whole], None)

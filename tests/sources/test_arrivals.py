@@ -97,3 +97,11 @@ def test_a_damaged_memory_of_future_files_lets_them_wait_once_more(tmp_path: Pat
         (tmp_path / FILE).write_text(damage)
         assert Settling(1, tmp_path).settled([path]) == ((), (path,))
         assert Settling(1, tmp_path).settled([path]) == ((path,), ())
+
+
+def test_a_known_file_that_is_being_written_has_not_gone() -> None:
+    known = [KnownFile(state=state("a"), done=True), KnownFile(state=state("b"), done=True)]
+    for policy in (APPEND, ArrivalPolicy(on_change="rerun"), ArrivalPolicy(on_remove="refuse")):
+        arrivals = sort_arrivals([state("b")], known, policy, unsettled={"a"})
+        assert (arrivals.gone, arrivals.changed, arrivals.read) == ((), (), ())
+    assert sort_arrivals([state("b")], known, APPEND, unsettled={"c"}).gone == ("a",)

@@ -1,7 +1,10 @@
 """Recordings through libsndfile, and recordings at another rate: held against soundfile and librosa themselves."""
 
+import errno
+import io
 import json
 import struct
+import sys
 import wave
 from pathlib import Path
 from typing import Any
@@ -63,6 +66,40 @@ def test_recordings_are_those_that_were_written(
     np.testing.assert_allclose(block.columns["samples"][0], samples, atol=atol)
     theirs, _ = soundfile.read(tmp_path / f"a.{suffix}", dtype="float32")
     np.testing.assert_array_equal(block.columns["samples"][0], theirs.T)
+
+
+def test_a_header_that_points_out_of_the_file_is_told_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """libsndfile goes there by a call into Python, whose exception would be printed with its traceback."""
+    soundfile = pytest.importorskip("soundfile")
+    soundfile.write(tmp_path / "a.aiff", tone(90, 8000), 8000)
+    raw = (tmp_path / "a.aiff").read_bytes()
+    place = raw.index(b"SSND")
+    printed: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", printed.append)
+    for size in (0x376D_889A, 0xFFFF_FFF0, 0x8000_0000):
+        (tmp_path / "a.aiff").write_bytes(raw[: place - 1] + b"\0" + size.to_bytes(4) + raw[place + 4 :])
+        (failed,) = read(tmp_path, "a.aiff").failed
+        assert failed.code == "not-audio"
+        assert "BufferedReader" not in failed.message
+        assert "error" in failed.message
+    assert not printed
+    assert capfd.readouterr() == ("", "")
+
+
+def test_why_a_file_cannot_be_read_is_told(tmp_path: Path) -> None:
+    soundfile = pytest.importorskip("soundfile")
+    soundfile.write(tmp_path / "a.flac", tone(9000, 8000), 8000)
+
+    class Failing(io.FileIO):
+        def readinto(self, _buffer: object) -> int:
+            raise OSError(errno.EIO, "Input/output error")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("builtins.open", lambda path, _mode: Failing(path))
+        (failed,) = read(tmp_path, "a.flac").failed
+    assert (failed.code, failed.message) == ("unreadable-file", "the file cannot be read: Input/output error")
 
 
 def test_what_cannot_be_read_fails_alone(tmp_path: Path) -> None:

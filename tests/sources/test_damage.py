@@ -1,8 +1,10 @@
 """Files that are damaged anywhere: they are read, refused in words, or rows of them fail; never a traceback."""
 
 import gzip
+import io
 import json
 import struct
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -100,6 +102,21 @@ def test_what_numpy_and_zipfile_trip_over_is_said(
     assert words in said
 
 
+def test_what_numpy_would_leave_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """numpy reads the first of two arrays in a .npy, and the last of two members of one name."""
+    scale_model(tmp_path / "m.onnx")
+    one = io.BytesIO()
+    np.save(one, ROWS)
+    said = " ".join(refuse(capsys, tmp_path / "a.npy", one.getvalue() * 2).split())
+    assert "bytes after its array, which would be ignored" in said
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as file:
+        file.writestr("x.npy", one.getvalue())
+        with pytest.warns(UserWarning, match="Duplicate name"):
+            file.writestr("x.npy", one.getvalue())
+    assert "it holds x twice" in " ".join(refuse(capsys, tmp_path / "a.npz", archive.getvalue()).split())
+
+
 def wav(*, width: int = 16, chunk: int = 4) -> bytes:
     """A recording whose header says of a sample, or of a chunk before the samples, what it likes."""
     form = struct.pack("<HHIIHH", 1, 1, 8000, 16000, 2, width)
@@ -159,14 +176,17 @@ class _Decoder:
 
 
 @pytest.mark.parametrize(
-    "error", [RuntimeError("odd"), KeyError("x"), struct.error("cut"), MemoryError(), ValueError()]
+    "error",
+    [RuntimeError("odd"), KeyError("x"), TypeError("no type"), struct.error("cut"), MemoryError(), ValueError()],
 )
 def test_whatever_content_causes_is_one_error_with_the_files_name(error: Exception) -> None:
     with pytest.raises(OrtdeployError, match=r"a\.bin cannot be read as a thing: "), decoding("a.bin", "a thing"):
         raise error
 
 
-@pytest.mark.parametrize("kind", [NameError, AttributeError, AssertionError])
+@pytest.mark.parametrize(
+    "kind", [NameError, AttributeError, AssertionError, KeyError, IndexError, TypeError, ZeroDivisionError]
+)
 def test_a_mistake_of_a_decoder_is_damage_and_of_ours_is_a_bug(kind: type[Exception]) -> None:
     with pytest.raises(OrtdeployError), decoding("a.bin", "a thing"):
         _Decoder(kind("x")).read()

@@ -147,3 +147,29 @@ def test_the_size_of_a_picture_is_a_column(cli: Cli, tmp_path: Path) -> None:
     assert done.code == 0, done.out
     rows = [json.loads(line) for line in (tmp_path / "sizes/part-00000000.jsonl").read_text().splitlines()]
     assert [row["y"] for row in rows] == [[6, 4], [3, 5]]
+
+
+def test_a_picture_stays_as_it_is_stored_where_the_manifest_says_so(cli: Cli, tmp_path: Path) -> None:
+    """Results are others then, so a finished job does not go on; and other formats have no orientation."""
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    Image.new("RGB", (6, 4)).save(tmp_path / "a.png", exif=exif)
+    sizes = {}
+    for written in ("exif: true, ", "exif: false, ", ""):
+        path = deploy(tmp_path, f'{{path: "*.png", {written}key: [height, width]}}', shape="h,w,3", kind=UINT8)
+        done = cli("apply", path, "-q")
+        if written == "exif: false, ":
+            assert done.code == 1
+            assert "prepare" in done.out + done.err
+            assert cli("apply", path, "-q", "--new-run").code == 0
+        elif not written:
+            assert cli("apply", path, "-q", "--new-run").code == 0
+        row = json.loads((tmp_path / "out/part-00000000.jsonl").read_text())
+        sizes[written] = row["height"], row["width"]
+        assert np.shape(row["y"]) == (*sizes[written], 3)
+    assert sizes == {"exif: true, ": (6, 4), "exif: false, ": (4, 6), "": (6, 4)}
+    np.save(tmp_path / "a.npy", np.zeros((2, 2, 2, 3), np.uint8))
+    path = deploy(tmp_path, "{path: a.npy, exif: true}", shape="h,w,3", kind=UINT8)
+    said = cli("plan", path)
+    assert said.code == 1
+    assert "exif: is for pictures (image); npy files have no EXIF orientation. Remove it." in " ".join(said.out.split())

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from support.effort import effort
 
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Package
@@ -117,7 +118,7 @@ def test_npy_rows_run_across_files(tmp_path: Path) -> None:
     assert column(batches, "row") == list(range(7))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=effort(20, 40), deadline=None)
 @given(lengths=st.lists(st.integers(0, 9), min_size=1, max_size=4), size=st.integers(1, 7), data=st.data())
 def test_any_split_into_files_and_batches_gives_every_row_once(
     tmp_path: Path, lengths: list[int], size: int, data: st.DataObject
@@ -265,12 +266,14 @@ def test_bad_json_lines_fail_alone(tmp_path: Path) -> None:
         '{"x": 1.5}',
         '{"x": 2}',
         '{"x": [1, null]}',
+        '{"x": 1, "x": 2}',
     ]
     (tmp_path / "a.jsonl").write_text("\n".join(lines))
     batches = read(tmp_path, "jsonl", ["a.jsonl"], Wanted(dtypes={"x": "int64"}), size=100)
     codes = {row: code for row, _, code in failures(batches)}
     assert codes == {
         1: "not-json", 2: "missing-value", 3: "empty-value", 4: "not-a-number", 5: "not-json", 6: "not-a-number", 8: "empty-value",
+        9: "not-json",
     }  # fmt: skip
     assert column(batches, "x") == [1, 2]
 
@@ -316,7 +319,7 @@ def test_rows_of_different_shape_stay_rows(tmp_path: Path) -> None:
     assert [np.shape(value) for value in batch.columns["x"]] == [(2,), (3,)]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=effort(20, 40), deadline=None)
 @given(
     values=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=20),
     size=st.integers(1, 6),

@@ -171,13 +171,13 @@ def test_files_that_are_no_tables_or_differ_are_problems(tmp_path: Path, kind: s
 
 
 def test_rows_of_a_megabyte_are_not_decoded_by_the_thousand(tmp_path: Path) -> None:
-    wide = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(64 * 2**18, dtype=np.float32)), 2**18)
-    save(tmp_path / "a.parquet", pa.table({"x": wide}), rows_a_group=64)
+    wide = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(32 * 2**18, dtype=np.float32)), 2**18)
+    save(tmp_path / "a.parquet", pa.table({"x": wide}), rows_a_group=32)
     counted = pa.proxy_memory_pool(pa.default_memory_pool())
     pa.set_memory_pool(counted)
     try:
         blocks = read(tmp_path, ["a.parquet"], Wanted(dtypes={"x": None}), size=1)
-        assert [float(np.asarray(block.columns["x"])[0, 0]) for block in blocks] == [row * 2.0**18 for row in range(64)]
+        assert [float(np.asarray(block.columns["x"])[0, 0]) for block in blocks] == [row * 2.0**18 for row in range(32)]
         del blocks
         with SOURCES["parquet"].open_source(
             [str(tmp_path / "a.parquet")], str(tmp_path), Wanted(dtypes={"x": None})

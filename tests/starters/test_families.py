@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import wave
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,10 @@ from support import family_models as families
 from support.models import save_model, scale_model
 
 from ortdeploy.cli import trials
+from ortdeploy.cli.commands import init
 from ortdeploy.results.results import JobResult, Status
+from ortdeploy.runtime.trial_run import Ran
+from ortdeploy.starters.samples import recording
 
 FLOAT = TensorProto.FLOAT
 
@@ -125,12 +129,107 @@ def test_a_reader_of_lines_gets_its_letters(cli: Cli, tmp_path: Path, where: str
     assert set(rows(tmp_path)[0]["text"]) <= set("0123456789ABC ")
 
 
+def test_a_reader_of_lines_without_letters_is_told_what_it_lacks(cli: Cli, tmp_path: Path) -> None:
+    families.text_recogniser(tmp_path / "m.onnx", None)
+    _, said = made(cli, tmp_path)
+    assert "its letters are unknown: write them, one a line, to keys.txt beside the model" in said
+
+
 def test_a_listener_hears_windows_with_its_state(cli: Cli, tmp_path: Path) -> None:
     families.listener(tmp_path / "m.onnx")
     manifest, _ = made(cli, tmp_path)
     assert steps_of(manifest) == ["windows", "each"]
     lines = rows(tmp_path)
     assert [line["start"] for line in lines] == list(range(0, 512 * len(lines), 512))
+
+
+def test_a_model_of_recordings_hears_them_whole(cli: Cli, tmp_path: Path) -> None:
+    families.hearer(tmp_path / "m.onnx")
+    manifest, said = made(cli, tmp_path)
+    assert "a model of recordings" in said
+    assert manifest["jobs"]["run"]["input"]["columns"] == {"waveforms": "samples"}
+    assert len(rows(tmp_path)) == 1
+
+
+def test_a_model_of_recordings_is_told_how_long_each_is(cli: Cli, tmp_path: Path) -> None:
+    families.hearer(tmp_path / "m.onnx", lengths=True)
+    manifest, _ = made(cli, tmp_path)
+    assert steps_of(manifest) == ["Shape", "squeeze", "m"]
+    with wave.open(str(tmp_path / "m-sample.wav")) as sample:
+        samples = np.frombuffer(sample.readframes(sample.getnframes()), "<i2") / 32768
+    assert rows(tmp_path)[0]["y"] == pytest.approx([samples.sum()], rel=1e-2, abs=1e-2)
+
+
+def test_a_fixed_length_is_that_of_windows(cli: Cli, tmp_path: Path) -> None:
+    families.hearer(tmp_path / "m.onnx", samples=800)
+    manifest, _ = made(cli, tmp_path)
+    assert steps_of(manifest) == ["windows", "each"]
+    assert [line["start"] for line in rows(tmp_path)] == list(range(0, 32000, 800))
+
+
+def test_recordings_of_the_user_feed_a_model_of_a_fixed_length(cli: Cli, tmp_path: Path) -> None:
+    scale_model(tmp_path / "m.onnx")
+    (tmp_path / "mine.wav").write_bytes(recording(0.01))
+    manifest, _ = made(cli, tmp_path, "--from", tmp_path / "mine.wav")
+    assert manifest["jobs"]["run"]["input"]["path"] == "mine.wav"
+    assert len(rows(tmp_path)) == 40  # windows of the four values that it takes
+
+
+def test_files_get_the_types_that_the_settings_name(cli: Cli, tmp_path: Path) -> None:
+    families.file_typer(tmp_path / "m.onnx")
+    manifest, said = made(cli, tmp_path)
+    assert "types of files" in said
+    assert manifest["jobs"]["run"]["prepare"]["end"][2:] == [
+        {"tail": 8},
+        {"cast": "int32"},
+        {"pad": 8, "value": 256, "side": "start"},
+    ]
+    assert {row["type"] for row in rows(tmp_path)} <= {"high", "low"}
+
+
+def test_a_wake_word_is_heard_by_three_networks(cli: Cli, tmp_path: Path) -> None:
+    families.wake_word(tmp_path / "m.onnx")
+    manifest, said = made(cli, tmp_path)
+    assert "a wake word" in said
+    assert steps_of(manifest)[-4:] == ["windows", "each", "windows", "each"]
+    assert [line["at"] for line in rows(tmp_path)] == list(range(9))  # 11 windows of 76 lie in 160
+
+
+def test_a_word_without_the_shared_networks_is_fed_embeddings(cli: Cli, tmp_path: Path) -> None:
+    families.wake_word(tmp_path / "m.onnx")
+    (tmp_path / "embedding_model.onnx").unlink()
+    assert "pipelines" not in made(cli, tmp_path)[0]
+
+
+def test_a_detector_beside_a_reader_reads_pages(cli: Cli, tmp_path: Path) -> None:
+    families.text_detector(tmp_path / "m.onnx")
+    families.text_recogniser(tmp_path / "small-rec.onnx", "0123456789ABC")
+    manifest, said = made(cli, tmp_path)
+    assert "the reader of lines beside it" in said
+    assert steps_of(manifest)[-3:] == ["text_boxes", "crop", "each"]
+    assert rows(tmp_path)[0].keys() == {"path", "boxes", "texts", "scores"}
+
+
+def test_photographs_are_the_rows_of_a_model_that_gives_maps(cli: Cli, tmp_path: Path) -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    shape: families.Tensors = {"x": (FLOAT, ["n", 3, 40, 48])}
+    save_model(tmp_path / "m.onnx", nodes, shape, {"y": (FLOAT, ["n", 3, 40, 48])})
+    _, said = made(cli, tmp_path)
+    assert "takes a picture" in said
+
+
+def test_empty_cells_of_the_user_are_nan(cli: Cli, tmp_path: Path) -> None:
+    families.table(tmp_path / "m.onnx")
+    (tmp_path / "people.csv").write_text("age,income,debt\n1,2,3\n4,,6\n")
+    manifest, _ = made(cli, tmp_path, "--from", tmp_path / "people.csv")
+    assert manifest["jobs"]["run"]["input"]["missing"] == "nan"
+
+
+def test_rows_of_the_user_are_made_flat(cli: Cli, tmp_path: Path) -> None:
+    scale_model(tmp_path / "m.onnx")
+    np.save(tmp_path / "small.npy", np.ones((3, 2, 2), np.float32))
+    manifest, _ = made(cli, tmp_path, "--from", tmp_path / "small.npy")
+    assert manifest["jobs"]["run"]["prepare"] == {"x": [{"flatten": True}]}
 
 
 def test_a_table_is_fed_from_columns(cli: Cli, tmp_path: Path) -> None:
@@ -281,6 +380,15 @@ def test_more_columns_than_a_table_takes_are_a_question(cli: Cli, tmp_path: Path
     assert "takes 3 columns and people.csv has 4: age, income, debt, id" in said
 
 
+def test_columns_of_text_are_left_out_where_those_of_numbers_are_as_many_as_the_model_takes(
+    cli: Cli, tmp_path: Path
+) -> None:
+    families.table(tmp_path / "m.onnx")
+    (tmp_path / "people.csv").write_text("name,age,income,debt\nAda,1,2,3\nBob,4,5,6\n")
+    manifest, _ = made(cli, tmp_path, "--from", tmp_path / "people.csv")
+    assert manifest["jobs"]["run"]["input"]["columns"] == {"X": ["age", "income", "debt"]}
+
+
 def test_arrays_of_the_user_feed_any_model(cli: Cli, tmp_path: Path) -> None:
     scale_model(tmp_path / "m.onnx")
     np.savez(tmp_path / "mine.npz", other=np.ones((5, 4), np.float32))
@@ -319,6 +427,18 @@ def test_a_length_that_a_refusal_names_is_found(cli: Cli, tmp_path: Path) -> Non
         assert sample["x"].shape[-1] == 91
 
 
+def test_a_number_of_rows_that_a_refusal_names_is_found(cli: Cli, tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("SplitToSequence", ["x", "splits"], ["parts"]),
+        helper.make_node("SequenceLength", ["parts"], ["y"]),
+    ]
+    inputs: families.Tensors = {"x": (FLOAT, ["n"]), "splits": (TensorProto.INT64, [3])}
+    save_model(tmp_path / "m.onnx", nodes, inputs, {"y": (TensorProto.INT64, [])})
+    made(cli, tmp_path)
+    with np.load(tmp_path / "m-sample.npz") as sample:
+        assert sample["x"].shape == sample["splits"].shape == (4, 3)  # each of the four rows is a run of three
+
+
 def test_a_model_that_nothing_here_can_run_is_told_as_plan_tells_it(cli: Cli, tmp_path: Path) -> None:
     nodes = [helper.make_node("AveragePool", ["x"], ["y"], kernel_shape=[2, 2])]
     shape: families.Tensors = {"x": (FLOAT, [1, 3, 8, 8])}
@@ -344,6 +464,7 @@ def test_data_of_another_kind_is_told_and_leaves_a_manifest_to_mend(cli: Cli, tm
     said = cli("init", tmp_path / "m.onnx", "-o", tmp_path / "m.yaml", "--from", tmp_path / "x.txt")
     assert said.code == 1
     assert "A row is a single value" in said.out
+    assert "x.txt holds lines of text, and the model takes x float32 [n, 3, 32, 32]" in said.out
     assert "When that is mended: ortdeploy try" in said.out
     assert (tmp_path / "m.yaml").is_file()
 
@@ -356,3 +477,15 @@ def test_a_signal_during_the_first_rows_leaves_nothing(
     monkeypatch.setattr(trials, "run_plan", lambda *_, **__: (interrupted,))
     assert cli("init", tmp_path / "m.onnx", "-o", tmp_path / "m.yaml").code == 130
     assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_a_model_that_ends_every_process_is_told_and_not_run_in_this_one(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scale_model(tmp_path / "m.onnx")
+    crashed = Ran(refusal="running it ends the process", crashed=True)
+    monkeypatch.setattr(init, "run_made_up", lambda _: crashed)
+    monkeypatch.setattr(init, "run_trial", lambda *_: pytest.fail("it was run"))
+    said = cli("init", tmp_path / "m.onnx", "-o", tmp_path / "m.yaml")
+    assert said.code == 1
+    assert "running it ends the process" in said.out

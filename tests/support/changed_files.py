@@ -20,12 +20,14 @@ from unittest import mock
 
 import numpy as np
 import onnx
-import structlog
+import pyarrow as pa
 from onnx import TensorProto, helper
+from pyarrow import parquet
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from ortdeploy.cli.commands import apply
 from ortdeploy.cli.main import main
+from ortdeploy.events import log
 from ortdeploy.files import content_store
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.running.held_files import HeldFiles
@@ -52,7 +54,7 @@ jobs:
   numbers:
     model: m
     adapter: french
-    input: {path: data.INPUT, key: [row], columns: {x: COLUMN}}
+    input: {path: DATA, key: [row], columns: {x: COLUMN}}
     postprocess:
       - {argmax: y, as: digit}
       - {labels: digit, from: labels.txt, as: name}
@@ -64,15 +66,49 @@ jobs:
     batch: {size: 4}
     output: {path: out/texts, format: jsonl, rows_per_part: 16}
 """
+PAINTER = """\
+version: 1
+name: changing
+pipelines:
+  paint: {preset: text-to-image, from: painter, providers: [CPU], steps: 2, height: 32, width: 32, latents: noise.npy}
+jobs:
+  paint:
+    pipeline: paint
+    input: {path: prompts.csv, key: [row]}
+    batch: {size: 2}
+    output: {path: out/paint, format: npz, rows_per_part: 4}
+"""
 WAYS = ("renamed over", "overwritten", "cut", "taken away")
 FILES = ("models/m.onnx", "models/w.bin", "fr.onnx_adapter", "labels.txt", "models/words.onnx", "tokenizer.json")
 OPTION_FILE = "options.json"
 """A file that an option names: it is opened where it lies, and never kept."""
-INPUTS = ("npy", "fortran.npy", "arrow")
+DATA = {
+    "npy": ("data.npy", "array"),
+    "fortran.npy": ("data.npy", "array"),
+    "arrow": ("data.arrow", "v"),
+    "npz": ("data.npz", "v"),
+    "parquet": ("data.parquet", "v"),
+    "jsonl": ("data.jsonl", "v"),
+}
+"""Kinds of input files: their name, and the column."""
+PAINTED = (
+    "painter/tokenizer/vocab.json", "painter/tokenizer/merges.txt", "painter/scheduler/scheduler_config.json",
+    "painter/unet/model.onnx", "painter/text_encoder/model.onnx", "noise.npy", "prompts.csv", "m.yaml",
+)  # fmt: skip
+DEPLOYMENTS: Mapping[str, tuple[str, ...]] = {
+    **{kind: (*FILES, OPTION_FILE, "text.csv", "m.yaml", name) for kind, (name, _) in DATA.items()},
+    "painter": PAINTED,
+}
+"""What is deployed, and the files that are changed."""
+READ_AS_THEY_ARE = {"text.csv", "prompts.csv", *(name for name, _ in DATA.values())}
+"""Inputs: of a changed one, rows of before and after may be there where the run failed."""
 
 
 def prepare(folder: Path, data: str) -> None:
     """Write the deployment, and beside each file another one of its kind, under `other/`."""
+    if data == "painter":
+        _painter(folder)
+        return
     for place, factor in ((folder, 1.0), (folder / "other", 3.0)):
         (place / "models").mkdir(parents=True)
         _model(place / "models/m.onnx", factor)
@@ -83,10 +119,41 @@ def prepare(folder: Path, data: str) -> None:
         (place / "labels.txt").write_text("".join(f"{factor} {index}\n" for index in range(WIDTH)))
         _tokenizer(place / "tokenizer.json", first=int(factor))
         _data(place, data, factor)
-    (folder / "text.csv").write_text("text\n" + "".join(f"one two {'two ' * (row % 3)}\n" for row in range(ROWS)))
-    column = "v" if data == "arrow" else "array"
-    name = {"npy": "npy", "fortran.npy": "npy", "arrow": "arrow"}[data]
-    (folder / "m.yaml").write_text(MANIFEST.replace("INPUT", name).replace("COLUMN", column))
+        (place / "text.csv").write_text(
+            "text\n" + "".join(f"one two {'two ' * ((row + int(factor)) % 3)}\n" for row in range(ROWS))
+        )
+        name, column = DATA[data]
+        text = MANIFEST.replace("DATA", name).replace("COLUMN", column)
+        (place / "m.yaml").write_text(text if place == folder else text.replace("[total, name]", "[total]"))
+
+
+def _painter(folder: Path) -> None:
+    """Write a deployment whose pipeline is a preset, and another one under `other/`."""
+    for place, factor in ((folder, 1), (folder / "other", 3)):
+        shutil.copytree(Path(__file__).parents[2] / "deployments/models/painter", place / "painter")
+        prompt = {1: "a red house", 3: "the sea"}[factor]
+        (place / "prompts.csv").write_text("prompt\n" + "".join(f"{prompt} {row}\n" for row in range(8)))
+        np.save(place / "noise.npy", np.random.RandomState(factor).randn(4, 4, 4).astype(np.float32))
+        (place / "m.yaml").write_text(PAINTER.replace("steps: 2", f"steps: {factor + 1}"))
+    other = folder / "other/painter"
+    vocabulary = json.loads((other / "tokenizer/vocab.json").read_text())
+    words, numbers = list(vocabulary), list(vocabulary.values())
+    (other / "tokenizer/vocab.json").write_text(json.dumps(dict(zip(words, reversed(numbers), strict=True))))
+    (other / "tokenizer/merges.txt").write_text("#version: 0.2\n")
+    scheduler = json.loads((other / "scheduler/scheduler_config.json").read_text())
+    (other / "scheduler/scheduler_config.json").write_text(json.dumps({**scheduler, "beta_end": 0.5}))
+    for part in ("unet", "text_encoder"):
+        _shift(other / part / "model.onnx")
+
+
+def _shift(path: Path) -> None:
+    """Make another model of one: its weights are others."""
+    model = onnx.load(str(path))
+    for one in model.graph.initializer:
+        array = onnx.numpy_helper.to_array(one)
+        if array.dtype == np.float32 and array.ndim > 1:
+            one.CopyFrom(onnx.numpy_helper.from_array(array * np.float32(1.5), one.name))
+    onnx.save(model, str(path))
 
 
 def _model(path: Path, factor: float) -> None:
@@ -140,14 +207,20 @@ def _tokenizer(path: Path, first: int) -> None:
 
 def _data(folder: Path, kind: str, factor: float) -> None:
     rows = (np.arange(ROWS * WIDTH, dtype=np.float32) * factor % 1000).reshape(ROWS, WIDTH)
-    if kind == "arrow":
-        import pyarrow as pa  # noqa: PLC0415  only here
-
-        table = pa.table({"v": pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), WIDTH)})
-        with pa.ipc.new_file(str(folder / "data.arrow"), table.schema) as writer:
-            writer.write_table(table)
-    else:
-        np.save(folder / "data.npy", np.asfortranarray(rows) if kind == "fortran.npy" else rows)
+    path = folder / DATA[kind][0]
+    table = pa.table({"v": pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), WIDTH)})
+    match kind:
+        case "arrow":
+            with pa.ipc.new_file(str(path), table.schema) as writer:
+                writer.write_table(table)
+        case "parquet":
+            parquet.write_table(table, path, row_group_size=16)
+        case "jsonl":
+            path.write_text("".join(json.dumps({"v": row.tolist()}) + "\n" for row in rows))
+        case "npz":
+            np.savez(path, v=rows)
+        case _:
+            np.save(path, np.asfortranarray(rows) if kind == "fortran.npy" else rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +296,7 @@ def applied(folder: Path, *more: str) -> tuple[int, str]:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = main(["apply", str(folder / "m.yaml"), *more])
     finally:
-        structlog.reset_defaults()
+        log.send_to(None)
     return code, out.getvalue() + err.getvalue()
 
 
@@ -231,9 +304,17 @@ def rows_of(folder: Path) -> dict[str, dict[int, Any]]:
     """Return the rows that were written, by job and number."""
     found: dict[str, dict[int, Any]] = {}
     for part in sorted((folder / "out").glob("*/part-*")):
-        lines = [json.loads(line) for line in part.read_text().splitlines()]
+        lines = _painted(part) if part.suffix == ".npz" else map(json.loads, part.read_text().splitlines())
         found.setdefault(part.parent.name, {}).update({line["row"]: line for line in lines})
     return found
+
+
+def _painted(part: Path) -> list[dict[str, Any]]:
+    with np.load(part) as arrays:
+        return [
+            {"row": int(row), "image": image.tobytes()}
+            for row, image in zip(arrays["row"], arrays["image"], strict=True)
+        ]
 
 
 def judge(folder: Path, change: Change, made: bool, ended: tuple[int, str], wanted: Mapping[str, Any]) -> None:
@@ -249,7 +330,7 @@ def judge(folder: Path, change: Change, made: bool, ended: tuple[int, str], want
         assert made, said
         assert Path(change.file).name in said, (change, said)
         for job, rows in found.items():
-            if change.file.startswith("data."):
+            if change.file in READ_AS_THEY_ARE:
                 assert set(rows) <= set(wanted[job])
             else:
                 assert all(rows[row] == wanted[job][row] for row in rows), (change, said)
@@ -261,7 +342,7 @@ def runs(folder: Path, count: int, seed: int) -> None:
     """Make runs, each with one change at random."""
     generator = random.Random(seed)  # noqa: S311  a test's
     clean: dict[str, Mapping[str, Any]] = {}
-    for data in INPUTS:
+    for data in DEPLOYMENTS:
         prepare(folder / f"clean-{data}", data)
         code, said = applied(folder / f"clean-{data}")
         assert code == 0, said
@@ -270,8 +351,8 @@ def runs(folder: Path, count: int, seed: int) -> None:
         shutil.rmtree(folder / f"clean-{data}/.ortdeploy")
     happened = 0
     for number in range(count):
-        data = generator.choice(INPUTS)
-        file = generator.choice((*FILES, OPTION_FILE, "data.arrow" if data == "arrow" else "data.npy"))
+        data = generator.choice(list(DEPLOYMENTS))
+        file = generator.choice(DEPLOYMENTS[data])
         way, kept = generator.choice(WAYS), generator.random() < 0.7
         if way == "cut" and file in {"models/w.bin", "fr.onnx_adapter"}:
             kept = True  # a file that is mapped where it lies runs in a process of its own

@@ -66,6 +66,16 @@ def setting(attribute: Attribute, folder: Path) -> Any:
     ]
 
 
+_MORE: dict[str, dict[str, Any]] = {
+    "boxes": {"unit": "normalised", "to_unit": "pixels"},
+    "labels": {"from": "labels.txt", "lines": [str(number) for number in range(300)]},
+    "layout": {"from": "NHWC"},
+    "yolo_decode": {"version": "v8", "classes": 2},
+    "yolo_heads": {"anchors": [float(number) for number in range(1, 41)]},  # five for each of four heads
+}
+"""Settings that steps need beside those that they require."""
+
+
 def settings(contract: Contract, folder: Path) -> dict[str, Any]:
     """Return settings that a step needs."""
     options: dict[str, Any] = {}
@@ -77,18 +87,11 @@ def settings(contract: Contract, folder: Path) -> dict[str, Any]:
         for key in path:
             inside = inside.setdefault(key, {})
         inside[last] = setting(attribute, folder)
-    if contract.name == "labels":
-        options["lines"] = [str(number) for number in range(300)]
-    if contract.name == "layout":
-        options["from"] = "NHWC"
+    options |= _MORE.get(contract.name, {})
     if contract.name == "resample" and len(contract.inputs) > 1:
         del options["from"]  # the operation takes it as a value
     if contract.name == "ctc_greedy":
         options = {"alphabet": "ab"}
-    if contract.name == "boxes":
-        options |= {"unit": "normalised", "to_unit": "pixels"}
-    if contract.name == "yolo_decode":
-        options |= {"version": "v8", "classes": 2}
     return options
 
 
@@ -118,6 +121,8 @@ def _case(contract: Contract, options: dict[str, Any], forms: dict[str, Form], r
         sizes["classes"] = len(options["alphabet"]) + 1
     if contract.name == "yolo_decode":
         sizes["second"] = 4 + options["classes"]
+    if contract.name == "yolo_heads":
+        sizes |= {"anchors": 5, "channels": 5 * sizes["values"]}
     chosen = {one.name: forms.get(one.name, one.forms[0]) for one in contract.inputs}
     arrays = {one.name: array(contract, one, chosen[one.name], sizes, free) for one in contract.inputs}
     types = {

@@ -1,4 +1,4 @@
-"""How many examples the longest property tests draw: few with every run of the tests, many where they are asked for."""
+"""How many examples property tests draw: few with every run of the tests, many where they are asked for."""
 
 import os
 

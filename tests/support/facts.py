@@ -148,6 +148,7 @@ def output_facts(data: Mapping[str, Any]) -> OutputFacts:
         rows=data.get("rows", 0),
         layout=data.get("layout"),
         ledger=data.get("ledger"),
+        shards=data.get("shards"),
         problem=problem,
         missing_package=package(data.get("missing_package")),
         free_bytes=data.get("free_bytes"),
@@ -230,7 +231,8 @@ def _default_model(spec: Spec, name: str) -> dict[str, Any]:
 def make_facts(spec: Spec, data: Mapping[str, Any] | None = None) -> Facts:
     """Facts for everything that a spec names; what `data` leaves out is an 8x8 digit reader over .npy rows."""
     data = data or {}
-    labels = {step.options["from"] for job in spec.jobs for step in job.postprocess if step.name == "labels"}
+    of_labels = [step.options for job in spec.jobs for step in job.postprocess if step.name == "labels"]
+    labels = {options["from"] for options in of_labels if "from" in options}
     return Facts(
         runtime=RuntimeFacts(
             version=data.get("version", "1.31.1"),
@@ -264,6 +266,7 @@ def make_facts(spec: Spec, data: Mapping[str, Any] | None = None) -> Facts:
             path: Problem(kind="golden", detail=f"There is no test_data_set_N, input_0.pb or inputs.npz in {path}.")
             for path in data.get("gate_problems", [])
         },
+        links_out=data.get("links_out", {}),
         diffusion={
             one.name: diffusion_facts(data.get("diffusion", {}).get(one.name, {}))
             for one in spec.pipelines

@@ -183,3 +183,62 @@ def tokenizer_file(path: Path) -> None:
         "model": {"type": "WordLevel", "vocab": known, "unk_token": "[UNK]"},
     }
     path.write_text(json.dumps(document))
+
+
+def hearer(path: Path, *, samples: int | None = None, lengths: bool = False) -> Path:
+    """The mean of a recording, [rows, 1]; with `lengths`, times what it is told of the recording's length."""
+    nodes = [Node("ReduceMean", ["waveforms"], ["mean" if lengths else "y"], axes=[1])]
+    inputs: Tensors = {"waveforms": (FLOAT, ["n", samples or "length"])}
+    if lengths:
+        inputs["waveforms_lens"] = (INT64, ["n"])
+        nodes += [Node("Cast", ["waveforms_lens"], ["counted"], to=FLOAT)]
+        nodes += [Node("Unsqueeze", ["counted", "one"], ["column"]), Node("Mul", ["mean", "column"], ["y"])]
+    return save_model(path, nodes, inputs, {"y": (FLOAT, ["n", 1])}, {"one": np.array([1], np.int64)})
+
+
+def file_typer(path: Path) -> Path:
+    """Which of two types a file is, by the mean of its bytes: in the form of Magika, with its settings beside it."""
+    nodes = [
+        Node("Cast", ["bytes"], ["numbers"], to=FLOAT),
+        Node("ReduceMean", ["numbers"], ["mean"], axes=[1]),
+        Node("Mul", ["mean", "w"], ["raw"]),
+        Node("Softmax", ["raw"], ["target_label"]),
+    ]
+    inputs: Tensors = {"bytes": (TensorProto.INT32, ["batch", 24])}
+    weights: Weights = {"w": np.array([[0.01, -0.01]], np.float32)}
+    save_model(path, nodes, inputs, {"target_label": (FLOAT, ["batch", 2])}, weights)
+    settings = {"beg_size": 16, "end_size": 8, "block_size": 64, "padding_token": 256}
+    path.with_name("config.min.json").write_text(json.dumps(settings | {"target_labels_space": ["high", "low"]}))
+    return path
+
+
+def wake_word(path: Path) -> Path:
+    """A word heard in three embeddings, and the two networks that make them, in the form of openWakeWord."""
+    spectrum = [
+        Node("Slice", ["input", "from", "to", "axes"], ["most"]),
+        Node("Reshape", ["most", "spectrum"], ["output"]),
+    ]
+    cut: Weights = {
+        "from": np.array([0], np.int64),
+        "to": np.array([160 * 32], np.int64),
+        "axes": np.array([1], np.int64),
+        "spectrum": np.array([0, 1, 160, 32], np.int64),
+    }
+    heard: Tensors = {"input": (FLOAT, ["n", "samples"])}
+    folder = path.parent
+    save_model(folder / "melspectrogram.onnx", spectrum, heard, {"output": (FLOAT, ["n", 1, "frames", 32])}, cut)
+    embed = [
+        Node("ReduceMean", ["input_1"], ["mean"], axes=[1, 2]),
+        Node("Mul", ["mean", "w"], ["conv2d_19"]),
+    ]
+    weights: Weights = {"w": np.ones((1, 1, 1, 96), np.float32)}
+    taken: Tensors = {"input_1": (FLOAT, ["n", 76, 32, 1])}
+    given: Tensors = {"conv2d_19": (FLOAT, ["n", 1, 1, 96])}
+    save_model(folder / "embedding_model.onnx", embed, taken, given, weights)
+    word = [
+        Node("ReduceMean", ["x"], ["mean"], axes=[1, 2], keepdims=0),
+        Node("Reshape", ["mean", "to"], ["flat"]),
+        Node("Sigmoid", ["flat"], ["y"]),
+    ]
+    to: Weights = {"to": np.array([-1, 1], np.int64)}
+    return save_model(path, word, {"x": (FLOAT, [1, 3, 96])}, {"y": (FLOAT, [1, 1])}, to)

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 
+from ortdeploy import events
 from ortdeploy.cli.main import run
 from ortdeploy.process import child
 
@@ -91,8 +91,8 @@ def _begin(known: Mapping[str, Any]) -> None:
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", closefd=False, buffering=1)  # noqa: SIM115
     warnings.simplefilter("ignore")
-    structlog.reset_defaults()
-    structlog.contextvars.clear_contextvars()
+    events.log.send_to(None)
+    events._context.set({})  # noqa: SLF001  the blocks of the process that was forked
 
 
 def _close_all_but(kept: set[int]) -> None:

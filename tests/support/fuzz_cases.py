@@ -15,11 +15,13 @@ import numpy as np
 import onnx
 import onnxruntime
 import pyarrow as pa
+import soundfile
 import yaml
 from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 from pyarrow import feather, parquet
 
+from support.hostile import mutate
 from support.models import save_model, scale_model
 
 FLOAT = TensorProto.FLOAT
@@ -56,6 +58,15 @@ def _stream(path: Path) -> None:
         file.write_table(TABLE, 16)
 
 
+def _recording(path: Path) -> None:
+    soundfile.write(path, ROWS.reshape(-1, 2) / 4, 8000)
+
+
+def _array_by_another_name(path: Path) -> None:
+    with path.open("wb") as file:
+        np.save(file, ROWS)
+
+
 def _picture(path: Path, mode: str = "RGB") -> None:
     picture = Image.fromarray((ROWS.repeat(3).reshape(40, 4, 3) * 50 + 128).astype(np.uint8)).convert(mode)
     exif = Image.Exif()
@@ -84,6 +95,12 @@ INPUTS: Mapping[str, Callable[[Path], object]] = {
     "a.raw": lambda path: path.write_bytes(ROWS.tobytes()),
     "a.wav": lambda path: _wav(path, 2),
     "wide.wav": lambda path: _wav(path, 3),
+    **{f"a.{suffix}": _recording for suffix in ("flac", "ogg", "aiff")},
+    "page.jpg": lambda path: path.write_bytes(b"<!DOCTYPE html><html>" + LINES),
+    "array.csv": _array_by_another_name,
+    "table.npy": lambda path: parquet.write_table(TABLE, path),
+    "lines.parquet": lambda path: path.write_bytes(LINES),
+    "zipped.jsonl": lambda path: path.write_bytes(gzip.compress(LINES, mtime=0)),
     **{f"a.{suffix}": _picture for suffix in ("png", "jpg", "bmp", "tiff", "webp")},
     "p.gif": lambda path: _picture(path, "P"),
 }
@@ -147,7 +164,8 @@ class Inputs:
         shutil.rmtree(self._folder / "out", ignore_errors=True)
         shutil.rmtree(self._folder / ".ortdeploy", ignore_errors=True)
         column, prepare = {
-            "txt": ("text", "[]"), "wav": ("samples", "[{flatten: true}]"), "npy": ("array", "[]"),
+            "txt": ("text", "[]"), "wav": ("samples", "[{flatten: true}]"), "flac": ("samples", "[{flatten: true}]"),
+            "ogg": ("samples", "[{flatten: true}]"), "aiff": ("samples", "[{flatten: true}]"), "npy": ("array", "[]"),
             "pb": ("array", "[]"), "raw": ("array", "[]"), "csv": ("x", "[{expand: 0}]"),
         }.get(name.removesuffix(".gz").rpartition(".")[2], ("x", "[]"))  # fmt: skip
         if name.rpartition(".")[2] in {"png", "jpg", "bmp", "tiff", "webp", "gif"}:
@@ -203,8 +221,17 @@ def _models(folder: Path) -> list[str]:
     return ["scale.onnx", "dense.onnx", "conv.onnx", "if.onnx", "external.onnx", "external.bin", "dense.ort"]
 
 
+KEPT = """\
+version: 1
+models:
+  m: {path: dense.onnx, cache: true, memory: lean}
+jobs:
+  run: {model: m, input: {path: data.npy}, batch: {size: auto}, output: {path: kept, format: jsonl}}
+"""
+
+
 class Files:
-    """A damaged model, external data, adapter, golden file, device file, label file or ledger."""
+    """A damaged model, external data, adapter, golden file, device file, label file, saved plan or file of a state."""
 
     def __init__(self, folder: Path) -> None:
         from ortdeploy.cli.main import main  # noqa: PLC0415  the worker sets its streams first
@@ -220,8 +247,20 @@ class Files:
         (folder / "run.yaml").write_text(self._manifest("scale.onnx"))
         main(["apply", str(folder / "run.yaml"), "-q"])
         main(["device", "-o", str(folder / "device.yaml")])
+        (folder / "saved.yaml").write_text(self._manifest("scale.onnx").replace("path: out", "path: saved"))
+        main(["plan", str(folder / "saved.yaml"), "--out", str(folder / "plan.json")])
+        (folder / "kept.yaml").write_text(KEPT)
+        for _ in range(2):  # the second time, there is an answer to remember
+            main(["apply", str(folder / "kept.yaml"), "--state-dir", str(folder / "state"), "-q"])
+        (folder / "state").rename(folder / "whole-state")
+        self._kept = sorted(
+            path.relative_to(folder / "whole-state").as_posix()
+            for path in (folder / "whole-state").rglob("*")
+            if path.is_file() and path.suffix != ".db" and path.stat().st_size
+        )
         self._state = folder / ".ortdeploy/state.db"
         names = [*self._models, "a.onnx_adapter", "labels.txt", "checks/test_data_set_0/input_0.pb", "device.yaml"]
+        names.append("plan.json")
         self._whole = {name: (folder / name).read_bytes() for name in names if (folder / name).is_file()}
         self._whole[".ortdeploy/state.db"] = self._state.read_bytes()
 
@@ -235,7 +274,14 @@ class Files:
         for name, raw in self._whole.items():
             if (self._folder / name).read_bytes() != raw:
                 (self._folder / name).write_bytes(raw)
-        name = chance.choice(sorted([*self._whole, *self._models, *self._models]))
+        if chance.random() < 0.25:
+            return self._state_case(chance)
+        name = chance.choice(sorted([*self._whole, *self._models, *self._whole]))
+        if name == "plan.json":
+            for left in ("saved", "saved-state"):
+                shutil.rmtree(self._folder / left, ignore_errors=True)
+            (self._folder / name).write_bytes(_changed_json(self._whole[name], chance))
+            return Case(["apply", name, "--state-dir", str(self._folder / "saved-state")], name)
         (self._folder / name).write_bytes(damaged(self._whole[name], chance))
         model = {"external.bin": "external.onnx"}.get(name, name if name in self._models else "scale.onnx")
         more = "adapters: {a: {path: a.onnx_adapter, model: m}}\n" if name == "a.onnx_adapter" else ""
@@ -254,6 +300,31 @@ class Files:
             if more
             else Case(["plan", "m.yaml", *state], name)
         )
+
+    def _state_case(self, chance: random.Random) -> Case:
+        """Damage a file of a state folder: what was remembered, compiled or kept by content."""
+        shutil.rmtree(self._folder / "state", ignore_errors=True)
+        shutil.copytree(self._folder / "whole-state", self._folder / "state")
+        name = chance.choice(self._kept)
+        path = self._folder / "state" / name
+        raw = path.read_bytes()
+        path.chmod(0o600)
+        path.write_bytes(_changed_json(raw, chance) if path.suffix == ".json" else damaged(raw, chance))
+        more = chance.choice([[], [], ["--new-run"]])
+        command = ["apply", *more] if more or chance.random() < 0.5 else [chance.choice(["plan", "status"])]
+        return Case([*command, "kept.yaml", "--state-dir", str(self._folder / "state")], f"state/{name}")
+
+
+def _changed_json(raw: bytes, chance: random.Random) -> bytes:
+    """Return a JSON document with one to three changes of its values, or of its bytes."""
+    if chance.random() < 0.3:
+        return damaged(raw, chance)
+    document = json.loads(raw)
+    for _ in range(chance.choice([1, 1, 2, 3])):
+        if not isinstance(document, dict | list) or not document:
+            break
+        document = mutate(document, chance.randrange)
+    return json.dumps(document).encode()
 
 
 class Manifests:

@@ -12,7 +12,7 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
-import structlog
+from ortdeploy.events import log
 
 
 def main() -> None:
@@ -47,7 +47,7 @@ def main() -> None:
             try:
                 code = cli.main(list(case.arguments))
             finally:
-                structlog.reset_defaults()
+                log.send_to(None)
         answer = {
             "code": code,
             "changed": case.changed,

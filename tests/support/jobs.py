@@ -1,7 +1,7 @@
 """The small language in which tests of running speak: a plan, its data, a run, and what it left."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from pyarrow import parquet
 
 from ortdeploy.deployment.resolve import resolve
 from ortdeploy.facts.facts import Facts
-from ortdeploy.ledger.ledger import open_ledger
+from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
 from ortdeploy.planning.make.plan import make_plan
 from ortdeploy.results.results import JobResult
@@ -71,10 +71,17 @@ def execute(
     *,
     observer: Counter | None = None,
     stop: Callable[[], bool] = lambda: False,
+    stuck: Sequence[frozenset[int]] = (),
 ) -> JobResult:
     with open_ledger(folder / ".ortdeploy") as ledger:
         execution = Execution(
-            plan=plan, run_id="r1", runtime=runtime, ledger=ledger, observer=observer or Counter(), stop=stop
+            plan=plan,
+            run_id="r1",
+            runtime=runtime,
+            ledger=ledger,
+            observer=observer or Counter(),
+            stop=stop,
+            stuck={"run": tuple(stuck)},
         )
         (result,) = execution.run()
     return result

@@ -4,7 +4,6 @@ Each process is forked from one that has imported everything, so that most momen
 ONNX Runtime in it, whose threads a fork would lose: a function stands for the model, everything else is real.
 """
 
-import logging
 import os
 import random
 import shutil
@@ -14,9 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import structlog
-
-from ortdeploy.ledger.ledger import read_outputs
+from ortdeploy.ledger.opening import read_outputs
 from ortdeploy.plan.steps import Plan
 from support.carriers import CARRIERS, delivered, rows_of
 from support.fakes import FakeRuntime, double, refuse_negative
@@ -104,7 +101,6 @@ def check(folder: Path, kind: str) -> None:
 
 def main(folder: Path, kind: str, kills: int, seed: int) -> None:
     """Kill so many times; each time that a job gets to its end, compare it with an undisturbed one and begin another."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     plan = prepare(folder / "whole", kind)
     begin = time.perf_counter()
     for phase in phases(plan):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ortdeploy.diagnostics import ProviderFailedError
-from ortdeploy.ledger.ledger import open_ledger
+from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.running import begun_part
 from ortdeploy.running import retry as retry_run

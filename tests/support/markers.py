@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from types import CodeType, FunctionType
 from typing import Any, NoReturn
 
@@ -58,6 +59,7 @@ def _starts_processes(item: pytest.Item) -> bool:
     return any(_names(one) & PROCESS_NAMES for one in (item.function, *own))
 
 
+@cache
 def _names(function: Callable[..., Any], known: frozenset[str] = frozenset()) -> set[str]:
     """Return the names that a function uses, and those that functions and classes of the tests use which it names."""
     function = getattr(getattr(function, "hypothesis", None), "inner_test", function)

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from ortdeploy.diagnostics import ProviderFailedError
-from ortdeploy.ledger.ledger import FILE, Ledger, open_ledger
+from ortdeploy.ledger.damage import FILE
+from ortdeploy.ledger.ledger import Ledger
+from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.plan.steps import Plan
 from ortdeploy.results.results import Status
 from ortdeploy.running.executor import Execution

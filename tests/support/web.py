@@ -15,6 +15,7 @@ class Server:
     def __init__(self) -> None:
         self.replies: dict[str, Reply | Callable[[str], Reply]] = {}
         self.asked: list[tuple[str, str, str | None]] = []
+        self.posted: list[bytes] = []
         self.port = 0
 
     def url(self, path: str, user: str = "") -> str:
@@ -41,6 +42,10 @@ def running() -> Iterator[Server]:
                 self.wfile.write(body)
 
         do_HEAD = do_GET  # noqa: N815  its name
+
+        def do_POST(self) -> None:
+            server.posted.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.do_GET()
 
         def log_message(self, *_: object) -> None:
             """Say nothing."""

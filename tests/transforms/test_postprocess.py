@@ -1,12 +1,18 @@
 """Every postprocess step against a known answer."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from conftest import Cli
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from onnx import helper
+from support.family_models import with_metadata
+from support.models import save_model
 
 from ortdeploy.tensors.types import ROWS, InapplicableError, TensorType
 from ortdeploy.transforms.catalogue import POSTPROCESS
@@ -76,8 +82,61 @@ def test_threshold() -> None:
 
 def test_labels() -> None:
     names = ["a", "b", "c"]
-    assert run("labels", np.array([2, 0]), lines=names)[0].tolist() == ["c", "a"]
-    assert run("labels", np.array([[2, 0], [1, 1]]), lines=names)[0].tolist() == [["c", "a"], ["b", "b"]]
+    assert run("labels", np.array([2, 0]), lines=names, **{"from": "labels.txt"})[0].tolist() == ["c", "a"]
+    assert run("labels", np.array([[2, 0], [1, 1]]), lines=names, **{"from": "labels.txt"})[0].tolist() == [
+        ["c", "a"],
+        ["b", "b"],
+    ]
     with pytest.raises(ValueError, match="labels for 0 to 2 and an index of 3"):
-        run("labels", np.array([3]), lines=names)
+        run("labels", np.array([3]), lines=names, **{"from": "labels.txt"})
     assert "whole numbers" in refuse("labels", TensorType("float32", (ROWS,)))
+
+
+def labelled(folder: Path, metadata: dict[str, str], step: str, kind: str = "model: m") -> Path:
+    """Write a job that takes the best of three scores of a model with metadata, or of a pipeline with it."""
+    node = helper.make_node("Identity", ["x"], ["y"])
+    save_model(folder / "m.onnx", [node], {"x": (1, ["batch", 3])}, {"y": (1, ["batch", 3])})
+    with_metadata(folder / "m.onnx", **metadata)
+    np.save(folder / "x.npy", np.eye(3, dtype=np.float32))
+    pipeline = "p: {steps: [{run: m, in: {x: $x}, out: {y: y}}], outputs: {y: $y}}"
+    (folder / "m.yaml").write_text(
+        f"version: 1\nmodels: {{m: {{path: m.onnx}}}}\npipelines: {{{pipeline if kind != 'model: m' else ''}}}\n"
+        f"jobs: {{run: {{{kind}, input: {{path: x.npy, columns: {{x: array}}}}, output: {{path: out}}, "
+        f"postprocess: [{{argmax: y, as: best}}, {{{step}, as: name}}]}}}}\n"
+    )
+    return folder / "m.yaml"
+
+
+@pytest.mark.parametrize("kind", ["model: m", "pipeline: p"])
+@pytest.mark.parametrize(
+    ("metadata", "step"),
+    [
+        ({"names": "{0: 'a', 1: 'b', 2: 'c'}"}, "labels: best, model: m"),
+        ({"id2label": '{"0": "a", "1": "b", "2": "c"}'}, "labels: best, model: m, metadata: id2label"),
+        ({"classes": "a\nb\nc"}, "labels: best, model: m, metadata: classes"),
+        ({"labels": '["a", "b", "c"]'}, "labels: best, model: m, metadata: labels"),
+    ],
+)
+def test_labels_are_read_from_the_metadata(
+    tmp_path: Path, cli: Cli, metadata: dict[str, str], step: str, kind: str
+) -> None:
+    done = cli("apply", labelled(tmp_path, metadata, step, kind))
+    assert done.code == 0, done.out + done.err
+    rows = [json.loads(line) for line in (tmp_path / "out/part-00000000.jsonl").read_text().splitlines()]
+    assert [row["name"] for row in rows] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        ("labels: best, model: n", 'Job "run" runs no model "n". Known: m'),
+        ("labels: best, model: m, metadata: name", 'no "name" in its metadata. Did you mean "names"?'),
+        ("labels: best", "labels takes one of from, model, and has none of them"),
+    ],
+)
+def test_labels_that_no_metadata_has_are_refused(tmp_path: Path, cli: Cli, step: str, words: str) -> None:
+    refused = cli("plan", labelled(tmp_path, {"names": "['a', 'b', 'c']"}, step))
+    text = " ".join((refused.out + refused.err).split())
+    assert refused.code == 1
+    assert words in text
+    assert text.count("error[") == 1, text

@@ -12,7 +12,7 @@ from support.jobs import plan_for
 from ortdeploy.checks.run import CheckResult
 from ortdeploy.diagnostics import Certainty, Diagnostic, Severity, Span
 from ortdeploy.facts.models import AdapterFacts, ParameterFacts
-from ortdeploy.ledger.ledger import Begun, OutputRecord, Part
+from ortdeploy.ledger.records import Begun, OutputRecord, Part
 from ortdeploy.planning.lock import Digested
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.views import github, sarif

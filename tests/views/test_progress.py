@@ -3,9 +3,9 @@
 import io
 
 import pytest
-from structlog.testing import capture_logs
+from support.logs import capture_logs
 
-from ortdeploy.views.progress import AboveBar, Bar, LogLines, Silent
+from ortdeploy.views.progress import AboveLine, LiveLine, LogLines, Silent
 
 
 class Clock:
@@ -45,18 +45,35 @@ def test_an_unknown_number_of_rows_has_no_time_left(monkeypatch: pytest.MonkeyPa
     assert events[0]["seconds_left"] is None
 
 
-def test_a_bar_counts_failures_and_lets_log_lines_stand_above_it() -> None:
+def test_a_line_counts_failures_and_lets_log_lines_stand_above_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr("ortdeploy.views.progress.time.monotonic", clock)
+    monkeypatch.setenv("COLUMNS", "120")
     terminal = io.StringIO()
-    bar = Bar(terminal)
-    bar.job_ended()
-    bar.job_started("read", 5, 10)
-    AboveBar(terminal).write("a log line\n")
-    bar.rows_done(10, 2)
-    bar.job_ended()
+    line = LiveLine(terminal, color=False)
+    line.job_ended()
+    line.job_started("read", 5, 10)
+    AboveLine(terminal).write("a log line\n")
+    clock.now = 2.5
+    line.rows_done(10, 2)
+    line.job_ended()
+    AboveLine(terminal).write("a line after it\n")
     shown = terminal.getvalue()
-    assert "a log line\n" in shown
-    assert "10/10" in shown
-    assert "failed=2" in shown
+    for words in ("a log line\n", "10 of 10 rows", "2 rows/s", "2 failed", "a line after it\n"):
+        assert words in shown
+
+
+def test_a_line_of_unknown_length_shows_what_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr("ortdeploy.views.progress.time.monotonic", clock)
+    terminal = io.StringIO()
+    line = LiveLine(terminal, color=False)
+    line.job_started("read", 0, None)
+    clock.now = 2.0
+    line.rows_done(1234, 0)
+    line.job_ended()
+    assert "1,234 rows" in terminal.getvalue()
+    assert "%" not in terminal.getvalue()
 
 
 def test_quiet_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:

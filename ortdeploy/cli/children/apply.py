@@ -1,6 +1,7 @@
 """Runs plans for `ortdeploy apply`: in this process, or in a child that `Supervisor` watches; `main` is the child."""
 
 import argparse
+import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -8,16 +9,19 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-import structlog
-
-from ortdeploy.cli.commands.shared import start_logging
+from ortdeploy.cli.commands.shared import start_logging, wants_color
 from ortdeploy.cli.faults import fault_of_the_machine
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.cli.streams import private_streams
 from ortdeploy.diagnostics import LockedError, OrtdeployError
+from ortdeploy.events import bound, log
+from ortdeploy.files.names import COMPILED
 from ortdeploy.files.remembered import TuningCache
-from ortdeploy.ledger.ledger import Ledger, open_ledger, output_key
+from ortdeploy.ledger.ledger import Ledger
+from ortdeploy.ledger.opening import copy_of_ledger, open_ledger
 from ortdeploy.ledger.output_lock import hold_output, hold_outputs
+from ortdeploy.ledger.records import output_key
+from ortdeploy.plan.part_table import Shard
 from ortdeploy.plan.plan_file import decode_plan
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.process.child import Asked, Say
@@ -33,15 +37,17 @@ from ortdeploy.running.supervisor import Supervisor, needs_supervision, result_m
 from ortdeploy.sessions.opening import OnNativeCall, SkippedSession
 from ortdeploy.views import progress
 
-log = structlog.get_logger()
 _LOGGING = ("quiet", "verbose", "log_file", "log_format", "color")
 
 
-def choose_progress(*, quiet: bool) -> Observer:
-    """Return a bar on a terminal, log lines elsewhere, nothing when quiet."""
-    if quiet:
+def choose_progress(arguments: argparse.Namespace) -> Observer:
+    """Return the observer of progress: a live line on a terminal, else log lines; with -q, nothing."""
+    if arguments.quiet:
         return progress.Silent()
-    return progress.Bar(sys.stderr) if sys.stderr.isatty() else progress.LogLines()
+    moves = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    return (
+        progress.LiveLine(sys.stderr, color=wants_color(sys.stderr, arguments.color)) if moves else progress.LogLines()
+    )
 
 
 def run_plan(
@@ -52,17 +58,26 @@ def run_plan(
     stopped: StopFlag,
     *,
     most_rows: int | None = None,
+    shard: Shard | None = None,
 ) -> tuple[JobResult, ...]:
-    """Run a plan: in a child where a provider, or a file that is cut, might take the process with it, else here.
+    """Run a plan in a child if a provider or a file that is cut might end the process, else in this process.
 
-    `most_rows`: only so many rows of each job are run, with models and other files where they lie: none is kept.
+    With `most_rows`, only that many rows of each job run, and models and other files are used in place instead of from
+    the content store. With `shard`, only its parts of each job run, and the ledger is only read.
     """
     if not (needs_supervision(plan) or _may_lose_a_file(plan, state_dir, for_a_look=most_rows is not None)):
         with closing(NativeOutput()) as native, native.taking():
-            observer = choose_progress(quiet=arguments.quiet)
+            observer = choose_progress(arguments)
             return tuple(
                 _execute(
-                    plan, state_dir, run_id, observer=observer, stopped=stopped, native=native, most_rows=most_rows
+                    plan,
+                    state_dir,
+                    run_id,
+                    observer=observer,
+                    stopped=stopped,
+                    native=native,
+                    most_rows=most_rows,
+                    shard=shard,
                 )
             )
     supervisor = Supervisor(
@@ -72,9 +87,10 @@ def run_plan(
             "state_dir": str(state_dir),
             "run_id": run_id,
             "most_rows": most_rows,
+            "shard": None if shard is None else [shard.index, shard.count],
             "logging": {name: getattr(arguments, name) for name in _LOGGING},
         },
-        close_job=lambda step, reason: _close_job(plan, state_dir, step, _with_cut_files(plan, reason)),
+        close_job=lambda step, reason: _close_job(plan, state_dir, step, _with_cut_files(plan, reason), shard),
         stopped=stopped,
     )
     stopped.forward = supervisor.forward
@@ -92,21 +108,23 @@ def _execute(
     on_native_call: OnNativeCall = lambda _doing: None,
     skipped: Mapping[str, tuple[SkippedSession, ...]] | None = None,
     most_rows: int | None = None,
+    shard: Shard | None = None,
+    stuck: Mapping[str, tuple[frozenset[int], ...]] | None = None,
 ) -> Iterator[JobResult]:
     from ortdeploy.runtime.session import OrtRuntime  # noqa: PLC0415  not before the plan stands
     from ortdeploy.sessions.made_models import make_model  # noqa: PLC0415  not before the plan stands
 
     with (
-        structlog.contextvars.bound_contextvars(run=run_id, deployment=plan.deployment),
-        hold_outputs(state_dir, _outputs(plan, state_dir)),
+        bound(run=run_id, deployment=plan.deployment),
+        hold_outputs(state_dir, _outputs(plan, state_dir) if shard is None else ()),
         held_in(None, state_dir, Path(plan.folder)) if most_rows is not None else hold_files(plan, state_dir) as files,
-        open_ledger(state_dir) as ledger,
+        open_ledger(state_dir) if shard is None else copy_of_ledger(state_dir) as ledger,
     ):
         log.info("run.started", manifest=plan.manifest)
         execution = Execution(
             plan=plan,
             run_id=run_id,
-            runtime=HeldRuntime(OrtRuntime(cache=state_dir / "cache", make_model=make_model), files),
+            runtime=HeldRuntime(OrtRuntime(cache=state_dir / COMPILED, make_model=make_model), files),
             ledger=ledger,
             observer=observer,
             stop=stopped,
@@ -116,6 +134,8 @@ def _execute(
             tuning_cache=TuningCache(state_dir),
             files=files,
             most_rows=most_rows,
+            shard=shard,
+            stuck=stuck or {},
         )
         ended: dict[str, str] = {}
         for result in execution.results():
@@ -125,26 +145,28 @@ def _execute(
 
 
 def _may_lose_a_file(plan: Plan, state_dir: Path, *, for_a_look: bool) -> bool:
-    """Tell whether a file that is mapped may be cut meanwhile; a look takes moments only."""
+    """Return whether somebody may cut a mapped file during the run; a trial takes only moments."""
     return not for_a_look and sys.platform != "win32" and may_be_cut(plan, state_dir)
 
 
 def _outputs(plan: Plan, state_dir: Path) -> list[str]:
-    """Return the outputs that a plan's jobs write, as the ledger names them."""
+    """Return the output folders of a plan's jobs, as the ledger names them."""
     return [
         output_key(Path(plan.folder) / step.output.path, state_dir) for step in plan.steps if isinstance(step, RunJob)
     ]
 
 
 def _with_cut_files(plan: Plan, reason: str) -> str:
-    """Return why a child is gone, with the files that it may have had mapped while they were cut."""
+    """Return why a child ended, with mapped files that were cut meanwhile, as they may be the cause."""
     cut = cut_files(plan)
     return f"{reason} While it was used, {', '.join(cut)} got another size." if cut else reason
 
 
-def _close_job(plan: Plan, state_dir: Path, step: RunJob, reason: str) -> JobResult:
-    """Write down that a crash ended a job; what is committed stays, and the next apply goes on from there."""
+def _close_job(plan: Plan, state_dir: Path, step: RunJob, reason: str, shard: Shard | None) -> JobResult:
+    """Record that a crash ended a job; committed parts stay, and the next apply continues after them."""
     log.error("job.failed", job=step.job, model=step.model, reason=reason)
+    if shard is not None:
+        return recorded_result(step, None, Ending(status=Status.FAILED, reason=reason))
     output = output_key(Path(plan.folder) / step.output.path, state_dir)
     with hold_output(state_dir, output), open_ledger(state_dir) as ledger:
         return _failed_job(ledger, Path(plan.folder), step, reason)
@@ -159,7 +181,7 @@ def _failed_job(ledger: Ledger, folder: Path, step: RunJob, reason: str) -> JobR
 
 
 def main(asked: Asked) -> None:
-    """Be the child: run the plan that is asked for, and say how it goes."""
+    """Be the child: run the plan of the request, and report its progress."""
     try:
         _serve(asked.request, asked.say, asked.native_output())
     except LockedError as error:
@@ -188,17 +210,23 @@ def _serve(request: Mapping[str, Any], say: Say, native: NativeOutput) -> None:
         stack.enter_context(native.taking())
         stack.enter_context(stopped.installed())
         arguments = argparse.Namespace(**request["logging"])
-        start_logging(arguments, stack)
+        kept = start_logging(arguments, stack)
+        if kept is not None:
+            kept.keep_in(Path(request["state_dir"]))
         stack.enter_context(warnings_to(log_warning))
         for result in _execute(
             decode_plan(request["plan"]),
             Path(request["state_dir"]),
             request["run_id"],
-            observer=choose_progress(quiet=arguments.quiet),
+            observer=choose_progress(arguments),
             stopped=stopped,
             native=native,
             on_native_call=lambda doing: say(kind="doing", **doing),
             skipped=skipped,
             most_rows=request["most_rows"],
+            shard=None if request["shard"] is None else Shard(index=request["shard"][0], count=request["shard"][1]),
+            stuck={job: tuple(map(frozenset, runs)) for job, runs in request["stuck"].items()},
         ):
             say(**result_message(result))
+            if result.stuck:  # a thread is left in native code; the end of this process ends it
+                return

@@ -1,14 +1,12 @@
 """The child of `ortdeploy check`: runs golden checks and reports how each ends.
 
-A provider that aborts takes only this process with it; the parent knows from the number of sessions that have ended
-which one that was.
+A provider that aborts ends only this process. The parent counts the sessions that reported, and so knows which one it
+was.
 """
 
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-
-import structlog
 
 from ortdeploy.checks.run import CheckResult, run_check
 from ortdeploy.cli.streams import private_streams
@@ -22,8 +20,7 @@ from ortdeploy.sessions.opening import ModelOpener
 
 
 def main(asked: Asked) -> None:
-    """Run the checks that are asked for."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("critical"))
+    """Run the checks of the request."""
     native = asked.native_output()
     with private_streams(), native.taking():
         for ended, request in enumerate(asked.request, start=1):

@@ -1,8 +1,7 @@
-"""The child of `ortdeploy tune`: runs a job with other settings for some seconds, and reports the speed."""
+"""The child of `ortdeploy tune`: runs a job with one setting for some seconds, and reports speed and memory."""
 
 import json
 import shutil
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import closing
@@ -12,7 +11,7 @@ from typing import Any
 
 from ortdeploy.cli.streams import private_streams
 from ortdeploy.diagnostics import OrtdeployError, Severity
-from ortdeploy.ledger.ledger import open_ledger
+from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.planning.workflow import plan_manifests
@@ -24,7 +23,7 @@ from ortdeploy.views.progress import Silent
 
 
 def main(asked: Asked) -> None:
-    """Run the job that is asked for, and say how fast it was."""
+    """Run the job of the request, and report its speed."""
     with private_streams(), closing(NativeOutput()) as native, native.taking():
         try:
             answer = _run(asked.request, native)
@@ -34,11 +33,9 @@ def main(asked: Asked) -> None:
 
 
 def _run(request: Mapping[str, Any], native: NativeOutput) -> dict[str, Any]:
-    from ortdeploy.cli.log import configure_logging  # noqa: PLC0415  as in the other commands
     from ortdeploy.runtime.session import OrtRuntime  # noqa: PLC0415  not before the plan stands
     from ortdeploy.sessions.made_models import make_model  # noqa: PLC0415  not before the plan stands
 
-    configure_logging(form="json", stream=sys.stderr, level="critical", color=False)
     folder, job = Path(request["folder"]), request["job"]
     options = LoadOptions(
         profile=request["profile"],
@@ -75,18 +72,18 @@ def _run(request: Mapping[str, Any], native: NativeOutput) -> dict[str, Any]:
 
 
 class _Clock(Silent):
-    """Runs from when the job begins for the first time: opening sessions does not count."""
+    """Measures from the first start of the job, so that opening sessions does not count."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._end: float | None = None
 
     def job_started(self, job: str, done: int, total: int | None) -> None:  # noqa: ARG002  an observer is told
-        """Begin, unless it runs already."""
+        """Start, unless it runs already."""
         self._end = self._end or time.perf_counter() + self._seconds
 
     def is_up(self) -> bool:
-        """Tell whether the time is over."""
+        """Return whether the time is over."""
         return self._end is not None and time.perf_counter() > self._end
 
 

@@ -15,7 +15,7 @@ from ortdeploy.views import json, text
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do what is asked: show, fit or convert."""
+    """Show, fit or convert, as the arguments say."""
     return {"show": _show, "fit": _fit, "convert": _convert}[arguments.action](arguments)
 
 
@@ -26,7 +26,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _fit(arguments: argparse.Namespace) -> int:
-    """Print what keeps an adapter from a model; nothing does where the list is empty."""
+    """Print the problems that keep an adapter from fitting a model; an empty list means that it fits."""
     adapter, model = _adapter(arguments.file), named_model(arguments.model)
     problems = tuple(adapter_problems(adapter, model))
     missing = _left_out(adapter, model)
@@ -38,7 +38,7 @@ def _fit(arguments: argparse.Namespace) -> int:
 
 
 def _convert(arguments: argparse.Namespace) -> int:
-    """Write an adapter file of matrices in another format."""
+    """Convert an adapter of another format into an ONNX Runtime adapter file."""
     from ortdeploy.adapters.convert import convert  # noqa: PLC0415  only who converts
     from ortdeploy.adapters.training_formats import read_weights  # noqa: PLC0415
     from ortdeploy.runtime.adapter_writer import write_adapter  # noqa: PLC0415
@@ -69,6 +69,6 @@ def _adapter(path: str) -> AdapterFacts:
 
 
 def _left_out(adapter: AdapterFacts, model: ModelFacts) -> tuple[str, ...]:
-    """Return the model's inputs with defaults that the adapter leaves at them."""
+    """Return the model's inputs with defaults for which the adapter has no values."""
     given = {one.name for one in adapter.parameters}
     return tuple(value.name for value in model.inputs if value.optional and value.name not in given)

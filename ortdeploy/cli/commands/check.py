@@ -1,4 +1,4 @@
-"""`ortdeploy check`: golden inputs and outputs, on every session that a model may get here."""
+"""`ortdeploy check`: golden inputs and outputs, on every session that a model may get on this machine."""
 
 import argparse
 import sys
@@ -20,7 +20,7 @@ from ortdeploy.views import json, text
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Check, and print how each data set ended."""
+    """Run the checks, and print how each data set ended."""
     if arguments.leaks and arguments.record:
         raise UsageError("--leaks looks at memory and --record writes outputs: choose one of the two")
     checks, diagnostics = plan_checks(
@@ -43,15 +43,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def show_warning(category: str, text: str, place: str) -> None:
-    """Show what a library warned of in the child, as if it had been here."""
+    """Show a warning of a library in the child, as if it came from this process."""
     path, _, line = place.rpartition(":")
     warnings.showwarning(text, type(category, (UserWarning,), {}), path, int(line))
 
 
 def run_checks(checks: Sequence[PlannedCheck], state_dir: str | None, roots: Sequence[str]) -> Iterator[CheckResult]:
-    """Run checks in a child, and in another one after a session that took its process with it.
+    """Run checks in a child; after a session that crashes it, continue in another child.
 
-    Models are opened by content in `state_dir`, by default that of each check's manifest.
+    Models are opened from the content store in `state_dir`, by default the one of each check's manifest.
     """
     left = list(checks)
     while left:

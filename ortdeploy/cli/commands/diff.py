@@ -1,4 +1,4 @@
-"""`ortdeploy diff`: what differs between two files of one kind, or of a manifest since its last run."""
+"""`ortdeploy diff`: show what differs between two files of one kind, or in a manifest since its last run."""
 
 import argparse
 import sys
@@ -15,7 +15,7 @@ from ortdeploy.views import json, text
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what differs; the exit code tells it where that is asked for."""
+    """Print the differences; with --detailed-exitcode, the exit code tells whether there are any."""
     folder = next(filter(is_folder, arguments.paths), None)
     if folder is not None:
         raise UsageError(f"{folder} is a folder; diff compares files")
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _since_last_run(path: str, arguments: argparse.Namespace) -> int | None:
-    """Return how much differs; None where the manifest is refused."""
+    """Return the number of differences; None if the manifest is refused."""
     changes, diagnostics = compare_with_last_run(path, load_options(arguments), arguments.state_dir)
     if has_errors(diagnostics):
         _write(diagnostics, arguments)
@@ -43,7 +43,7 @@ def _since_last_run(path: str, arguments: argparse.Namespace) -> int | None:
 
 
 def _between(old: str, new: str, arguments: argparse.Namespace) -> int | None:
-    """Return how much differs; None where a file is refused. Raises UsageError."""
+    """Return the number of differences; None if a file is refused. Raises UsageError."""
     options = load_options(arguments, digest=False)
     before, after = read_comparable(old, options), read_comparable(new, options)
     if before.value is None or after.value is None:
@@ -56,7 +56,7 @@ def _between(old: str, new: str, arguments: argparse.Namespace) -> int | None:
 
 
 def _check_kinds(old: tuple[str, Comparable], new: tuple[str, Comparable], arguments: argparse.Namespace) -> None:
-    """Refuse to compare what is not of one kind, and flags that change nothing. Raises UsageError."""
+    """Refuse to compare files of different kinds, and flags that would have no effect. Raises UsageError."""
     kinds = old[1].kind, new[1].kind
     if kinds[0] != kinds[1]:
         raise UsageError(f"{old[0]} is {kinds[0]} and {new[0]} is {kinds[1]}; diff compares files of one kind")

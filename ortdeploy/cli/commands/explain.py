@@ -20,7 +20,7 @@ from ortdeploy.rules.catalogue import RULES, Area, load_rule, rules_of
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the page of that name, or without one all names."""
+    """Print the page of a rule or provider; without a name, print all names."""
     if arguments.name is None:
         sys.stdout.write(_index())
         return EXIT_OK
@@ -60,7 +60,7 @@ def _provider_page(name: str) -> str | None:
 
 
 def page_of(rule: str) -> str | None:
-    """Return a rule's page; None when there is no such rule."""
+    """Return the page of a rule; None if there is no such rule."""
     if rule in RULES:
         module = load_rule(rule)
         return f"{rule}: {module.RULE.summary} ({module.RULE.severity})\n\n{(module.__doc__ or '').strip()}"

@@ -1,7 +1,7 @@
-"""`ortdeploy init MODEL.onnx`: a manifest for a model, with its contract, its digest and a job that runs as it stands.
+"""`ortdeploy init MODEL.onnx`: write a manifest for a model, with its contract, its digest and a job that runs.
 
-Families of models are recognised and get their whole pipeline; of each manifest the first rows are run before it is
-left behind. Sample rows lie beside the manifest, unless --from names rows of the user's.
+A model of a known family gets its whole pipeline. The first rows of each manifest run before `init` keeps it. Sample
+rows are written beside the manifest, unless --from names the user's own.
 """
 
 import argparse
@@ -9,8 +9,8 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from ortdeploy.cli.arguments import build_parser
@@ -21,6 +21,7 @@ from ortdeploy.diagnostics import Diagnostic, OrtdeployError, has_errors
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.names import is_folder, is_there
 from ortdeploy.planning.trial import Trial
+from ortdeploy.records import record
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.starters.catalogue import starters_for
 from ortdeploy.starters.given import look_at_data
@@ -29,17 +30,19 @@ from ortdeploy.starters.subject import Starter, Subject
 from ortdeploy.views import text
 
 _TRIED_ROWS = 8
+_FAILING = "failing-rows"
+"""The warning about rows that planning has read and that cannot feed the model."""
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the first manifest whose rows run, and say what it is, or which one thing could not be known."""
+    """Write the first manifest whose rows run, and say what it is for, or which one thing is unknown."""
     model = Path(arguments.model)
     manifest = Path(arguments.output) if arguments.output else _default_place(model)
     _refuse_to_overwrite(manifest)
     subject = _subject(model, manifest, arguments)
     first: _Tried | None = None
     for starter in starters_for(subject):
-        tried = _try(starter, manifest)
+        tried = _try(starter, manifest, crashes=subject.ran.crashed)
         if tried.works:
             sys.stdout.write(_told(tried, manifest, instead_of=first))
             return EXIT_OK
@@ -56,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _default_place(model: Path) -> Path:
-    """Return a place from which the model lies inside the tree: here, or else beside the model."""
+    """Return a path for the manifest from which the model is inside of the tree: here, else beside the model."""
     here = Path.cwd()
     inside = model.resolve().is_relative_to(here) and model.resolve() != here
     folder = Path() if inside else model.resolve().parent if is_folder(str(model)) else model.parent
@@ -69,7 +72,7 @@ def _refuse_to_overwrite(path: Path) -> None:
 
 
 def _subject(model: Path, manifest: Path, arguments: argparse.Namespace) -> Subject:
-    """Look at the model, or folder, and at the data that it is for. Raises OrtdeployError."""
+    """Inspect the model or folder, and the data for it. Raises OrtdeployError."""
     folder = manifest.absolute().parent
     in_folder = is_folder(str(model))
     facts = None if in_folder else named_model(arguments.model)
@@ -86,9 +89,9 @@ def _subject(model: Path, manifest: Path, arguments: argparse.Namespace) -> Subj
     return replace(subject, facts=facts, ran=run_made_up(facts))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class _Tried:
-    """What came of a manifest's first rows."""
+    """The result of a manifest's first rows."""
 
     starter: Starter
     diagnostics: tuple[Diagnostic, ...] = ()
@@ -96,19 +99,23 @@ class _Tried:
 
     @property
     def works(self) -> bool:
-        """Whether nothing speaks against it, and all rows gave a result."""
+        """Whether there is no diagnostic against it, and all rows gave a result."""
         ended_well = all(one.status is Status.DONE and not one.failed for one in self.results)
         enough = self.starter.takes_long or bool(self.results)
-        return enough and ended_well and not has_errors(self.diagnostics)
+        fail = any(one.rule == _FAILING for one in self.diagnostics)
+        return enough and ended_well and not fail and not has_errors(self.diagnostics)
 
     def trouble(self) -> str:
-        """Return what speaks against it."""
+        """Return why it does not work."""
         ended = [one.reason for one in self.results if one.reason]
         return text.render_diagnostics(self.diagnostics, color=False) + "".join(f"  {reason}\n" for reason in ended)
 
 
-def _try(starter: Starter, manifest: Path) -> _Tried:
-    """Write a manifest and run its first rows in a scratch folder. Raises OrtdeployError where it cannot be written."""
+def _try(starter: Starter, manifest: Path, *, crashes: bool) -> _Tried:
+    """Write a manifest and run its first rows in a scratch folder. Raises OrtdeployError if it cannot be written.
+
+    `crashes`: every invented input crashed the process that ran it, so nothing is run in this process.
+    """
     _write(starter, manifest)
     scratch = Path(tempfile.mkdtemp(prefix="ortdeploy-init-")).resolve()
     try:
@@ -119,7 +126,7 @@ def _try(starter: Starter, manifest: Path) -> _Tried:
         with ExitStack() as stack:
             start_logging(arguments, stack)
             planned = plan_trial(trial, arguments)
-            results = () if starter.takes_long else run_trial(trial, planned, arguments)
+            results = () if starter.takes_long or crashes else run_trial(trial, planned, arguments)
         return _Tried(starter=starter, diagnostics=planned.diagnostics, results=results)
     except BaseException:
         _remove(starter, manifest)
@@ -129,7 +136,7 @@ def _try(starter: Starter, manifest: Path) -> _Tried:
 
 
 def _write(starter: Starter, manifest: Path) -> None:
-    """Write the samples of a starter, then its manifest. Raises OrtdeployError."""
+    """Write the sample rows of a starter, then its manifest. Raises OrtdeployError."""
     for path in _files(starter, manifest):
         _refuse_to_overwrite(path)
     try:
@@ -152,13 +159,16 @@ def _files(starter: Starter, manifest: Path) -> list[Path]:
 
 
 def _remove(starter: Starter, manifest: Path) -> None:
-    """Take away what was written for a starter that does not run."""
+    """Delete the files of a starter that does not run."""
     for path in _files(starter, manifest):
         path.unlink(missing_ok=True)
+        if path.parent != manifest.parent:
+            with suppress(OSError):  # what is in use by others stays
+                path.parent.rmdir()
 
 
 def _told(tried: _Tried, manifest: Path, *, instead_of: _Tried | None) -> str:
-    """Return what is said at the end: what was written and for what, what is unknown, and what comes next."""
+    """Return the last words: what was written and what it is for, what is unknown, and what comes next."""
     samples = [str(path) for path in _files(tried.starter, manifest) if path != manifest]
     beside = f", with {', '.join(samples)} beside it" if samples else ""
     lines = [f"Wrote {manifest} for {tried.starter.family}{beside}."]
@@ -169,6 +179,7 @@ def _told(tried: _Tried, manifest: Path, *, instead_of: _Tried | None) -> str:
     if not tried.works:
         lines.append("It does not run as it stands.")
         lines.append("" if has_errors(tried.diagnostics) else tried.starter.if_refused or "")
+        lines.append(tried.starter.misfit or "")
     lines.append(tried.starter.question or "")
     lines.append(tried.trouble().rstrip())
     lines.append(f"{'Next' if tried.works else 'When that is mended'}: ortdeploy try {manifest}")

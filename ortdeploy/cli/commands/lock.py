@@ -16,7 +16,7 @@ from ortdeploy.views import json, text
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Lock each manifest, and say of each file what became of its digest."""
+    """Lock each manifest, and print for each file whether its digest was written, matches or differs."""
     if not arguments.check and (arguments.profile or arguments.sets or arguments.overlays):
         raise UsageError("lock writes what stands in the manifest; --profile, --overlay, --set go with --check only")
     validated = validate(arguments.paths, load_options(arguments))
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _write(spec: Spec, files: list[Digested]) -> None:
-    """Put digests into the manifest's text. Raises OrtdeployError."""
+    """Write digests into the manifest's text. Raises OrtdeployError."""
     if not files:
         return
     path = Path(spec.path)

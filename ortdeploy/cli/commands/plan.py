@@ -1,4 +1,4 @@
-"""`ortdeploy plan`: join manifests with facts, refuse what cannot work, show what would run."""
+"""`ortdeploy plan`: join manifests with facts, refuse what cannot work, and show what would run."""
 
 import argparse
 import os
@@ -17,7 +17,7 @@ from ortdeploy.views import json, text
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Plan and print; save the plan when asked to and nothing speaks against it."""
+    """Plan and print; with --out, save the plan if nothing was refused."""
     _check_places(arguments)
     planned = plan_manifests(
         arguments.paths,
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _check_places(arguments: argparse.Namespace) -> None:
-    """Refuse to save a plan that could not name its manifests. Raises UsageError."""
+    """Refuse to save a plan at a path from which it cannot name its manifests. Raises UsageError."""
     if arguments.out is None:
         if arguments.root is not None:
             raise UsageError("--root says what the paths of a saved plan are relative to: it goes with --out")

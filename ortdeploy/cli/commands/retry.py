@@ -1,4 +1,4 @@
-"""`ortdeploy retry`: run the failed rows of a job again, and put those with a result into their parts."""
+"""`ortdeploy retry`: run the failed rows of a job again, and put those that succeed into their parts."""
 
 from ortdeploy.cli.commands.apply import run
 

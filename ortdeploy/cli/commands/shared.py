@@ -1,4 +1,4 @@
-"""What several commands share: options about manifests, diagnostics in the chosen form, logs."""
+"""What several commands share: options of manifests, diagnostics in the chosen format, logs."""
 
 import argparse
 import os
@@ -15,6 +15,7 @@ from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.process.python_warnings import warnings_to
 
 if TYPE_CHECKING:
+    from ortdeploy.cli.log import KeptLog
     from ortdeploy.facts.models import ModelFacts
 
 
@@ -22,7 +23,7 @@ _LOG_OPTIONS = ("log_format", "log_file", "color")
 
 
 def load_options(arguments: argparse.Namespace, *, digest: bool = True) -> LoadOptions:
-    """Return what the command line says about every manifest."""
+    """Return the options for reading manifests that the command line gives."""
     sets, roots, overlays = tuple(arguments.sets), tuple(arguments.roots), tuple(arguments.overlays)
     return LoadOptions(digest=digest, profile=arguments.profile, sets=sets, roots=roots, overlays=overlays)
 
@@ -35,12 +36,12 @@ def plan_root(root: str | None, plan: Path) -> Path:
 
 
 def use_color(arguments: argparse.Namespace) -> bool:
-    """Whether stdout gets colors."""
+    """Return whether stdout gets colors."""
     return wants_color(sys.stdout, arguments.color)
 
 
 def wants_color(stream: TextIO, choice: str | None) -> bool:
-    """Whether to color: always or never, or else as NO_COLOR or FORCE_COLOR says, or on a terminal that is not dumb."""
+    """Return whether to color a stream: by `choice`, by NO_COLOR or FORCE_COLOR, or if it is a capable terminal."""
     if choice in {"always", "never"}:
         return choice == "always"
     if os.environ.get("NO_COLOR"):
@@ -69,10 +70,14 @@ def write_diagnostics(diagnostics: Sequence[Diagnostic], arguments: argparse.Nam
         sys.stdout.write(text.render_diagnostics(diagnostics, color=use_color(arguments)))
 
 
-def start_logging(arguments: argparse.Namespace, stack: ExitStack) -> None:
-    """Send logs to stderr or to --log-file, in the form that is asked for."""
-    from ortdeploy.cli.log import configure_logging  # noqa: PLC0415  brings structlog, which validate does without
-    from ortdeploy.views.progress import AboveBar  # noqa: PLC0415
+def start_logging(arguments: argparse.Namespace, stack: ExitStack) -> "KeptLog | None":
+    """Send logs to stderr or to --log-file, in the chosen format.
+
+    On a terminal without such flags, only warnings and errors are shown. Then return a KeptLog, which takes all events
+    until the command knows in which file to keep them.
+    """
+    from ortdeploy.cli.log import KeptLog, configure_logging  # noqa: PLC0415  validate does without
+    from ortdeploy.views.progress import AboveLine  # noqa: PLC0415
 
     level = "warning" if arguments.quiet else "debug" if arguments.verbose else "info"
     if arguments.log_file:
@@ -84,24 +89,28 @@ def start_logging(arguments: argparse.Namespace, stack: ExitStack) -> None:
     else:
         stream = sys.stderr
     color = wants_color(stream, arguments.color)
-    configure_logging(form=arguments.log_format, stream=AboveBar(stream), level=level, color=color)
+    shows_warnings = stream.isatty() and arguments.log_format is None and level == "info" and not arguments.log_file
+    kept = KeptLog() if shows_warnings else None
+    if kept is not None:
+        stack.callback(kept.close)
+    configure_logging(form=arguments.log_format, stream=AboveLine(stream), level=level, color=color, kept=kept)
+    return kept
 
 
 @contextmanager
 def logged_warnings(arguments: argparse.Namespace) -> Iterator[None]:
-    """Log Python's warnings inside the block, and begin logging for the first where the command has not."""
+    """Log Python's warnings inside the block; the first one starts logging if the command has not."""
     given = vars(arguments)
     options = argparse.Namespace(**{name: given.get(name) for name in ("quiet", "verbose", *_LOG_OPTIONS)})
     with ExitStack() as stack:
 
         def emit(category: str, text: str, place: str) -> None:
-            import structlog  # noqa: PLC0415  only where something warns
+            from ortdeploy.cli.log import log_warning  # noqa: PLC0415  only where something warns
+            from ortdeploy.events import log  # noqa: PLC0415
 
-            from ortdeploy.cli.log import log_warning  # noqa: PLC0415
-
-            if not structlog.is_configured():
+            if not log.is_sent:
                 start_logging(options, stack)
-                stack.callback(structlog.reset_defaults)
+                stack.callback(log.send_to, None)
             log_warning(category, text, place)
 
         stack.enter_context(warnings_to(emit))
@@ -109,7 +118,7 @@ def logged_warnings(arguments: argparse.Namespace) -> Iterator[None]:
 
 
 def _close_log(stream: TextIO, path: str) -> None:
-    """Close a log file, and say where it does not tell all."""
+    """Close a log file, and report if it is incomplete."""
     stream.close()
     failure = failure_of(stream)
     if failure is not None:
@@ -117,18 +126,18 @@ def _close_log(stream: TextIO, path: str) -> None:
 
 
 def log_outcome(arguments: argparse.Namespace, event: str, **fields: object) -> None:
-    """Log one event of a command whose result is on stdout, when logs are asked for."""
+    """Log one event of a command whose result is on stdout, if a log flag is given."""
     if not (arguments.log_file or arguments.log_format):
         return
-    import structlog  # noqa: PLC0415  only who asks for logs
+    from ortdeploy.events import log  # noqa: PLC0415  only who asks for logs
 
     with ExitStack() as stack:
         start_logging(arguments, stack)
-        structlog.get_logger().info(event, **fields)
+        log.info(event, **fields)
 
 
 def named_model(path: str) -> "ModelFacts":
-    """Read a model that the command line names. Raises OrtdeployError."""
+    """Return the facts of a model that the command line names. Raises OrtdeployError."""
     from ortdeploy.graph.model import read_model  # noqa: PLC0415  validate does not need onnx
 
     facts = read_model(Path(path), path)

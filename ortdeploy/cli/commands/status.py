@@ -1,71 +1,148 @@
-"""`ortdeploy status`: show what the ledger knows of a manifest's jobs; reads only, also beside a live run."""
+"""`ortdeploy status`: show what the ledger has about a manifest's jobs; only reads, also during a run."""
 
 import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ortdeploy.cli.commands.shared import load_options, log_outcome, use_color
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.cli.streams import overheard
 from ortdeploy.diagnostics import has_errors
-from ortdeploy.ledger.ledger import output_key, read_outputs
+from ortdeploy.files.names import KEPT, STATE_DIR, is_there
+from ortdeploy.ledger.deliveries import Reader, deliveries, reader_of
 from ortdeploy.ledger.live_progress import read_live
+from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.output_lock import is_live
-from ortdeploy.manifest.spec import Spec
+from ortdeploy.ledger.records import OutputRecord, output_key
+from ortdeploy.manifest.job_order import readers_of
+from ortdeploy.manifest.loader import find_manifests
+from ortdeploy.manifest.named_paths import path_from_manifest
+from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.planning.nothing_to_do import Recollection
 from ortdeploy.planning.rests_on import text_rests_on
-from ortdeploy.planning.workflow import state_folder, validate
+from ortdeploy.planning.workflow import select_jobs, state_folder, validate
+from ortdeploy.sources.files import shown
 from ortdeploy.views import json, text
-from ortdeploy.views.job_status import JobStatus
+from ortdeploy.views.job_status import DeliveredFile, JobStatus
+
+if TYPE_CHECKING:
+    from ortdeploy.planning.last_good import Refusal
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print each job with its state; remember what was printed where no job runs.
+    """Print each job with its state; if no job runs, remember the output for the next call.
 
     A manifest that is refused does not hide the others.
     """
     recollection = Recollection(arguments)
     with overheard() as said:
         specs, jobs, code = _show(arguments)
-    if code == EXIT_OK and specs and all(job.record is None or job.record.status not in _MOVING for job in jobs):
+    if code == EXIT_OK and specs and all(map(_stays, jobs)):
         state_dir = state_folder(specs[0].folder, arguments.state_dir, specs[0].roots)
         recollection.keep(text_rests_on(specs, arguments.paths, state_dir), str(state_dir), said.text())
     return code
 
 
 _MOVING = frozenset({"running", "stopped"})
-"""States that follow from who holds an output now."""
+"""States that depend on the process that locks an output, so they can change without a change of the ledger."""
+
+
+def _stays(job: JobStatus) -> bool:
+    """Return whether the output changes only with the ledger; files that may be carried away could go at any time."""
+    return job.record is None or (job.record.status not in _MOVING and not (job.removable and job.delivered))
 
 
 def _show(arguments: argparse.Namespace) -> tuple[tuple[Spec, ...], list[JobStatus], int]:
     validated = validate(arguments.paths, load_options(arguments))
     rejected = has_errors(validated.diagnostics)
+    refusals = _refusals(arguments)
+    validated = replace(validated, specs=_with_stand_ins(validated.specs, refusals))
     if rejected:
         sys.stderr.write(text.render_diagnostics(validated.diagnostics, color=use_color(arguments)))
     if rejected and not validated.specs:
         return (), [], EXIT_REJECTED
-    records = [record for spec in validated.specs for record in _records(spec, arguments.state_dir)]
+    names = [job.name for spec in validated.specs for job in spec.jobs]
+    wanted = select_jobs(arguments.jobs, arguments.excluded, names)
+    records = [one for spec in validated.specs for one in _records(spec, arguments.state_dir) if one.job in wanted]
     if arguments.format == "json":
-        sys.stdout.write(json.render_status(records))
+        sys.stdout.write(json.render_status(records, refusals))
     else:
-        sys.stdout.write(text.render_status(records, verbose=arguments.verbose))
+        sys.stdout.write(text.render_status(records, refusals, verbose=arguments.verbose))
     log_outcome(arguments, "status.shown", jobs=len(records))
     return validated.specs, records, EXIT_REJECTED if rejected else EXIT_OK
 
 
+def _refusals(arguments: argparse.Namespace) -> "tuple[Refusal, ...]":
+    """Return the refused manifests whose last good versions run in their place."""
+    beside = (Path(path).absolute().parent / STATE_DIR for path in find_manifests(arguments.paths)[0])
+    folders = [Path(arguments.state_dir)] if arguments.state_dir else beside
+    if not any((folder / KEPT).is_dir() for folder in folders):
+        return ()
+    from ortdeploy.planning.last_good import find_refusals  # noqa: PLC0415  only where something was kept
+
+    return find_refusals(arguments.paths, load_options(arguments), arguments.state_dir)
+
+
+def _with_stand_ins(specs: tuple[Spec, ...], refusals: Sequence["Refusal"]) -> tuple[Spec, ...]:
+    """Return the specs, with the last good versions that run in the place of refused manifests."""
+    refused = {one.manifest for one in refusals}
+    return (*(spec for spec in specs if spec.path not in refused), *(spec for one in refusals for spec in one.specs))
+
+
 def _records(spec: Spec, state_dir: str | None) -> list[JobStatus]:
     folder = state_folder(spec.folder, state_dir, spec.roots)
-    known = {
-        record.output: record
-        if record.status != "running" or is_live(folder, record.output)
-        else replace(record, status="stopped")
-        for record in read_outputs(folder)
-    }
+    stopped: frozenset[tuple[str, str]] = frozenset()
+    while True:
+        known, delivered = _read(spec, folder)
+        running = {(one.output, one.run) for one in known.values() if one.status == "running"}
+        gone = frozenset(one for one in running if not is_live(folder, one[0]))
+        if gone == stopped:
+            break
+        stopped = gone  # what nobody holds may have ended since it was read
     found = []
     for job in spec.jobs:
-        record = known.get(output_key(Path(spec.folder) / job.output.path, folder))
-        ours = record is not None and (record.deployment, record.job) == (spec.name, job.name)
-        live = read_live(folder, record.output) if ours and record and record.status == "running" else None
-        found.append(JobStatus(job=job.name, output=job.output.shown, record=record if ours else None, live=live))
+        record = known.get(job.name)
+        if record is not None and (record.output, record.run) in stopped:
+            record = replace(record, status="stopped")
+        live = read_live(folder, record.output) if record is not None and record.status == "running" else None
+        status = JobStatus(
+            job=job.name,
+            output=job.output.shown,
+            record=record,
+            live=live,
+            removable=job.output.removable,
+            delivered=delivered.get(job.name, ()),
+        )
+        found.append(status)
     return found
+
+
+def _read(spec: Spec, folder: Path) -> tuple[dict[str, OutputRecord], dict[str, tuple[DeliveredFile, ...]]]:
+    """Return the records of the jobs at one moment, and the files of each job that other jobs read."""
+    with read_ledger(folder) as ledger:
+        if ledger is None:
+            return {}, {}
+        with ledger.at_one_moment():
+            outputs = {job.name: output_key(Path(spec.folder) / job.output.path, folder) for job in spec.jobs}
+            found = {name: ledger.output(output) for name, output in outputs.items()}
+            known = {name: one for name, one in found.items() if one and (one.deployment, one.job) == (spec.name, name)}
+            delivered = {
+                job.name: _delivered(spec, job, known[job.name], readers)
+                for job in spec.jobs
+                if (names := readers_of(job.name, spec.jobs)) and job.name in known
+                if (readers := [reader_of(ledger, outputs[name], name) for name in names])
+            }
+    return known, delivered
+
+
+def _delivered(spec: Spec, job: JobSpec, record: OutputRecord, readers: Sequence[Reader]) -> tuple[DeliveredFile, ...]:
+    """Return the files of a job and the readers that still need each, without files that are gone and not needed."""
+    place = path_from_manifest(spec, job.output.path)
+    found = (
+        DeliveredFile(file=str(one.file.file), needed_by=tuple(reader.job for reader in readers if reader.needs(one)))
+        for one in deliveries(record, shown(str(place), spec.folder))
+    )
+    return tuple(one for one in found if one.needed_by or is_there(place / one.file))

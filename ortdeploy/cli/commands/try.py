@@ -1,11 +1,13 @@
-"""`ortdeploy try`: run a few rows into a scratch folder and show what comes out.
+"""`ortdeploy try`: run a few rows into a scratch folder and show the results.
 
-No ledger and no output folder is touched: everything goes into a folder of the system's for temporary files. Tables
-are printed, and drawings of pictures stay there; what has no picture is removed at the end.
+No ledger and no output folder changes: everything goes into a temporary folder. Results are printed as tables. What a
+model found in pictures is drawn on copies, and a capable terminal shows the first of them. Only a folder with pictures
+is kept at the end.
 """
 
 import argparse
 import json
+import os
 import shutil
 import sys
 import tempfile
@@ -26,13 +28,15 @@ from ortdeploy.sinks.drawn import draw, drawing_of
 from ortdeploy.sinks.png import FOLDER as IMAGES
 from ortdeploy.views import json as json_view
 from ortdeploy.views import text
+from ortdeploy.views.terminal_pictures import protocol_of, render_picture, terminal_columns
 from ortdeploy.views.trial import render_spans, render_trial
 
 _DRAWN = "drawn"
+_SHOWN_PICTURES = 3
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Plan, run the first rows, show them. The folder stays if there are pictures to look at."""
+    """Plan, run the first rows, and show them. The folder stays if it has pictures."""
     trial = Trial(folder=Path(tempfile.mkdtemp(prefix="ortdeploy-try-")).resolve(), rows=arguments.rows)
     kept = False
     try:
@@ -43,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _try(trial: Trial, arguments: argparse.Namespace) -> tuple[bool, int]:
-    """Return whether there are pictures in the folder, and the exit code."""
+    """Return whether the folder has pictures, and the exit code."""
     arguments.quiet = arguments.quiet or not arguments.verbose  # what a row has done is in the table
     with ExitStack() as stack:
         start_logging(arguments, stack)
@@ -71,15 +75,25 @@ def _print(
         sys.stdout.write(render_spans(one.rows, one.step.input.rate))
     ended = [one for one in results if one.status is not Status.DONE]
     sys.stdout.write(text.render_results(ended, color=color))
+    _show(pictures, color=color)
     if pictures:
         sys.stdout.write(f"Pictures: {pictures[0]}{f' and {len(pictures) - 1} more' if pictures[1:] else ''}\n")
 
 
+def _show(pictures: Sequence[Path], *, color: bool) -> None:
+    """Show the first pictures on a capable terminal, each below its name."""
+    protocol = protocol_of(sys.stdout, os.environ) if color else None
+    if protocol is None:
+        return
+    for picture in pictures[:_SHOWN_PICTURES]:
+        sys.stdout.write(f"{text.printable(picture.name)}\n{render_picture(picture, protocol, terminal_columns())}")
+
+
 class _Shown:
-    """What came of one job."""
+    """The results of one job."""
 
     def __init__(self, plan: Plan, step: RunJob, trial: Trial) -> None:
-        """Read the rows that were written."""
+        """Read the rows that the job wrote."""
         self.step = step
         self._folder, self._pictures = Path(plan.folder), trial.folder / _DRAWN / step.job
         output = Path(step.output.path)
@@ -87,7 +101,7 @@ class _Shown:
         self.failed = list(_lines(output / FAILED))
 
     def pictures(self) -> Iterator[Path]:
-        """Yield the pictures that were made, and those that what was found in them is drawn on."""
+        """Yield the pictures that the model made, and the copies with drawings."""
         yield from sorted((Path(self.step.output.path) / IMAGES).glob("*.png"))
         yield from self._draw()
 
@@ -99,7 +113,7 @@ class _Shown:
             picture = self._folder / str(row.get("path", ""))
             if picture.is_file() and not drawing.is_empty:
                 target = self._pictures / f"{number:04d}-{picture.stem}.png"
-                draw(picture, drawing, target)
+                draw(picture, drawing, target, upright=self.step.input.exif)
                 yield target
 
 

@@ -28,7 +28,7 @@ _SECONDS = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s)\Z")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Search, show what was tried, write the overlay."""
+    """Search, show the trials, and write the overlay."""
     from ortdeploy.runtime.machine import probe_machine  # noqa: PLC0415  not where the arguments are wrong
 
     bounds = _bounds(arguments.limits)
@@ -43,6 +43,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("tune searches the settings of one job of one manifest")
     spec = validated.specs[0]
     job = next(job for job in spec.jobs if job.name == arguments.job)
+    if job.input.job is not None:
+        raise UsageError(
+            f'tune runs jobs that read files, and job "{job.name}" reads the rows of job "{job.input.job}". Tune a '
+            "copy of the job that reads copies of its parts"
+        )
     kept = _Kept(state_folder(spec.folder, arguments.state_dir, spec.roots) / _FOLDER, spec, job, arguments)
     search = Search(
         spec=spec,
@@ -91,7 +96,7 @@ def _default_path(spec: Spec, job: JobSpec) -> Path:
 
 
 def _write(path: Path, best: Trial, before: Trial, spec: Spec, job: JobSpec) -> None:
-    """Write the overlay, with what it was worth. Raises OSError."""
+    """Write the overlay, with the gain in a comment. Raises OSError."""
     folder = Path(spec.path).parent
     shown = path.relative_to(folder) if path.is_relative_to(folder) else path
     overlay = overlay_of(best.setting, job, spec.models_of(job))
@@ -103,7 +108,7 @@ def _write(path: Path, best: Trial, before: Trial, spec: Spec, job: JobSpec) -> 
 
 
 class _Kept:
-    """The trials of a search, in the state folder: one that is stopped goes on where it was."""
+    """The trials of a search, kept in the state folder, so that a stopped search can continue."""
 
     def __init__(self, folder: Path, spec: Spec, job: JobSpec, arguments: argparse.Namespace) -> None:
         self._path = folder / f"{quote(job.name, safe=' ')}.json"
@@ -120,7 +125,7 @@ class _Kept:
                 self.trials = {trial.setting: trial for trial in map(from_plain, known["trials"])}
 
     def note(self, trial: Trial) -> Trial:
-        """Keep a trial, and say how it went."""
+        """Keep a trial, and print its result."""
         self.trials[trial.setting] = trial
         data = {
             "format_version": 1,
@@ -138,7 +143,7 @@ class _Kept:
 
 
 def _try(setting: Setting, spec: Spec, job: JobSpec, arguments: argparse.Namespace) -> Trial:
-    """Run the job with a setting, in a process of its own: its memory is its own, and a crash is a result."""
+    """Run the job with a setting in a child, so that its memory is its own, and a crash is a result."""
     with tempfile.TemporaryDirectory(prefix="ortdeploy-tune-") as folder:
         (Path(folder) / "overlay.yaml").write_text(block(overlay_of(setting, job, spec.models_of(job))) or "{}\n")
         request = {

@@ -1,4 +1,4 @@
-"""`ortdeploy validate`: text only; safe in editors and in CI, imports neither onnxruntime nor numpy."""
+"""`ortdeploy validate`: check text only; safe in editors and in CI, imports neither onnxruntime nor numpy."""
 
 import argparse
 import sys

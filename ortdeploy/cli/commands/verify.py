@@ -1,4 +1,4 @@
-"""`ortdeploy verify`: read committed parts again and compare them with the ledger; changes nothing."""
+"""`ortdeploy verify`: read committed parts again and compare them with the ledger; change nothing."""
 
 import argparse
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 from ortdeploy.cli.commands.shared import load_options, log_outcome, use_color
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.diagnostics import has_errors
-from ortdeploy.ledger.ledger import output_key
+from ortdeploy.ledger.records import output_key
 from ortdeploy.ledger.verification import VerifiedJob, verify_parts
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.planning.workflow import select_jobs, state_folder, validate
@@ -15,7 +15,7 @@ from ortdeploy.views import json, text
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Say of each job which of its parts are not what was written. A manifest that is refused hides no other."""
+    """Print for each job which parts have changed. A manifest that is refused does not hide the others."""
     validated = validate(arguments.paths, load_options(arguments))
     rejected = has_errors(validated.diagnostics)
     sys.stderr.write(text.render_diagnostics(validated.diagnostics, color=use_color(arguments)) if rejected else "")

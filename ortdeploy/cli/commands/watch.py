@@ -1,36 +1,39 @@
-"""`ortdeploy watch`: apply whenever a manifest changes or input arrives, and every so often, until a signal comes."""
+"""`ortdeploy watch`: apply when a manifest changes, when input arrives, and at intervals, until a signal comes."""
 
 import argparse
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
-
-import structlog
+from pathlib import Path
 
 from ortdeploy.cli.commands.shared import load_options, start_logging
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_PAUSED
 from ortdeploy.cli.signals import StopFlag
+from ortdeploy.events import log
+from ortdeploy.files.names import STATE_DIR
+from ortdeploy.ledger.live_progress import live_states
+from ortdeploy.manifest.loader import find_manifests
 from ortdeploy.planning.arrivals import Arrivals
 from ortdeploy.planning.workflow import select_jobs
 from ortdeploy.process.program import Program
 from ortdeploy.process.supervision import notify, watchdog_seconds
-
-log = structlog.get_logger()
+from ortdeploy.records import record
 
 _BREATH = 0.5
-"""Seconds after which a signal is noticed at the latest, and systemd is told something."""
+"""Seconds within which a signal is noticed, and between two messages to systemd."""
 _SHARE = 0.005
-"""Of a processor, what looking at files may take."""
+"""The share of a processor that looking at files may take."""
 _SHORTEST = 1.0
-"""Seconds between two looks: files that are the same in both have been written."""
+"""Seconds between two looks at the files; a file that is the same in both is completely written."""
 _EXTENSION = 30
-"""Seconds that systemd is asked for again and again, while an apply that was told to stop commits what it has."""
+"""Seconds by which systemd is asked to extend its timeout while a stopping apply commits its rows."""
+_COMMIT = 300
+"""Seconds without progress after which a stopping apply gets no more time."""
 _WELL = frozenset({EXIT_OK, EXIT_PAUSED})
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Apply until a signal comes. Whatever an apply ends with, the next one is made."""
+    """Apply again and again until a signal comes, whatever exit code an apply has."""
     stopped = StopFlag()
     arrivals = Arrivals(arguments.paths, load_options(arguments, digest=False))
     if arrivals.jobs:
@@ -38,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     with ExitStack() as stack:
         start_logging(arguments, stack)
         stack.enter_context(stopped.installed())
-        heart = Heart()
+        heart = Heart(lambda: _progress_of(arguments))
         log.info("watch.started", paths=arguments.paths, every=arguments.every)
         notify(READY=1)
         watch = Watch(
@@ -53,11 +56,12 @@ def run(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Watch:
-    """When to apply. `look` returns what all files are now; `wait` waits so many seconds, or tells by True to stop.
+    """Decides when to apply.
 
-    `apply` also tells by True to stop.
+    `look` returns a text that changes when files change. `wait` waits for some seconds. `wait` and `apply` return True
+    to stop.
     """
 
     look: Callable[[], str]
@@ -66,14 +70,14 @@ class Watch:
     clock: Callable[[], float]
 
     def until_stopped(self, every: float) -> None:
-        """Apply, and again whenever files are others than before the last time, or after `every` seconds."""
+        """Apply, and apply again when files have changed since before the last time, or after `every` seconds."""
         while True:
             applied = self.look()
             if self.apply() or self._wait_for_work(applied, every):
                 return
 
     def _wait_for_work(self, applied: str, every: float) -> bool:
-        """Wait until files have changed and no longer change, or for `every` seconds; return whether to stop."""
+        """Wait until files have changed and are stable again, or for `every` seconds; return whether to stop."""
         due = self.clock() + every
         before, pause = applied, _SHORTEST
         while self.clock() < due:
@@ -89,20 +93,46 @@ class Watch:
 
 
 class Heart:
-    """Tells systemd that this process lives, half as often again as it asks to be told."""
+    """Feeds the watchdog of systemd, twice in its interval, unless a job hangs.
 
-    def __init__(self) -> None:
-        """Ask how often."""
+    `look` returns the states of the progress files of all jobs. While this apply has such a file, a job runs, and the
+    watchdog is fed only after the job has progressed.
+    """
+
+    def __init__(self, look: Callable[[], dict[str, tuple[int, int]]] = dict) -> None:
+        """Read the interval of the watchdog."""
         life = watchdog_seconds()
         self._pause = None if life is None else life / 2
         self._last = float("-inf")
+        self._look = look
+        self._others = self._seen = dict[str, tuple[int, int]]()
+        self._progressed = time.monotonic()
+
+    def begin(self) -> None:
+        """Note that an apply begins; progress files that exist now are left over from killed runs."""
+        self._others, self._progressed = self._look(), time.monotonic()
 
     def beat(self) -> None:
-        """Tell it if it is time."""
+        """Feed the watchdog if it is time and no job hangs."""
         now = time.monotonic()
-        if self._pause is not None and now - self._last >= self._pause - _BREATH:
+        if self._pause is None or now - self._last < self._pause - _BREATH:
+            return
+        if self._runs_no_job(now) or self._progressed > self._last:
             self._last = now
             notify(WATCHDOG=1)
+
+    def may_still_commit(self) -> bool:
+        """Return whether a job has progressed in the last minutes."""
+        now = time.monotonic()
+        self._runs_no_job(now)
+        return now - self._progressed < _COMMIT
+
+    def _runs_no_job(self, now: float) -> bool:
+        """Return whether no job of this apply runs; note the time if one has progressed."""
+        own = {path: state for path, state in self._look().items() if self._others.get(path) != state}
+        if own != self._seen:
+            self._seen, self._progressed = own, now
+        return not own
 
 
 def _wait(seconds: float, stopped: StopFlag, heart: Heart) -> bool:
@@ -114,22 +144,31 @@ def _wait(seconds: float, stopped: StopFlag, heart: Heart) -> bool:
 
 
 def apply_once(arguments: argparse.Namespace, stopped: StopFlag, heart: Heart) -> bool:
-    """Apply in a process of its own, which gets the signals that come meanwhile; return whether to stop."""
+    """Apply in another process, which gets the signals of this one; return whether to stop."""
     if stopped():
         return True
     began = time.monotonic()
+    heart.begin()
     program = Program(apply_arguments(arguments))
     stopped.forward = program.send_signal
     if stopped():  # before it was there to be told
         program.send_signal(stopped.exit_code - 128)
     while (code := program.wait(_BREATH)) is None:
         heart.beat()
-        if stopped():
+        if stopped() and heart.may_still_commit():
             notify(STOPPING=1, EXTEND_TIMEOUT_USEC=_EXTENSION * 1_000_000)
     stopped.forward = lambda _number: None
     tell = log.info if code in _WELL else log.warning
     tell("watch.applied", code=code, seconds=round(time.monotonic() - began, 3))
+    notify(STATUS=f"the last apply ended with exit code {code}")
     return stopped()
+
+
+def _progress_of(arguments: argparse.Namespace) -> dict[str, tuple[int, int]]:
+    """Return the states of the progress files of the manifests' jobs."""
+    beside = {Path(path).absolute().parent / STATE_DIR for path in find_manifests(arguments.paths)[0]}
+    folders = {Path(arguments.state_dir)} if arguments.state_dir else beside
+    return {path: state for folder in folders for path, state in live_states(folder).items()}
 
 
 _ONE_VALUE = ("profile", "state_dir", "log_format", "log_file", "color", "format")
@@ -138,9 +177,9 @@ _SWITCHES = ("quiet", "verbose")
 
 
 def apply_arguments(arguments: argparse.Namespace) -> list[str]:
-    """Return the command line of an apply with the same flags; values are joined to them, as they may begin with -."""
+    """Return the command line of an apply with the same flags, each as FLAG=VALUE because values may begin with -."""
     given = vars(arguments)
     one = [f"--{name.replace('_', '-')}={given[name]}" for name in _ONE_VALUE if given[name] is not None]
     several = [f"{flag}={value}" for name, flag in _SEVERAL.items() for value in given[name] or ()]
     switches = [f"--{name}" for name in _SWITCHES if given[name]]
-    return ["apply", *one, *several, *switches, "--", *arguments.paths]
+    return ["apply", "--last-good", *one, *several, *switches, "--", *arguments.paths]

@@ -50,6 +50,7 @@ def plan_facts(deployment: Deployment, only_jobs: Collection[str] | None) -> tup
                 value=job.input.digest,
             )
             for job in chosen_jobs(deployment, only_jobs)
+            if job.upstream is None
         ),
         *_cores(deployment),
     )

@@ -1,7 +1,7 @@
 """Writes down models whose op steps go into their own session."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ortdeploy.deployment.fusing import neighbours
 from ortdeploy.deployment.pipeline_types import TypedStep
@@ -11,10 +11,11 @@ from ortdeploy.plan.op_graph import Fusion, OpGraph
 from ortdeploy.plan.pipeline import PlannedValue, PlannedWireStep
 from ortdeploy.plan.steps import OpenSession
 from ortdeploy.planning.make.op_lines import lists_of_steps, values_read
+from ortdeploy.records import record
 from ortdeploy.tensors.types import ROWS, TensorType
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class FusedStep:
     """A step that runs a model with op steps in its graph: itself, and the op steps by the ends of their lines."""
 
@@ -98,9 +99,7 @@ def _planned(session: str, around: Sequence[TypedStep], step: TypedStep, fusion:
         types |= {**reaching, **one.made}
     ports = {step.spec.wires[port.name]: port for port in step.ports}
     types |= {value: port.tensor for value, port in ports.items() if value in fusion.inputs}
-    shapes = [port.tensor.shape for port in ports.values() if port.tensor.shape]
-    rows = next((shape[0] for shape in shapes if isinstance(shape[0], int)), ROWS)
-    takes = (_value(value, types.get(value, TensorType()), rows) for value in fusion.inputs)
+    takes = (_value(value, types.get(value, TensorType())) for value in fusion.inputs)
     limits = {value: port.limits for value, port in ports.items() if port.limits}
     return PlannedWireStep(
         kind="run",
@@ -109,17 +108,18 @@ def _planned(session: str, around: Sequence[TypedStep], step: TypedStep, fusion:
         takes=tuple(replace(one, limits=limits.get(one.name)) for one in takes),
         options={},
         outputs=tuple((value, value) for value in fusion.outputs),
-        makes=tuple(_value(value, types[value], ROWS) for value in fusion.outputs),
+        makes=tuple(_value(value, types[value]) for value in fusion.outputs),
         adapters=(),
         item="",
         batch=step.spec.batch,
         most=None,
         steps=(),
+        fixed_rows=step.fixed_rows,
     )
 
 
-def _value(name: str, tensor: TensorType, rows: int | str) -> PlannedValue:
-    shape = None if tensor.shape is None else (rows, *tensor.shape[1:])
+def _value(name: str, tensor: TensorType) -> PlannedValue:
+    shape = None if tensor.shape is None else (ROWS, *tensor.shape[1:])
     return PlannedValue(name=name, dtype=tensor.dtype, shape=shape, layout=tensor.layout)
 
 

@@ -18,6 +18,7 @@ from ortdeploy.plan.steps import (
     PlannedStep,
     RowCheck,
     RunJob,
+    UpstreamJob,
 )
 from ortdeploy.planning.make.constants import planned_constant
 from ortdeploy.planning.make.op_lines import OpLine, op_lines, planned_line
@@ -60,13 +61,24 @@ def _job_input(job: ResolvedJob) -> JobInput:
         files=facts.states,
         gone=facts.gone,
         first_row=facts.first_row,
-        rows=None if facts.rows is None else facts.first_row + facts.rows,
+        rows=None if facts.rows is None else facts.first_row - facts.rows_before + facts.rows,
         row_type=facts.row_type,
         rate=spec.rate,
         missing=job.missing,
         key=job.key,
-        on_change=spec.arrivals.on_change,
+        on_change="append" if spec.jobs else spec.arrivals.on_change,
+        exif=spec.exif is not False,
+        rerun=facts.rerun,
+        rerun_rows=facts.rerun_rows,
+        rows_before=facts.rows_before,
+        upstream=_upstream(job),
     )
+
+
+def _upstream(job: ResolvedJob) -> UpstreamJob | None:
+    if job.upstream is None:
+        return None
+    return UpstreamJob(job=job.upstream.name, output=job.upstream.output.path, names=job.input.names)
 
 
 def _job_output(job: ResolvedJob) -> JobOutput:
@@ -88,6 +100,8 @@ def _job_output(job: ResolvedJob) -> JobOutput:
         explode=spec.explode,
         upgraded_at=job.upgraded_at,
         changed=job.changed,
+        keep=spec.keep,
+        readers=job.readers,
     )
 
 
@@ -101,6 +115,7 @@ def _job_errors(job: ResolvedJob, fetch: Sequence[str]) -> JobErrors:
         retries=spec.retries,
         attempts=spec.attempts,
         progress_timeout=spec.progress_timeout,
+        run_timeout=spec.run_timeout,
     )
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ortdeploy.deployment.op_steps import OpStep
 from ortdeploy.deployment.pipeline_types import TypedStep
@@ -17,10 +17,11 @@ from ortdeploy.plan.plan_file import encode
 from ortdeploy.plan.steps import OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.providers.options import with_texts
+from ortdeploy.records import record
 from ortdeploy.tensors.types import ROWS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class OpLine:
     """Op steps that stand in a line, the last of them at `last`: their graph, with the results that others read."""
 

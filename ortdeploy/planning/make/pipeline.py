@@ -110,6 +110,8 @@ def _plan_steps(
             state=tuple(spec.state.items()),
             first_state=tuple(_value(name, tensor) for name, tensor in step.state.items()),
             state_by_row=step.state_by_row,
+            by_row=spec.by_row,
+            fixed_rows=step.fixed_rows,
         )
 
 

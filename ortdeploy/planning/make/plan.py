@@ -12,6 +12,7 @@ from ortdeploy.deployment.resolved import (
 from ortdeploy.deployment.threads import (
     threads_of_session,
 )
+from ortdeploy.manifest.job_order import jobs_before
 from ortdeploy.plan.steps import FinishedJob, OpenSession, Plan, PlannedFiles, Step
 from ortdeploy.planning.make.checks import make_checks
 from ortdeploy.planning.make.facts import chosen_jobs, plan_facts
@@ -36,7 +37,7 @@ def make_plan(
     """
     spec = deployment.spec
     jobs = chosen_jobs(deployment, only_jobs)
-    to_run = [job for job in jobs if not job.is_waiting and (retry or job.spec.name in due or job.has_work)]
+    to_run = _jobs_to_run(jobs, retry=retry, due=due)
     named = {job.spec.name for job in to_run}
     return Plan(
         deployment=spec.name,
@@ -49,7 +50,7 @@ def make_plan(
         facts=plan_facts(deployment, only_jobs),
         gates=make_checks(deployment, {one.spec.name for job in to_run for one in job.models if one.spec.gate}),
         steps=tuple(_steps(to_run, deployment, retry=retry)),
-        finished=tuple(_finished(job, new_run=new_run) for job in jobs if job.spec.name not in named),
+        finished=tuple(_finished(job, deployment, new_run=new_run) for job in jobs if job.spec.name not in named),
         jobs=None if only_jobs is None else tuple(job.spec.name for job in jobs),
         inputs=plan_inputs(deployment, only_jobs),
     )
@@ -57,11 +58,35 @@ def make_plan(
 
 def plan_inputs(deployment: Deployment, only_jobs: Collection[str] | None) -> tuple[PlannedFiles, ...]:
     """Return the files that a plan for some jobs of this deployment reads or has read."""
-    jobs = chosen_jobs(deployment, only_jobs)
+    jobs = [job for job in chosen_jobs(deployment, only_jobs) if job.upstream is None]
     return tuple(PlannedFiles(job=job.spec.name, files=job.input.present) for job in jobs)
 
 
-def _finished(job: ResolvedJob, *, new_run: bool) -> FinishedJob:
+def _jobs_to_run(jobs: Sequence[ResolvedJob], *, retry: bool, due: Collection[str]) -> list[ResolvedJob]:
+    """Return the jobs that have something to do, or will have: those, too, that read what such a job commits."""
+    found: dict[str, ResolvedJob] = {}
+    for job in jobs:
+        is_fed = job.upstream is not None and job.upstream.name in found
+        is_left = job.input.states or job.input.superseded or job.output.state == "part"
+        has_work = job.has_work and (job.upstream is None or bool(is_left))
+        if not job.is_waiting and (retry or job.spec.name in due or has_work or is_fed):
+            found[job.spec.name] = job
+    return list(found.values())
+
+
+def _why_waiting(job: ResolvedJob, deployment: Deployment) -> str | None:
+    """Return what a job waits for that has nothing to do, if it is not finished."""
+    if job.is_waiting and job.input.problem is not None:
+        return job.input.problem.detail
+    if job.upstream is None or job.output.state == "finished":
+        return None
+    first = " ".join(f"--job {name}" for name in jobs_before(job.spec.name, deployment.spec.jobs))
+    return (
+        f'it reads the rows of job "{job.upstream.name}", and there are none that it has not read. Apply {first} first'
+    )
+
+
+def _finished(job: ResolvedJob, deployment: Deployment, *, new_run: bool) -> FinishedJob:
     output = job.spec.output
     return FinishedJob(
         job=job.spec.name,
@@ -69,7 +94,7 @@ def _finished(job: ResolvedJob, *, new_run: bool) -> FinishedJob:
         path=output.path,
         rows=job.output.rows,
         new_run=new_run,
-        waiting=job.input.problem.detail if job.is_waiting and job.input.problem else None,
+        waiting=_why_waiting(job, deployment),
         gone=job.input.gone if job.output.run is not None else (),
     )
 

@@ -9,20 +9,27 @@ from itertools import islice, repeat
 from ortdeploy.deployment.resolved import Deployment, ResolvedJob
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.preflight import FirstRows, RefusedRow
-from ortdeploy.feeds.feeder import Feeder, wanted_columns
+from ortdeploy.feeds.feeder import Feeder, open_wanted, wanted_columns
 from ortdeploy.files.object_store import fetched
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.planning.make.job import planned_job
 from ortdeploy.planning.preflight.op_sessions import open_runners
 from ortdeploy.results.rows import Block, StageError
-from ortdeploy.sources.catalogue import SOURCES, open_input
+from ortdeploy.sources.catalogue import SOURCES
 from ortdeploy.tensors.columns import Array, OpRunners
 
 
 def look_at_rows(deployment: Deployment) -> dict[str, FirstRows]:
-    """Return what the first rows of its unfinished jobs are, by job; no rule may object to it before."""
+    """Return what the first rows of its unfinished jobs are, by job; no rule may object to it before.
+
+    Rows that another job has yet to make are none to look at.
+    """
     folder = deployment.spec.folder
-    return {job.spec.name: _look(job, folder) for job in deployment.jobs if job.has_work}
+    return {
+        job.spec.name: _look(job, folder)
+        for job in deployment.jobs
+        if job.has_work and (job.upstream is None or job.input.files)
+    }
 
 
 def _look(job: ResolvedJob, folder: str) -> FirstRows:
@@ -35,7 +42,7 @@ def _look(job: ResolvedJob, folder: str) -> FirstRows:
         looker.feed_with(open_runners(job, step))
         with (
             fetched(job.input.files, job.spec.input.paths) as files,
-            open_input(step.input.format, files, folder, wanted_columns(step)) as source,
+            open_wanted(step, files, folder, wanted_columns(step)) as source,
         ):
             most = -(-module.FIRST_ROWS // size)
             taken = 0

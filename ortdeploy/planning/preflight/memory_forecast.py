@@ -5,6 +5,7 @@ transformers at many shapes; `benchmarks/memory.py` compares them with what jobs
 versions of `versions.TESTED_WITH`; of another version, findings that rest on them are assumed.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -21,7 +22,7 @@ from ortdeploy.manifest.pipelines import DIFFUSION
 from ortdeploy.plan.op_graph import OpGraph
 from ortdeploy.planning.known_graphs import buffer_bytes
 from ortdeploy.planning.make.op_lines import op_lines
-from ortdeploy.presets.stable_diffusion import painted_shapes
+from ortdeploy.planning.preflight.value_bytes import items_at_once, value_bytes
 from ortdeploy.providers.catalogue import CPU, find_provider
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.tensors.elements import numpy_dtype
@@ -36,7 +37,13 @@ Shapes = dict[str, Sizes]
 _PROVIDER = {"OpenVINO": 120 * _MIB, "QNN": 60 * _MIB, "CUDA": 400 * _MIB, "Tensorrt": 600 * _MIB}
 """What a provider's own libraries add to it."""
 
-_PYARROW, _PILLOW, _TORCH, _ONNX = 45 * _MIB, 8 * _MIB, 400 * _MIB, 15 * _MIB
+_PYARROW, _PARQUET_WRITER, _PILLOW, _TORCH, _OP_STEPS = 37 * _MIB, 9 * _MIB, 8 * _MIB, 400 * _MIB, 15 * _MIB
+
+_ONNX = 24 * _MIB
+"""The module onnx, a part of `PROCESS`: where all that graphs tell is remembered, it is not imported."""
+
+_REFERENCE = 10 * _MIB
+"""onnx's reference implementation, which computes sizes in a graph that makes Reshapes of them."""
 
 _KEPT, _KEPT_CONVOLUTIONS = 1.1, 1.3
 """Weights of an open session, in units of their size: packed once, and reordered for convolutions."""
@@ -45,6 +52,9 @@ _OPENING, _OPENING_CONVOLUTIONS = 1.0, 2.9
 """What opening takes beside them where the weights are in the model's own file; the heap keeps it for later."""
 
 _OPENING_EXTERNAL = 0.1
+
+_OPENING_INNER = 0.9
+"""What opening takes more for weights in branches and bodies, whose graphs are held once more as they were read."""
 
 _SCRATCH, _BARE = 1.05, 1.15
 """Activations with what kernels take beside them: in units of what the arena holds; of what is in use at once."""
@@ -120,11 +130,13 @@ def _parts(job: ResolvedJob, batch: int) -> tuple[tuple[MemoryPart, ...], str | 
         "number of rows": holds_part and job.input.rows is None,
     }
     held = job.input.held_bytes
+    values = value_bytes(job, batch, _tensor_bytes)
     found = (
         MemoryPart(what="process", size=_process_bytes(job)),
         MemoryPart(what="weights", size=_weight_bytes(job)),
         MemoryPart(what="activations", size=activations or 0),
         MemoryPart(what="rows and results", size=_data_bytes(job, batch, result or 0)),
+        *((MemoryPart(what="values of steps", size=values),) if values else ()),
         *((MemoryPart(what="input held whole", size=held),) if held else ()),
     )
     return found, " and ".join(what for what, is_so in unknown.items() if is_so) or None
@@ -176,6 +188,8 @@ def _runs(job: ResolvedJob, batch: int) -> Iterator[tuple[ResolvedModel, Shapes]
         for step, rows in _steps(job.pipeline.types.steps, batch):
             yield parts[step.spec.name], dict(_fed(step, rows))
     elif job.pipeline.spec.preset is not None and job.pipeline.diffusion is not None:
+        from ortdeploy.presets.stable_diffusion import painted_shapes  # noqa: PLC0415  only who has presets
+
         for part, fed in painted_shapes(job.pipeline.spec.preset, job.pipeline.diffusion.ports, batch).items():
             yield parts[job.pipeline.spec.preset.parts[part]], dict(fed)
 
@@ -185,13 +199,15 @@ def _steps(steps: Sequence[TypedStep], rows: int) -> Iterator[tuple[TypedStep, i
     for step in steps:
         if step.spec.kind == "run":
             yield step, rows
-        yield from _steps(step.inner, step.spec.batch if step.state_by_row else 1)
+        if step.inner:
+            yield from _steps(step.inner, items_at_once(step, rows))
 
 
 def _fed(step: TypedStep, rows: int) -> Iterator[tuple[str, Sizes]]:
     """Yield the inputs of a step's model with the sizes that it is fed."""
     for name, tensor in step.types.items():
-        yield name, to_place(_sizes(tensor, rows), step.axes.of_input(name))
+        sizes = to_place(_sizes(tensor, rows), step.axes.of_input(name))
+        yield name, sizes[1:] if step.spec.by_row and tensor.shape and tensor.shape[0] == ROWS else sizes
     for one in step.constants:
         whole = tuple(size if isinstance(size, int) else None for size in one.target.shape or ())
         sizes = whole if one.axis is None else to_place(_sizes(one.target, rows), one.axis)
@@ -211,7 +227,10 @@ def _process_bytes(job: ResolvedJob) -> int:
     tables = {"parquet", "arrow"} & {job.input.format, job.spec.output.format}
     pictures = job.input.format == "image" or job.spec.output.images
     libraries = (_PYARROW if tables else 0) + (_PILLOW if pictures else 0) + (_TORCH if _is_delegated(job) else 0)
-    libraries += _ONNX if next(op_lines(job), None) is not None else 0
+    libraries += _PARQUET_WRITER if job.spec.output.format == "parquet" else 0
+    libraries += _OP_STEPS if next(op_lines(job), None) is not None else 0
+    libraries += _REFERENCE if "onnx.reference" in sys.modules else 0
+    libraries -= 0 if "onnx" in sys.modules else _ONNX
     return PROCESS + sum(_PROVIDER.get(short, 0) for short in shorts) + libraries
 
 
@@ -240,6 +259,7 @@ def _opening_bytes(model: ResolvedModel) -> float:
     weights = model.facts.weights
     others = weights.size - weights.of_convolutions
     opening = _OPENING_EXTERNAL * others if weights.external else _OPENING * others
+    opening += 0 if weights.external else _OPENING_INNER * weights.of_inner_graphs
     return opening + _OPENING_CONVOLUTIONS * weights.of_convolutions / (2 if weights.external else 1)
 
 

@@ -1,14 +1,27 @@
-"""Has ONNX Runtime open the op steps of jobs: in a child to find refusals, and in this process for first rows."""
+"""Has ONNX Runtime open the op steps of jobs: in a child to find refusals, and in this process for first rows.
+
+Models with op steps in their graph are opened without their weights, as models are.
+"""
 
 import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
-from ortdeploy.deployment.resolved import Deployment, ResolvedJob
+from ortdeploy.deployment.resolved import Deployment, ResolvedJob, ResolvedModel
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.facts.models import HOLE
 from ortdeploy.facts.preflight import RefusedOperators
+from ortdeploy.manifest.document import Path as Place
 from ortdeploy.pipelines.op_step import op_runners
 from ortdeploy.plan.steps import OpenSession, RunJob
-from ortdeploy.planning.make.op_lines import OpLine, op_lines, opening_of
+from ortdeploy.planning.make.fusions import fused_steps, opening_of_fused
+from ortdeploy.planning.make.op_lines import op_lines, opening_of
+from ortdeploy.planning.make.sessions import planned_opening
+from ortdeploy.providers.catalogue import CPU
+from ortdeploy.providers.options import with_texts
+from ortdeploy.records import record
 from ortdeploy.runtime.trial_opening import TrialRequest, try_to_open
 from ortdeploy.sessions.made_models import make_model
 from ortdeploy.sessions.opening import OpenedSession
@@ -20,29 +33,93 @@ def open_op_steps(deployment: Deployment, *, elsewhere: bool) -> dict[str, tuple
 
     `elsewhere`: the plan is for another machine, whose kernels this one does not have.
     """
-    lines = [(job, line) for job in deployment.jobs if job.model.facts.problem is None for line in op_lines(job)]
-    if not lines:
+    made = [(job.spec.name, one) for job in deployment.jobs if job.model.facts.problem is None for one in _made(job)]
+    if not made:
         return {}
     found: dict[str, tuple[RefusedOperators, ...]] = {}
     version = deployment.facts.runtime.version if elsewhere else None
-    with suppress(OSError), tempfile.TemporaryDirectory(prefix="ortdeploy-") as folder:
-        requests = [_request(line, Path(folder) / f"{index}.onnx", version) for index, (_, line) in enumerate(lines)]
-        for (job, line), opening in zip(lines, try_to_open(requests), strict=True):
-            if opening is not None and opening.refusal is not None:
-                one = RefusedOperators(at=line.last, operators=line.graph.operators, refusal=opening.refusal)
-                found[job.spec.name] = (*found.get(job.spec.name, ()), one)
+    with suppress(OSError), tempfile.TemporaryDirectory(prefix="ortdeploy-") as name:
+        folder = Path(name)
+        openings = _open_all([one for _, one in made], folder, version)
+        for (job, one), refusal in zip(made, openings, strict=True):
+            if refusal is not None:
+                refused = RefusedOperators(at=one.at, operators=one.operators, refusal=refusal)
+                found[job] = (*found.get(job, ()), refused)
     return found
 
 
-def _request(line: OpLine, path: Path, elsewhere: str | None) -> TrialRequest:
-    path.write_bytes(make_model(opening_of(line, None)))
-    opsets = line.graph.opsets
+@record
+class _Made:
+    """A graph that is made of op steps: those of a line, or those around a model in its own graph (`fused`)."""
+
+    at: Place
+    operators: str
+    opening: OpenSession
+    opsets: Mapping[str, int]
+    fused: ResolvedModel | None = None
+
+
+def _made(job: ResolvedJob) -> Iterator[_Made]:
+    for line in op_lines(job):
+        opening = opening_of(line, None)
+        yield _Made(at=line.last, operators=line.graph.operators, opening=opening, opsets=line.graph.opsets)
+    parts = {model.spec.name: model for model in job.models}
+    for step in fused_steps(job):
+        model = parts[step.model]
+        if model.facts.outline is None or not model.usable:
+            continue  # it is proven by the run
+        graphs = [one for one in (step.fusion.before, step.fusion.after) if one is not None]
+        yield _Made(
+            at=(*step.at, "fuse"),
+            operators=f'model "{step.model}" with {" and ".join(graph.operators for graph in graphs)} in its graph',
+            opening=opening_of_fused(planned_opening(model), step),
+            opsets={**model.facts.opsets, **{name: set_ for graph in graphs for name, set_ in graph.opsets.items()}},
+            fused=model,
+        )
+
+
+def _open_all(made: Sequence[_Made], folder: Path, elsewhere: str | None) -> list[str | None]:
+    """Return why ONNX Runtime refuses each graph; None if it does not, or if nothing was proven."""
+    outlines = [one.fused.facts.outline for one in made if one.fused is not None]
+    with (folder / HOLE).open("wb") as hole:
+        hole.truncate(max((outline.largest for outline in outlines if outline is not None), default=0))
+    refusals: dict[int, str | None] = {}
+    requests: dict[int, TrialRequest] = {}
+    for number, one in enumerate(made):
+        try:
+            requests[number] = _request(one, folder / f"{number}.onnx", elsewhere)
+        except OrtdeployError as error:
+            refusals[number] = str(error)
+    openings = try_to_open(list(requests.values()))
+    refusals |= {number: one.refusal if one else None for number, one in zip(requests, openings, strict=True)}
+    return [refusals[number] for number in range(len(made))]
+
+
+def _request(made: _Made, path: Path, elsewhere: str | None) -> TrialRequest:
+    """Write a graph, and return what opens it. Raises OrtdeployError if it cannot be made."""
+    model = made.fused
+    if model is None:
+        path.write_bytes(make_model(made.opening))
+        return TrialRequest(
+            outline=None,
+            file=str(path),
+            on_cpu=elsewhere is None,
+            domains=sorted(made.opsets),
+            opsets=made.opsets,
+            elsewhere=elsewhere,
+        )
+    outline = path.with_suffix(".outline")
+    outline.write_bytes(model.facts.outline.model if model.facts.outline else b"")
+    path.write_bytes(make_model(replace(made.opening, path=str(outline))))
+    domains = {node.domain for node in model.facts.nodes if not node.local}
     return TrialRequest(
-        outline=None,
+        outline=str(path),
         file=str(path),
-        on_cpu=elsewhere is None,
-        domains=sorted(opsets),
-        opsets=opsets,
+        on_cpu=elsewhere is None and any({one.name for one in session.chain} == {CPU} for session in model.usable),
+        options=with_texts(model.session),
+        extensions=model.facts.uses_extensions,
+        domains=sorted(domains.union(made.opsets)),
+        opsets=made.opsets,
         elsewhere=elsewhere,
     )
 

@@ -1,12 +1,19 @@
 """The further forms of a run's report by name, as `report:` of a job asks for them."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
-from ortdeploy.running.reports import html, prometheus
+from ortdeploy.modules import Modules, as_it_is
 
-REPORTS: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
-    "html": ("_run.html", html.render),
-    "prometheus": ("_run.prom", prometheus.render),
-}
-"""By name, the file's name and what makes its text of the report."""
+
+class ReportModule(Protocol):
+    """The names that the module of a form has."""
+
+    FILE: str
+    """The name of its file."""
+
+    def render(self, report: Mapping[str, Any], /) -> str:
+        """Return the file's text."""
+
+
+REPORTS: Modules[ReportModule] = Modules("ortdeploy.running.reports", ("html", "prometheus"), as_it_is)

@@ -7,6 +7,8 @@ from html import escape
 from itertools import pairwise
 from typing import Any
 
+FILE = "_run.html"
+
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 220, 64, 28
 
 _STYLE = """

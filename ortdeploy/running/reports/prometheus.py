@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+FILE = "_run.prom"
+
 _HELP = {
     "ortdeploy_job_rows": "gauge Rows of the job over all its runs, by what became of them.",
     "ortdeploy_job_up": "gauge 1 when the job's last run is done or running, 0 when it failed or was interrupted.",
@@ -13,6 +15,9 @@ _HELP = {
     "ortdeploy_job_retries": "gauge How often single rows were tried again.",
     "ortdeploy_job_peak_memory_bytes": "gauge Largest resident set of the process.",
     "ortdeploy_job_session_run_ratio": "gauge Share of the job's time in which its sessions ran.",
+    "ortdeploy_job_energy_joules": "gauge Energy that the machine took during the last run, by meter.",
+    "ortdeploy_job_temperature_celsius": "gauge Highest temperature during the last run, by sensor or device.",
+    "ortdeploy_job_device_memory_bytes": "gauge Most memory of a device in use during the last run.",
     "ortdeploy_session_run_seconds": "summary Durations of session.run.",
 }
 _QUANTILES = {"p50": "0.5", "p90": "0.9", "p99": "0.99", "p99.9": "0.999"}
@@ -47,12 +52,26 @@ def _metrics(report: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     ):
         if value is not None:
             yield f"ortdeploy_job_{name}{{{labels}}}", value
+    yield from _of_the_machine(report.get("machine", {}), labels)
     runs = report["session_run"]
     for name, quantile in _QUANTILES.items():
         if runs[name] is not None:
             yield f'ortdeploy_session_run_seconds{{{labels},quantile="{quantile}"}}', runs[name]
     yield f"ortdeploy_session_run_seconds_sum{{{labels}}}", runs["seconds"]
     yield f"ortdeploy_session_run_seconds_count{{{labels}}}", runs["count"]
+
+
+def _of_the_machine(machine: Mapping[str, Any], labels: str) -> Iterator[tuple[str, float]]:
+    for meter, joules in machine.get("energy_joules", {}).items():
+        yield f'ortdeploy_job_energy_joules{{{labels},meter="{_escaped(meter)}"}}', joules
+    heat, devices = machine.get("temperature"), machine.get("devices", [])
+    hottest = [(heat["sensor"], heat["celsius"])] if heat else []
+    for sensor, celsius in (*hottest, *((one["device"], one["celsius"]) for one in devices if "celsius" in one)):
+        yield f'ortdeploy_job_temperature_celsius{{{labels},sensor="{_escaped(sensor)}"}}', celsius
+    for one in devices:
+        if "memory_used_bytes" in one:
+            name = f'ortdeploy_job_device_memory_bytes{{{labels},device="{_escaped(one["device"])}"}}'
+            yield name, one["memory_used_bytes"]
 
 
 def _escaped(text: str) -> str:

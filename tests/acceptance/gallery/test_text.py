@@ -63,7 +63,7 @@ def test_lines_are_read_as_rapidocr_reads_them(cli: Cli, tmp_path: Path) -> None
     for row in rows:
         theirs = engine(str(tmp_path / row["path"]), use_det=False, use_cls=False)
         assert row["text"] == theirs.txts[0]
-        assert float(row["sure"]) == pytest.approx(theirs.scores[0], abs=1e-4)
+        assert float(row["score"]) == pytest.approx(theirs.scores[0], abs=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore")  # of the package that quantizes
@@ -78,6 +78,6 @@ def test_lines_lie_as_rapidocr_says(cli: Cli, tmp_path: Path, name: str, toleran
         theirs = engine(str(tmp_path / row["path"]), use_det=False, use_rec=False)
         ((degrees, sure),) = theirs.cls_res
         assert row["degrees"] == degrees
-        assert float(row["sure"]) == pytest.approx(float(sure), abs=tolerance)
+        assert float(row["probability"]) == pytest.approx(float(sure), abs=tolerance)
     right = [row["degrees"] == ("0", "180")[number % 2] for number, row in enumerate(rows)]
     assert np.mean(right) > 0.9

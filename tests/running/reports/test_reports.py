@@ -13,11 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import count_shared_pages
 from support.fakes import FakeRuntime, refuse_negative
 from support.jobs import execute, plan_for, save
 from support.jobs import report as read_report
 
 from ortdeploy.plan.steps import RunJob
+from ortdeploy.process import memory
 from ortdeploy.running.reports.catalogue import REPORTS
 from ortdeploy.schemas import schema_text
 
@@ -38,7 +40,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     save(folder, [-1.0 if row % 10 == 3 else float(row) for row in range(200)])
     plan = plan_for(folder, 200, max_failed=100, rows_per_part=20)
     assert isinstance(plan.steps[-1], RunJob)
-    execute(folder, plan, FakeRuntime(refuse_negative))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(memory, "proportional_memory", count_shared_pages)
+        execute(folder, plan, FakeRuntime(refuse_negative))
     found = read_report(folder)
     found["deployment"] = 'a "quoted" <b>name</b>'
     return found
@@ -68,7 +72,7 @@ class Tags(HTMLParser):
 
 
 def test_the_page_is_whole_and_needs_nothing_else(report: dict[str, Any]) -> None:
-    page = REPORTS["html"][1](report)
+    page = REPORTS["html"].render(report)
     tags = Tags()
     tags.feed(page)
     assert tags.open == []
@@ -96,10 +100,10 @@ def test_a_page_of_a_run_that_has_measured_nothing_is_whole(report: dict[str, An
     empty |= {"timeline": [], "failures": {}, "ended": None, "reason": "the <disk> is full", "peak_memory_bytes": None}
     empty |= {"session_run_share": None, "seconds_of_all_runs": 0, "status": "failed"}
     empty["session_run"] |= {"buckets": [], "p50": None, "p90": None, "p99": None, "p99.9": None}
-    page = REPORTS["html"][1](empty)
+    page = REPORTS["html"].render(empty)
     assert "the &lt;disk&gt; is full" in page
     Tags().feed(page)
-    assert "quantile" not in REPORTS["prometheus"][1](empty)
+    assert "quantile" not in REPORTS["prometheus"].render(empty)
 
 
 @pytest.mark.skipif(
@@ -107,7 +111,7 @@ def test_a_page_of_a_run_that_has_measured_nothing_is_whole(report: dict[str, An
     reason="PyQt6-WebEngine is not installed",
 )
 def test_a_browser_shows_the_plots_and_asks_for_nothing(report: dict[str, Any], tmp_path: Path) -> None:
-    (tmp_path / "_run.html").write_text(REPORTS["html"][1](report), encoding="utf-8")
+    (tmp_path / "_run.html").write_text(REPORTS["html"].render(report), encoding="utf-8")
     browser = Path(__file__).parents[2] / "support/browser.py"
     command = [sys.executable, str(browser), str(tmp_path / "_run.html"), SCRIPT]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True).stdout
@@ -132,7 +136,7 @@ SAMPLE = re.compile(r'[a-z_]+\{([a-z_]+="(\\.|[^"\\\n])*",?)+\} -?[0-9.e+-]+\Z')
 
 
 def test_the_metrics_are_prometheus_text(report: dict[str, Any]) -> None:
-    text = REPORTS["prometheus"][1](report)
+    text = REPORTS["prometheus"].render(report)
     assert text.endswith("\n")
     families: list[str] = []
     for line in text.splitlines():
@@ -145,3 +149,22 @@ def test_the_metrics_are_prometheus_text(report: dict[str, Any]) -> None:
     assert 'state="failed"} 20' in text
     assert '\\"quoted\\"' in text
     assert np.isfinite([float(line.rpartition(" ")[2]) for line in text.splitlines() if line[0] != "#"]).all()
+
+
+def test_metrics_tell_what_the_machine_tells(report: dict[str, Any]) -> None:
+    render = REPORTS["prometheus"].render
+    told = copy.deepcopy(report)
+    device = {"device": "0 Card", "memory_used_bytes": 300, "celsius": 40}
+    heat = {"celsius": 70.5, "sensor": "soc"}
+    told["machine"] = {"temperature": heat, "energy_joules": {"package-0": 2.5}, "devices": [device]}
+    lines = [line for line in render(told).splitlines() if "energy" in line or "celsius" in line or "device" in line]
+    values = {line.partition(",job=")[2].partition(",")[2].rstrip(): None for line in lines if not line.startswith("#")}
+    assert list(values) == [
+        'meter="package-0"} 2.5',
+        'sensor="soc"} 70.5',
+        'sensor="0 Card"} 40',
+        'device="0 Card"} 300',
+    ]
+    assert sum(line.startswith("# TYPE") for line in lines) == 3
+    del told["machine"]  # as of an older ortdeploy
+    assert "joules" not in render(told)

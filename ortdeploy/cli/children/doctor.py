@@ -1,0 +1,24 @@
+"""The child of `ortdeploy doctor`: tries one provider, whose crash ends only this process."""
+
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from ortdeploy.checks.provider_trial import run_trial, trial_step
+from ortdeploy.cli.streams import private_streams
+from ortdeploy.plan.plan_file import decode
+from ortdeploy.plan.steps import PlannedProvider
+from ortdeploy.process.child import Asked
+from ortdeploy.sessions.made_models import make_model
+from ortdeploy.sessions.opening import ModelOpener
+
+
+def main(asked: Asked) -> None:
+    """Try the provider of the request."""
+    from ortdeploy.runtime.session import OrtRuntime  # noqa: PLC0415  importing may print
+
+    native = asked.native_output()
+    with private_streams(), native.taking(), TemporaryDirectory() as folder:
+        runtime = OrtRuntime(cache=Path(folder), make_model=make_model)
+        opener = ModelOpener(runtime=runtime, on_native_call=lambda _doing: None, native_text=native.take)
+        asked.say(**asdict(run_trial(trial_step(decode(PlannedProvider, asked.request)), opener)))

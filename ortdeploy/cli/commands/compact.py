@@ -1,0 +1,75 @@
+"""`ortdeploy compact`: put parts together that are too small for their own good."""
+
+import argparse
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+from ortdeploy.cli.commands.shared import load_options, start_logging, use_color
+from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
+from ortdeploy.diagnostics import OrtdeployError, has_errors
+from ortdeploy.ledger import open_parts
+from ortdeploy.ledger.opening import open_ledger
+from ortdeploy.ledger.output_lock import hold_output
+from ortdeploy.ledger.records import output_key
+from ortdeploy.manifest.job_order import readers_of
+from ortdeploy.manifest.spec import ROW, JobSpec, Spec
+from ortdeploy.planning.workflow import select_jobs, state_folder, validate
+from ortdeploy.running.compaction import Compacted, Small
+from ortdeploy.views import json, text
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Put the parts of each job together. A manifest that is refused keeps no other from it."""
+    validated = validate(arguments.paths, load_options(arguments))
+    rejected = has_errors(validated.diagnostics)
+    sys.stderr.write(text.render_diagnostics(validated.diagnostics, color=use_color(arguments)) if rejected else "")
+    names = [job.name for spec in validated.specs for job in spec.jobs]
+    wanted = select_jobs(arguments.jobs, arguments.excluded, names) if names else ()
+    with ExitStack() as stack:
+        start_logging(arguments, stack)
+        done = [
+            _compact(spec, job, state_folder(spec.folder, arguments.state_dir, spec.roots))
+            for spec in validated.specs
+            for job in spec.jobs
+            if job.name in wanted
+        ]
+    sys.stdout.write(json.render_compaction(done) if arguments.format == "json" else text.render_compaction(done))
+    return EXIT_REJECTED if rejected else EXIT_OK
+
+
+def _compact(spec: Spec, job: JobSpec, state: Path) -> Compacted:
+    """Put the parts of one job together. Raises OrtdeployError, LockedError."""
+    shown, folder = job.output.shown, Path(spec.folder) / job.output.path
+    output = output_key(folder, state)
+    if job.output.url is not None:
+        return Compacted(job=job.name, output=shown, why_not="it lies on an object store")
+    readers = readers_of(job.name, spec.jobs)
+    if readers:
+        why_not = f"job {readers[0]} reads its parts, and knows them by their names"
+        return Compacted(job=job.name, output=shown, why_not=why_not)
+    if (folder / open_parts.FOLDER).is_dir():
+        return Compacted(job=job.name, output=shown, why_not="shards have made parts of it, whose numbers plans have")
+    if not state.is_dir():
+        return Compacted(job=job.name, output=shown, why_not="no part is committed")
+    with hold_output(state, output), open_ledger(state) as ledger:
+        record = ledger.output(output)
+        if record is None or (record.deployment, record.job) != (spec.name, job.name) or not record.parts:
+            return Compacted(job=job.name, output=shown, why_not="no part is committed")
+        if not folder.is_dir():
+            return Compacted(job=job.name, output=shown, why_not="the folder is not there")
+        small = Small(
+            ledger=ledger,
+            output=output,
+            folder=folder,
+            format=job.output.format,
+            rows_per_part=job.output.rows_per_part,
+            removable=job.output.removable,
+            exploded=bool(job.output.explode),
+            has_row=job.output.removable or ROW in job.input.key,
+        )
+        try:
+            before, after = small.compact()
+        except (OSError, ValueError) as error:
+            raise OrtdeployError(f"the parts of {shown} cannot be put together: {error}") from error
+    return Compacted(job=job.name, output=shown, before=before, after=after)

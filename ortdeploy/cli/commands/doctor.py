@@ -1,0 +1,59 @@
+"""`ortdeploy doctor`: show on one screen what works on this machine; every installed provider runs a small model."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+
+from ortdeploy.checks.provider_trial import ProviderTrial, device_name, trial_options
+from ortdeploy.cli.commands.shared import use_color
+from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
+from ortdeploy.facts.host import RuntimeFacts
+from ortdeploy.plan.plan_file import encode
+from ortdeploy.plan.steps import PlannedDevice, PlannedProvider
+from ortdeploy.process.child import ask, how_it_ended
+from ortdeploy.providers.catalogue import PROVIDERS, find_provider
+from ortdeploy.runtime.machine import probe_machine
+from ortdeploy.runtime.probe import probe_runtime
+from ortdeploy.views import doctor
+
+_MOST_SECONDS = 60.0  # a GPU's first kernels may take a while to compile
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Try every provider and print the results; return 1 if one that is offered does not work."""
+    runtime, machine = probe_runtime({one.name: None for one in PROVIDERS if one.plugin}), probe_machine()
+    trials = (*_problems(runtime), *map(_tried, _offered(runtime)))
+    render = doctor.render_json if arguments.format == "json" else doctor.render_text
+    sys.stdout.write(render(runtime, machine, trials, color=use_color(arguments)))
+    return EXIT_REJECTED if any(trial.problem for trial in trials) else EXIT_OK
+
+
+def _problems(runtime: RuntimeFacts) -> Iterator[ProviderTrial]:
+    """Yield the providers that are installed but offer nothing."""
+    for name, problem in runtime.plugin_problems.items():
+        yield ProviderTrial(provider=name, device=None, problem=problem)
+
+
+def _offered(runtime: RuntimeFacts) -> Iterator[PlannedProvider]:
+    """Yield the providers that can compute: the built-in ones, and each device of a plugin package."""
+    for name in runtime.available_providers:
+        known = find_provider(name)
+        if known is None or known.claims_nodes:
+            yield PlannedProvider(name=name, options={})
+    for device in runtime.devices:
+        found = PlannedDevice(
+            index=device.index, kind=device.kind, vendor=device.vendor, name=device.name, library=device.library
+        )
+        options = trial_options(device.provider, device.kind)
+        yield PlannedProvider(name=device.provider, options=options, device=found)
+
+
+def _tried(provider: PlannedProvider) -> ProviderTrial:
+    """Try a provider in a child. A provider that crashes or never ends does not work."""
+    answer = ask("ortdeploy.cli.children.doctor", encode(provider), seconds=_MOST_SECONDS)
+    if answer.messages:
+        return ProviderTrial(**answer.messages[0])
+    how = f"did not end within {_MOST_SECONDS:.0f} s" if answer.late else how_it_ended(answer.code)
+    words = f": {answer.last_words}" if answer.last_words else ""
+    problem = f"the process that tried it {how}{words}"
+    return ProviderTrial(provider=provider.name, device=device_name(provider), problem=problem)

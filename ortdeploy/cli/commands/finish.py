@@ -1,0 +1,57 @@
+"""`ortdeploy finish`: put the parts that the shards of a saved plan decided into the ledger and the report."""
+
+import argparse
+import sys
+import uuid
+from contextlib import ExitStack
+from pathlib import Path
+
+from ortdeploy.cli.commands.apply import load_plan_file
+from ortdeploy.cli.commands.shared import start_logging, use_color, write_diagnostics
+from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
+from ortdeploy.diagnostics import UsageError, has_errors
+from ortdeploy.events import bound
+from ortdeploy.ledger.opening import open_ledger
+from ortdeploy.ledger.output_lock import hold_outputs
+from ortdeploy.ledger.records import output_key
+from ortdeploy.plan.selection import run_jobs
+from ortdeploy.plan.steps import Plan
+from ortdeploy.planning.workflow import state_folder
+from ortdeploy.results.results import JobResult, Status
+from ortdeploy.running.executor import Execution
+from ortdeploy.running.shards.finish import Finish
+from ortdeploy.views import json, text
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Finish every job of the plan; return 0 if all are complete, or 1 and print what is missing."""
+    with ExitStack() as stack:
+        start_logging(arguments, stack)
+        planned = load_plan_file(arguments, in_shards=True)
+        if planned is None:
+            raise UsageError("finish takes one plan file, as ortdeploy plan --out saves it")
+        if arguments.format != "json":
+            write_diagnostics(planned.diagnostics, arguments)
+        results = tuple(result for plan in planned.plans for result in _finish(plan, arguments.state_dir))
+    if arguments.format == "json":
+        sys.stdout.write(json.render_apply(planned.diagnostics, planned.plans, results))
+    elif arguments.format != "sarif":
+        told = [one for one in results if not arguments.quiet or one.status is Status.FAILED]
+        sys.stdout.write(text.render_results(told, color=use_color(arguments)))
+    failed = any(result.status is Status.FAILED for result in results)
+    return EXIT_REJECTED if failed or has_errors(planned.diagnostics) else EXIT_OK
+
+
+def _finish(plan: Plan, state_dir: str | None) -> tuple[JobResult, ...]:
+    state, run_id = state_folder(plan.folder, state_dir, plan.roots), uuid.uuid4().hex[:12]
+    steps = run_jobs(plan)
+    if not steps:
+        return Execution.finished(plan)
+    outputs = [output_key(Path(plan.folder) / step.output.path, state) for step in steps]
+    with (
+        bound(run=run_id, deployment=plan.deployment),
+        hold_outputs(state, outputs),
+        open_ledger(state) as ledger,
+    ):
+        done = tuple(Finish(plan=plan, step=step, ledger=ledger, run_id=run_id).run() for step in steps)
+    return (*Execution.finished(plan), *done)

@@ -1,0 +1,76 @@
+"""`ortdeploy service`: print systemd unit files that watch manifests, or apply them at intervals."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from ortdeploy.cli.commands.shared import load_options, use_color
+from ortdeploy.cli.commands.watch import apply_arguments
+from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
+from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors
+from ortdeploy.files.atomic import open_whole
+from ortdeploy.planning.service import needs_of
+from ortdeploy.planning.workflow import select_jobs, state_folder, validate
+from ortdeploy.views import systemd, text
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the units, or write them into a folder."""
+    validated = validate(arguments.paths, load_options(arguments))
+    sys.stderr.write(text.render_diagnostics(validated.diagnostics, color=use_color(arguments)))
+    if has_errors(validated.diagnostics) or not validated.specs:
+        return EXIT_REJECTED
+    select_jobs(arguments.jobs, arguments.excluded, [job.name for spec in validated.specs for job in spec.jobs])
+    folders = [state_folder(spec.folder, arguments.state_dir, spec.roots) for spec in validated.specs]
+    full = _with_full_paths(arguments)
+    service = systemd.Service(
+        command=_command(full),
+        user=_owner(folders[0].parent),
+        program_folders=(sys.prefix, sys.base_prefix, str(Path(__file__).parents[3])),
+        every=arguments.every,
+    )
+    units = systemd.render_units(service, needs_of(validated.specs, full.state_dir))
+    if arguments.output is None:
+        sys.stdout.write("\n".join(f"# /etc/systemd/system/{name}\n{unit}" for name, unit in units.items()))
+        return EXIT_OK
+    for name, unit in units.items():
+        _write(Path(arguments.output) / name, unit)
+    return EXIT_OK
+
+
+def _with_full_paths(arguments: argparse.Namespace) -> argparse.Namespace:
+    """Return the arguments with absolute paths, as a service starts in another folder."""
+    full = {**vars(arguments)}
+    for name in ("paths", "overlays", "roots"):
+        full[name] = [os.path.abspath(one) for one in full[name]]  # noqa: PTH100  keeps links
+    for name in ("state_dir", "log_file"):
+        full[name] = None if full[name] is None else os.path.abspath(full[name])  # noqa: PTH100
+    return argparse.Namespace(**full)
+
+
+def _command(arguments: argparse.Namespace) -> list[str]:
+    """Return the command line of the service."""
+    given = apply_arguments(argparse.Namespace(**{**vars(arguments), "color": None, "format": None}))
+    program = Path(sys.prefix) / "bin" / "ortdeploy"
+    begin = [str(program)] if program.is_file() else [sys.executable, "-m", "ortdeploy"]
+    if arguments.every is not None:
+        return [*begin, *given]
+    return [*begin, "watch", *(one for one in given[1:] if one != "--last-good")]
+
+
+def _owner(folder: Path) -> str | None:
+    """Return the owner of a folder, who may write into it; None for root. Raises UsageError if it is unknown."""
+    try:
+        name = folder.owner()
+    except (OSError, KeyError, NotImplementedError) as error:
+        raise UsageError(f"who owns {folder} cannot be told, and a service runs as somebody: {error}") from error
+    return None if name == "root" else name
+
+
+def _write(path: Path, unit: str) -> None:
+    try:
+        with open_whole(path) as file:
+            file.write(unit.encode())
+    except OSError as error:
+        raise OrtdeployError(f"{path} cannot be written: {error.strerror}") from error

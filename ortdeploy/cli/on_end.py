@@ -1,0 +1,157 @@
+"""Tells how an apply of a manifest has ended, as its `on_end:` says: to a command, a server, or both.
+
+Both get the same JSON: the command as its standard input, the server in a POST. The exit code of the apply stays the
+same whatever happens. An ending that repeats, as of a timer every few minutes, is told once, until another one follows.
+"""
+
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.events import log
+from ortdeploy.files import web
+from ortdeploy.files.atomic import open_whole
+from ortdeploy.files.gate import Use, admit, require_inside
+from ortdeploy.files.names import TOLD
+from ortdeploy.ledger.records import output_file
+from ortdeploy.manifest.spec import OnEnd, Spec
+from ortdeploy.plan.steps import Plan, RunJob
+from ortdeploy.redaction import without_secrets
+from ortdeploy.results.results import JobResult
+from ortdeploy.running.report import REPORT
+
+FORMAT_VERSION = 1
+_NUMBERS = re.compile(r"[0-9]+([.,:][0-9]+)*")
+_MOST_WORDS = 500
+"""Characters of a failed command's output that the log shows."""
+
+
+def message(
+    spec: Spec, code: int, refusals: Sequence[str], ended: Sequence[tuple[Plan, Sequence[JobResult]]]
+) -> dict[str, Any]:
+    """Return the message: the exit code, why the manifest was refused, and how each job ended, with its report."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "deployment": spec.name,
+        "manifest": spec.path,
+        "exit_code": code,
+        "refused": [without_secrets(one) for one in refusals],
+        "jobs": [_job(plan, one) for plan, results in ended for one in results],
+    }
+
+
+def _job(plan: Plan, result: JobResult) -> dict[str, Any]:
+    counts = {name: getattr(result, name) for name in ("committed", "failed", "skipped", "kept", "seconds", "reason")}
+    report = _report_of(plan, result.job)
+    return {"job": result.job, "status": result.status, "output": result.output, **counts, "report": report}
+
+
+def _report_of(plan: Plan, job: str) -> str | None:
+    """Return the full path of a job's report, if there is one."""
+    paths = {step.job: step.output.path for step in plan.steps if isinstance(step, RunJob)}
+    paths |= {one.job: one.path for one in plan.finished}
+    report = Path(plan.folder) / paths.get(job, "") / REPORT
+    return str(report) if report.is_file() else None
+
+
+def tell_news(spec: Spec, told: Mapping[str, Any], state_dir: Path) -> None:
+    """Tell how an apply has ended, unless the apply before ended the same way and that was told."""
+    note, news = _note_of(spec, state_dir), f"{_gist(told)}\n{_full_path(spec)}\n"
+    with suppress(OSError):
+        if note.read_bytes() == os.fsencode(news):
+            return
+    if _tell(spec, told):
+        with suppress(OSError):
+            note.parent.mkdir(parents=True, exist_ok=True)
+            with open_whole(note) as file:
+                file.write(os.fsencode(news))
+
+
+def forget(spec: Spec, state_dir: Path) -> None:
+    """Note that an apply went well: the next failure is news."""
+    with suppress(OSError):
+        _note_of(spec, state_dir).unlink(missing_ok=True)
+
+
+def _note_of(spec: Spec, state_dir: Path) -> Path:
+    return output_file(state_dir, TOLD, _full_path(spec), ".txt")
+
+
+def _full_path(spec: Spec) -> str:
+    return os.path.abspath(spec.path)  # noqa: PTH100  keeps links
+
+
+def _gist(told: Mapping[str, Any]) -> str:
+    """Return a digest of a message without its numbers, because a temperature differs each time."""
+    words = [told["exit_code"], told["refused"], [[one["job"], one["status"], one["reason"]] for one in told["jobs"]]]
+    return hashlib.sha256(_NUMBERS.sub("#", json.dumps(words)).encode()).hexdigest()
+
+
+def _tell(spec: Spec, told: Mapping[str, Any]) -> bool:
+    """Call the command and the server of a manifest, log the outcome, and return whether all calls succeeded."""
+    on_end, well = spec.on_end, True
+    if on_end is None:
+        return well
+    content = json.dumps(told).encode()
+    for name, call in (("command", _run), ("url", _post)):
+        if getattr(on_end, name) is None:
+            continue
+        try:
+            call(spec, on_end, content)
+        except (OrtdeployError, OSError) as error:
+            well = False
+            log.warning("on_end.failed", manifest=spec.path, by=name, reason=without_secrets(str(error)))
+        else:
+            log.info("on_end.called", manifest=spec.path, by=name)
+    return well
+
+
+def _run(spec: Spec, on_end: OnEnd, content: bytes) -> None:
+    """Run the command in the manifest's folder, without a shell. Raises OrtdeployError, OSError."""
+    program, *rest = on_end.command or ()
+    if os.sep in program:
+        program = str(Path(spec.folder) / program)
+        require_inside([program], (spec.folder, *spec.roots))
+    process = subprocess.Popen(  # noqa: S603  what the manifest names
+        [program, *rest],
+        cwd=spec.folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        printed, _ = process.communicate(content, timeout=on_end.timeout)
+    except subprocess.TimeoutExpired:
+        raise OrtdeployError(f"it took longer than {on_end.timeout:g} s and was ended") from None
+    finally:
+        _end(process)
+    if process.returncode != 0:
+        words = printed.decode(errors="replace").strip()[-_MOST_WORDS:]
+        raise OrtdeployError(f"it ended with code {process.returncode}" + (f": {words}" if words else ""))
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """End a command that still runs, with the processes that it has started."""
+    if process.poll() is None:
+        with suppress(OSError):
+            if hasattr(os, "killpg"):
+                os.killpg(process.pid, signal.SIGKILL)
+            else:
+                process.kill()
+        process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def _post(_spec: Spec, on_end: OnEnd, content: bytes) -> None:
+    """Send the message to the server. Raises OrtdeployError, OSError."""
+    web.post(admit(on_end.url or "", Use.POST).full, content, seconds=on_end.timeout)

@@ -1,0 +1,50 @@
+"""Files that the first of several processes creates, whole, and nobody changes afterwards: how machines decide.
+
+`link(2)` fails if the name exists, on local file systems and on NFS; a rename would replace the file. On NFS the answer
+may be lost although the link was made; then the file's number of links tells.
+"""
+
+import os
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files.atomic import open_synced, sync_folder
+
+
+def create_only(path: Path, data: bytes) -> bool:
+    """Create a file with these bytes, durably; return False if the name exists. Raises OSError."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with open_synced(temporary) as file:
+            file.write(data)
+        try:
+            os.link(temporary, path)
+        except OSError:
+            if temporary.stat().st_nlink != 2:  # noqa: PLR2004  its own name, and the one that it was to get
+                if path.exists():
+                    return False
+                raise
+    finally:
+        with suppress(FileNotFoundError):
+            temporary.unlink()
+    sync_folder(path.parent)
+    return True
+
+
+def check_decides(folder: Path) -> None:
+    """Raise OrtdeployError if the file system has no hard links, so two processes could both create a file."""
+    probe = folder / f".probe-{uuid.uuid4().hex}"
+    try:
+        decides = create_only(probe, b"") and not create_only(probe, b"")
+    except OSError as error:
+        raise OrtdeployError(
+            f"{folder}: its file system makes no hard links ({error.strerror}), by which shards decide who writes a "
+            "part. Choose an output on a local file system or on NFS"
+        ) from error
+    finally:
+        with suppress(OSError):
+            probe.unlink()
+    if not decides:
+        raise OrtdeployError(f"{folder}: its file system lets two processes create the same file; choose another")

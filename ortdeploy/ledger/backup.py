@@ -1,0 +1,168 @@
+"""Copies of a state folder's ledger: one file that holds it as it was at one moment, also beside a live run.
+
+A copy is a zip of `state.db`, which SQLite's backup makes, of `choices.json`, which is what was measured, and of notes:
+what manifests were when they last ran well, the texts with which outputs were last run, and what was told of applies.
+Locks, the progress of live runs, models and all that is made again are none of it. It is brought back only where no
+ledger is, and only if it fits what lies in the output folders: whose files are as the copy says, and whose
+`_output.json` names the place that it is brought to.
+"""
+
+import os
+import re
+import sqlite3
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files.atomic import open_whole
+from ortdeploy.files.names import KEPT, TEXTS, TOLD
+from ortdeploy.files.remembered import FILE as CHOICES
+from ortdeploy.ledger.check import check_output
+from ortdeploy.ledger.damage import FILE, translated
+from ortdeploy.ledger.ledger import Ledger
+from ortdeploy.ledger.opening import make_folder, named_ledger, read_ledger
+from ortdeploy.ledger.records import OutputRecord
+from ortdeploy.ledger.written import GONE_FILE, Underway, difference
+
+_NO_COPY = (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError)
+"""What zipfile raises over a file that is none, or damaged."""
+
+_NOTE = re.compile(rf"{KEPT}/[0-9a-f]{{64}}\.(json|refused)|{TEXTS}/[0-9a-f]{{16}}\.json|{TOLD}/[0-9a-f]{{16}}\.txt")
+"""The files of a copy that are neither the ledger nor what was measured."""
+
+_MOST = 64 * 1024**3
+"""Bytes that a file of a copy may have: what is said to have more is none of ours."""
+
+
+def back_up(state_dir: Path, target: Path) -> int:
+    """Write a copy of a state folder into a new file; return how many outputs it knows. Raises OrtdeployError."""
+    _check_absent(target, "Choose another name, or move it away")
+    if not (state_dir / FILE).is_file():
+        raise OrtdeployError(f"{state_dir} holds no ledger {FILE}; name the state folder with --state-dir")
+    with tempfile.TemporaryDirectory(prefix="ortdeploy-state-") as folder:
+        copy = Path(folder) / FILE
+        with translated(), closing(_connect(state_dir / FILE)) as ledger, closing(sqlite3.connect(copy)) as into:
+            ledger.backup(into)
+        records = _sound_records(Path(folder))
+        try:
+            with open_whole(target) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+                archive.write(copy, FILE)
+                if (state_dir / CHOICES).is_file():
+                    archive.write(state_dir / CHOICES, CHOICES)
+                for name, content in _notes(state_dir):
+                    archive.writestr(name, content)
+        except OSError as error:
+            raise OrtdeployError(f"{target} cannot be written: {error.strerror}") from error
+    return len(records)
+
+
+def bring_back(source: Path, state_dir: Path) -> int:
+    """Bring a copy back into a state folder without a ledger; return how many outputs it knows. Raises OrtdeployError.
+
+    Nothing is changed where the copy is damaged, or does not fit what lies in an output folder.
+    """
+    _check_absent(state_dir / FILE, "Move it away first, if the copy is to take its place")
+    make_folder(state_dir)
+    with tempfile.TemporaryDirectory(prefix="ortdeploy-state-", dir=state_dir) as folder:
+        names = _unpack(source, Path(folder))
+        for place in (state_dir / one for one in (KEPT, TEXTS, TOLD)):
+            if place.is_symlink():
+                raise OrtdeployError(f"{place} is a link, which may lead anywhere. Remove it. Nothing was changed")
+        records = _sound_records(Path(folder))
+        for record in records:
+            why_not = next(_unfit(record, state_dir, Path(folder)), None)
+            if why_not is not None:
+                raise OrtdeployError(f"{source} does not fit what is there: {why_not}. Nothing was changed")
+        try:
+            for name in sorted(names, key=FILE.__eq__):  # the ledger last: it is what makes the folder a state
+                if not os.path.lexists(state_dir / name):
+                    _put(Path(folder) / name, state_dir / name)
+        except OSError as error:
+            raise OrtdeployError(f"{state_dir} cannot be written: {error.strerror}") from error
+    return len(records)
+
+
+def _notes(state_dir: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield the notes of a state folder, each with its content. Raises OSError."""
+    for path in sorted(one for folder in (KEPT, TEXTS, TOLD) for one in (state_dir / folder).glob("*")):
+        name = path.relative_to(state_dir).as_posix()
+        if _NOTE.fullmatch(name) and not path.is_symlink():
+            with suppress(FileNotFoundError):  # a live run may have taken it back
+                yield name, path.read_bytes()
+
+
+def _check_absent(path: Path, advice: str) -> None:
+    if os.path.lexists(path):
+        raise OrtdeployError(f"{path} is there already, and is not overwritten. {advice}")
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    # mode=rw and not ro: after a kill, SQLite must be able to roll the journal back before anybody can read.
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)
+
+
+def _sound_records(folder: Path) -> tuple[OutputRecord, ...]:
+    """Return what a copy knows. Raises OrtdeployError if it is damaged, or a newer ortdeploy has written it."""
+    with translated(), closing(_connect(folder / FILE)) as copy:
+        (verdict,) = copy.execute("PRAGMA integrity_check").fetchone()
+    if verdict != "ok":
+        raise OrtdeployError(f"the ledger {FILE} in it is damaged ({verdict})")
+    with read_ledger(folder) as ledger:
+        records = ledger.outputs() if ledger is not None else ()
+        for record in records if ledger is not None else ():
+            _check(ledger, record)
+        return records
+
+
+def _check(ledger: Ledger | None, record: OutputRecord) -> None:
+    if ledger is not None:
+        names = [str(file.file) for part in record.parts for file in part.files]
+        check_output(ledger, record, Path(names[0]).suffix if names else "")
+
+
+def _unpack(source: Path, folder: Path) -> list[str]:
+    """Take the files out of a copy, and return their names. Raises OrtdeployError for anything else."""
+    try:
+        with zipfile.ZipFile(source) as archive:
+            names = archive.namelist()
+            others = {*names} - {FILE, CHOICES}
+            if FILE not in names or not all(map(_NOTE.fullmatch, others)) or len(names) != len({*names}):
+                raise OrtdeployError(f"{source} is no copy of a state folder")
+            if any(one.file_size > _MOST for one in archive.infolist()):
+                raise OrtdeployError(f"{source} is no copy of a state folder: it says that it holds {_MOST} bytes")
+            for name in names:
+                archive.extract(name, folder)
+            return names
+    except FileNotFoundError:
+        raise OrtdeployError(f"there is no file {source}") from None
+    except _NO_COPY as error:
+        raise OrtdeployError(f"{source} is no copy of a state folder, or it is damaged: {error}") from error
+
+
+def _unfit(record: OutputRecord, state_dir: Path, copy: Path) -> Iterator[str]:
+    """Yield what of an output is not what a copy says. A file that is not there may have been carried away."""
+    folder = Path(os.path.normpath(state_dir.absolute() / record.output))
+    named = named_ledger(folder)
+    ours = (state_dir.absolute() / FILE).resolve()
+    if named is not None and (folder / named).resolve() != ours:
+        yield f"{folder} names another ledger, {named}"
+    with read_ledger(copy) as ledger:
+        merges = ledger.merges(record.output) if ledger is not None else ()
+    underway = Underway(merges, record.replacements)
+    for part in record.parts:
+        for file in part.files:
+            how = difference(folder / str(file.file), [file, *underway.instead_of(part, file)], None)
+            if how not in {None, GONE_FILE}:
+                yield f"{folder / str(file.file)} {how}; the copy may be older than it"
+
+
+def _put(source: Path, target: Path) -> None:
+    """Put a file in its place, durably. Raises OSError, OrtdeployError."""
+    make_folder(target.parent)
+    with source.open("rb") as content, open_whole(target) as file:
+        while piece := content.read(1024 * 1024):
+            file.write(piece)

@@ -1,0 +1,126 @@
+"""The columns of the ledger's tables, and the seals over their rows.
+
+A seal is a digest over the other cells of a row (`inputs_seal`: over `first_row` and all input files of the output),
+so that a cell that is not what was written is noticed. It guards against damage, not against an attacker: what a cell
+may say at all is checked too, see `ledger.check`.
+"""
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from ortdeploy.ledger.records import Merge, Part, Revision
+
+OUTPUT_COLUMNS: Mapping[str, Any] = {
+    "output": str, "deployment": str, "job": str, "identity": str, "status": str, "run": str, "started": str,
+    "ended": str | None, "reason": str | None, "first_row": int, "batch_size": int | None, "statistics": str,
+    "part_digits": int, "revision": int,
+}  # fmt: skip
+PART_COLUMNS: Mapping[str, Any] = {
+    "number": int, "start": int, "rows": int, "committed": int, "failed": int, "skipped": int, "file": str | None,
+    "bytes": int, "skipped_rows": str, "provenance": str | None, "sha256": str | None, "mtime_ns": int | None,
+    "deployment": str | None, "revision": int,
+}  # fmt: skip
+BEGUN_COLUMNS: Mapping[str, Any] = {**PART_COLUMNS, "state": str | None, "name": str | None}
+MERGE_COLUMNS: Mapping[str, Any] = {
+    "part": int, "temporary": str, "file": str, "bytes": int, "rows": str, "sha256": str | None, "mtime_ns": int | None,
+    "revision": int, "deployment": str | None,
+}  # fmt: skip
+REVISION_COLUMNS: Mapping[str, Any] = {
+    "part": int, "revision": int, "file": str, "bytes": int, "rows": str, "sha256": str | None, "mtime_ns": int | None,
+    "deployment": str | None,
+}  # fmt: skip
+DEPLOYMENT_COLUMNS: Mapping[str, Any] = {"name": str, "profile": str | None, "identity": str, "layout": str}
+
+_SEAL = 32
+"""Characters of a seal."""
+_AT_ONCE = 10_000
+"""Input files whose text is held at once: that of a million would take more than all the rest of the process."""
+
+
+def typed(columns: Mapping[str, Any], row: Sequence[Any]) -> dict[str, Any]:
+    """Return a row's cells by column. Raises TypeError if one has another type than was written."""
+    values = dict(zip(columns, row, strict=True))
+    for name, value in values.items():
+        if not isinstance(value, columns[name]):
+            raise TypeError(f"{name} is {value!r}")
+    return values
+
+
+def seal_of(*cells: Any) -> str:
+    """Return a digest over cells, by which it is noticed that one is not what was written."""
+    return hashlib.sha256(_text_of(cells).encode()).hexdigest()[:_SEAL]
+
+
+def _text_of(cells: Any) -> str:
+    return json.dumps(cells, separators=(",", ":"))
+
+
+def unsealed(cells: Sequence[Any], what: str) -> Sequence[Any]:
+    """Return the cells of a row whose last one is its seal, without it. Raises ValueError if that does not fit."""
+    if seal_of(*cells[:-1]) != cells[-1]:
+        raise ValueError(f"{what} is not what was written")
+    return cells[:-1]
+
+
+def row_numbers(text: str) -> tuple[int, ...]:
+    """Return numbers of rows, in order. Raises ValueError if they are none."""
+    found = json.loads(text)
+    if not isinstance(found, list) or any(type(row) is not int for row in found):
+        raise ValueError(f"{text[:60]!r} does not name rows")
+    return tuple(found)
+
+
+def check_time(text: str | None) -> None:
+    """Raise ValueError if a text is no time."""
+    if text is not None:
+        datetime.fromisoformat(text)
+
+
+def part_cells(part: Part) -> tuple[Any, ...]:
+    """Return a part as the cells of its row, in the order of the columns."""
+    plain = {name: getattr(part, name) for name in PART_COLUMNS}
+    return tuple({**plain, "skipped_rows": json.dumps(part.skipped_rows)}.values())
+
+
+def merge_cells(merge: Merge) -> tuple[Any, ...]:
+    """Return a merge as the cells of its row, in the order of the columns."""
+    plain = {name: getattr(merge, name) for name in MERGE_COLUMNS}
+    return tuple({**plain, "rows": json.dumps(merge.rows)}.values())
+
+
+def revision_cells(part: int, revision: Revision) -> tuple[Any, ...]:
+    """Return a revision of a part as the cells of its row, in the order of the columns."""
+    plain = {name: getattr(revision, name) for name in REVISION_COLUMNS if name != "part"}
+    return tuple({"part": part, **plain, "rows": json.dumps(revision.rows)}.values())
+
+
+def insert_sealed(
+    db: sqlite3.Connection, table: str, output: str, columns: Mapping[str, Any], cells: tuple[Any, ...]
+) -> None:
+    """Write a row with its seal, in place of one of the same key."""
+    marks = ", ".join("?" * (len(columns) + 2))
+    names = ", ".join(columns)
+    query = f"INSERT OR REPLACE INTO {table} (output, {names}, seal) VALUES ({marks})"  # noqa: S608  ours
+    db.execute(query, (output, *cells, seal_of(*cells)))
+
+
+def seal_of_inputs(db: sqlite3.Connection, output: str) -> str:
+    """Return the seal over the first row and the input files of an output."""
+    (first_row,) = db.execute("SELECT first_row FROM outputs WHERE output = ?", (output,)).fetchone()
+    query = "SELECT number, lower(hex(path)), size, mtime_ns, done FROM inputs WHERE output = ? ORDER BY number, path"
+    digest, between = hashlib.sha256(f"[{_text_of(first_row)},[".encode()), ""
+    files = db.execute(query, (output,))
+    while some := files.fetchmany(_AT_ONCE):
+        digest.update(f"{between}{_text_of(some)[1:-1]}".encode())
+        between = ","
+    digest.update(b"]]")
+    return digest.hexdigest()[:_SEAL]
+
+
+def seal_inputs(db: sqlite3.Connection, output: str) -> None:
+    """Seal the first row and the input files of an output as they stand now."""
+    db.execute("UPDATE outputs SET inputs_seal = ? WHERE output = ?", (seal_of_inputs(db, output), output))

@@ -1,0 +1,219 @@
+"""What the ledger notes of input files that change: which rows they have, which run again, which leave their parts.
+
+The functions work on an open connection, within the transaction of who calls them.
+"""
+
+import os
+import sqlite3
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from ortdeploy.facts.data import FileState
+from ortdeploy.ledger.cells import insert_sealed, seal_inputs, typed, unsealed
+from ortdeploy.ledger.records import Rerun, Span
+
+OF_CHANGES = ("spans", "reruns", "leaving", "withdrawn", "replacements", "forgotten")
+"""The tables of outputs that ledger version 5 has brought."""
+
+_SPAN: Mapping[str, Any] = {"first_row": int, "rows": int}
+_WITHDRAWN: Mapping[str, Any] = {"part": int, **_SPAN}
+_RERUN: Mapping[str, Any] = {"size": int, "mtime_ns": int, "through": int}
+
+
+def total_rows(db: sqlite3.Connection, output: str) -> int:
+    """Return how many rows committed parts have, those that were forgotten too."""
+    query = (
+        "SELECT (SELECT COALESCE(SUM(rows), 0) FROM parts WHERE output = ?) + "
+        "(SELECT COALESCE(SUM(rows), 0) FROM forgotten WHERE output = ?)"
+    )
+    (total,) = db.execute(query, (output, output)).fetchone()
+    return int(total)
+
+
+def note_spans(db: sqlite3.Connection, output: str, spans: Mapping[str, Span]) -> None:
+    """Note which rows files have, as far as they were run: what was noted of a file before is continued."""
+    for path, (first_row, rows) in spans.items():
+        key = os.fsencode(path)
+        query = "SELECT rows FROM spans WHERE output = ? AND path = ? AND first_row = ?"
+        before = db.execute(query, (output, key, first_row)).fetchone()
+        most = rows if before is None else max(rows, before[0])
+        cells = (first_row, most)
+        db.execute("INSERT OR REPLACE INTO spans VALUES (?, ?, ?, ?, ?)", (output, key, *cells, _seal(key, *cells)))
+
+
+def read_spans(db: sqlite3.Connection, output: str) -> dict[bytes, Span]:
+    """Return which rows files have, by path. Raises ValueError where that is not what was written."""
+    query = "SELECT path, first_row, rows, seal FROM spans WHERE output = ?"
+    found: dict[bytes, Span] = {}
+    for key, first_row, rows, seal in db.execute(query, (output,)):
+        if seal != _seal(key, first_row, rows):
+            raise ValueError("which rows an input file has is not what was written")
+        found[key] = (first_row, rows)
+    return found
+
+
+def committed_spans(db: sqlite3.Connection, output: str) -> dict[bytes, Span]:
+    """Return which rows files have in committed parts, by path: what is kept of a part may run again."""
+    end, spans = total_rows(db, output), read_spans(db, output)
+    for key in [key for key, (first_row, rows) in spans.items() if first_row + rows > end]:
+        first_row, _ = spans.pop(key)
+        if first_row <= end:
+            spans[key] = (first_row, end - first_row)
+    return spans
+
+
+def close_files(db: sqlite3.Connection, output: str, through: Iterable[str], first_row: int) -> None:
+    """Note that files of an unfinished run are through, and that it goes on with a part that begins with a row."""
+    spans = committed_spans(db, output)
+    empty = [path for path in through if os.fsencode(path) not in spans]
+    note_spans(db, output, dict.fromkeys(empty, (first_row, 0)))
+    rows = [(output, os.fsencode(path)) for path in through]
+    db.executemany("UPDATE inputs SET done = 1 WHERE output = ? AND path = ?", rows)
+    db.execute("UPDATE outputs SET first_row = ? WHERE output = ?", (first_row, output))
+    db.execute("DELETE FROM begun WHERE output = ?", (output,))
+
+
+def _seal(path: bytes, *cells: Any) -> str:
+    """Return a checksum over what is noted of a file; it is short, for there may be a hundred thousand."""
+    return f"{zlib.crc32(repr(cells).encode(), zlib.crc32(path)):08x}"
+
+
+def forget_files(db: sqlite3.Connection, output: str, paths: Iterable[str]) -> None:
+    """Forget which rows files have, for they are new files now."""
+    rows = [(output, os.fsencode(path)) for path in paths]
+    for table in ("spans", "reruns"):
+        db.executemany(f"DELETE FROM {table} WHERE output = ? AND path = ?", rows)  # noqa: S608  ours
+
+
+def note_empty_files(db: sqlite3.Connection, output: str) -> None:
+    """Note that files of a run that is through have no rows, where all rows are known to be of others."""
+    query = (
+        "SELECT first_row + (SELECT COALESCE(SUM(rows), 0) FROM spans WHERE output = ? AND "
+        "spans.first_row >= outputs.first_row) FROM outputs WHERE output = ?"
+    )
+    (known,) = db.execute(query, (output, output)).fetchone()
+    if known == total_rows(db, output):
+        query = (
+            "SELECT path FROM inputs WHERE output = ? AND done = 0 AND path NOT IN "
+            "(SELECT path FROM spans WHERE output = ?)"
+        )
+        (first_row,) = db.execute("SELECT first_row FROM outputs WHERE output = ?", (output,)).fetchone()
+        empty = [os.fsdecode(path) for (path,) in db.execute(query, (output, output)).fetchall()]
+        note_spans(db, output, dict.fromkeys(empty, (first_row, 0)))
+
+
+def read_reruns(db: sqlite3.Connection, output: str) -> tuple[Rerun, ...]:
+    """Return the files whose rows run again, in the order of their rows. Raises ValueError, TypeError."""
+    names = ", ".join(_RERUN)
+    rows = db.execute(f"SELECT path, {names}, seal FROM reruns WHERE output = ?", (output,)).fetchall()  # noqa: S608  ours
+    if not rows:
+        return ()
+    spans = read_spans(db, output)
+    found = []
+    for key, *cells in rows:
+        if cells[-1] != _seal(key, *cells[:-1]) or key not in spans:
+            raise ValueError("which rows run again is not what was written")
+        values = typed(_RERUN, cells[:-1])
+        through = values.pop("through")
+        state = FileState(path=os.fsdecode(key), **values)
+        found.append(Rerun(state=state, first_row=spans[key][0], rows=spans[key][1], through=through))
+    return tuple(sorted(found, key=lambda one: one.first_row))
+
+
+def begin_reruns(db: sqlite3.Connection, output: str, states: Iterable[FileState]) -> None:
+    """Note that the rows of files run again from these states; those that are through in that state stay so."""
+    spans, before = read_spans(db, output), {one.state: one for one in read_reruns(db, output)}
+    for state in states:
+        first_row, rows = spans[os.fsencode(state.path)]
+        through = before[state].through if state in before else first_row
+        if rows:
+            _put_rerun(db, output, state, through)
+        else:
+            _take_over(db, output, state)
+
+
+def advance_reruns(db: sqlite3.Connection, output: str, start: int, through: int) -> None:
+    """Note that parts hold the results of all rows up to one; files that are through are what was read."""
+    for one in read_reruns(db, output):
+        if start <= one.through < min(through, one.end):
+            _put_rerun(db, output, one.state, min(through, one.end))
+        if start <= one.through and one.end <= through:
+            _take_over(db, output, one.state)
+
+
+def _put_rerun(db: sqlite3.Connection, output: str, state: FileState, through: int) -> None:
+    key, cells = os.fsencode(state.path), (state.size, state.mtime_ns, through)
+    db.execute("INSERT OR REPLACE INTO reruns VALUES (?, ?, ?, ?, ?, ?)", (output, key, *cells, _seal(key, *cells)))
+
+
+def _take_over(db: sqlite3.Connection, output: str, state: FileState) -> None:
+    """Note that a file's rows are those of a state; how it was repaired before counts no more."""
+    where = (output, os.fsencode(state.path))
+    db.execute(
+        "UPDATE inputs SET size = ?, mtime_ns = ? WHERE output = ? AND path = ?", (state.size, state.mtime_ns, *where)
+    )
+    seal_inputs(db, output)
+    db.execute("DELETE FROM reruns WHERE output = ? AND path = ?", where)
+    db.execute("DELETE FROM repairs WHERE output = ? AND path = ?", where)
+
+
+def begin_leaving(db: sqlite3.Connection, output: str, paths: Iterable[str]) -> None:
+    """Note that the rows of files are to leave their parts; the files are new ones."""
+    spans = committed_spans(db, output)
+    for path in paths:
+        first_row, rows = spans.get(os.fsencode(path), (0, 0))
+        if rows:
+            insert_sealed(db, "leaving", output, _SPAN, (first_row, rows))
+    forget_files(db, output, paths)
+
+
+def read_leaving(db: sqlite3.Connection, output: str) -> tuple[Span, ...]:
+    """Return the rows that are to leave their parts, in order."""
+    query = "SELECT first_row, rows, seal FROM leaving WHERE output = ? ORDER BY first_row"
+    rows = db.execute(query, (output,)).fetchall()
+    return tuple(_span(unsealed(row, "which rows leave their parts")) for row in rows)
+
+
+def end_leaving(db: sqlite3.Connection, output: str) -> None:
+    """Note that all rows that were to leave their parts have left."""
+    db.execute("DELETE FROM leaving WHERE output = ?", (output,))
+
+
+def note_withdrawn(db: sqlite3.Connection, output: str, part: int, spans: Iterable[Span]) -> None:
+    """Note which rows of a part count no more, in place of what was noted."""
+    db.execute("DELETE FROM withdrawn WHERE output = ? AND part = ?", (output, part))
+    for span in spans:
+        insert_sealed(db, "withdrawn", output, _WITHDRAWN, (part, *span))
+
+
+def read_withdrawn(db: sqlite3.Connection, output: str) -> dict[int, list[Span]]:
+    """Return which rows count no more, by part."""
+    query = "SELECT part, first_row, rows, seal FROM withdrawn WHERE output = ? ORDER BY first_row"
+    found: dict[int, list[Span]] = {}
+    for row in db.execute(query, (output,)):
+        part, *span = unsealed(row, "which rows count no more")
+        found.setdefault(part, []).append(_span(span))
+    return found
+
+
+def _span(cells: Iterable[Any]) -> Span:
+    values = typed(_SPAN, tuple(cells))
+    return values["first_row"], values["rows"]
+
+
+def rows_in(spans: Iterable[Span], start: int, end: int) -> Iterator[int]:
+    """Yield the rows of spans that lie between two rows."""
+    for first_row, rows in spans:
+        yield from range(max(first_row, start), min(first_row + rows, end))
+
+
+def as_spans(rows: Iterable[int]) -> tuple[Span, ...]:
+    """Return rows as spans, in order."""
+    found: list[list[int]] = []
+    for row in sorted(rows):
+        if found and row == found[-1][0] + found[-1][1]:
+            found[-1][1] += 1
+        else:
+            found.append([row, 1])
+    return tuple((first_row, count) for first_row, count in found)

@@ -1,0 +1,66 @@
+"""Forgets the first parts of an output, of which everything is done and carried away for longer than the manifest says.
+
+What remains is how much it was, so that counts, numbers of rows and names of parts go on. The functions work on an open
+connection, within the transaction of who calls them.
+"""
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from ortdeploy.ledger.cells import insert_sealed, seal_inputs, typed, unsealed
+from ortdeploy.ledger.changes import forget_files
+from ortdeploy.ledger.records import Forgotten, Part
+
+BEGUN_WITH = "begun_with"
+"""What says of a part's origin which other one its first rows have, where a run went on with what another had begun."""
+
+_COLUMNS: Mapping[str, Any] = dict.fromkeys(asdict(Forgotten()), int)
+
+
+def read_forgotten(db: sqlite3.Connection, output: str) -> Forgotten:
+    """Return how much was forgotten of an output. Raises ValueError, TypeError."""
+    query = f"SELECT {', '.join(_COLUMNS)}, seal FROM forgotten WHERE output = ?"  # noqa: S608  ours
+    row = db.execute(query, (output,)).fetchone()
+    return Forgotten(**typed(_COLUMNS, unsealed(row, "what was forgotten"))) if row else Forgotten()
+
+
+def forget_parts(db: sqlite3.Connection, output: str, parts: Sequence[Part], files: Iterable[str]) -> None:
+    """Forget the first parts of an output with their failed rows, and the input files whose rows they had."""
+    before = read_forgotten(db, output)
+    more = Forgotten(
+        parts=len(parts),
+        rows=sum(part.rows for part in parts),
+        committed=sum(part.committed for part in parts),
+        failed=sum(part.failed for part in parts),
+        skipped=sum(part.skipped for part in parts),
+        withdrawn=sum(part.withdrawn_rows for part in parts),
+    )
+    insert_sealed(
+        db, "forgotten", output, _COLUMNS, tuple(getattr(before, name) + getattr(more, name) for name in _COLUMNS)
+    )
+    numbers = [(output, part.number) for part in parts]
+    for table, column in (("parts", "number"), ("revisions", "part"), ("failures", "part"), ("withdrawn", "part")):
+        db.executemany(f"DELETE FROM {table} WHERE output = ? AND {column} = ?", numbers)  # noqa: S608  ours
+    paths = list(files)
+    forget_files(db, output, paths)
+    for table in ("inputs", "repairs"):
+        rows = [(output, os.fsencode(path)) for path in paths]
+        db.executemany(f"DELETE FROM {table} WHERE output = ? AND path = ?", rows)  # noqa: S608  ours
+    seal_inputs(db, output)
+    _forget_origins(db)
+
+
+def _forget_origins(db: sqlite3.Connection) -> None:
+    """Forget what no part was made from any more."""
+    query = "SELECT provenance FROM parts UNION SELECT provenance FROM begun"
+    used = {digest for (digest,) in db.execute(query) if digest is not None}
+    entries = dict(db.execute("SELECT digest, entry FROM provenance").fetchall())
+    wanted = [digest for digest in used if digest in entries]
+    for digest in wanted:
+        before = json.loads(entries[digest]).get(BEGUN_WITH)
+        wanted += [before] if before in entries and before not in wanted else []
+    db.executemany("DELETE FROM provenance WHERE digest = ?", [(digest,) for digest in entries.keys() - wanted])

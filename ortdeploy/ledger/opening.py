@@ -1,0 +1,99 @@
+"""Opens the ledger of a state directory: to write, to read, and to find which one an output folder names."""
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files.atomic import make_durable_folder
+from ortdeploy.ledger.damage import FILE, translated
+from ortdeploy.ledger.ledger import Ledger
+from ortdeploy.ledger.records import OutputRecord
+from ortdeploy.ledger.versions import LEDGER_VERSION, bring_up_to_date, version_of
+
+MARKER = "_output.json"
+"""The file in an output folder that names its ledger."""
+
+_MOST_OF_A_MARKER = 64 * 1024
+_PATIENCE = 60.0
+"""Seconds in which another run that writes into the same ledger is done with its transaction."""
+
+
+@contextmanager
+def open_ledger(state_dir: Path) -> Iterator[Ledger]:
+    """Open the ledger of a state directory for writing; make or migrate it where needed. Raises OrtdeployError."""
+    with translated():
+        make_folder(state_dir)
+        with closing(sqlite3.connect(state_dir / FILE, timeout=_PATIENCE, isolation_level=None)) as connection:
+            connection.execute("PRAGMA synchronous = EXTRA")
+            connection.execute("PRAGMA foreign_keys = ON")
+            if version_of(connection) != LEDGER_VERSION:
+                bring_up_to_date(connection)
+            yield Ledger(connection, state_dir)
+
+
+@contextmanager
+def read_ledger(state_dir: Path) -> Iterator[Ledger | None]:
+    """Open a ledger to read it, without making or changing one, also while a run is live; None if there is none."""
+    path = state_dir / FILE
+    if not path.exists():
+        yield None
+        return
+    # mode=rw and not ro: after a kill, SQLite must be able to roll the journal back before anybody can read.
+    with (
+        translated(),
+        closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)) as connection,
+    ):
+        match version_of(connection):
+            case 0:
+                yield None
+            case version if version == LEDGER_VERSION:
+                yield Ledger(connection, state_dir)
+            case _:
+                with closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:
+                    connection.backup(copy)
+                    bring_up_to_date(copy)
+                    yield Ledger(copy, state_dir)
+
+
+@contextmanager
+def copy_of_ledger(state_dir: Path) -> Iterator[Ledger]:
+    """Open a copy of a ledger in memory: what is written into it is lost. Raises OrtdeployError."""
+    with translated(), closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:
+        path = state_dir / FILE
+        if path.exists():
+            with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as connection:
+                connection.backup(copy)
+        if version_of(copy) != LEDGER_VERSION:
+            bring_up_to_date(copy)
+        yield Ledger(copy, state_dir)
+
+
+def read_outputs(state_dir: Path) -> tuple[OutputRecord, ...]:
+    """Return what a state directory's ledger knows at one moment; see `read_ledger`."""
+    with read_ledger(state_dir) as ledger:
+        if ledger is None:
+            return ()
+        with ledger.at_one_moment():
+            return ledger.outputs()
+
+
+def named_ledger(folder: Path) -> str | None:
+    """Return the ledger that an output folder names, in one line of text; None where it names none."""
+    try:
+        with (folder / MARKER).open("rb") as file:
+            known = json.loads(file.read(_MOST_OF_A_MARKER))
+    except (OSError, ValueError):
+        return None
+    name = known.get("ledger") if isinstance(known, dict) else None
+    return name if isinstance(name, str) and name.isprintable() and name else None
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder of the state directory, durably. Raises OrtdeployError."""
+    try:
+        make_durable_folder(folder)
+    except OSError as error:
+        raise OrtdeployError(f"the state directory {folder} cannot be made: {error.strerror}") from error

@@ -1,0 +1,130 @@
+"""Replacements in the ledger: parts on their way into the place of what they were.
+
+A part whose rows are put together anew may need several files: its own one without the rows that leave it, and another
+one with new rows, where another deployment has made the part. So the ledger notes first what all of it will be:
+
+1. the files are written beside the part under hidden names and synced;
+2. the ledger notes the replacement: which file takes which place, which one goes, and what the part is then;
+3. the files are renamed, the folder is synced, those that go are deleted, and it is synced again;
+4. the ledger puts the part, its failed rows and its rows that count no more in the place of what it noted before.
+
+Who finds a replacement that was begun completes it, see `ledger.merges`. A file that lies beside its part, in an output
+whose parts may be carried away, may be gone by then: the replacement is forgotten, and its rows run again.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+from ortdeploy.ledger.cells import (
+    PART_COLUMNS,
+    REVISION_COLUMNS,
+    insert_sealed,
+    part_cells,
+    revision_cells,
+    row_numbers,
+    typed,
+    unsealed,
+)
+from ortdeploy.ledger.changes import advance_reruns, note_withdrawn
+from ortdeploy.ledger.letters import failed_before
+from ortdeploy.ledger.records import NewFile, Part, Replacement, Revision, Span
+
+_COLUMNS = {"part": int, "entry": str}
+
+
+def begin_replacement(db: sqlite3.Connection, output: str, one: Replacement, before: Part) -> None:
+    """Note a replacement, and that names of its files are given."""
+    entry = {
+        "part": part_cells(one.part),
+        "revisions": [revision_cells(one.part.number, later) for later in one.part.revisions],
+        "withdrawn": one.part.withdrawn,
+        "files": [asdict(file) for file in one.files],
+        "removed": one.removed,
+        "spans": one.spans,
+        "letters": one.letters,
+        "through": one.through,
+        "absorbed": one.absorbed,
+        "may_be_gone": one.may_be_gone,
+    }
+    insert_sealed(db, "replacements", output, _COLUMNS, (one.part.number, json.dumps(entry)))
+    if one.part.revision != before.revision:
+        cells = part_cells(replace(before, revision=one.part.revision))
+        insert_sealed(db, "parts", output, PART_COLUMNS, cells)
+
+
+def read_replacements(db: sqlite3.Connection, output: str) -> tuple[Replacement, ...]:
+    """Return the replacements that were begun and not ended. Raises ValueError, TypeError, KeyError."""
+    query = "SELECT part, entry, seal FROM replacements WHERE output = ? ORDER BY part"
+    return tuple(
+        _replacement(json.loads(unsealed(row, f"what is to become of part {row[0]}")[1]))
+        for row in db.execute(query, (output,))
+    )
+
+
+def _replacement(entry: dict[str, Any]) -> Replacement:
+    cells = typed(PART_COLUMNS, entry["part"])
+    part = Part(
+        **{
+            **cells,
+            "skipped_rows": row_numbers(cells["skipped_rows"]),
+            "revisions": tuple(map(_revision, entry["revisions"])),
+            "withdrawn": _spans(entry["withdrawn"]),
+        }
+    )
+    for letter in entry["letters"]:
+        failed_before(json.loads(letter)["row"], letter)
+    return Replacement(
+        part=part,
+        files=tuple(NewFile(**file) for file in entry["files"]),
+        removed=tuple(entry["removed"]),
+        spans=_spans(entry["spans"]),
+        letters=tuple(entry["letters"]),
+        through=entry["through"],
+        absorbed=tuple(entry["absorbed"]),
+        may_be_gone=entry["may_be_gone"] is True,
+    )
+
+
+def _revision(cells: Sequence[Any]) -> Revision:
+    values = typed(REVISION_COLUMNS, cells)
+    del values["part"]
+    return Revision(**{**values, "rows": row_numbers(values["rows"])})
+
+
+def _spans(spans: Iterable[Sequence[int]]) -> tuple[Span, ...]:
+    return tuple((int(first_row), int(rows)) for first_row, rows in spans)
+
+
+def end_replacement(db: sqlite3.Connection, output: str, one: Replacement) -> None:
+    """Put a part, its failed rows and those that count no more in the place of what was noted before."""
+    part = one.part
+    insert_sealed(db, "parts", output, PART_COLUMNS, part_cells(part))
+    db.execute("DELETE FROM revisions WHERE output = ? AND part = ?", (output, part.number))
+    for later in part.revisions:
+        insert_sealed(db, "revisions", output, REVISION_COLUMNS, revision_cells(part.number, later))
+    for first_row, rows in one.spans:
+        query = "DELETE FROM failures WHERE output = ? AND row >= ? AND row < ?"
+        db.execute(query, (output, first_row, first_row + rows))
+    letters = [(output, json.loads(letter)["row"], part.number, letter) for letter in one.letters]
+    db.executemany("INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?)", letters)
+    for number in one.absorbed:
+        _absorb(db, output, number, part.number)
+    note_withdrawn(db, output, part.number, part.withdrawn)
+    if one.through is not None:
+        advance_reruns(db, output, part.start, one.through)
+    forget_replacement(db, output, part.number)
+
+
+def _absorb(db: sqlite3.Connection, output: str, number: int, by: int) -> None:
+    """Let the failed rows of a part be those of another one, and the part be no more."""
+    db.execute("UPDATE failures SET part = ? WHERE output = ? AND part = ?", (by, output, number))
+    for table, column in (("parts", "number"), ("revisions", "part"), ("withdrawn", "part")):
+        db.execute(f"DELETE FROM {table} WHERE output = ? AND {column} = ?", (output, number))  # noqa: S608  ours
+
+
+def forget_replacement(db: sqlite3.Connection, output: str, part: int) -> None:
+    """Drop a replacement: the part is what it was."""
+    db.execute("DELETE FROM replacements WHERE output = ? AND part = ?", (output, part))

@@ -1,0 +1,207 @@
+"""The tables of the ledger, and how those that an older version has written are migrated.
+
+Format version 5. A ledger of version 2 to 4 is migrated when it is opened for writing, in one transaction; who only
+reads one migrates a copy in memory. What version 3 has more than version 2:
+
+- outputs: `part_digits`, the width of the number in the names of parts (5 for outputs that version 2 began, else 8);
+  `inputs_seal`, see `ledger.cells`.
+- parts, merges: `sha256` and `mtime_ns` of the file as it was written, null where version 2 wrote it; `seal`.
+- `begun`: what is through of the part at which a run ended early, of one part an output at most. None of its rows is
+  committed; they become so together with the rest of the part, in the transaction that takes the entry away.
+- Room that nothing fills yet, null: `parts.worker` (who made it).
+
+What version 4 has more than version 3, for outputs whose parts may be carried away or made by several deployments:
+
+- `deployments`: what made parts, by digest: name, profile, `identity` (what results depend on) and `layout` (format and
+  columns; null of what ran before). `parts.deployment`, `begun.deployment` and `revisions.deployment` name an entry.
+- `revisions`: files of rows that belong to a part and were written after it: `part-N.r1` and so on. `parts.revision` is
+  the last such number that was given, `outputs.revision` the one for the name of the part that comes next.
+- `begun.name`: the part is whole and gets this name; whoever finds the entry completes that, see `running.begun_part`.
+- `repairs`: input files whose failed rows were run again with changed content.
+
+What version 5 has more than version 4, for input files that change:
+
+- `spans`: which rows of the job a file has, as far as they were run. Files that version 4 has run have none.
+- `reruns`: files whose rows run again, with the state that is read, and the row up to which parts hold the results.
+- `leaving`: rows that are to leave their parts. `withdrawn`: those that have left.
+- `replacements`: what takes the place of a part's files, and what the part is then, see `ledger.replacements`.
+- `forgotten`: how much the first parts were that are no longer in `parts`, because all of it was done and carried away.
+  Numbers of parts go up, but need not follow each other.
+"""
+
+import sqlite3
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.ledger.cells import BEGUN_COLUMNS, MERGE_COLUMNS, PART_COLUMNS, insert_sealed, seal_inputs, seal_of
+from ortdeploy.ledger.damage import FILE, undamaged
+
+LEDGER_VERSION = 5
+
+_SINCE_VERSION_3 = """
+CREATE TABLE deployments (
+    digest TEXT PRIMARY KEY, name TEXT NOT NULL, version TEXT, profile TEXT, signature TEXT
+) WITHOUT ROWID;
+CREATE TABLE begun (
+    output TEXT PRIMARY KEY REFERENCES outputs ON DELETE CASCADE, number INTEGER NOT NULL, start INTEGER NOT NULL,
+    rows INTEGER NOT NULL, committed INTEGER NOT NULL, failed INTEGER NOT NULL, skipped INTEGER NOT NULL,
+    file TEXT, bytes INTEGER NOT NULL, skipped_rows TEXT NOT NULL, provenance TEXT, sha256 TEXT, mtime_ns INTEGER,
+    state TEXT, seal TEXT
+) WITHOUT ROWID;
+"""
+
+_SCHEMA = (
+    """
+CREATE TABLE outputs (
+    output TEXT PRIMARY KEY, deployment TEXT NOT NULL, job TEXT NOT NULL, identity TEXT NOT NULL,
+    status TEXT NOT NULL, run TEXT NOT NULL, started TEXT NOT NULL, ended TEXT, reason TEXT,
+    first_row INTEGER NOT NULL DEFAULT 0, batch_size INTEGER, statistics TEXT NOT NULL DEFAULT '{}',
+    part_digits INTEGER NOT NULL DEFAULT 5, inputs_seal TEXT
+) WITHOUT ROWID;
+CREATE TABLE parts (
+    output TEXT NOT NULL REFERENCES outputs ON DELETE CASCADE, number INTEGER NOT NULL, start INTEGER NOT NULL,
+    rows INTEGER NOT NULL, committed INTEGER NOT NULL, failed INTEGER NOT NULL, skipped INTEGER NOT NULL,
+    file TEXT, bytes INTEGER NOT NULL, skipped_rows TEXT NOT NULL DEFAULT '[]', provenance TEXT,
+    sha256 TEXT, mtime_ns INTEGER, deployment TEXT, worker TEXT, seal TEXT,
+    PRIMARY KEY (output, number)
+) WITHOUT ROWID;
+CREATE TABLE provenance (digest TEXT PRIMARY KEY, entry TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE inputs (
+    output TEXT NOT NULL REFERENCES outputs ON DELETE CASCADE, path TEXT NOT NULL, number INTEGER NOT NULL,
+    size INTEGER NOT NULL, mtime_ns INTEGER NOT NULL, done INTEGER NOT NULL, PRIMARY KEY (output, path)
+) WITHOUT ROWID;
+CREATE TABLE merges (
+    output TEXT NOT NULL REFERENCES outputs ON DELETE CASCADE, part INTEGER NOT NULL, temporary TEXT NOT NULL,
+    file TEXT NOT NULL, bytes INTEGER NOT NULL, rows TEXT NOT NULL, sha256 TEXT, mtime_ns INTEGER, seal TEXT,
+    PRIMARY KEY (output, part)
+) WITHOUT ROWID;
+CREATE TABLE failures (
+    output TEXT NOT NULL REFERENCES outputs ON DELETE CASCADE, row INTEGER NOT NULL, part INTEGER NOT NULL,
+    entry TEXT NOT NULL, PRIMARY KEY (output, row)
+) WITHOUT ROWID;
+"""
+    + _SINCE_VERSION_3
+)
+
+_TO_VERSION_3 = (
+    """
+ALTER TABLE outputs ADD COLUMN part_digits INTEGER NOT NULL DEFAULT 5;
+ALTER TABLE outputs ADD COLUMN inputs_seal TEXT;
+ALTER TABLE parts ADD COLUMN sha256 TEXT;
+ALTER TABLE parts ADD COLUMN mtime_ns INTEGER;
+ALTER TABLE parts ADD COLUMN deployment TEXT;
+ALTER TABLE parts ADD COLUMN worker TEXT;
+ALTER TABLE parts ADD COLUMN seal TEXT;
+ALTER TABLE merges ADD COLUMN sha256 TEXT;
+ALTER TABLE merges ADD COLUMN mtime_ns INTEGER;
+ALTER TABLE merges ADD COLUMN seal TEXT;
+"""
+    + _SINCE_VERSION_3
+)
+
+_TO_VERSION_4 = """
+ALTER TABLE outputs ADD COLUMN revision INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE parts ADD COLUMN revision INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE begun ADD COLUMN revision INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE begun ADD COLUMN deployment TEXT;
+ALTER TABLE begun ADD COLUMN name TEXT;
+ALTER TABLE merges ADD COLUMN revision INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE merges ADD COLUMN deployment TEXT;
+ALTER TABLE deployments ADD COLUMN identity TEXT;
+ALTER TABLE deployments ADD COLUMN layout TEXT;
+CREATE TABLE revisions (
+    output TEXT NOT NULL REFERENCES outputs ON DELETE CASCADE, part INTEGER NOT NULL, revision INTEGER NOT NULL,
+    file TEXT NOT NULL, bytes INTEGER NOT NULL, rows TEXT NOT NULL, sha256 TEXT, mtime_ns INTEGER, deployment TEXT,
+    seal TEXT, PRIMARY KEY (output, part, revision)
+) WITHOUT ROWID;
+CREATE TABLE repairs (
+    output TEXT NOT NULL REFERENCES outputs ON DELETE CASCADE, path TEXT NOT NULL, size INTEGER NOT NULL,
+    mtime_ns INTEGER NOT NULL, sha256 TEXT, before TEXT, run TEXT NOT NULL, PRIMARY KEY (output, path, size, mtime_ns)
+) WITHOUT ROWID;
+"""
+_TO_VERSION_5 = """
+CREATE TABLE spans (
+    output TEXT NOT NULL REFERENCES outputs ON DELETE CASCADE, path TEXT NOT NULL, first_row INTEGER NOT NULL,
+    rows INTEGER NOT NULL, seal TEXT, PRIMARY KEY (output, path)
+) WITHOUT ROWID;
+CREATE TABLE reruns (
+    output TEXT NOT NULL REFERENCES outputs ON DELETE CASCADE, path TEXT NOT NULL, size INTEGER NOT NULL,
+    mtime_ns INTEGER NOT NULL, through INTEGER NOT NULL, seal TEXT, PRIMARY KEY (output, path)
+) WITHOUT ROWID;
+CREATE TABLE leaving (
+    output TEXT NOT NULL REFERENCES outputs ON DELETE CASCADE, first_row INTEGER NOT NULL, rows INTEGER NOT NULL,
+    seal TEXT, PRIMARY KEY (output, first_row)
+) WITHOUT ROWID;
+CREATE TABLE withdrawn (
+    output TEXT NOT NULL REFERENCES outputs ON DELETE CASCADE, part INTEGER NOT NULL, first_row INTEGER NOT NULL,
+    rows INTEGER NOT NULL, seal TEXT, PRIMARY KEY (output, first_row)
+) WITHOUT ROWID;
+CREATE TABLE replacements (
+    output TEXT NOT NULL REFERENCES outputs ON DELETE CASCADE, part INTEGER NOT NULL, entry TEXT NOT NULL, seal TEXT,
+    PRIMARY KEY (output, part)
+) WITHOUT ROWID;
+CREATE TABLE forgotten (
+    output TEXT PRIMARY KEY REFERENCES outputs ON DELETE CASCADE, parts INTEGER NOT NULL, rows INTEGER NOT NULL,
+    committed INTEGER NOT NULL, failed INTEGER NOT NULL, skipped INTEGER NOT NULL, withdrawn INTEGER NOT NULL, seal TEXT
+) WITHOUT ROWID;
+"""
+_NEW_IN_VERSION_4 = frozenset({"revision", "deployment", "name"})
+
+
+def bring_up_to_date(connection: sqlite3.Connection) -> None:
+    """Make the tables, or migrate older ones: all of it or nothing, for a kill may come at any moment."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = version_of(connection)  # another run may have been quicker
+        migrations = {
+            0: _SCHEMA + _TO_VERSION_4 + _TO_VERSION_5,
+            2: _TO_VERSION_3 + _TO_VERSION_4 + _TO_VERSION_5,
+            3: _TO_VERSION_4 + _TO_VERSION_5,
+            4: _TO_VERSION_5,
+            LEDGER_VERSION: "",
+        }
+        for statement in migrations[version].split(";"):
+            connection.execute(statement)
+        with undamaged():
+            if version == 3:  # noqa: PLR2004  the one whose seals are over fewer cells
+                _unseal_version_3(connection)
+            _seal_all(connection)
+        connection.execute(f"PRAGMA user_version = {LEDGER_VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.rollback()
+        raise
+
+
+def _unseal_version_3(db: sqlite3.Connection) -> None:
+    """Take off the seals that fit what version 3 has written; one that does not fit stays, and never fits again."""
+    keys = {"parts": ("output", "number"), "begun": ("output",), "merges": ("output", "part")}
+    columns = {"parts": PART_COLUMNS, "begun": BEGUN_COLUMNS, "merges": MERGE_COLUMNS}
+    for table, key in keys.items():
+        old = [name for name in columns[table] if name not in _NEW_IN_VERSION_4]
+        where = " AND ".join(f"{name} = ?" for name in key)
+        rows = db.execute(f"SELECT {', '.join((*key, *old))}, seal FROM {table}").fetchall()  # noqa: S608  ours
+        for row in rows:
+            named, cells, seal = row[: len(key)], row[len(key) : -1], row[-1]
+            new = None if seal is not None and seal_of(*cells) == seal else seal or "none"
+            db.execute(f"UPDATE {table} SET seal = ? WHERE {where}", (new, *named))  # noqa: S608  ours
+
+
+def _seal_all(db: sqlite3.Connection) -> None:
+    """Seal the rows that older versions have left."""
+    for table, columns in (("parts", PART_COLUMNS), ("begun", BEGUN_COLUMNS), ("merges", MERGE_COLUMNS)):
+        query = f"SELECT output, {', '.join(columns)} FROM {table} WHERE seal IS NULL"  # noqa: S608  ours
+        for output, *cells in db.execute(query).fetchall():
+            insert_sealed(db, table, output, columns, tuple(cells))
+    for (output,) in db.execute("SELECT output FROM outputs WHERE inputs_seal IS NULL").fetchall():
+        seal_inputs(db, output)
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    """Return the version of a ledger; 0: it has not been made yet. Raises OrtdeployError for one that is not known."""
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version not in {0, 2, 3, 4, LEDGER_VERSION}:
+        raise OrtdeployError(
+            f"the ledger {FILE} has format version {version}; this ortdeploy writes {LEDGER_VERSION}. Use "
+            "the ortdeploy that wrote it, or a newer one"
+        )
+    return version

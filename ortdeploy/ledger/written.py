@@ -1,0 +1,90 @@
+"""Holds the files of committed parts against what the ledger noted as they were written."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from ortdeploy.files.digests import file_digest
+from ortdeploy.ledger.records import Merge, NewFile, Part, Replacement, Revision
+
+OnDisk = Part | Merge | Revision | NewFile
+"""What says how a file was written."""
+
+
+def is_as_written(path: Path, record: OnDisk, digest: Callable[[Path], str] | None = file_digest) -> bool:
+    """Return whether a file is what the ledger notes of it. Raises OSError.
+
+    A file of the noted size and time is taken for it; else `digest` decides, for a copy has another time. None: reads
+    the file in any case.
+    """
+    stat = path.stat()
+    if stat.st_size != record.bytes:
+        return False
+    if record.sha256 is None or (digest is not None and stat.st_mtime_ns == record.mtime_ns):
+        return True
+    return (digest or file_digest)(path) == record.sha256
+
+
+class Underway:
+    """What was begun to take the place of files."""
+
+    def __init__(self, merges: Iterable[Merge], replacements: Iterable[Replacement]) -> None:
+        """Take what the ledger knows of an output."""
+        self._merges = {merge.part: merge for merge in merges if not merge.revision}
+        self._replacements = {number: one for one in replacements for number in (*one.absorbed, one.part.number)}
+
+    def instead_of(self, part: Part, file: Part | Revision) -> list[Merge | NewFile]:
+        """Return what a file of a part may be as well."""
+        merge, replacement = self._merges.get(part.number), self._replacements.get(part.number)
+        found: list[Merge | NewFile] = [merge] if merge is not None and file is part else []
+        return [*found, *(one for one in (replacement.files if replacement else ()) if one.file == file.file)]
+
+    def may_be_gone(self, part: Part, file: Part | Revision) -> bool:
+        """Return whether a file goes, because none of its rows is left in it."""
+        replacement = self._replacements.get(part.number)
+        return replacement is not None and file.file in replacement.removed
+
+
+def find_damage(
+    folder: Path,
+    parts: Iterable[Part],
+    merges: Iterable[Merge] = (),
+    digest: Callable[[Path], str] = file_digest,
+    *,
+    replacements: Iterable[Replacement] = (),
+    removable: bool = False,
+) -> str | None:
+    """Return which committed file is not there as it was written, and how; None if all are.
+
+    `merges` and `replacements` are those that were begun: a part may be the old one or the new one. Files that are
+    `removable` may be gone.
+    """
+    underway = Underway(merges, replacements)
+    for part in parts:
+        for file in part.files:
+            how = difference(folder / str(file.file), [file, *underway.instead_of(part, file)], digest)
+            if how is not None and not (how == GONE_FILE and (removable or underway.may_be_gone(part, file))):
+                return f"{file.file} was committed and {how}"
+    return None
+
+
+GONE_FILE = "is gone"
+
+
+def difference(path: Path, records: Sequence[OnDisk], digest: Callable[[Path], str] | None) -> str | None:
+    """Say how a file differs from all that the ledger notes of it; None if it is one of them.
+
+    `digest` as in `is_as_written`.
+    """
+    try:
+        if not path.is_file():
+            return GONE_FILE
+        if any(is_as_written(path, record, digest) for record in records):
+            return None
+        size = path.stat().st_size
+    except FileNotFoundError:  # carried away at this moment
+        return GONE_FILE
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    if size == records[0].bytes:
+        return "holds other bytes than were written"
+    return f"has {size} bytes instead of {records[0].bytes}"

@@ -1,0 +1,293 @@
+"""Keeps what a manifest was when it last ran well, to run it while a later version of it is refused.
+
+A record names the texts of the manifest and its overlays, and the files that they name, all by their SHA-256 in the
+content store: models with their external data, adapters, golden sets, labels, and what operations read. Inputs and
+outputs are where they were. What options of providers, sessions and runs name is opened as it is now.
+
+`last-good/<key>.json` is the record, and `<key>.refused` is there while it stands in, with the reason. The key is of
+the manifest's path and of how it was asked for.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ortdeploy.diagnostics import Diagnostic, OrtdeployError, Severity, UsageError
+from ortdeploy.events import log
+from ortdeploy.files.atomic import open_whole
+from ortdeploy.files.content_store import LOCK, AnotherContentError, ContentStore, NotKeptError
+from ortdeploy.files.known_digests import DigestCache
+from ortdeploy.files.names import KEPT, is_file, is_folder
+from ortdeploy.ledger.output_lock import shared_use
+from ortdeploy.manifest.loader import LoadOptions, find_manifests
+from ortdeploy.manifest.named_paths import path_from_manifest
+from ortdeploy.planning.workflow import Planned, plan_manifests, state_folder, validate
+from ortdeploy.records import record
+
+if TYPE_CHECKING:
+    from ortdeploy.deployment.resolved import Deployment
+    from ortdeploy.facts.data import HashedFile
+    from ortdeploy.manifest.spec import Spec
+
+_FORMAT_VERSION = 1
+_NOTHING = Planned(plans=(), diagnostics=())
+
+
+@record
+class Refusal:
+    """A manifest that is refused, since when and why; what ran well before, from when that is, and its specs."""
+
+    manifest: str
+    since: str
+    reason: str
+    good: str
+    specs: "tuple[Spec, ...]"
+
+    @property
+    def text(self) -> str:
+        """The refusal as one sentence."""
+        return (
+            f"{self.manifest} is refused since {self.since} ({self.reason}); what ran on {self.good} runs in its place"
+        )
+
+
+def keep_good(deployment: "Deployment", state_dir: Path, now: str) -> None:
+    """Keep what a deployment was made of, which has run well; if that is impossible, log why."""
+    spec = deployment.spec
+    if any(pipeline.preset is not None for pipeline in spec.pipelines):
+        return  # its folder holds gigabytes, in parts of its own
+    try:
+        with shared_use(state_dir, LOCK):  # or what is not referred to yet may be pruned
+            _keep_version(deployment, state_dir, now)
+    except AnotherContentError as error:
+        log.warning("manifest.not_kept", manifest=spec.path, reason=f"{error} was changed while it was read")
+    except (OSError, NotKeptError, OrtdeployError) as error:
+        log.warning("manifest.not_kept", manifest=spec.path, reason=str(error))
+
+
+def _keep_version(deployment: "Deployment", state_dir: Path, now: str) -> None:
+    """Put files into the store, refer to them, and write the record. Raises what `put` raises."""
+    spec, store = deployment.spec, ContentStore(state_dir)
+    paths = _Paths(state_dir, spec.path, _asked_of(spec))
+    texts = _keep_texts(store, spec)
+    places: dict[str, Any] = {
+        name: {"single": single, "files": {file.name: _keep(store, file) for file in files}}
+        for name, single, files in _named_files(deployment, DigestCache(state_dir))
+    }
+    full = os.path.abspath(spec.path)  # noqa: PTH100  keeps links
+    known = {"manifest": full, "asked": _asked_of(spec), "texts": texts, "places": places}
+    digests = {*texts.values(), *(one for place in places.values() for one in place["files"].values())}
+    store.refer(_owner(paths.key), digests, lasting=True)
+    before = _read(paths.record)
+    if before is None or {name: before.get(name) for name in known} != known:
+        _write(paths.record, {"format_version": _FORMAT_VERSION, "kept": now, **known})
+    paths.refused.unlink(missing_ok=True)
+
+
+def _owner(key: str) -> str:
+    """Return whose the references to the files of a record are."""
+    return f"{KEPT} {key}"
+
+
+def kept_files(state_dir: Path) -> dict[Path, str | None]:
+    """Return the records and notes of a state folder, each with the owner of its references.
+
+    None: its manifest is not there any more, or nobody can read it.
+    """
+    found: dict[Path, str | None] = {}
+    for path in sorted((state_dir / KEPT).glob("*.json")):
+        known = _read(path)
+        manifest = None if known is None else str(known.get("manifest"))
+        there = manifest is not None and (is_file(manifest) or not os.path.isabs(manifest))  # noqa: PTH117  text
+        for one in filter(is_file, (path, path.with_suffix(".refused"))):
+            found[Path(one)] = _owner(path.stem) if there else None
+    notes = set((state_dir / KEPT).glob("*.refused"))
+    return {**found, **dict.fromkeys(sorted(notes - found.keys()))}
+
+
+def with_last_good(
+    planned: Planned,
+    paths: Sequence[str],
+    options: LoadOptions,
+    *,
+    state_dir: str | None,
+    now: str,
+    jobs: Sequence[str] | None = None,
+    excluded: Sequence[str] = (),
+) -> Planned:
+    """Return the plans with those of the last good versions of manifests that have none, and log which."""
+    done = {str(Path(plan.folder) / Path(plan.manifest).name) for plan in planned.plans}
+    for path in find_manifests(paths)[0]:
+        if os.path.abspath(path) not in done:  # noqa: PTH100  keeps links
+            reason = _first_error(path, planned.diagnostics)
+            then = plan_last_good(path, options, reason, state_dir=state_dir, now=now, jobs=jobs, excluded=excluded)
+            own = then.specs if path not in {spec.path for spec in planned.specs} else ()
+            planned = replace(planned, stand_ins=(*planned.stand_ins, *then.plans), specs=(*planned.specs, *own))
+    return planned
+
+
+def plan_last_good(
+    path: str,
+    options: LoadOptions,
+    reason: str,
+    *,
+    state_dir: str | None,
+    now: str,
+    jobs: Sequence[str] | None = None,
+    excluded: Sequence[str] = (),
+) -> Planned:
+    """Plan what a manifest was when it last ran well, and note for `status` that it is refused now."""
+    folder = state_folder(str(Path(path).absolute().parent), state_dir, options.roots)
+    paths = _Paths(folder, path, _asked(options))
+    then = _recall(path, folder, options)
+    if then is None:
+        return _NOTHING
+    old, kept = then
+    try:
+        again = plan_manifests([path], old, state_dir=state_dir, jobs=jobs, excluded=excluded)
+    except UsageError as error:  # a job that the last good version does not have
+        log.warning("manifest.not_recalled", manifest=path, reason=str(error))
+        return _NOTHING
+    if not again.plans:
+        log.warning("manifest.not_recalled", manifest=path, reason=_first_error(path, again.diagnostics))
+        return _NOTHING
+    before = _read(paths.refused) or {}
+    since = str(before.get("since", now))
+    with suppress(OSError):
+        _write(paths.refused, {"since": since, "reason": reason})
+    log.warning("manifest.stands_in", manifest=path, refused_since=since, reason=reason, good=kept)
+    return replace(again, plans=tuple(replace(plan, gates=()) for plan in again.plans))  # these files have passed them
+
+
+def find_refusals(paths: Sequence[str], options: LoadOptions, state_dir: str | None) -> "tuple[Refusal, ...]":
+    """Return the refusals of manifests that stand-ins run for, each with what it was when it last ran well."""
+    found = []
+    for path in find_manifests(paths)[0]:
+        folder = state_folder(str(Path(path).absolute().parent), state_dir, options.roots)
+        note = _read(_Paths(folder, path, _asked(options)).refused)
+        then = None if note is None else _recall(path, folder, options)
+        if note is None or then is None:
+            continue
+        old, kept = then
+        specs = validate([path], old).specs
+        found.append(
+            Refusal(manifest=path, since=str(note.get("since")), reason=str(note.get("reason")), good=kept, specs=specs)
+        )
+    return tuple(found)
+
+
+class _Paths:
+    """Where the record of a manifest lies, and the note that it stands in."""
+
+    def __init__(self, state_dir: Path, manifest: str, asked: Mapping[str, Any]) -> None:
+        full = os.path.abspath(manifest)  # noqa: PTH100  keeps links
+        text = json.dumps([full, asked], sort_keys=True)
+        self.key = hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
+        self.record = state_dir / KEPT / f"{self.key}.json"
+        self.refused = state_dir / KEPT / f"{self.key}.refused"
+
+
+def _asked(options: LoadOptions) -> dict[str, Any]:
+    overlays = [os.path.abspath(one) for one in options.overlays]  # noqa: PTH100  keeps links
+    return {"profile": options.profile, "sets": list(options.sets), "overlays": overlays}
+
+
+def _asked_of(spec: "Spec") -> dict[str, Any]:
+    return _asked(LoadOptions(profile=spec.profile, sets=spec.sets, overlays=spec.overlays))
+
+
+def _keep_texts(store: ContentStore, spec: "Spec") -> dict[str, str]:
+    """Keep the manifest and its overlays; return their digests by path. Raises what `put` raises."""
+    texts = {os.path.abspath(one): store.put(Path(one)) for one in (spec.path, *spec.overlays)}  # noqa: PTH100
+    whole = hashlib.sha256()
+    for digest in texts.values():
+        kept = store.find(digest)
+        whole.update(b"" if kept is None else kept.read_bytes())
+    if whole.hexdigest() != spec.sha256:
+        raise AnotherContentError(spec.path)
+    return texts
+
+
+def _named_files(deployment: "Deployment", digests: DigestCache) -> "Iterator[tuple[str, bool, Sequence[HashedFile]]]":
+    """Yield what a manifest names: the path as written, whether it is one file, and the files by their names."""
+    spec, facts = deployment.spec, deployment.facts
+    yield from ((model.path, True, facts.models[model.name].files) for model in spec.models)
+    for adapter in spec.adapters:
+        known = facts.adapters[adapter.name]
+        yield adapter.path, True, (_hashed(path_from_manifest(spec, adapter.path), known.sha256),)
+    for path, labels in facts.labels.items():
+        yield path, True, (_hashed(path_from_manifest(spec, path), labels.sha256),)
+    for path, resource in facts.resources.items():
+        place = path_from_manifest(spec, path)
+        yield path, is_file(place), resource.files or (_hashed(place, resource.sha256),)
+    for check in (*(one for m in spec.models for one in m.checks), *(one for a in spec.adapters for one in a.checks)):
+        place = path_from_manifest(spec, check.path)
+        inside = [one for one in sorted(place.rglob("*")) if one.is_file()] if is_folder(place) else [place]
+        root = place if is_folder(place) else place.parent
+        found = [replace(_hashed(one, digests.digest(one)), name=one.relative_to(root).as_posix()) for one in inside]
+        yield check.path, not is_folder(place), found
+
+
+def _hashed(path: Path, sha256: str) -> "HashedFile":
+    from ortdeploy.facts.data import HashedFile  # noqa: PLC0415  as in planning
+
+    return HashedFile(name=path.name, path=str(path), sha256=sha256, size=path.stat().st_size)
+
+
+def _keep(store: ContentStore, file: "HashedFile") -> str:
+    return file.sha256 if store.find(file.sha256) is not None else store.put(Path(file.path), file.sha256)
+
+
+def _recall(path: str, state_dir: Path, options: LoadOptions) -> tuple[LoadOptions, str] | None:
+    """Return the options that load a manifest as it last ran well, and when that was; None if it is not whole."""
+    record = _read(_Paths(state_dir, path, _asked(options)).record)
+    if record is None:
+        return None
+    store = ContentStore(state_dir)
+    try:
+        texts = {name: _found(store, digest).read_bytes() for name, digest in record["texts"].items()}
+        places = {}
+        for name, place in record["places"].items():
+            for digest in place["files"].values():
+                _found(store, digest)
+            tree = store.tree(place["files"])
+            places[name] = str(tree / next(iter(place["files"])) if place["single"] else tree)
+        kept = str(record["kept"])
+    except (OSError, NotKeptError, KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
+        log.warning("manifest.not_recalled", manifest=path, reason=f"what was kept of it is not whole: {error}")
+        return None
+    roots = (*options.roots, str(state_dir.absolute()))
+    return replace(options, texts=texts, places=places, roots=roots), kept
+
+
+def _found(store: ContentStore, digest: str) -> Path:
+    kept = store.find(digest)
+    if kept is None:
+        raise NotKeptError(f"{digest[:12]}… is gone from the store")
+    return kept
+
+
+def _first_error(path: str, diagnostics: Sequence[Diagnostic]) -> str:
+    """Return why a manifest is refused, in the rule's id and summary."""
+    errors = [one for one in diagnostics if one.severity is Severity.ERROR]
+    own = [one for one in errors if one.span.path == path] or errors
+    return f"{own[0].rule}: {own[0].summary}" if own else "it could not be planned"
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        known = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return known if isinstance(known, dict) else None
+
+
+def _write(path: Path, document: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open_whole(path) as file:
+        file.write(json.dumps(document, indent=1).encode())

@@ -1,0 +1,222 @@
+"""Folds the decisions about a plan's parts into the ledger and the report, in the order of the parts.
+
+The ledger is a cache of the decisions until every part is in it; then the plan is closed. It may be done at any time
+and any number of times, also while shards run.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.events import log
+from ortdeploy.ledger.ledger import Ledger, now
+from ortdeploy.ledger.records import PART_DIGITS, OutputRecord
+from ortdeploy.plan.made_by import made_by
+from ortdeploy.plan.part_table import PartTable, PlannedPart, bound_digest, part_table
+from ortdeploy.plan.steps import Plan, RunJob
+from ortdeploy.results.results import JobResult, Status
+from ortdeploy.running.ending import Ending
+from ortdeploy.running.error_budget import BudgetError, ErrorBudget
+from ortdeploy.running.job_report import log_end, recorded_result
+from ortdeploy.running.marker import write_marker
+from ortdeploy.running.report import write_report
+from ortdeploy.running.shards.commit_log import CommitLog
+from ortdeploy.running.shards.receipt import Receipt
+from ortdeploy.running.statistics import check_statistics, sum_of_statistics
+from ortdeploy.sinks.catalogue import SINKS
+
+_MOST_NAMED = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finish:
+    """The end of one job of one plan that was run in shards."""
+
+    plan: Plan
+    step: RunJob
+    ledger: Ledger
+    run_id: str
+
+    def run(self) -> JobResult:
+        """Fold what is decided; the job is done when every part is. Raises nothing that a user can cause."""
+        try:
+            ending = self._fold()
+        except OSError as error:
+            ending = Ending(status=Status.FAILED, reason=f"{error.filename or self._folder}: {error.strerror}")
+        except OrtdeployError as error:
+            ending = Ending(status=Status.FAILED, reason=str(error))
+        result = recorded_result(self.step, self.ledger.output(self._output), ending)
+        log_end(result)
+        return result
+
+    @property
+    def _folder(self) -> Path:
+        return Path(self.plan.folder) / self.step.output.path
+
+    @property
+    def _output(self) -> str:
+        return self.ledger.key(self._folder)
+
+    def _fold(self) -> Ending:
+        record = self.ledger.output(self._output)
+        table = part_table(self.step, first_number(record, self.step))
+        decisions = decisions_of(self.plan, self.step, record, self._folder)
+        if not decisions.folder.is_dir():
+            raise OrtdeployError(
+                f"no shard of this plan has run on {self.step.output.shown}: ortdeploy apply PLAN --shard I/N runs one"
+            )
+        is_closed = decisions.is_closed()
+        receipts = decisions.closed_receipts() if is_closed else self._decided(decisions, table)
+        if not _is_all_in(record, table):
+            self._begin()
+            self._commit(table, receipts)
+        missing = [part for part in table if part.number not in receipts and not _is_in(record, part)]
+        ending = self._judged(table, missing, receipts)
+        self._write(receipts, ending)
+        if not missing and not is_closed:
+            decisions.close(list(receipts.values()))
+        return ending
+
+    def _decided(self, decisions: CommitLog, table: PartTable) -> dict[int, Receipt]:
+        """Return the receipts that there are, by part, each part published. Raises OrtdeployError, OSError."""
+        found = {}
+        for part in table:
+            receipt = decisions.decided(part)
+            if receipt is None:
+                continue
+            decisions.publish(receipt)
+            how = decisions.lost(receipt, removable=self.step.output.removable)
+            if how is not None:
+                raise OrtdeployError(f"{self.step.output.shown}/{how}. Bring it back from a copy")
+            check_statistics(receipt.statistics)
+            found[part.number] = receipt
+        return found
+
+    def _begin(self) -> None:
+        self.ledger.begin(
+            self._output,
+            made_by=made_by(self.plan, self.step),
+            job=self.step.job,
+            run=self.run_id,
+            files=self.step.input.files,
+            gone=self.step.input.gone,
+        )
+        self.ledger.forget_begun(self._output)
+        write_marker(self._folder, self.ledger.state_dir, self.plan.deployment, self.step.job)
+
+    def _commit(self, table: PartTable, receipts: Mapping[int, Receipt]) -> None:
+        """Commit the parts that follow on those in the ledger, up to the first that is missing."""
+        record = self.ledger.output(self._output)
+        if record is None:
+            raise AssertionError("the run on it has begun")
+        statistics = record.statistics
+        for part in table:
+            if _is_in(record, part):
+                continue
+            receipt = receipts.get(part.number)
+            if receipt is None:
+                return
+            statistics = sum_of_statistics(statistics, receipt.statistics)
+            self.ledger.commit_part(
+                self._output, receipt.part, receipt.failed, provenance=receipt.origin, statistics=statistics
+            )
+
+    def _judged(self, table: PartTable, missing: Sequence[PlannedPart], receipts: Mapping[int, Receipt]) -> Ending:
+        """Return how the job ends, and write it down. Raises OrtdeployError."""
+        ending = Ending(status=Status.DONE)
+        if missing:
+            ending = Ending(status=Status.FAILED, reason=_what_is_missing(missing, len(table)))
+        else:
+            record = self.ledger.output(self._output)
+            try:
+                ErrorBudget(self.step, record.failed if record else 0).judge(table.end)
+            except BudgetError as error:
+                ending = Ending(status=Status.FAILED, reason=str(error))
+        log.info("plan.folded", parts=len(table), missing=len(missing), workers=len(_workers(receipts.values())))
+        return ending
+
+    def _write(self, receipts: Mapping[int, Receipt], ending: Ending) -> None:
+        """Write the report, then the end into the ledger. Raises OSError, OrtdeployError."""
+        ended, record = now(), self.ledger.output(self._output)
+        if record is not None and receipts:
+            write_report(
+                folder=self._folder,
+                record=replace(record, status=ending.status, reason=ending.reason, ended=ended),
+                failures=self.ledger.failures(self._output),
+                origins=self.ledger.provenance(record.origins),
+                makers=self.ledger.makers(record),
+                plan=self.plan,
+                step=self.step,
+                ran=_ran(list(receipts.values())),
+                seconds=float(record.statistics.get("seconds", 0.0)),
+            )
+        self.ledger.end(self._output, ending.status, ending.reason, ended)
+
+
+def first_number(record: OutputRecord | None, step: RunJob) -> int:
+    """Return the number behind those of the parts of inputs of earlier, finished runs."""
+    parts = () if record is None else record.parts
+    return max((part.number + 1 for part in parts if part.start < step.input.first_row), default=0)
+
+
+def decisions_of(plan: Plan, step: RunJob, record: OutputRecord | None, folder: Path) -> CommitLog:
+    """Return the decisions about the parts of a job; nothing is touched."""
+    return CommitLog(
+        folder,
+        bound_digest(plan, step),
+        part_table(step, first_number(record, step)),
+        suffix=SINKS[step.output.format].SUFFIX,
+        digits=PART_DIGITS if record is None else record.part_digits,
+    )
+
+
+def _is_all_in(record: OutputRecord | None, table: PartTable) -> bool:
+    """Return whether the job is done in the ledger, with every part of the table. Raises OrtdeployError."""
+    return record is not None and record.status == Status.DONE and all(_is_in(record, part) for part in table)
+
+
+def _is_in(record: OutputRecord | None, part: PlannedPart) -> bool:
+    """Return whether a part is in the ledger. Raises OrtdeployError if it has other rows there."""
+    parts = () if record is None else record.parts
+    place = bisect_left(parts, part.number, key=lambda one: one.number)
+    if place == len(parts) or parts[place].number != part.number:
+        return False
+    known = parts[place]
+    if (known.start, known.start + known.rows) != (part.start, part.end):
+        raise OrtdeployError(
+            f"part {part.number} has the rows {known.start} to {known.start + known.rows - 1} in the ledger and "
+            f"{part.start} to {part.end - 1} in the plan. Make the plan again"
+        )
+    return True
+
+
+def _what_is_missing(missing: Sequence[PlannedPart], parts: int) -> str:
+    named = ", ".join(f"{part.number} (rows {part.start} to {part.end - 1})" for part in missing[:_MOST_NAMED])
+    more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
+    return (
+        f"{len(missing)} of {parts} parts are missing: {named}{more}. Shard N % COUNT of them has not run to its end; "
+        "run it again with any COUNT, then finish again"
+    )
+
+
+def _workers(receipts: Iterable[Receipt]) -> dict[str, dict[str, Any]]:
+    """Return what each worker did, by host and shard."""
+    found: dict[str, dict[str, Any]] = {}
+    for one in receipts:
+        name = f"{one.worker.get('host')} {one.worker.get('shard')}"
+        told = found.setdefault(name, {**one.worker, "parts": 0, "rows": 0, "failed": 0, "seconds": 0.0})
+        told["parts"] += 1
+        told["rows"] += one.part.rows
+        told["failed"] += one.part.failed
+        told["seconds"] = round(told["seconds"] + one.statistics["seconds"], 6)
+    return found
+
+
+def _ran(receipts: Sequence[Receipt]) -> dict[str, Any]:
+    """Return what the report says of sessions and memory: each worker's sessions, and the most that one took."""
+    last = {(str(one.worker.get("host")), str(one.worker.get("shard"))): one for one in receipts}
+    sessions = [{**session, "worker": " ".join(who)} for who, one in last.items() for session in one.ran["sessions"]]
+    return {**receipts[0].ran, "sessions": sessions, "workers": list(_workers(receipts).values())}

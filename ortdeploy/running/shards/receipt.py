@@ -1,0 +1,81 @@
+"""What was decided about a part: what is in it, who made it, and under which hidden name its bytes wait.
+
+A receipt lies in a folder that many machines write into, so what it says is checked against the plan's part table.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.ledger.records import Part
+from ortdeploy.plan.part_table import PlannedPart
+from ortdeploy.plan.plan_file import decode, encode
+from ortdeploy.results.rows import FailedRow
+
+FORMAT_VERSION = 1
+_STAGED = re.compile(r"\.part-[0-9]+\.[0-9a-f]{32}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receipt:
+    """A part as it was decided. `staged` is the hidden name of its bytes; None if no row gave a result.
+
+    `origin` is what it was made from, `statistics` what was measured, `ran` what the report says of the sessions, and
+    `worker` who made it.
+    """
+
+    part: Part
+    staged: str | None
+    failed: tuple[FailedRow, ...]
+    origin: Mapping[str, Any]
+    statistics: Mapping[str, Any]
+    ran: Mapping[str, Any]
+    worker: Mapping[str, Any]
+    format_version: int = FORMAT_VERSION
+
+
+def dump_receipt(receipt: Receipt) -> bytes:
+    """Return a receipt as the bytes of its file."""
+    return (json.dumps(encode(receipt), sort_keys=True) + "\n").encode()
+
+
+def load_receipt(raw: bytes, planned: PlannedPart, file: str, shown: Path) -> Receipt:
+    """Read the receipt of a part that has the name `file` if it has one. Raises OrtdeployError."""
+    try:
+        receipt: Receipt = decode(Receipt, json.loads(raw))
+        _check(receipt, planned, file)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise OrtdeployError(
+            f"{shown} is damaged ({error}). Bring it back from a copy; or, while no shard runs, move it away together "
+            f"with {file}: the part is made again"
+        ) from error
+    return receipt
+
+
+def _check(receipt: Receipt, planned: PlannedPart, file: str) -> None:
+    """Raise ValueError if a receipt contradicts the part table or itself."""
+    if receipt.format_version != FORMAT_VERSION:
+        raise ValueError(f"it has format version {receipt.format_version}")
+    part = receipt.part
+    if (part.number, part.start, part.start + part.rows) != (planned.number, planned.start, planned.end):
+        raise ValueError(f"it is about rows {part.start} to {part.start + part.rows} and part {part.number}")
+    if min(part.committed, part.failed, part.skipped) < 0 or part.committed + part.failed + part.skipped != part.rows:
+        raise ValueError("its rows do not add up")
+    failed = [one.row for one in receipt.failed]
+    if len(failed) != part.failed or len(part.skipped_rows) != part.skipped:
+        raise ValueError("its failed or skipped rows are not those that it counts")
+    if any(row not in planned.rows for row in (*failed, *part.skipped_rows)):
+        raise ValueError("a row of it is in another part")
+    if (part.file is None) != (receipt.staged is None) or part.file not in {None, file}:
+        raise ValueError(f"its file is called {part.file}")
+    if receipt.staged is not None and not _STAGED.fullmatch(receipt.staged):
+        raise ValueError(f"its bytes wait as {receipt.staged}")
+    if part.file is not None and not _SHA256.fullmatch(str(part.sha256)):
+        raise ValueError("the digest of its file is none")
+    if part.revision or part.revisions:
+        raise ValueError("it has revisions")

@@ -1,0 +1,220 @@
+"""Runs one shard of a job: those of its parts that are this shard's and not yet decided, one after the other.
+
+The ledger is only read. Any number of shards may run at the same time, also the same one twice.
+"""
+
+import platform
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.events import log
+from ortdeploy.feeds.feeder import open_rows
+from ortdeploy.plan.part_table import PlannedPart, Shard, part_table
+from ortdeploy.plan.steps import RunJob
+from ortdeploy.process.memory_limit import MemoryWatch
+from ortdeploy.results.results import JobResult, Status
+from ortdeploy.running.committed import check_inputs
+from ortdeploy.running.counted_blocks import CountedBlocks
+from ortdeploy.running.ending import StoppedError, carry_out
+from ortdeploy.running.job_context import JobContext
+from ortdeploy.running.job_report import JobReport, log_end
+from ortdeploy.running.part_writer import PartWriter
+from ortdeploy.running.provenance import provenance
+from ortdeploy.running.resume import Position
+from ortdeploy.running.shards.commit_log import ClosedError, CommitLog
+from ortdeploy.running.shards.finish import decisions_of, first_number
+from ortdeploy.running.shards.receipt import Receipt
+from ortdeploy.running.statistics import JobStatistics
+from ortdeploy.running.stream import Stream
+from ortdeploy.sinks.catalogue import SINKS
+from ortdeploy.units import format_size
+
+
+def why_not_shared(step: RunJob) -> str | None:
+    """Say why a job's parts cannot be run by several processes; None if they can."""
+    if step.retry:
+        return "retry runs on one machine"
+    if step.pipeline is not None and step.pipeline.state:
+        return "each row takes the state of the one before"
+    if step.output.images:
+        return "images: of an output are files beside its parts, which have no decision"
+    if step.output.upload is not None:
+        return "its output is on an object store; shards decide in a folder"
+    if step.input.upstream is not None:
+        return f'it reads the rows of job "{step.input.upstream.job}", and which these are only that job tells'
+    if step.batching.auto:
+        return "batch: {size: auto} is measured anew by each process; write the size that tune finds"
+    if step.input.rows is None:
+        return f"how many rows {step.input.format} input has is known only when it was read"
+    if step.output.changed:
+        return "parts of two deployments are made on one machine; apply once without --shard"
+    return None
+
+
+class ShardRun:
+    """One shard of one job."""
+
+    def __init__(self, context: JobContext, shard: Shard) -> None:
+        """Take what the job needs of the world; nothing is touched yet."""
+        self._context = context
+        self._shard = shard
+        self._step = context.step
+        self._memory = MemoryWatch(self._step.limits.memory, len(context.opened.sessions) + 1, trim=self._step.trim)
+        self._counts = {"committed": 0, "failed": 0, "skipped": 0}
+        self._failed_before = 0
+        self._rows_done = 0
+        self._seconds = 0.0
+        self._dropped: tuple[str, ...] = ()
+        self._ran_parts = 0
+
+    def run(self) -> JobResult:
+        """Run what is this shard's and not decided; what others decided of it is published, if they did not."""
+        ending = carry_out(self._context, self._memory, self._work)
+        result = JobResult(
+            job=self._step.job,
+            status=ending.status,
+            output=self._step.output.shown,
+            seconds=self._seconds,
+            reason=ending.reason,
+            provider_failed=ending.provider_failed,
+            dropped=self._dropped,
+            stuck=ending.stuck,
+            committed=self._counts["committed"],
+            failed=self._counts["failed"],
+            skipped=self._counts["skipped"],
+        )
+        log_end(result)
+        return result
+
+    def _work(self) -> Status:
+        step, context = self._step, self._context
+        why_not = why_not_shared(step)
+        if why_not is not None:
+            raise OrtdeployError(f"{step.output.shown} cannot be made in shards: {why_not}")
+        check_inputs(step, context.plan.folder)
+        record = context.ledger.output(context.output)
+        in_ledger = {part.number for part in record.parts} if record is not None else set()
+        mine = [part for part in part_table(step, first_number(record, step)) if self._shard.takes(part.number)]
+        decisions = decisions_of(context.plan, step, record, context.folder)
+        try:
+            decisions.begin()
+            left = [part for part in mine if part.number not in in_ledger and not self._is_decided(decisions, part)]
+            log.info("shard.started", shard=str(self._shard), parts=len(mine), left=len(left), output=step.output.shown)
+            context.observer.job_started(step.job, 0, sum(len(part.rows) for part in left))
+            for part in left:
+                self._run_part(decisions, part)
+        except ClosedError:
+            return Status.DONE if self._ran_parts else Status.NOTHING_TO_DO
+        check_inputs(step, context.plan.folder)
+        return Status.DONE if self._ran_parts else Status.NOTHING_TO_DO
+
+    def _is_decided(self, decisions: CommitLog, part: PlannedPart) -> bool:
+        """Return whether a part is decided; if it is, its bytes get their name."""
+        receipt = decisions.decided(part)
+        if receipt is None:
+            return False
+        decisions.publish(receipt)
+        self._failed_before += receipt.part.failed
+        return True
+
+    def _run_part(self, decisions: CommitLog, part: PlannedPart) -> None:
+        """Run a part, decide, publish. Raises what ends the shard early."""
+        if self._context.stop():
+            raise StoppedError
+        if self._is_decided(decisions, part):  # another process was quicker
+            return
+        receipt = self._made(decisions, part)
+        stands = decisions.decide(part, receipt)
+        decisions.publish(stands)
+        self._ran_parts += 1
+        for name in self._counts:
+            self._counts[name] += getattr(stands.part, name)
+        self._rows_done += len(part.rows)
+        log.info(
+            "part.decided",
+            part=part.number, rows=stands.part.rows, failed=stands.part.failed, file=stands.part.file,
+            won=stands is receipt,
+        )  # fmt: skip
+
+    def _made(self, decisions: CommitLog, part: PlannedPart) -> Receipt:
+        """Run the rows of a part into a staged file. Whatever is raised leaves none."""
+        step, opened = self._step, self._context.opened
+        context = replace(self._context, observer=_Shifted(self._context.observer, self._rows_done - part.start))
+        stream = Stream(
+            step,
+            opened.sessions,
+            dispensable=opened.dispensable,
+            stop=context.stop,
+            prove=context.prove,
+            stuck=context.stuck,
+            on_batch=context.on_batch,
+        )
+        writer = PartWriter(step, context.folder, provenance(context.plan, step, opened))
+        statistics = JobStatistics({}, stream, writer)
+        report = JobReport(context, stream.members, statistics)
+        position = Position(done=part.start, part=part.number, failed=self._failed_before + self._counts["failed"])
+        blocks = CountedBlocks(context, position, stream, self._memory, report)
+        staged = decisions.stage(part)
+        open_source = partial(open_rows, step, context.plan.folder, part.rows)
+        try:
+            totals = writer.write_file(staged, blocks.count(stream.run(open_source, part.start)))
+            self._check(part, blocks.done, totals.written.bytes if totals.written else 0)
+        except BaseException:
+            staged.unlink(missing_ok=True)
+            raise
+        finally:
+            self._seconds += statistics.seconds
+            self._dropped = tuple(member.name for member in stream.members if member.failure is not None)
+        made = replace(totals.part(part.number, decisions.name(part)), deployment=context.made_by.digest)
+        statistics.committed(blocks.done, 0.0)
+        return Receipt(
+            part=made,
+            staged=None if made.file is None else staged.name,
+            failed=tuple(blocks.pending),
+            origin=dict(writer.origin),
+            statistics=statistics.plain(),
+            ran=report.ran(),
+            worker=self._worker(),
+        )
+
+    def _check(self, part: PlannedPart, done: int, size: int) -> None:
+        """Raise OrtdeployError if a part is not what was planned, or takes too much of the disk."""
+        self._context.files.check()
+        if done != part.end:
+            raise OrtdeployError(
+                f"part {part.number} has the rows {part.start} to {part.end - 1} and the input ended behind row "
+                f"{done - 1}; did it change while it was read?"
+            )
+        limit = self._step.limits.disk
+        if limit is None:
+            return
+        there = self._context.folder.glob(f"part-*{SINKS[self._step.output.format].SUFFIX}")
+        taken = size + sum(path.stat().st_size for path in there)
+        if taken > limit:
+            raise OrtdeployError(
+                f"the output would take {format_size(taken)} and may take {format_size(limit)}; part {part.number} is "
+                "not committed. Raise limits: {disk: …}, or write fewer columns"
+            )
+
+    def _worker(self) -> Mapping[str, Any]:
+        return {"host": platform.node(), "shard": str(self._shard), "run": self._context.run_id}
+
+
+class _Shifted:
+    """An observer that sees rows of a part counted on behind those of the parts before."""
+
+    def __init__(self, observer: Any, by: int) -> None:
+        self._observer = observer
+        self._by = by
+
+    def job_started(self, job: str, done: int, total: int | None) -> None:
+        self._observer.job_started(job, done + self._by, total)
+
+    def rows_done(self, done: int, failed: int) -> None:
+        self._observer.rows_done(done + self._by, failed)
+
+    def job_ended(self) -> None:
+        self._observer.job_ended()

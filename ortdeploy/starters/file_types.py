@@ -1,0 +1,73 @@
+"""Models that tell the types of files by the bytes of both ends, with their settings in a file beside them (Magika)."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from ortdeploy.manifest.write import scalar
+from ortdeploy.starters import writing
+from ortdeploy.starters.subject import Starter, Subject
+
+FAMILY = "a model that tells types of files (Magika)"
+_INPUT = "bytes"
+_RANK = 2
+_BATCH = 32
+_SAMPLES = {
+    "page.html": b"<!DOCTYPE html>\n<html><head><title>A page</title></head><body><p>Hello.</p></body></html>\n",
+    "script.py": b'import sys\n\n\ndef main() -> int:\n    print("hello")\n    return 0\n\n\nsys.exit(main())\n',
+}
+
+
+def recognise(subject: Subject) -> Iterator[Starter]:
+    """Yield a manifest from files to their types, where the model's settings lie beside it."""
+    value = subject.only_input
+    beside = subject.beside("config.min.json", f"{subject.model.stem}.json")
+    scores = [name for name, shape in subject.ran.outputs.items() if len(shape) == _RANK]
+    if value is None or value.name != _INPUT or beside is None or not scores:
+        return
+    if subject.data is not None and subject.data.format != "bytes":
+        return
+    settings = _settings(subject, beside)
+    labels = settings.get("target_labels_space")
+    sizes = [settings.get(key) for key in ("beg_size", "end_size", "block_size", "padding_token")]
+    if isinstance(labels, list) and len(labels) == subject.shape_of(scores[0])[1] and _whole(sizes):
+        yield _starter(subject, beside, scores[0], labels, sizes)
+
+
+def _whole(sizes: list[Any]) -> bool:
+    return all(isinstance(size, int) for size in sizes)
+
+
+def _settings(subject: Subject, beside: str) -> dict[str, Any]:
+    try:
+        found = json.loads((subject.folder / beside).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _starter(subject: Subject, beside: str, scores: str, labels: list[Any], sizes: list[Any]) -> Starter:
+    first, last, block, filling = sizes
+    dtype = subject.inputs[0].tensor.dtype
+    names, folder = f"{subject.stem}-labels.txt", f"{subject.stem}-sample"
+    lines = [
+        "{op: Concat, in: {inputs: [$start, $end]}, attributes: {axis: 1}, out: bytes}",
+        f"{{run: {scalar(subject.name)}, in: {{{_INPUT}: $bytes}}, out: {{{scalar(scores)}: scores}}}}",
+        "{do: argmax, in: {x: $scores}, out: [best, score]}",
+        f"{{do: labels, in: {{x: $best, from: {scalar(names)}}}, out: type}}",
+    ]
+    ends = f"{{strip: start}}, {{head: {first}}}, {{cast: {dtype}}}, {{pad: {first}, value: {filling}}}"
+    tails = f"{{strip: end}}, {{tail: {last}}}, {{cast: {dtype}}}, {{pad: {last}, value: {filling}, side: start}}"
+    columns = "columns: {start: data, end: data}"
+    text = (
+        writing.head(f"A model that tells types of files, by {beside} beside it: bytes of both ends, and their names.")
+        + writing.models(subject)
+        + writing.pipeline("identify", lines, {"type": "$type", "score": "$score"})
+        + "jobs:\n  run:\n    pipeline: identify\n"
+        + writing.input_section(subject, folder, "made by init", "format: bytes", columns, "key: [path, size]")
+        + f"    prepare:\n      start: [{{head: {block}}}, {ends}]\n      end: [{{tail: {block}}}, {tails}]\n"
+        + f"    batch: {{size: {_BATCH}}}\n"
+        + writing.output(subject)
+    )
+    files = {} if subject.data else {f"{folder}/{name}": content for name, content in _SAMPLES.items()}
+    return Starter(family=FAMILY, text=text, files=files | {names: "".join(f"{one}\n" for one in labels).encode()})

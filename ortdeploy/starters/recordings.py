@@ -1,0 +1,150 @@
+"""Models that take recordings: whole ones where the graph leaves the length open, else window by window."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from ortdeploy.facts.models import ValueFacts
+from ortdeploy.manifest.write import flow, scalar
+from ortdeploy.records import record
+from ortdeploy.starters import samples, writing
+from ortdeploy.starters.made_up import RATES, is_length, is_sound
+from ortdeploy.starters.subject import Starter, Subject
+from ortdeploy.tensors.types import FLOATING
+
+FAMILY = "a model of recordings"
+_RANK = 2
+_SOUND = ("audio", "wav")
+_LINES = "a line for each window; start is in samples"
+_BATCH, _WINDOWS = 4, 256
+
+
+@record
+class _Inputs:
+    """The input that takes samples [rows, samples], those of lengths [rows], and what the rest is fed, by input."""
+
+    heard: ValueFacts
+    lengths: Sequence[ValueFacts]
+    rates: Mapping[str, int]
+
+    @property
+    def window(self) -> int | None:
+        """The number of samples that the graph fixes."""
+        size = (self.heard.tensor.shape or (None, None))[1]
+        return size if isinstance(size, int) else None
+
+
+def recognise(subject: Subject) -> Iterator[Starter]:
+    """Yield a manifest from recordings to what the model gives, by the input's name or because the data are some."""
+    inputs = _inputs(subject)
+    given = [one.name for one in subject.facts.outputs if one.tensor.dtype in FLOATING and subject.shape_of(one.name)]
+    if inputs is None or subject.ran.refusal is not None or not given:
+        return
+    if inputs.window is None:
+        yield _whole(subject, inputs)
+    elif not inputs.lengths:
+        yield _windowed(subject, inputs, inputs.window, given[0])
+
+
+def _inputs(subject: Subject) -> _Inputs | None:
+    """Return what each input takes; None where one takes something else."""
+    lengths = [one for one in subject.inputs if is_length(one)]
+    rates = [one for one in subject.inputs if one.name in RATES]
+    rest = [one for one in subject.inputs if one not in lengths and one not in rates]
+    if len(rest) != 1 or len(rest[0].tensor.shape or ()) != _RANK or rest[0].tensor.dtype != "float32":
+        return None
+    by_name = subject.data is None and is_sound(rest[0])
+    if not by_name and (subject.data is None or subject.data.format not in _SOUND):
+        return None
+    return _Inputs(heard=rest[0], lengths=lengths, rates=dict.fromkeys((one.name for one in rates), samples.RATE))
+
+
+def _whole(subject: Subject, inputs: _Inputs) -> Starter:
+    """Return a manifest that feeds whole recordings, with their lengths where the model asks for them."""
+    name, heard = scalar(subject.name), scalar(inputs.heard.name)
+    fed: dict[str, object] = {inputs.heard.name: "$samples"}
+    fed |= {one.name: "$" + _after(one) for one in inputs.lengths} | dict(inputs.rates)
+    made = {one.name: f"y{number}" for number, one in enumerate(subject.facts.outputs) if one.kind == "tensor"}
+    lines = [
+        "{op: Shape, by_row: true, in: {data: $samples}, out: counted}",
+        "{do: squeeze, in: {x: $counted, squeeze: 0}, out: length}",
+        *(
+            f"{{do: cast, in: {{x: $length, cast: {one.tensor.dtype}}}, out: {_after(one)}}}"
+            for one in inputs.lengths
+            if one.tensor.dtype != "int64"
+        ),
+        f"{{run: {name}, in: {flow(fed)}, out: {flow(made)}}}",
+    ]
+    results = {name if name.isidentifier() else value: f"${value}" for name, value in made.items()}
+    if inputs.lengths:
+        section, job = writing.pipeline("hear", lines, results), "pipeline: hear"
+        columns = []
+    else:
+        section, job = "", f"model: {name}"
+        columns = [f"columns: {{{heard}: samples}}"]
+        columns += [f"values: {flow(dict(inputs.rates))}"] if inputs.rates else []
+    text = (
+        writing.head(
+            f"A model of recordings, {_because(subject, inputs)}: it takes them whole, at any length.",
+            f"{samples.RATE} Hz is assumed: nothing in the file tells; check it.",
+        )
+        + writing.models(subject)
+        + section
+        + f"jobs:\n  run:\n    {job}\n"
+        + _input(subject, *columns)
+        + "    batch: {size: 1}  # recordings differ in length\n"
+        + writing.output(subject)
+    )
+    return Starter(family=FAMILY, text=text, files=_sample(subject))
+
+
+def _after(one: ValueFacts) -> str:
+    return "length" if one.tensor.dtype == "int64" else f"length_{one.tensor.dtype}"
+
+
+def _windowed(subject: Subject, inputs: _Inputs, window: int, output: str) -> Starter:
+    """Return a manifest that cuts recordings into windows of the length that the graph fixes."""
+    name = scalar(subject.name)
+    fed = {inputs.heard.name: "$x"} | dict(inputs.rates)
+    shape = subject.shape_of(output)
+    single = len(shape) == _RANK and shape[1] == 1
+    steps = [f"{{run: {name}, in: {flow(fed)}, out: {flow({output: 'y' if single else 'found'})}}}"]
+    steps += ["{do: squeeze, in: {x: $y, squeeze: 0}, out: found}"] if single else []
+    fixed = (inputs.heard.tensor.shape or (None,))[0]
+    batch = f"        batch: {_WINDOWS}\n" if not isinstance(fixed, int) else ""
+    pipeline = (
+        "pipelines:\n  listen:\n    steps:\n"
+        f"      - {{do: windows, in: {{x: $samples, size: {window}, last: drop}}, out: [w, start]}}\n"
+        f"      - each: $w\n        as: x\n{batch}        steps:\n"
+        + writing.steps(steps, 10)
+        + "        collect: {found: found}\n    outputs: {start: $start, found: $found}\n\n"
+    )
+    text = (
+        writing.head(
+            f"A model of recordings, {_because(subject, inputs)}: it takes windows of {window} samples.",
+            f"{samples.RATE} Hz is assumed: nothing in the file tells; check it.",
+        )
+        + writing.models(subject)
+        + pipeline
+        + "jobs:\n  run:\n    pipeline: listen\n"
+        + _input(subject)
+        + f"    batch: {{size: {_BATCH}}}\n"
+        + writing.output(subject, "explode: [start, found]", note=_LINES)
+    )
+    seconds = max(2.0, 2.5 * window / samples.RATE)
+    return Starter(family=FAMILY, text=text, files=_sample(subject, seconds))
+
+
+def _because(subject: Subject, inputs: _Inputs) -> str:
+    return f"by the name of its input {inputs.heard.name}" if subject.data is None else "as the data say"
+
+
+def _input(subject: Subject, *further: str) -> str:
+    rate = f"rate: {samples.RATE}"
+    return writing.input_section(subject, _path(subject), "made by init", rate, *further, "key: [path]")
+
+
+def _path(subject: Subject) -> str:
+    return f"{subject.stem}-sample.wav"
+
+
+def _sample(subject: Subject, seconds: float = 2.0) -> dict[str, bytes]:
+    return {} if subject.data else {_path(subject): samples.recording(seconds)}

@@ -1,0 +1,89 @@
+"""Wake words of openWakeWord: a small network over embeddings, which two shared networks make of recordings."""
+
+from collections.abc import Iterator
+
+from ortdeploy.manifest.write import scalar
+from ortdeploy.starters import samples, writing
+from ortdeploy.starters.subject import Starter, Subject
+
+FAMILY = "a wake word (openWakeWord)"
+_VALUES = 96
+"""Of one embedding."""
+
+_SHARED = {"melspectrogram": ("melspectrogram.onnx",), "embedding": ("embedding_model.onnx", "embedding.onnx")}
+_RANK = 3
+_BATCH, _WINDOWS = 1, 256
+
+
+def recognise(subject: Subject) -> Iterator[Starter]:
+    """Yield a manifest that hears a word in recordings, where the shared networks lie beside its model."""
+    value = subject.only_input
+    shape = () if value is None else value.tensor.shape or ()
+    given = next(iter(subject.ran.outputs.values()), ())
+    if (
+        value is None
+        or len(shape) != _RANK
+        or shape[2] != _VALUES
+        or not isinstance(shape[1], int)
+        or given[1:] != (1,)
+    ):
+        return
+    shared = {name: subject.beside(*files) for name, files in _SHARED.items()}
+    if all(shared.values()) and (subject.data is None or subject.data.format in {"wav", "audio"}):
+        yield _starter(subject, value.name, shape[1], {name: path or "" for name, path in shared.items()})
+
+
+def _starter(subject: Subject, heard: str, length: int, shared: dict[str, str]) -> Starter:
+    name, output = scalar(subject.name), scalar(next(iter(subject.ran.outputs)))
+    before = [
+        "{do: scale, in: {x: $samples, scale: 32768}, out: loud}",
+        "{run: melspectrogram, in: {input: $loud}, out: {output: decibels}}",
+        "{op: Squeeze, by_row: true, in: {data: $decibels, axes: [0]}, out: spectrum}",
+        "{op: Div, in: {A: $spectrum, B: 10}, out: tenth}",
+        "{op: Add, in: {A: $tenth, B: 2}, out: mel}",
+        "{do: windows, in: {x: $mel, size: 76, hop: 8, last: drop}, out: [w, begins]}",
+    ]
+    embeds = [
+        "{op: Unsqueeze, in: {data: $x, axes: [3]}, out: planes}",
+        "{run: embedding, in: {input_1: $planes}, out: {conv2d_19: embedded}}",
+        "{op: Squeeze, in: {data: $embedded, axes: [1, 2]}, out: vector}",
+    ]
+    decides = [
+        f"{{run: {name}, in: {{{scalar(heard)}: $y}}, out: {{{output}: p}}}}",
+        "{do: squeeze, in: {x: $p, squeeze: 0}, out: score}",
+    ]
+    pipeline = (
+        "pipelines:\n  listen:\n    steps:\n"
+        + writing.steps(before, 6)
+        + _each("$w", "x", embeds, "{vector: vectors}")
+        + writing.steps([f"{{do: windows, in: {{x: $vectors, size: {length}, hop: 1, last: drop}}, out: [v, at]}}"], 6)
+        + _each("$v", "y", decides, "{score: scores}")
+        + "    outputs: {at: $at, score: $scores}\n\n"
+    )
+    text = (
+        writing.head(
+            f"A wake word for openWakeWord, by its shapes, with {' and '.join(shared.values())} beside it.",
+            "openWakeWord hears whole numbers of 16 bits, and its embeddings take a tenth of the decibels, and 2.",
+            "A line says how probable the word is at one more step of 80 ms.",
+        )
+        + writing.models(subject).rstrip("\n")
+        + "".join(f"\n  {one}: {{path: {scalar(path)}}}" for one, path in shared.items())
+        + "\n\n"
+        + pipeline
+        + "jobs:\n  run:\n    pipeline: listen\n"
+        + writing.input_section(
+            subject, f"{subject.stem}-sample.wav", "made by init", f"rate: {samples.RATE}", "key: [path]"
+        )
+        + f"    batch: {{size: {_BATCH}}}  # recordings differ in length\n"
+        + writing.output(subject, "explode: [at, score]")
+    )
+    files = {} if subject.data else {f"{subject.stem}-sample.wav": samples.recording(4.0)}
+    return Starter(family=FAMILY, text=text, files=files)
+
+
+def _each(items: str, name: str, steps: list[str], collect: str) -> str:
+    return (
+        f"      - each: {items}\n        as: {name}\n        batch: {_WINDOWS}\n        steps:\n"
+        + writing.steps(steps, 10)
+        + f"        collect: {collect}\n"
+    )

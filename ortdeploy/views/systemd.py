@@ -1,0 +1,135 @@
+"""Prints systemd unit files: a service that watches, or one that a timer starts; both are hardened."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from ortdeploy.records import record
+
+if TYPE_CHECKING:
+    from ortdeploy.planning.service import Needs
+
+_PAUSED = 5
+_HOMES = ("/home", "/root", "/run/user")
+_TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108  places that a service is kept from, unless its files are there
+_ALWAYS = (
+    "NoNewPrivileges=yes",
+    "CapabilityBoundingSet=",
+    "ProtectSystem=strict",
+    "ProtectKernelTunables=yes",
+    "ProtectKernelModules=yes",
+    "ProtectKernelLogs=yes",
+    "ProtectControlGroups=yes",
+    "ProtectHostname=yes",
+    "ProtectProc=invisible",
+    "RestrictNamespaces=yes",
+    "RestrictRealtime=yes",
+    "RestrictSUIDSGID=yes",
+    "LockPersonality=yes",
+    "KeyringMode=private",
+    "UMask=0027",
+    "SystemCallArchitectures=native",
+    "SystemCallFilter=@system-service",
+    "SystemCallFilter=~@privileged",
+    "SystemCallErrorNumber=EPERM",
+)
+
+
+@record
+class Service:
+    """The content of a unit: the command line, the user, and the seconds between two starts; None: it watches.
+
+    `program_folders` hold the program and its libraries.
+    """
+
+    command: Sequence[str]
+    user: str | None
+    program_folders: Sequence[str]
+    every: float | None
+
+
+def render_units(service: Service, needs: "Needs") -> Mapping[str, str]:
+    """Return the unit files by name."""
+    name = f"ortdeploy-{_unit_name(needs.name)}"
+    units = {f"{name}.service": _section_text(_service(service, needs))}
+    if service.every is not None:
+        units[f"{name}.timer"] = _section_text(_timer(needs.name, service.every))
+    return units
+
+
+def _section_text(sections: Mapping[str, Sequence[str]]) -> str:
+    return "\n".join(f"[{title}]\n" + "".join(f"{line}\n" for line in lines) for title, lines in sections.items())
+
+
+def _service(service: Service, needs: "Needs") -> dict[str, list[str]]:
+    watches = service.every is None
+    unit = [f"Description=ortdeploy {_literal(needs.name)}"]
+    if needs.network:
+        unit += ["Wants=network-online.target", "After=network-online.target"]
+    run = ["Type=notify", f"WatchdogSec={needs.watchdog}", "Restart=on-failure", "RestartSec=30"]
+    lines = [
+        *(run if watches else ["Type=oneshot"]),
+        f"ExecStart={' '.join(map(_quoted, service.command))}",
+        f"SuccessExitStatus={_PAUSED}",
+        "KillMode=mixed",
+        "TimeoutStopSec=300",
+        *([f"User={service.user}"] if service.user else []),
+        *_hardening(service, needs),
+    ]
+    install = {"Install": ["WantedBy=multi-user.target"]} if watches else {}
+    return {"Unit": unit, "Service": lines, **install}
+
+
+def _hardening(service: Service, needs: "Needs") -> Iterator[str]:
+    """Yield the settings that deny the service everything it does not need."""
+    yield from _ALWAYS
+    yield from (f"ReadWritePaths={_quoted(folder)}" for folder in needs.writable)
+    folders = (*needs.folders, *needs.writable, *service.program_folders)
+    yield f"ProtectHome={'read-only' if _any_in(folders, _HOMES) else 'yes'}"
+    yield f"PrivateTmp={'no' if _any_in(folders, _TEMPORARY) else 'yes'}"
+    yield from _devices(needs)
+    families = ["AF_UNIX", *(["AF_INET", "AF_INET6"] if needs.network else []), *(["AF_NETLINK"] * needs.compiles)]
+    yield f"RestrictAddressFamilies={' '.join(families)}"
+    if not needs.network:
+        yield "PrivateNetwork=yes"
+        yield "IPAddressDeny=any"
+    if not needs.compiles:
+        yield "MemoryDenyWriteExecute=yes"
+
+
+def _devices(needs: "Needs") -> Iterator[str]:
+    """Yield the settings of visible devices; none, so all stay visible, if a provider's devices are not known."""
+    if needs.devices is None:
+        return
+    yield "ProtectClock=yes"
+    if not needs.devices:
+        yield "PrivateDevices=yes"
+        return
+    yield "DevicePolicy=closed"
+    yield from (f"DeviceAllow={node} rw" for node in needs.devices)
+
+
+def _timer(name: str, every: float) -> dict[str, list[str]]:
+    return {
+        "Unit": [f"Description=ortdeploy {_literal(name)}, every {every:g} s"],
+        "Timer": ["OnBootSec=1min", f"OnUnitInactiveSec={every:g}", "AccuracySec=1s"],
+        "Install": ["WantedBy=timers.target"],
+    }
+
+
+def _any_in(folders: Sequence[str], places: Sequence[str]) -> bool:
+    return any(f"{folder}/".startswith(f"{place}/") for folder in folders for place in places)
+
+
+def _unit_name(name: str) -> str:
+    """Return a name without the characters that a unit name cannot have."""
+    return "".join(sign if sign.isascii() and (sign.isalnum() or sign in ":-_.") else "-" for sign in name)
+
+
+def _literal(text: str) -> str:
+    return text.replace("%", "%%").replace("\n", " ")
+
+
+def _quoted(word: str) -> str:
+    """Quote a word for a unit file, so that it stays one word and is no specifier and no variable."""
+    plain = _literal(word).replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
+    return plain if plain and not set(plain) & set(" \t'\"\\;") else f'"{plain}"'

@@ -1,0 +1,57 @@
+"""`ortdeploy compact`: what it says, and what a manifest's jobs are like afterwards."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+from conftest import Cli, read_rows
+
+from ortdeploy.ledger.output_lock import hold_output
+
+MANIFEST = """
+version: 1
+name: compact
+models: {double: {path: double.onnx, providers: [CPU]}}
+jobs:
+  run:
+    model: double
+    input: {path: inbox/*.npy, key: [path]}
+    output: {path: out, format: csv, rows_per_part: 100}
+  other:
+    model: double
+    input: {path: inbox/*.npy}
+    output: {path: other}
+"""
+
+
+def test_small_parts_become_one(cli: Cli, deployment: Path) -> None:
+    manifest = deployment / "m.yaml"
+    manifest.write_text(MANIFEST, encoding="utf-8")
+    (deployment / "inbox").mkdir()
+    assert cli("compact", manifest).out == (
+        "run: out stays as it is: no part is committed\nother: other stays as it is: no part is committed\n"
+    )
+    for day in range(4):
+        np.save(deployment / f"inbox/{day}.npy", np.full((3, 4), day, dtype=np.float32))
+        assert cli("apply", manifest, "--job", "run").code == 0
+    before = read_rows(deployment / "out")
+    with hold_output(deployment / ".ortdeploy", "../out"):
+        assert cli("compact", manifest, "--job", "run").code == 4
+    assert cli("compact", manifest, "--job", "run").out == "run: 4 parts in out, now 1\n"
+    found = cli("compact", manifest, "--job", "run", "--format", "json").json["jobs"]
+    assert found == [{"job": "run", "output": "out", "before": 1, "after": 1, "why_not": None}]
+    assert [path.name for path in (deployment / "out").glob("part-*")] == ["part-00000003.r1.csv"]
+    assert read_rows(deployment / "out") == before
+    report = json.loads((deployment / "out/_run.json").read_text())
+    assert [(part["number"], part["rows"]) for part in report["parts"]] == [(3, 12)]
+    assert cli("verify", manifest, "--job", "run").code == 0
+    assert "nothing to do" in cli("apply", manifest, "--job", "run").words
+    np.save(deployment / "inbox/4.npy", np.full((1, 4), 4, dtype=np.float32))
+    assert cli("apply", manifest, "--job", "run").code == 0
+    assert sorted(path.name for path in (deployment / "out").glob("part-*")) == [
+        "part-00000003.r1.csv", "part-00000004.csv",
+    ]  # fmt: skip
+    (deployment / "out/part-00000004.csv").write_text("damaged")
+    refused = cli("compact", manifest, "--job", "run")
+    assert refused.code == 1
+    assert "part-00000004.csv was committed and holds other bytes" in refused.words

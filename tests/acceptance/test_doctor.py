@@ -1,0 +1,91 @@
+"""`ortdeploy doctor`: what works on this machine, seen to work."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from conftest import Cli
+from support.fakes import FakeRuntime
+
+from ortdeploy.checks.provider_trial import ProviderTrial, run_trial, trial_step
+from ortdeploy.cli.commands import doctor
+from ortdeploy.facts.host import DeviceFacts
+from ortdeploy.plan.steps import PlannedProvider
+from ortdeploy.process.child import Answer
+from ortdeploy.providers.catalogue import CPU
+from ortdeploy.runtime import probe
+from ortdeploy.sessions.opening import ModelOpener
+
+CPU_ALONE = PlannedProvider(name=CPU, options={})
+
+
+@pytest.fixture(autouse=True)
+def without_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Look at what is built in, whichever plugin packages are installed."""
+    monkeypatch.setattr(doctor, "PROVIDERS", ())
+
+
+def test_the_cpu_is_tried_for_real(cli: Cli) -> None:
+    shown = cli("doctor")
+    assert shown.code == 0
+    assert "works  CPU: opened in" in shown.out
+    assert shown.out.splitlines()[0].startswith("ortdeploy ")
+    assert len(shown.out.splitlines()) < 40  # one screen
+
+
+def test_json_has_versions_machine_and_providers(cli: Cli) -> None:
+    document = cli("doctor", "--format", "json").json
+    assert document["format_version"] == 1
+    assert document["machine"]["cores"] >= 1
+    (trial,) = [one for one in document["providers"] if one["provider"] == CPU]
+    assert (trial["nodes"], trial["problem"]) == (2, None)
+
+
+def device(kind: str, provider: str = "WebGpuExecutionProvider") -> DeviceFacts:
+    return DeviceFacts(provider=provider, index=0, kind=kind, vendor="v", name="Some GPU", library="lib.so")
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (Answer([], -6, late=False, printed="terminate called\n"), "terminate called"),
+        (Answer([], -9, late=True, printed=""), "did not end within 60 s"),
+        (
+            Answer([{"provider": CPU, "device": None, "problem": "no driver"}], 0, late=False, printed=""),
+            "no driver",
+        ),
+    ],
+)
+def test_a_provider_that_fails_is_told_with_its_reason(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, answer: Answer, words: str
+) -> None:
+    asked: list[Any] = []
+
+    def ask(_module: str, request: Any, *, seconds: float) -> Answer:
+        asked.append((request["name"], seconds))
+        return answer
+
+    monkeypatch.setattr(doctor, "ask", ask)
+    shown = cli("doctor")
+    assert (shown.code, [name for name, _ in asked]) == (1, [CPU])
+    assert "fails  CPU" in shown.out
+    assert words in " ".join(shown.out.split())
+
+
+def test_devices_of_plugin_packages_are_tried_each() -> None:
+    facts = replace(probe.probe_runtime({}), devices=(device("GPU"), device("CPU", "QNNExecutionProvider")))
+    offered = list(doctor._offered(facts))  # noqa: SLF001  what is asked of whom
+    assert [(one.name, one.device.kind if one.device else None, dict(one.options)) for one in offered] == [
+        (CPU, None, {}),
+        ("WebGpuExecutionProvider", "GPU", {}),
+        ("QNNExecutionProvider", "CPU", {"backend_type": "htp"}),
+    ]
+
+
+def tried(run: Any) -> ProviderTrial:
+    opener = ModelOpener(runtime=FakeRuntime(run), on_native_call=lambda _doing: None, native_text=lambda: "")
+    return run_trial(trial_step(CPU_ALONE), opener)
+
+
+def test_wrong_results_are_a_problem() -> None:
+    assert "away from the CPU's" in (tried(lambda feeds: {"y": feeds["x"]}).problem or "")

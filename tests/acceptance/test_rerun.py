@@ -1,0 +1,201 @@
+"""`on_change: rerun`: a changed file's rows run again, and nothing else is touched."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import Cli
+from support.carriers import CARRIERS, delivered, rows_of
+from support.models import scale_model
+
+MANIFEST = """
+version: 1
+name: rerun
+models: {double: {path: double.onnx, providers: [CPU]}}
+jobs:
+  run:
+    model: double
+    input: {path: inbox/*.npy, key: [path, row], on_change: rerun, on_empty: done}
+    batch: {size: 2}
+    output: {path: out, format: jsonl, rows_per_part: 4, OUTPUT}
+    errors: {max_failed: 99, on_nan: fail}
+"""
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def manifest(deployment: Path) -> Write:
+    """Write the manifest with what its output says."""
+    (deployment / "inbox").mkdir()
+
+    def write(output: str = "on_upgrade: refuse") -> Path:
+        path = deployment / "m.yaml"
+        path.write_text(MANIFEST.replace("OUTPUT", output), encoding="utf-8")
+        return path
+
+    return write
+
+
+def put(folder: Path, name: str, *values: float) -> None:
+    """Write a file with a row for each value, of a time that no other file has."""
+    put.clock += 1_000_000_000  # type: ignore[attr-defined]
+    path = folder / "inbox" / f"{name}.npy"
+    np.save(path, np.array([[value] * 4 for value in values], dtype=np.float32).reshape(-1, 4))
+    os.utime(path, ns=(put.clock, put.clock))  # type: ignore[attr-defined]
+
+
+put.clock = 1_700_000_000_000_000_000  # type: ignore[attr-defined]
+
+
+def apply(cli: Cli, manifest: Path) -> str:
+    result = cli("apply", manifest)
+    assert result.code == 0, result.words
+    return result.words
+
+
+def rows(*folders: Path) -> dict[int, tuple[str, float]]:
+    """The file and the value of each row, as a reader has them."""
+    return {number: (Path(row["path"]).stem, row["y"][0] / 2) for number, row in rows_of(delivered(*folders)).items()}
+
+
+def states(folder: Path) -> Mapping[str, tuple[int, int, int]]:
+    """Inode, time and size of each part."""
+    return {
+        path.name: (path.stat().st_ino, path.stat().st_mtime_ns, path.stat().st_size)
+        for path in sorted(folder.glob("part-*"))
+    }
+
+
+def report(folder: Path) -> Any:
+    return json.loads((folder / "out/_run.json").read_text())
+
+
+def test_a_changed_file_runs_its_own_rows_into_its_own_parts(cli: Cli, deployment: Path, manifest: Write) -> None:
+    path = manifest()
+    for name, first in (("a", 0), ("b", 10), ("c", 20)):
+        put(deployment, name, *range(first, first + 4))
+    apply(cli, path)
+    before = states(deployment / "out")
+    put(deployment, "b", 50, 51, 52, 53)
+    assert "1 changed file" in cli("plan", path).words
+    apply(cli, path)
+    now = states(deployment / "out")
+    assert [name for name in now if now[name] != before[name]] == ["part-00000001.jsonl"]
+    assert rows(deployment / "out") == {
+        **{row: ("a", row) for row in range(4)},
+        **{4 + row: ("b", 50 + row) for row in range(4)},
+        **{8 + row: ("c", 20 + row) for row in range(4)},
+    }
+    assert "nothing to do" in apply(cli, path)
+    assert cli("verify", path).code == 0
+
+
+def test_a_part_of_several_files_keeps_the_rows_of_the_others(cli: Cli, deployment: Path, manifest: Write) -> None:
+    path = manifest()
+    for number, name in enumerate("abcdef"):
+        put(deployment, name, number)
+    apply(cli, path)
+    before = (deployment / "out/part-00000000.jsonl").read_bytes().splitlines()
+    put(deployment, "b", 7)
+    put(deployment, "d", 8)
+    put(deployment, "g", 9)
+    apply(cli, path)
+    after = (deployment / "out/part-00000000.jsonl").read_bytes().splitlines()
+    assert [after[row] for row in (0, 2)] == [before[row] for row in (0, 2)]
+    assert [value for _, value in rows(deployment / "out").values()] == [0, 7, 2, 8, 4, 5, 9]
+    assert report(deployment)["rows"] == {"input": 7, "committed": 7, "failed": 0, "skipped": 0}
+
+
+def test_another_number_of_rows_comes_after_all_others(cli: Cli, deployment: Path, manifest: Write) -> None:
+    path = manifest()
+    put(deployment, "a", 0, 1, 2)
+    put(deployment, "b", 10, 11, 12)
+    apply(cli, path)
+    put(deployment, "a", 5, 6)
+    apply(cli, path)
+    assert rows(deployment / "out") == {
+        3: ("b", 10), 4: ("b", 11), 5: ("b", 12), 6: ("a", 5), 7: ("a", 6),
+    }  # fmt: skip
+    found = report(deployment)
+    assert found["rows"] == {"input": 5, "committed": 5, "failed": 0, "skipped": 0}
+    assert [part["withdrawn"] for part in found["parts"]] == [[[0, 3]], [], []]
+    put(deployment, "a", 7, 8)
+    put(deployment, "b")
+    apply(cli, path)
+    assert rows(deployment / "out") == {6: ("a", 7), 7: ("a", 8)}
+    put(deployment, "b", 1)
+    apply(cli, path)
+    assert rows(deployment / "out") == {6: ("a", 7), 7: ("a", 8), 8: ("b", 1)}
+    assert "nothing to do" in apply(cli, path)
+    assert cli("verify", path).code == 0
+
+
+def test_failed_rows_of_the_old_content_leave_the_dead_letters(cli: Cli, deployment: Path, manifest: Write) -> None:
+    path = manifest()
+    put(deployment, "a", 0, float("nan"), 2)
+    put(deployment, "b", 10, float("nan"))
+    apply(cli, path)
+    letters = deployment / "out/_failed.jsonl"
+    assert [json.loads(line)["row"] for line in letters.read_text().splitlines()] == [1, 4]
+    put(deployment, "a", float("nan"), 1, 2)
+    apply(cli, path)
+    assert [json.loads(line)["row"] for line in letters.read_text().splitlines()] == [0, 4]
+    assert sorted(rows(deployment / "out")) == [1, 2, 3]
+    put(deployment, "b", float("nan"), float("nan"), 3)
+    apply(cli, path)
+    assert [json.loads(line)["row"] for line in letters.read_text().splitlines()] == [0, 5, 6]
+    assert report(deployment)["rows"] == {"input": 6, "committed": 3, "failed": 3, "skipped": 0}
+    put(deployment, "a", float("nan"), float("nan"), float("nan"))
+    apply(cli, path)
+    assert sorted(rows(deployment / "out")) == [7]
+
+
+@pytest.mark.parametrize("name", ["nobody", "parts", "the folder"])
+def test_rows_of_parts_that_may_be_carried_away_are_written_beside_them(
+    cli: Cli, deployment: Path, manifest: Write, name: str
+) -> None:
+    path = manifest("removable: true")
+    out, away = deployment / "out", deployment / "away"
+    put(deployment, "a", 0, 1, 2, 3, 4)
+    put(deployment, "b", 10)
+    apply(cli, path)
+    CARRIERS[name](out, away / "1")
+    put(deployment, "b", 11)
+    apply(cli, path)
+    CARRIERS[name](out, away / "2")
+    put(deployment, "b", 12)
+    apply(cli, path)
+    assert sorted(delivered(out, away)) == [
+        "part-00000000.jsonl", "part-00000001.jsonl", "part-00000001.r1.jsonl", "part-00000001.r2.jsonl",
+    ]  # fmt: skip
+    assert rows(out, away) == {**{row: ("a", row) for row in range(5)}, 5: ("b", 12)}
+    put(deployment, "a", 7)
+    apply(cli, path)
+    assert report(deployment)["rows"]["committed"] == 2
+    assert [part["withdrawn"] for part in report(deployment)["parts"]] == [[[0, 4]], [[4, 1]], []]
+    assert rows(out, away)[6] == ("a", 7)
+    assert "nothing to do" in apply(cli, path)
+    assert cli("verify", path).code == 0
+
+
+def test_no_part_mixes_two_deployments(cli: Cli, deployment: Path, manifest: Write) -> None:
+    path = manifest("on_upgrade: continue")
+    put(deployment, "a", 0, 1)
+    put(deployment, "b", 10)
+    apply(cli, path)
+    scale_model(deployment / "double.onnx", factor=4.0)
+    put(deployment, "b", 11)
+    apply(cli, path)
+    files = {name: content.decode() for name, content in delivered(deployment / "out").items()}
+    assert list(files) == ["part-00000000.jsonl", "part-00000000.r1.jsonl"]
+    assert rows(deployment / "out") == {0: ("a", 0), 1: ("a", 1), 2: ("b", 22)}
+    assert [len(text.splitlines()) for text in files.values()] == [2, 1]
+    put(deployment, "b", 12)
+    apply(cli, path)
+    assert rows(deployment / "out")[2] == ("b", 24)
+    assert cli("verify", path).code == 0

@@ -1,0 +1,119 @@
+"""A saved plan that several processes run: `apply --shard` and `finish`, as a scheduler calls them."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import jsonschema
+import pytest
+import yaml
+from conftest import MANIFEST, REPOSITORY, Cli, read_rows
+
+from ortdeploy.schemas import schema_text
+
+SMALL = MANIFEST.replace("format: jsonl", "format: jsonl, rows_per_part: 8")
+
+
+@pytest.fixture
+def plan(cli: Cli, deployment: Path) -> Path:
+    (deployment / "m.yaml").write_text(SMALL)
+    assert cli("plan", deployment / "m.yaml", "--out", deployment / "plan.json").code == 0
+    return deployment / "plan.json"
+
+
+def parts(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / "outbox/run").glob("part-*")}
+
+
+def test_shards_and_finish_leave_what_one_machine_leaves(
+    cli: Cli, deployment: Path, plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = Path(shutil.copytree(deployment, deployment.parent / "alone"))
+    assert cli("apply", alone / "m.yaml").code == 0
+    assert cli("apply", plan, "--shard", "1/2").code == 0
+    refused = cli("apply", deployment / "m.yaml")
+    assert refused.code == 1
+    assert "error[unfinished-shards]" in refused.words
+    missing = cli("finish", plan)
+    assert missing.code == 1
+    assert "2 of 3 parts are missing: 0 (rows 0 to 7), 2 (rows 16 to 19)." in missing.words
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "0")
+    monkeypatch.setenv("ORTDEPLOY_SHARDS", "2")
+    monkeypatch.setenv("ORTDEPLOY_SHARD", "auto")
+    assert cli("apply", plan).code == 0
+    monkeypatch.delenv("ORTDEPLOY_SHARD")
+    assert cli("finish", plan).code == 0
+    assert parts(deployment) == parts(alone)
+    report = json.loads((deployment / "outbox/run/_run.json").read_text())
+    jsonschema.validate(report, json.loads(schema_text("report")))
+    assert {(one["shard"], one["parts"]) for one in report["workers"]} == {("0/2", 2), ("1/2", 1)}
+    assert cli("verify", deployment / "m.yaml").code == 0
+    for again in (("apply", plan, "--shard", "0/1"), ("finish", plan), ("apply", deployment / "m.yaml")):
+        done = cli(*again)
+        assert (done.code, "nothing to do" in done.out) == (0, True)
+
+
+def test_new_files_after_a_finished_plan_are_the_next_one_s(cli: Cli, deployment: Path) -> None:
+    manifest = deployment / "m.yaml"
+    manifest.write_text(SMALL.replace("data.npy", "data*.npy"))
+    for round_ in range(2):
+        plan = deployment / f"plan-{round_}.json"
+        assert cli("plan", manifest, "--out", plan).code == 0
+        for index in (1, 0):
+            assert cli("apply", plan, "--shard", f"{index}/2").code == 0
+        assert cli("finish", plan).code == 0
+        shutil.copy(deployment / "data.npy", deployment / f"data-{round_}.npy")
+    rows = read_rows(deployment / "outbox/run")
+    assert [row["row"] for row in rows] == list(range(40))
+    assert len(list((deployment / "outbox/run/_parts").glob("*/closed.json"))) == 2
+    assert cli("apply", manifest).code == 0  # the third file, on one machine
+    assert len(read_rows(deployment / "outbox/run")) == 60
+
+
+def test_a_plan_that_a_worker_refuses_ends_its_shard_with_64(cli: Cli, deployment: Path, plan: Path) -> None:
+    os.utime(deployment / "double.onnx")
+    assert cli("apply", plan, "--shard", "0/2").code == 0  # another time is no other model
+    (deployment / "double.onnx").write_bytes((deployment / "double.onnx").read_bytes() + b"\x00")
+    refused = cli("apply", plan, "--shard", "1/2")
+    assert (refused.code, len(parts(deployment))) == (64, 2)
+    assert "moved-fact" in refused.words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("apply", "m.yaml", "--shard", "0/2"), "--shard is for a saved plan"),
+        (("apply", "plan.json", "--shard", "2/2"), "counted from 0"),
+        (("finish", "m.yaml"), "finish takes one plan file"),
+    ],
+)
+@pytest.mark.usefixtures("plan")
+def test_wrong_usage_says_what_to_write(
+    cli: Cli, deployment: Path, arguments: tuple[str, ...], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(deployment)
+    wrong = cli(*arguments)
+    assert (wrong.code, words in wrong.words) == (64, True)
+
+
+def test_a_lost_ledger_is_made_again_by_finish(cli: Cli, deployment: Path, plan: Path) -> None:
+    cli("apply", plan, "--shard", "0/1")
+    cli("finish", plan)
+    shutil.rmtree(deployment / ".ortdeploy")
+    assert cli("apply", deployment / "m.yaml").code == 1
+    assert cli("finish", plan).code == 0
+    assert "nothing to do" in cli("apply", deployment / "m.yaml").out
+
+
+def test_manifests_for_clusters_call_what_there_is() -> None:
+    cluster = REPOSITORY / "deployments/cluster"
+    job = yaml.safe_load((cluster / "indexed-job.yaml").read_text())["spec"]
+    (container,) = job["template"]["spec"]["containers"]
+    assert container["command"][:2] == ["ortdeploy", "apply"]
+    assert container["env"] == [{"name": "ORTDEPLOY_SHARDS", "value": str(job["completions"])}]
+    (rule,) = [one for one in job["podFailurePolicy"]["rules"] if one["action"] == "FailIndex"]
+    assert rule["onExitCodes"] == {"containerName": container["name"], "operator": "In", "values": [64]}
+    assert "ortdeploy apply plan.json --shard auto" in (cluster / "array.sbatch").read_text()
+    templates = yaml.safe_load((cluster / "argo-workflow.yaml").read_text())["spec"]["templates"]
+    assert {one["name"] for one in templates} == {"read", "shard", "finish"}

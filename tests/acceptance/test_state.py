@@ -1,0 +1,171 @@
+"""`ortdeploy state backup` and `restore`: a ledger that was lost comes back, and only where it fits."""
+
+import shutil
+import sqlite3
+import zipfile
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Cli, read_rows
+
+MANIFEST = """
+version: 1
+name: state
+models: {double: {path: double.onnx, providers: [CPU]}}
+jobs:
+  run:
+    model: double
+    input: {path: inbox/*.npy, key: [path, row]}
+    batch: {size: 1}
+    output: {path: out, rows_per_part: 2}
+"""
+
+
+@pytest.fixture(name="job")
+def run_job(cli: Cli, deployment: Path) -> Path:
+    """A manifest whose job has run."""
+    manifest = deployment / "m.yaml"
+    manifest.write_text(MANIFEST, encoding="utf-8")
+    (deployment / "inbox").mkdir()
+    np.save(deployment / "inbox/a.npy", np.ones((5, 4), dtype=np.float32))
+    assert cli("apply", manifest).code == 0
+    return manifest
+
+
+def state(cli: Cli, action: str, folder: Path, *more: str) -> tuple[int, str]:
+    result = cli("state", action, folder / "copy.zip", "--state-dir", folder / ".ortdeploy", *more)
+    return result.code, result.words
+
+
+def test_a_lost_ledger_comes_back_and_its_job_goes_on(cli: Cli, deployment: Path, job: Path) -> None:
+    code, words = state(cli, "backup", deployment)
+    assert (code, words) == (0, f"{deployment}/.ortdeploy is copied to {deployment}/copy.zip: 1 output")
+    assert state(cli, "backup", deployment)[0] == 1  # nothing is overwritten
+    assert state(cli, "restore", deployment)[0] == 1
+    shutil.rmtree(deployment / ".ortdeploy")
+    assert "finished-output" in cli("apply", job).words
+    found = cli(
+        "state", "restore", deployment / "copy.zip", "--state-dir", deployment / ".ortdeploy", "--format", "json"
+    )
+    assert found.json["outputs"] == 1
+    assert "nothing to do" in cli("apply", job).words
+    np.save(deployment / "inbox/b.npy", np.ones((2, 4), dtype=np.float32))
+    assert cli("apply", job).code == 0
+    assert sorted(row["row"] for row in read_rows(deployment / "out")) == list(range(7))
+
+
+def test_parts_that_a_copy_does_not_know_are_written_again(cli: Cli, deployment: Path, job: Path) -> None:
+    assert state(cli, "backup", deployment)[0] == 0
+    np.save(deployment / "inbox/b.npy", np.ones((2, 4), dtype=np.float32))
+    assert cli("apply", job).code == 0
+    after = {path.name: path.read_bytes() for path in (deployment / "out").glob("part-*")}
+    shutil.rmtree(deployment / ".ortdeploy")
+    assert state(cli, "restore", deployment)[0] == 0
+    assert cli("apply", job).code == 0
+    assert {path.name: path.read_bytes() for path in (deployment / "out").glob("part-*")} == after
+
+
+def test_a_copy_that_does_not_fit_changes_nothing(cli: Cli, deployment: Path, job: Path) -> None:
+    assert state(cli, "backup", deployment)[0] == 0
+    shutil.rmtree(deployment / ".ortdeploy")
+    part = deployment / "out/part-00000001.jsonl"
+    content = part.read_bytes()
+    part.write_bytes(content[:-1])
+    code, words = state(cli, "restore", deployment)
+    assert code == 1
+    assert "part-00000001.jsonl has" in words
+    part.write_bytes(content)
+    elsewhere = cli("state", "restore", deployment / "copy.zip", "--state-dir", deployment / "other")
+    assert elsewhere.code == 1
+    assert "names another ledger" in elsewhere.words
+    assert not (deployment / ".ortdeploy/state.db").exists()
+    assert not (deployment / "other/state.db").exists()
+    part.unlink()  # may have been carried away; apply says so where it may not
+    assert state(cli, "restore", deployment)[0] == 0
+    assert "part-00000001.jsonl was committed and is gone" in cli("apply", job).words
+
+
+@pytest.mark.usefixtures("job")
+@pytest.mark.parametrize("how", ["gone", "text", "cut", "other", "flipped", "twice", "note"])
+def test_what_is_no_copy_is_told_in_words(cli: Cli, deployment: Path, how: str) -> None:
+    copy = deployment / "copy.zip"
+    assert state(cli, "backup", deployment)[0] == 0
+    shutil.rmtree(deployment / ".ortdeploy")
+    content = copy.read_bytes()
+    if how == "gone":
+        copy.unlink()
+    elif how == "text":
+        copy.write_text("no zip")
+    elif how == "cut":
+        copy.write_bytes(content[: len(content) // 2])
+    elif how == "note":
+        with zipfile.ZipFile(copy, "a") as archive:
+            archive.writestr("last-good/../../elsewhere.json", b"{}")
+    elif how == "flipped":
+        copy.write_bytes(content[:200] + bytes([content[200] ^ 255]) + content[201:])
+    else:
+        with zipfile.ZipFile(copy, "w") as archive:
+            archive.writestr("../state.db" if how == "other" else "state.db", b"no ledger")
+    code, words = state(cli, "restore", deployment)
+    assert code == 1, words
+    assert "Traceback" not in words
+    assert not (deployment / ".ortdeploy/state.db").exists()
+
+
+def test_there_must_be_a_ledger_to_copy(cli: Cli, deployment: Path) -> None:
+    code, words = state(cli, "backup", deployment)
+    assert code == 1
+    assert "holds no ledger" in words
+
+
+def test_notes_come_back_and_those_that_are_there_stay(cli: Cli, deployment: Path, job: Path) -> None:
+    assert cli("apply", job, "--last-good", "--new-run", "--set", "jobs.run.output.rows_per_part=7").code == 0
+    state_dir = deployment / ".ortdeploy"
+    (state_dir / "told").mkdir()
+    (state_dir / f"told/{'0' * 16}.txt").write_text("digest\n/m.yaml\n")
+    (state_dir / "told/mine.txt").write_text("another's")
+    notes = {
+        path.relative_to(state_dir): path.read_bytes()
+        for folder in ("last-good", "manifests", "told")
+        for path in (state_dir / folder).iterdir()
+        if path.name != "mine.txt"
+    }
+    assert len({path.parent for path in notes}) == 3
+    assert state(cli, "backup", deployment)[0] == 0
+    difference = cli("diff", job).out
+    assert "rows_per_part" in difference
+    shutil.rmtree(state_dir)
+    assert "rows_per_part" not in cli("diff", job).out
+    (state_dir / "told").mkdir(parents=True)
+    (state_dir / f"told/{'0' * 16}.txt").write_text("newer")
+    assert state(cli, "restore", deployment)[0] == 0
+    notes[Path(f"told/{'0' * 16}.txt")] = b"newer"
+    assert {path: (state_dir / path).read_bytes() for path in notes} == notes
+    assert not (state_dir / "told/mine.txt").exists()
+    assert cli("diff", job).out == difference
+
+
+def test_nothing_comes_back_through_a_link(cli: Cli, deployment: Path, job: Path) -> None:
+    assert job.is_file()
+    assert state(cli, "backup", deployment)[0] == 0
+    shutil.rmtree(deployment / ".ortdeploy")
+    (deployment / ".ortdeploy").mkdir()
+    (deployment / "elsewhere").mkdir()
+    (deployment / ".ortdeploy/manifests").symlink_to(deployment / "elsewhere")
+    code, words = state(cli, "restore", deployment)
+    assert (code, "manifests is a link" in words) == (1, True)
+    assert not list((deployment / "elsewhere").iterdir())
+    assert [path.name for path in (deployment / ".ortdeploy").iterdir()] == ["manifests"]
+
+
+def test_a_copy_beside_a_live_run_is_of_one_moment(cli: Cli, deployment: Path, job: Path) -> None:
+    with closing(sqlite3.connect(deployment / ".ortdeploy/state.db", isolation_level=None)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        db.execute("UPDATE outputs SET status = 'failed'")
+        assert state(cli, "backup", deployment)[0] == 0
+        db.execute("ROLLBACK")
+    shutil.rmtree(deployment / ".ortdeploy")
+    assert state(cli, "restore", deployment)[0] == 0
+    assert "nothing to do" in cli("apply", job).words

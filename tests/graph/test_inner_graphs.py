@@ -1,0 +1,110 @@
+"""Weights and values in Constant nodes and in branches and bodies are counted; a skeleton keeps none of the weights."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
+from support.models import save_model
+
+from ortdeploy.graph.activations import most_at_once, plan_buffers
+from ortdeploy.graph.inner_graphs import inlined
+from ortdeploy.graph.model import read_model
+
+Make = Callable[[Path], Path]
+FLOAT = TensorProto.FLOAT
+WIDTH = 64
+WEIGHT = WIDTH * WIDTH * 4
+ROW = WIDTH * 4
+
+
+def matrix(name: str) -> TensorProto:
+    return numpy_helper.from_array(np.eye(WIDTH, dtype=np.float32), name)
+
+
+def branch(name: str, weight: TensorProto, *nodes: NodeProto) -> GraphProto:
+    value = helper.make_tensor_value_info(nodes[-1].output[0], FLOAT, ["n", WIDTH])
+    return helper.make_graph(list(nodes), name, [], [value], [weight])
+
+
+def in_constant_node(path: Path) -> Path:
+    nodes = [helper.make_node("Constant", [], ["w"], value=matrix("w")), helper.make_node("MatMul", ["x", "w"], ["y"])]
+    return save_model(path, nodes, {"x": (FLOAT, ["n", WIDTH])}, {"y": (FLOAT, ["n", WIDTH])})
+
+
+def in_branches(path: Path) -> Path:
+    """Both branches call their weight and their values by the same names, of other sizes."""
+    long = branch(
+        "long",
+        matrix("w"),
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("MatMul", ["a", "w"], ["b"]),
+    )
+    scale = numpy_helper.from_array(np.ones(WIDTH, np.float32), "w")
+    short = branch("short", scale, helper.make_node("Mul", ["x", "w"], ["a"]))
+    nodes = [
+        helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        helper.make_node("IsNaN", ["sum"], ["odd"]),
+        helper.make_node("If", ["odd"], ["y"], then_branch=short, else_branch=long),
+    ]
+    return save_model(path, nodes, {"x": (FLOAT, ["n", WIDTH])}, {"y": (FLOAT, ["n", WIDTH])}, opset=17)
+
+
+def in_body(path: Path) -> Path:
+    body = helper.make_graph(
+        [helper.make_node("MatMul", ["state", "w"], ["next"]), helper.make_node("Identity", ["more"], ["go_on"])],
+        "body",
+        [
+            helper.make_tensor_value_info("pass", TensorProto.INT64, []),
+            helper.make_tensor_value_info("more", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("state", FLOAT, ["n", WIDTH]),
+        ],
+        [
+            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("next", FLOAT, ["n", WIDTH]),
+        ],
+        [matrix("w")],
+    )
+    nodes = [helper.make_node("Loop", ["passes", "always", "x"], ["y"], body=body)]
+    weights = {"passes": np.array(3, dtype=np.int64), "always": np.array(True)}
+    return save_model(path, nodes, {"x": (FLOAT, ["n", WIDTH])}, {"y": (FLOAT, ["n", WIDTH])}, weights, opset=17)
+
+
+@pytest.mark.parametrize(("make", "more"), [(in_constant_node, 0), (in_branches, ROW), (in_body, 9)])
+def test_weights_anywhere_are_weighed_and_dropped(tmp_path: Path, make: Make, more: int) -> None:
+    facts = read_model(make(tmp_path / "m.onnx"), "m")
+    assert facts.weights.size == WEIGHT + more
+    assert facts.weights.of_inner_graphs == (0 if make is in_constant_node else facts.weights.size - (more == 9) * 9)
+    assert 0 < len(facts.skeleton) < WEIGHT / 4
+    assert facts.outline is not None
+    assert len(facts.outline.model) < WEIGHT / 4
+
+
+@pytest.mark.parametrize("make", [in_constant_node, in_branches, in_body])
+def test_an_outline_without_these_weights_is_a_sound_model(tmp_path: Path, make: Make) -> None:
+    outline = read_model(make(tmp_path / "m.onnx"), "m").outline
+    assert outline is not None
+    assert outline.largest == WEIGHT
+    (tmp_path / "weights").write_bytes(bytes(outline.largest))
+    (tmp_path / "outline.onnx").write_bytes(outline.model)
+    onnx.checker.check_model(str(tmp_path / "outline.onnx"))
+
+
+def test_values_of_the_longer_branch_are_planned(tmp_path: Path) -> None:
+    skeleton = read_model(in_branches(tmp_path / "m.onnx"), "m").skeleton
+    buffers = plan_buffers(skeleton, {"x": (10, WIDTH)})
+    assert buffers is not None
+    assert sorted(buffer.size for buffer in buffers if buffer.size > 16) == [10 * ROW] * 2
+
+
+def test_values_of_a_body_are_planned(tmp_path: Path) -> None:
+    buffers = plan_buffers(read_model(in_body(tmp_path / "m.onnx"), "m").skeleton, {"x": (10, WIDTH)})
+    assert buffers is not None
+    assert most_at_once(buffers) == 10 * ROW
+
+
+def test_a_graph_without_inner_ones_is_left_alone(tmp_path: Path) -> None:
+    graph = onnx.load(str(in_constant_node(tmp_path / "m.onnx"))).graph
+    assert inlined(graph) is graph

@@ -1,0 +1,35 @@
+"""A copy of a ledger that is damaged anywhere is refused in words, or is none the worse for it."""
+
+from pathlib import Path
+
+from support.fakes import FakeRuntime, refuse_negative
+from support.jobs import execute, plan_for, save
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.ledger.backup import back_up, bring_back
+from ortdeploy.ledger.damage import FILE
+from ortdeploy.ledger.opening import read_outputs
+
+
+def test_whatever_byte_is_another_one_nothing_wrong_comes_back(tmp_path: Path) -> None:
+    save(tmp_path, [0, -1, 2, 3])
+    execute(tmp_path, plan_for(tmp_path, 4, max_failed=9), FakeRuntime(refuse_negative))
+    state, copy = tmp_path / ".ortdeploy", tmp_path / "copy.zip"
+    assert back_up(state, copy) == 1
+    known, content = read_outputs(state), copy.read_bytes()
+    state.rename(tmp_path / "lost")
+    refused = 0
+    for place in range(0, len(content), max(1, len(content) // 150)):
+        copy.write_bytes(content[:place] + bytes([content[place] ^ 0x55]) + content[place + 1 :])
+        try:
+            bring_back(copy, state)
+        except OrtdeployError:
+            refused += 1
+            assert not (state / FILE).exists()
+        else:
+            assert read_outputs(state) == known
+            (state / FILE).unlink()
+    assert refused > 100
+    copy.write_bytes(content)
+    assert bring_back(copy, state) == 1
+    assert read_outputs(state) == known

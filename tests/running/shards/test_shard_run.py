@@ -1,0 +1,352 @@
+"""Parts of one plan that several processes make: the bytes of one machine, whatever dies, sleeps or comes twice."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.effort import effort
+from support.fakes import Counter, FakeRuntime, double, refuse_negative
+from support.jobs import changed, execute, failed, plan_for, report, rows, save
+
+from ortdeploy.ledger.ledger import Ledger
+from ortdeploy.ledger.open_parts import CLOSED, open_plans
+from ortdeploy.ledger.opening import copy_of_ledger, open_ledger, read_outputs
+from ortdeploy.ledger.records import Part
+from ortdeploy.plan.part_table import Shard
+from ortdeploy.plan.selection import run_jobs
+from ortdeploy.plan.steps import Plan
+from ortdeploy.results.results import JobResult, Status
+from ortdeploy.running.executor import Execution
+from ortdeploy.running.shards.commit_log import CommitLog
+from ortdeploy.running.shards.finish import Finish
+
+ROWS = 30  # four parts, the last one short
+VALUES = [float(row) for row in range(ROWS)]
+
+
+class Killed(BaseException):
+    """Stands for a kill."""
+
+
+def run_shard(folder: Path, plan: Plan, index: int, count: int, model: Any = double) -> JobResult:
+    with copy_of_ledger(folder / ".ortdeploy") as ledger:
+        execution = Execution(
+            plan=plan,
+            run_id="s1",
+            runtime=FakeRuntime(model),
+            ledger=ledger,
+            observer=Counter(),
+            stop=lambda: False,
+            shard=Shard(index=index, count=count),
+        )
+        (result,) = execution.run()
+    return result
+
+
+def finish(folder: Path, plan: Plan) -> JobResult:
+    (step,) = run_jobs(plan)
+    with open_ledger(folder / ".ortdeploy") as ledger:
+        return Finish(plan=plan, step=step, ledger=ledger, run_id="f1").run()
+
+
+def parts(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted((folder / "out").glob("part-*"))}
+
+
+def litter(folder: Path) -> list[str]:
+    return [path.name for path in (folder / "out").rglob(".*")]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The parts that one machine makes."""
+    folder = tmp_path_factory.mktemp("alone")
+    save(folder, VALUES)
+    assert execute(folder, plan_for(folder, ROWS), FakeRuntime(double)).status is Status.DONE
+    return parts(folder)
+
+
+def deployment(folder: Path) -> Plan:
+    save(folder, VALUES)
+    return plan_for(folder, ROWS)
+
+
+@pytest.mark.parametrize("order", [(0,), (1, 0), (2, 0, 1), (6, 3, 0, 5, 1, 4, 2)], ids=len)
+def test_shards_in_any_order_make_the_parts_of_one_machine(
+    tmp_path: Path, alone: dict[str, bytes], order: tuple[int, ...]
+) -> None:
+    plan = deployment(tmp_path)
+    for index in order:
+        assert run_shard(tmp_path, plan, index, len(order)).status in {Status.DONE, Status.NOTHING_TO_DO}
+    assert parts(tmp_path) == alone
+    assert finish(tmp_path, plan).status is Status.DONE
+    assert parts(tmp_path) == alone
+    assert not litter(tmp_path)
+    assert report(tmp_path)["rows"] == {"input": ROWS, "committed": ROWS, "failed": 0, "skipped": 0}
+    assert sum(one["rows"] for one in report(tmp_path)["workers"]) == ROWS
+
+
+def test_finish_says_which_parts_are_missing_and_closes_nothing(tmp_path: Path, alone: dict[str, bytes]) -> None:
+    plan = deployment(tmp_path)
+    run_shard(tmp_path, plan, 0, 2)
+    ended = finish(tmp_path, plan)
+    assert ended.status is Status.FAILED
+    assert "2 of 4 parts are missing: 1 (rows 8 to 15), 3 (rows 24 to 29)" in (ended.reason or "")
+    assert open_plans(tmp_path / "out")
+    run_shard(tmp_path, plan, 1, 2)
+    assert finish(tmp_path, plan).status is Status.DONE
+    assert finish(tmp_path, plan).committed == ROWS
+    assert (parts(tmp_path), open_plans(tmp_path / "out")) == (alone, frozenset())
+
+
+def test_a_shard_after_the_end_has_nothing_to_do(tmp_path: Path) -> None:
+    plan = deployment(tmp_path)
+    run_shard(tmp_path, plan, 0, 1)
+    finish(tmp_path, plan)
+    before = {path: path.stat().st_ino for path in (tmp_path / "out").rglob("*")}
+    assert run_shard(tmp_path, plan, 0, 1).status is Status.NOTHING_TO_DO
+    assert {path: path.stat().st_ino for path in (tmp_path / "out").rglob("*")} == before
+
+
+def test_what_one_machine_has_begun_shards_end(
+    tmp_path: Path, alone: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, commit = deployment(tmp_path), Ledger.commit_part
+
+    def die_at_the_third(ledger: Ledger, output: str, part: Part, *rest: Any, **others: Any) -> None:
+        if part.number == 2:
+            raise Killed
+        commit(ledger, output, part, *rest, **others)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "commit_part", die_at_the_third)
+        with pytest.raises(Killed):
+            execute(tmp_path, plan, FakeRuntime(double))
+    assert [len(one.parts) for one in read_outputs(tmp_path / ".ortdeploy")] == [2]
+    for index in range(3):
+        run_shard(tmp_path, plan, index, 3)
+    assert finish(tmp_path, plan).status is Status.DONE
+    assert parts(tmp_path) == alone
+
+
+def test_a_lost_ledger_is_made_again_from_the_decisions(tmp_path: Path) -> None:
+    plan = deployment(tmp_path)
+    run_shard(tmp_path, plan, 0, 1)
+    finish(tmp_path, plan)
+    (before,) = read_outputs(tmp_path / ".ortdeploy")
+    (tmp_path / ".ortdeploy/state.db").unlink()
+    assert finish(tmp_path, plan).status is Status.DONE
+    (after,) = read_outputs(tmp_path / ".ortdeploy")
+    assert after.parts == before.parts
+
+
+@contextmanager
+def instead(monkeypatch: pytest.MonkeyPatch, name: str, do: Callable[..., Any]) -> Iterator[None]:
+    """Let the first call of a method of the commit log be something else."""
+    original, calls = getattr(CommitLog, name), []
+
+    def first_only(log: CommitLog, *arguments: Any) -> Any:
+        calls.append(name)
+        return do(original, log, *arguments) if len(calls) == 1 else original(log, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CommitLog, name, first_only)
+        yield
+
+
+def die_before(_original: Any, *_: Any) -> None:
+    raise Killed
+
+
+def die_after(original: Any, *arguments: Any) -> None:
+    original(*arguments)
+    raise Killed
+
+
+@pytest.mark.parametrize("method", ["begin", "stage", "decide", "publish"])
+@pytest.mark.parametrize("die", [die_before, die_after])
+def test_a_shard_that_is_killed_is_run_again(
+    tmp_path: Path, alone: dict[str, bytes], method: str, die: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = deployment(tmp_path)
+    with instead(monkeypatch, method, die), pytest.raises(Killed):
+        run_shard(tmp_path, plan, 0, 2)
+    for index in range(3):
+        run_shard(tmp_path, plan, index, 3)
+    assert finish(tmp_path, plan).status is Status.DONE
+    assert (parts(tmp_path), litter(tmp_path)) == (alone, [])
+
+
+@pytest.mark.parametrize("method", ["close", "tidy"])
+@pytest.mark.parametrize("die", [die_before, die_after])
+def test_a_finish_that_is_killed_is_run_again(
+    tmp_path: Path, alone: dict[str, bytes], method: str, die: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = deployment(tmp_path)
+    run_shard(tmp_path, plan, 0, 1)
+    with instead(monkeypatch, method, die), pytest.raises(Killed):
+        finish(tmp_path, plan)
+    assert finish(tmp_path, plan).status is Status.DONE
+    (record,) = read_outputs(tmp_path / ".ortdeploy")
+    assert (parts(tmp_path), record.rows, record.status) == (alone, ROWS, "done")
+
+
+def wrong(feeds: Any) -> Any:
+    return {"y": double(feeds)["y"] + 1}
+
+
+@pytest.mark.parametrize("finished", [False, True], ids=["decided", "closed"])
+@pytest.mark.parametrize("method", ["decide", "publish"])
+def test_a_shard_that_slept_changes_nothing(
+    tmp_path: Path, alone: dict[str, bytes], method: str, monkeypatch: pytest.MonkeyPatch, *, finished: bool
+) -> None:
+    """It would write other bytes, as another processor may; if it decides last, they are never seen."""
+    plan = deployment(tmp_path)
+    inodes: dict[str, int] = {}
+
+    def sleep(original: Any, *arguments: Any) -> Any:
+        for index in range(2):
+            run_shard(tmp_path, plan, index, 2)
+        if finished:
+            assert finish(tmp_path, plan).status is Status.DONE
+        inodes.update({path.name: path.stat().st_ino for path in (tmp_path / "out").glob("part-*")})
+        return original(*arguments)
+
+    with instead(monkeypatch, method, sleep):
+        late = run_shard(tmp_path, plan, 0, 4, wrong if method == "decide" else double)
+    assert late.status in {Status.DONE, Status.NOTHING_TO_DO}
+    assert finish(tmp_path, plan).status is Status.DONE
+    assert {path.name: path.stat().st_ino for path in (tmp_path / "out").glob("part-*")} == inodes
+    assert (parts(tmp_path), litter(tmp_path)) == (alone, [])
+
+
+def test_failed_rows_and_the_budget_are_judged_over_all_shards(tmp_path: Path) -> None:
+    values = [-1.0 if row in {3, 11, 27} else value for row, value in enumerate(VALUES)]
+    save(tmp_path, values)
+    plan = plan_for(tmp_path, ROWS, max_failed=2)
+    for index in range(2):
+        assert run_shard(tmp_path, plan, index, 2, refuse_negative).status is Status.DONE
+    ended = finish(tmp_path, plan)
+    assert (ended.status, ended.committed, ended.failed) == (Status.FAILED, ROWS - 3, 3)
+    assert "3 of 30 rows failed; max_failed 2 allows 2" in (ended.reason or "")
+    assert [line["row"] for line in failed(tmp_path)] == [3, 11, 27]
+
+
+def test_a_shard_whose_own_rows_break_the_budget_fails(tmp_path: Path) -> None:
+    save(tmp_path, [-1.0] * ROWS)
+    plan = plan_for(tmp_path, ROWS, max_failed=9)
+    ended = run_shard(tmp_path, plan, 0, 1, refuse_negative)
+    assert (ended.status, ended.failed) == (Status.FAILED, 8)
+    assert litter(tmp_path) == []
+
+
+def test_another_plan_is_refused_until_the_first_is_finished(tmp_path: Path) -> None:
+    plan = deployment(tmp_path)
+    run_shard(tmp_path, plan, 0, 2)
+    ended = run_shard(tmp_path, plan_for(tmp_path, ROWS, rows_per_part=12), 0, 1)
+    assert ended.status is Status.FAILED
+    assert "holds parts of another plan" in (ended.reason or "")
+
+
+def test_input_that_changed_since_the_plan_is_refused(tmp_path: Path) -> None:
+    plan = deployment(tmp_path)
+    save(tmp_path, [*VALUES, 1.0])
+    ended = run_shard(tmp_path, plan, 0, 1)
+    assert (ended.status, parts(tmp_path)) == (Status.FAILED, {})
+    assert "data.npy is not what it was when the plan was made" in (ended.reason or "")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"input": {"rows": None}}, "known only when it was read"),
+        ({"output": {"images": ("y",)}}, "images: of an output"),
+        ({"output": {"upload": "s3://bucket/out"}}, "on an object store"),
+        ({"retry": True}, "retry runs on one machine"),
+        ({"output": {"changed": ("model m",)}}, "two deployments"),
+    ],
+)
+def test_jobs_whose_parts_cannot_be_shared_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    ended = run_shard(tmp_path, changed(deployment(tmp_path), **changes), 0, 2)
+    assert ended.status is Status.FAILED
+    assert words in (ended.reason or "")
+
+
+def test_a_batch_size_that_each_process_would_measure_is_refused(tmp_path: Path) -> None:
+    plan = changed(deployment(tmp_path), batching={"auto": True})
+    assert "write the size that tune finds" in (run_shard(tmp_path, plan, 0, 2).reason or "")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda data: data["part"].update(rows=7), "it is about rows"),
+        (lambda data: data["part"].update(committed=9), "do not add up"),
+        (lambda data: data["part"].update(file="../../part-00000000.jsonl"), "its file is called"),
+        (lambda data: data.update(staged="../../../etc/passwd"), "its bytes wait as"),
+        (lambda data: data.update(format_version=2), "format version 2"),
+        (lambda data: data.pop("worker"), "worker"),
+        (lambda data: data["part"].update(failed=1, committed=7), "failed or skipped rows"),
+    ],
+)
+def test_a_decision_that_is_damaged_is_told_as_such(tmp_path: Path, spoil: Any, words: str) -> None:
+    plan = deployment(tmp_path)
+    run_shard(tmp_path, plan, 0, 1)
+    (path,) = (tmp_path / "out/_parts").glob("*/part-00000000.json")
+    data = json.loads(path.read_bytes())
+    spoil(data)
+    path.write_text(json.dumps(data))
+    ended = finish(tmp_path, plan)
+    assert ended.status is Status.FAILED
+    assert words in (ended.reason or "")
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [(lambda path: path.unlink(), "was decided on and is gone"), (lambda path: path.write_bytes(b"x"), "is not what")],
+)
+def test_finish_finds_a_part_that_is_not_what_was_decided(tmp_path: Path, damage: Any, words: str) -> None:
+    plan = deployment(tmp_path)
+    run_shard(tmp_path, plan, 0, 1)
+    damage(tmp_path / "out/part-00000002.jsonl")
+    ended = finish(tmp_path, plan)
+    assert ended.status is Status.FAILED
+    assert f"out/part-00000002.jsonl {words}" in (ended.reason or "")
+
+
+def test_a_closed_plan_that_was_changed_by_hand_is_damage(tmp_path: Path) -> None:
+    plan = deployment(tmp_path)
+    run_shard(tmp_path, plan, 0, 1)
+    finish(tmp_path, plan)
+    (tmp_path / ".ortdeploy/state.db").unlink()
+    (path,) = (tmp_path / "out/_parts").glob(f"*/{CLOSED}")
+    path.write_text(path.read_text().replace('"committed": 8', '"committed": 7', 1))
+    assert "is damaged (its digest does not fit)" in (finish(tmp_path, plan).reason or "")
+
+
+def test_finish_of_a_plan_that_no_shard_ran_says_so(tmp_path: Path) -> None:
+    assert "no shard of this plan has run" in (finish(tmp_path, deployment(tmp_path)).reason or "")
+
+
+@settings(max_examples=effort(10, 200), deadline=None)
+@given(st.data())
+def test_any_schedule_of_kills_leaves_every_row_once(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
+    folder = tmp_path_factory.mktemp("schedule")
+    plan = deployment(folder)
+    methods = st.sampled_from(["begin", "stage", "decide", "publish", "close", "tidy", None])
+    for _ in range(data.draw(st.integers(1, 6))):
+        count = data.draw(st.integers(1, 4))
+        index, method = data.draw(st.integers(-1, count - 1)), data.draw(methods)
+        die = data.draw(st.sampled_from([die_before, die_after]))
+        do = die if method else lambda original, *rest: original(*rest)
+        with pytest.MonkeyPatch.context() as patch, suppress(Killed), instead(patch, method or "begin", do):
+            _ = finish(folder, plan) if index < 0 else run_shard(folder, plan, index, count)
+    run_shard(folder, plan, 0, 1)
+    assert finish(folder, plan).status is Status.DONE
+    assert rows(folder) == [(row, 2 * value) for row, value in enumerate(VALUES)]
+    assert litter(folder) == []

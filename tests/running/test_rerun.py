@@ -1,0 +1,215 @@
+"""Changed files run again: after a kill or power loss at every step, and in any sequence, every row is there once."""
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.carriers import CARRIERS, Carrier
+from support.effort import effort
+from support.inbox import Inbox
+from support.jobs import Killed
+from support.power_loss import Disk, Event, quickly, recording
+
+from ortdeploy.ledger.ledger import Ledger
+
+
+def first_day(inbox: Inbox) -> None:
+    """Two files that share a part, one of several parts, and one that is not changed."""
+    inbox.put("a", [1, -2, 3])
+    inbox.put("b", [11, 12, 13, 14, 15, 16])
+    inbox.put("c", [21, 22])
+    inbox.put("d", [31, 32])
+
+
+def second_day(inbox: Inbox) -> None:
+    """One as long as before, in two parts; one longer than before; one whose rows all fail; and a new one."""
+    inbox.put("b", [-41, 42, 43, 44, 45, -46])
+    inbox.put("a", [51, 52, 53, -54])
+    inbox.put("d", [-61, -62])
+    inbox.put("e", [71])
+
+
+def third_day(inbox: Inbox) -> None:
+    """What was to run again has changed once more."""
+    inbox.put("b", [81, 82, 83, 84, -85, 86])
+    inbox.put("a", [91, 92, 93])
+    inbox.put("d", [101])
+
+
+def recorded_days(inbox: Inbox) -> tuple[list[Event], int]:
+    """Return what two days do to the disk, and where the second one begins."""
+    with recording(inbox.at) as events:
+        first_day(inbox)
+        inbox.apply()
+        begin = len(events)
+        second_day(inbox)
+        inbox.apply()
+    inbox.check()
+    return list(events), begin
+
+
+def outcomes(
+    inbox: Inbox, recorded: Sequence[Event], begin: int, folder: Path, carrier: Carrier, *, kills: bool, again: bool
+) -> Iterator[tuple[str, str]]:
+    """Yield what went wrong, from every state that a kill, or power loss, may leave on the second day."""
+    disk, seen = Disk(), set()
+    for number, event in enumerate(recorded):
+        disk.apply(event)
+        if number < begin:
+            continue
+        states = list(disk.states())
+        for names, ledger in states[-1:] if kills else states:
+            left_over = folder / "left"
+            state = disk.leave(left_over, names, ledger)
+            if state not in seen:
+                seen.add(state)
+                try:
+                    go_on(inbox.copied_to(left_over), carrier, again=again)
+                except (Exception, AssertionError) as error:  # noqa: BLE001  whatever it is, it was not recovered from
+                    yield f"after {number} ({event.kind} {event.path} {event.target})", repr(error)
+            shutil.rmtree(left_over)
+
+
+def go_on(inbox: Inbox, carrier: Carrier, *, again: bool) -> None:
+    """Carry away what is there, perhaps change files once more, do the rest, and look at what is left."""
+    away = inbox.at / "away"
+    carrier(inbox.out, away / "1")
+    if again:
+        third_day(inbox)
+    with quickly():
+        inbox.apply()
+        inbox.check(away)
+        carrier(inbox.out, away / "2")
+        inbox.apply()
+
+
+@pytest.fixture(name="days", scope="module", params=[False, True], ids=["in place", "removable"])
+def make_days(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Inbox, list[Event], int]:
+    inbox = Inbox(tmp_path_factory.mktemp("days"), removable=request.param).make()
+    return (inbox, *recorded_days(inbox))
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "again", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["the same", "changed again"]
+)
+def test_killed_at_every_step_every_row_is_there_once(
+    days: tuple[Inbox, list[Event], int], tmp_path: Path, again: bool
+) -> None:
+    assert list(outcomes(*days, tmp_path, CARRIERS["nobody"], kills=True, again=again)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("again", [False, True], ids=["the same", "changed again"])
+def test_after_power_loss_at_every_step_every_row_is_there_once(
+    days: tuple[Inbox, list[Event], int], tmp_path: Path, again: bool
+) -> None:
+    assert list(outcomes(*days, tmp_path, CARRIERS["nobody"], kills=False, again=again)) == []
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "name",
+    [name if name == "parts" else pytest.param(name, marks=pytest.mark.slow) for name in CARRIERS if name != "nobody"],
+)
+def test_killed_and_carried_away_every_row_arrives(
+    days: tuple[Inbox, list[Event], int], tmp_path: Path, name: str
+) -> None:
+    if days[0].removable:
+        assert list(outcomes(*days, tmp_path, CARRIERS[name], kills=True, again=False)) == []
+
+
+class Fuse:
+    """Ends a run before or after its nth step that anything else may see."""
+
+    def __init__(self, steps: int) -> None:
+        self.left = steps
+
+    def burn(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise Killed
+
+
+@contextmanager
+def killed_after(steps: int) -> Iterator[None]:
+    """Kill what runs inside after so many commits and renames, if it makes so many."""
+    fuse, transaction, rename = Fuse(steps), Ledger._transaction, Path.replace  # noqa: SLF001
+
+    @contextmanager
+    def burning(self: Ledger) -> Iterator[Any]:
+        fuse.burn()
+        with transaction(self) as db:
+            yield db
+        fuse.burn()
+
+    def replace(self: Path, target: Path) -> Path:
+        fuse.burn()
+        done = rename(self, target)
+        fuse.burn()
+        return done
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Ledger, "_transaction", burning)
+        patch.setattr(Path, "replace", replace)
+        try:
+            yield
+        except Killed:
+            return
+
+
+VALUES = st.lists(st.integers(-3, 9).map(float), max_size=6)
+NAMES = st.sampled_from("abcd")
+STEP = st.one_of(
+    st.tuples(st.just("put"), NAMES, VALUES),
+    st.tuples(st.just("remove"), NAMES),
+    st.tuples(st.just("kill"), st.integers(1, 40)),
+    st.tuples(st.just("compact"), st.integers(1, 30), st.integers(2, 9)),
+    st.tuples(st.just("carry"), st.sampled_from(sorted(CARRIERS))),
+    st.tuples(st.sampled_from(["apply", "retry"])),
+)
+
+
+@settings(
+    max_examples=effort(25, 400),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(steps=st.lists(STEP, max_size=12), removable=st.booleans(), keep=st.sampled_from([None, 0.0]))
+def test_in_any_sequence_every_row_is_there_once(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Any, ...]], removable: bool, keep: float | None
+) -> None:
+    inbox = Inbox(tmp_path_factory.mktemp("days"), removable=removable, keep=keep).make()
+    with quickly():
+        inbox.put("z", [1, -2])
+        inbox.apply()
+        for number, (what, *more) in enumerate(steps):
+            away = inbox.at / "away"
+            if what == "put":
+                inbox.put(*more)
+            elif what == "remove" and more[0] in inbox.files:
+                inbox.apply()
+                inbox.remove(*more)
+                inbox.apply()
+            elif what == "kill":
+                with killed_after(*more):
+                    inbox.apply()
+            elif what == "carry" and removable:
+                CARRIERS[more[0]](inbox.out, away / f"{number}")
+            elif what == "compact":
+                with killed_after(more[0]):
+                    inbox.compact(more[1])
+            elif what == "apply":
+                inbox.apply()
+            elif what == "retry" and inbox.record().status == "done":
+                inbox.retry()
+        inbox.apply()
+        inbox.out.mkdir(exist_ok=True)
+        inbox.check(inbox.at / "away")

@@ -1,0 +1,105 @@
+"""What is done once for many files: looks, names and suffixes, all as they would be told of each file alone."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files import room
+from ortdeploy.files.gate import Fence, LeadsOutError
+from ortdeploy.sources import files as files_module
+from ortdeploy.sources.catalogue import SOURCES
+from ortdeploy.sources.files import file_states, full_path, shown, states_digest
+from ortdeploy.sources.opened import format_suffix, is_compressed, one_of_each_suffix
+from ortdeploy.sources.protocol import Wanted
+
+
+def test_a_look_within_a_fence_tells_what_a_look_without_one_does(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a").write_bytes(b"four")
+    (tmp_path / "in/b").symlink_to(tmp_path / "in/a")
+    paths = [f"{tmp_path}/in/{name}" for name in "ab"]
+    within = file_states(paths, str(tmp_path), (), Fence([str(tmp_path)]))
+    assert within == file_states(paths, str(tmp_path))
+    assert [(one.path, one.size) for one in within] == [("in/a", 4), ("in/b", 4)]
+
+
+@pytest.mark.parametrize("name", ["link", "folder/passwd", "in/../../x"])
+def test_what_leads_out_of_a_fence_is_refused(tmp_path: Path, name: str) -> None:
+    tree = tmp_path / "tree"
+    (tree / "in").mkdir(parents=True)
+    (tree / "link").symlink_to("/etc/passwd")
+    (tree / "folder").symlink_to("/etc")
+    (tmp_path / "x").touch()
+    with pytest.raises(LeadsOutError, match="leads out of the manifest's folder tree"):
+        file_states([f"{tree}/in/../in", f"{tree}/{name}"], str(tree), (), Fence([str(tree)]))
+
+
+def test_a_file_that_went_is_said_to_be_unreadable_within_a_fence_too(tmp_path: Path) -> None:
+    with pytest.raises(OrtdeployError, match="gone cannot be read"):
+        file_states([f"{tmp_path}/gone"], str(tmp_path), (), Fence([str(tmp_path)]))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["a.png", "b.png", "c.PNG", "d.jpg"],
+        ["x/.png", "x/a.png"],
+        ["a.csv.gz", "b.jsonl.gz", "c.gz"],
+        ["v1.2/a", "v1.2/b.csv", "a.", "..npy", "none", ".hidden"],
+    ],
+)
+def test_one_of_each_suffix_stands_for_all(names: list[str]) -> None:
+    for at in range(len(names)):
+        turned = names[at:] + names[:at]
+        some = list(one_of_each_suffix(turned))
+        told = {(format_suffix(name), is_compressed(name)) for name in turned}
+        assert {(format_suffix(name), is_compressed(name)) for name in some} == told
+        assert some == sorted(some, key=turned.index)
+        assert some[0] == turned[0]
+
+
+def test_ten_thousand_files_of_one_kind_are_a_handful() -> None:
+    assert len(one_of_each_suffix([f"in/{number}.png" for number in range(10_000)])) == 10
+
+
+@pytest.mark.parametrize("folder", ["/", "/data", "/data/in:1"])
+@pytest.mark.parametrize("path", ["a.png", "in/a.png", "/else/a.png", "../a.png", "a:b.png", "url=x/a.png"])
+def test_paths_are_joined_and_shown_as_ever(folder: str, path: str) -> None:
+    full = full_path(folder, path)
+    assert full == os.path.join(folder, path)  # noqa: PTH118  the same text
+    assert shown(os.path.normpath(full), folder) == os.path.relpath(full, folder)
+    assert full_path(folder, "s3://bucket/a.png") == shown("s3://bucket/a.png", folder) == "s3://bucket/a.png"
+
+
+def test_the_digest_of_states_does_not_depend_on_how_many_are_taken_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (b"a", b"b\xff", b"c"):
+        Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).touch()
+    states = file_states(sorted(str(path) for path in tmp_path.iterdir()), str(tmp_path))
+    whole = states_digest(states)
+    monkeypatch.setattr(files_module, "_AT_ONCE", 2)
+    assert states_digest(states) == whole
+    assert states_digest(states[:2]) != whole
+
+
+def test_for_what_always_has_room_the_machine_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "room", lambda _limit: 8 * 1024 * 1024)
+    room.check_room(8 * 1024 * 1024, "a line", 1)
+    with pytest.raises(OrtdeployError, match="a long line takes"):
+        room.check_room(8 * 1024 * 1024 + 1, lambda: "a long line", 1)
+
+
+@pytest.mark.parametrize("sides", [(), ("width",), ("height", "width")])
+def test_the_sides_of_a_picture_are_read_where_they_are_wanted(tmp_path: Path, sides: tuple[str, ...]) -> None:
+    Image.fromarray(np.zeros((2, 3, 3), np.uint8)).save(tmp_path / "a.png")
+    wanted = Wanted(dtypes={"pixels": None}, keys=("path", *sides))
+    with SOURCES["image"].open_source([str(tmp_path / "a.png")], str(tmp_path), wanted) as source:
+        (block,) = source.blocks(0, iter([4]))
+    assert {side: int(np.asarray(block.columns[side][0])) for side in sides} == {
+        side: {"height": 2, "width": 3}[side] for side in sides
+    }

@@ -1,0 +1,169 @@
+"""A job over an inbox of small files that come, change and go, without a manifest: what each apply finds, and what is left."""
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from ortdeploy.facts.data import ArrivalPolicy
+from ortdeploy.ledger.opening import open_ledger, read_ledger
+from ortdeploy.ledger.records import OutputRecord
+from ortdeploy.plan.steps import Plan, PlannedFiles
+from ortdeploy.results.results import Status
+from ortdeploy.running.compaction import Small
+from ortdeploy.sources.arrivals import rows_before, sort_arrivals
+from ortdeploy.sources.files import file_states
+from support.carriers import delivered, rows_of
+from support.fakes import FakeRuntime, refuse_negative
+from support.jobs import changed, plan_for, retrying
+from support.power_loss import STATE, execute_there
+
+
+@dataclass
+class Inbox:
+    """Files of rows; a row's two cells are its value, and a negative one fails. `at` is the folder of `work` and `state`.
+
+    `was_replaced`: a name that was gone was used again, and the rows of the file before it stay.
+    """
+
+    at: Path
+    removable: bool = False
+    keep: float | None = None
+    on_change: str = "rerun"
+    clock: int = 0
+    files: dict[str, list[float]] = field(default_factory=dict)
+    removed: set[str] = field(default_factory=set)
+    was_replaced: bool = False
+
+    def make(self) -> "Inbox":
+        """Make the folders."""
+        for folder in ("work/inbox", "state"):
+            (self.at / folder).mkdir(parents=True)
+        return self
+
+    def put(self, name: str, values: Sequence[float]) -> None:
+        """Write a file, or change it, at a time of its own."""
+        self.clock += 1
+        self.was_replaced = self.was_replaced or name in self.removed
+        path = self.at / "work/inbox" / f"{name}.npy"
+        np.save(path, np.array([[value, value] for value in values], dtype=np.float32).reshape(-1, 2))
+        os.utime(path, (self.clock, self.clock))
+        self.files[name] = list(values)
+
+    def remove(self, name: str) -> None:
+        """Take a file away."""
+        (self.at / "work/inbox" / f"{name}.npy").unlink()
+        del self.files[name]
+        self.removed.add(name)
+
+    def copied_to(self, folder: Path) -> "Inbox":
+        """Return this inbox in another place, whose other folders are there already."""
+        shutil.copytree(self.at / "work/inbox", folder / "work/inbox")
+        return replace(self, at=folder, files={**self.files})
+
+    @property
+    def out(self) -> Path:
+        """Where the parts are."""
+        return self.at / "work/out"
+
+    def record(self) -> OutputRecord:
+        """What the ledger knows of the output."""
+        with read_ledger(self.at / STATE) as ledger:
+            assert ledger is not None
+            found = ledger.output(ledger.key(self.out))
+        assert found is not None
+        return found
+
+    def plan(self) -> Plan:
+        """Return what an apply would do now."""
+        work = self.at / "work"
+        with open_ledger(self.at / STATE) as ledger:
+            key = ledger.key(self.out)
+            known, record = ledger.inputs(key), ledger.output(key)
+        paths = sorted(map(str, (work / "inbox").glob("*.npy")))
+        states = file_states(paths, str(work))
+        arrivals = sort_arrivals(states, known, ArrivalPolicy(on_change=self.on_change))
+        assert not arrivals.changed
+        first_row = record.first_row if record else 0
+        source = {
+            "files": arrivals.read,
+            "gone": arrivals.gone,
+            "rerun": arrivals.rerun,
+            "first_row": first_row,
+            "rows_before": rows_before(arrivals.read, known, first_row),
+            "rows": None,
+            "on_change": self.on_change,
+        }
+        plan = plan_for(work, 1, size=2, rows_per_part=4, max_failed=999)
+        plan = replace(plan, inputs=(PlannedFiles(job="run", files=states),))
+        return changed(plan, input=source, output={"removable": self.removable, "keep": self.keep})
+
+    def apply(self, ends: Sequence[Status] = (Status.DONE, Status.NOTHING_TO_DO)) -> Status:
+        """Run what is new and what has changed."""
+        return execute_there(self.at, self.plan(), FakeRuntime(refuse_negative), ends=ends)
+
+    def retry(self) -> Status:
+        """Run failed rows once more."""
+        return execute_there(self.at, retrying(self.plan()), FakeRuntime(refuse_negative))
+
+    def compact(self, rows_per_part: int = 4) -> tuple[int, int]:
+        """Put small parts together, if there are any."""
+        if not self.out.is_dir():
+            return 0, 0
+        with open_ledger(self.at / STATE) as ledger:
+            small = Small(
+                ledger=ledger,
+                output=ledger.key(self.out),
+                folder=self.out,
+                format="jsonl",
+                rows_per_part=rows_per_part,
+                removable=self.removable,
+                exploded=False,
+                has_row=True,
+            )
+            return small.compact()
+
+    def check(self, *away: Path) -> None:
+        """Raise AssertionError unless every row that is there now is committed once or failed, and no other is."""
+        record = self.record()
+        with read_ledger(self.at / STATE) as ledger:
+            assert ledger is not None
+            known = {Path(one.state.path).stem: one for one in ledger.inputs(record.output)}
+            letters = [json.loads(line) for line in ledger.failures(record.output)]
+        assert (record.status, record.reruns, record.leaving, record.replacements) == ("done", (), (), ())
+        gone = {row for part in record.parts for first, count in part.withdrawn for row in range(first, first + count)}
+        failed = {letter["row"]: letter["path"] for letter in letters}
+        found = {
+            row: line["y"][0] / 2
+            for row, line in rows_of(delivered(self.out, *away)).items()
+            if row not in gone and row not in failed
+        }
+        taken: set[int] = set()
+        for name, values in self.files.items():
+            span = known[name].span
+            assert span is not None, name
+            assert span[1] == len(values), (name, span, values)
+            numbers = range(span[0], sum(span))
+            assert taken.isdisjoint(numbers)
+            taken.update(numbers)
+            for number, value in zip(numbers, values, strict=True):
+                if value < 0:
+                    assert failed[number] == f"inbox/{name}.npy"
+                else:
+                    assert found[number] == value, (name, number)
+        of_gone_files = {
+            number
+            for name, one in known.items()
+            if name not in self.files and one.span is not None
+            for number in range(one.span[0], sum(one.span))
+        }
+        others = {row for row in (*found, *failed) if row >= record.forgotten.rows}
+        assert others - of_gone_files <= taken or self.was_replaced
+        remembered = [row for row in found if row >= record.forgotten.rows]
+        counted = sum(part.committed for part in record.parts)
+        assert counted == len(remembered), (counted, sorted(found))
+        assert not self.out.is_dir() or not [path for path in self.out.iterdir() if path.name.startswith(".")]
