@@ -21,6 +21,7 @@ from support.models import scale_model
 from ortdeploy.cli.main import main
 from ortdeploy.events import log
 from ortdeploy.files import gate
+from ortdeploy.planning.preflight import openings
 from ortdeploy.process import memory
 
 REPOSITORY = Path(__file__).parent.parent
@@ -80,6 +81,34 @@ def quick_memory_figures() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "proportional_memory", memory.resident_memory)
         yield
+
+
+@pytest.fixture(autouse=True)
+def models_are_opened_once(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let ONNX Runtime open each model once in all tests, which have the same few: that takes a process each time.
+
+    A test is marked `opens_models` if it is about that.
+    """
+    if request.node.get_closest_marker("opens_models"):
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(openings, "_Remembered", RememberedByAll)
+        yield
+
+
+OPENED: set[str] = set()
+
+
+class RememberedByAll(openings._Remembered):  # noqa: SLF001  what it is, for all state folders
+    """The models that any test has opened, by everything that an opening depends on."""
+
+    def __contains__(self, key: str) -> bool:
+        return key in OPENED or super().__contains__(key)
+
+    def keep(self, keys: Sequence[str]) -> None:
+        OPENED.update(keys)
+        super().keep(keys)
 
 
 @dataclass(frozen=True, slots=True)

@@ -277,6 +277,7 @@ def test_both_kinds_of_child_say_the_same(tmp_path: Path, monkeypatch: pytest.Mo
     assert [one is not None and one.refusal is None for one in forked] == [True, False]
 
 
+@pytest.mark.opens_models
 def test_what_was_opened_is_not_opened_again_while_nothing_changes(
     cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
