@@ -131,7 +131,7 @@ def test_a_trial_of_a_real_job_tells_its_speed(deployment: Path, tmp_path_factor
     folder = tmp_path_factory.mktemp("trial")
     (folder / "overlay.yaml").write_text("{}\n")
     request = {
-        "manifest": str(deployment / "m.yaml"), "folder": str(folder), "job": "run", "seconds": 0.01, "profile": None,
+        "manifest": str(deployment / "m.yaml"), "folder": str(folder), "job": "run", "seconds": 0.0, "profile": None,
         "sets": [], "roots": [], "overlays": [],
     }  # fmt: skip
     answer = ask("ortdeploy.cli.children.tune", request)

@@ -72,19 +72,27 @@ def _run(request: Mapping[str, Any], native: NativeOutput) -> dict[str, Any]:
 
 
 class _Clock(Silent):
-    """Measures from the first start of the job, so that opening sessions does not count."""
+    """Measures from the first start of the job, so that opening sessions does not count.
+
+    It is not up before rows are done, however long these take: a speed without any would be nothing.
+    """
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._end: float | None = None
+        self._has_rows = False
 
     def job_started(self, job: str, done: int, total: int | None) -> None:  # noqa: ARG002  an observer is told
         """Start, unless it runs already."""
         self._end = self._end or time.perf_counter() + self._seconds
 
+    def rows_done(self, done: int, failed: int) -> None:  # noqa: ARG002  an observer is told
+        """Know that there is something to tell."""
+        self._has_rows = self._has_rows or done > 0
+
     def is_up(self) -> bool:
-        """Return whether the time is over."""
-        return self._end is not None and time.perf_counter() > self._end
+        """Return whether the time is over and rows are done."""
+        return self._has_rows and self._end is not None and time.perf_counter() > self._end
 
 
 def _with_output(plan: Plan, output: str) -> Plan:
