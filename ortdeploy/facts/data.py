@@ -144,6 +144,7 @@ class OutputFacts:
     columns, if that was noted. A foreign output may name the `ledger` that knows it. `free_bytes` are left on its file
     system. `read_only` says why nothing can be written there, which matters only where something is left to do.
     `shards` says of an output that was made in shards whether a plan of it is `open` or all are `closed`.
+    `left_over`: a compact or retry that was killed has left something in it to complete.
     """
 
     state: str = "absent"
@@ -157,5 +158,6 @@ class OutputFacts:
     free_bytes: int | None = None
     read_only: Problem | None = None
     shards: str | None = None
+    left_over: bool = False
     missing_package: Package | None = None
     problem: Problem | None = None

@@ -8,7 +8,7 @@ object appears whole or not at all, and every part that the ledger has committed
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -214,6 +214,10 @@ class Upload:
             if self._sent.get(name) != state:
                 self._put(path, name, stat.st_size, anew=anew)
                 self._sent[name] = state
+
+    def replace(self, names: Collection[str]) -> None:
+        """Upload files in place of what the store has of these names. Raises OrtdeployError."""
+        self.send(lambda name: name in names, anew=True)
 
     def _put(self, path: Path, name: str, size: int, *, anew: bool) -> None:
         url = admit(f"{self._url.full}/{name}", Use.WRITE)

@@ -1,26 +1,45 @@
-"""Completes what a retry has begun: a merged file takes its part's place after the ledger says so."""
+"""Completes what was begun to take the place of parts: a file gets its name after the ledger says so."""
 
-from collections.abc import Callable, Sequence
+import os
+import re
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.files.atomic import sync_folder
+from ortdeploy.files.atomic import TEMPORARY, sync_folder
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import Merge, NewFile, Part, Replacement
 from ortdeploy.ledger.written import is_as_written
 
+Send = Callable[[Collection[str]], None]
+"""Uploads files of an output folder, by their names, in place of what the store has of these names."""
 
-def complete_merges(ledger: Ledger, output: str, folder: Path, parts: Sequence[Part]) -> None:
+_HIDDEN = re.compile(rf"\.part-.*\.(merged|replaced)|\..*{re.escape(TEMPORARY)}")
+
+
+def has_hidden_files(folder: Path) -> bool:
+    """Return whether a run, retry or compact that was killed has left files that wait for a name. Raises OSError."""
+    try:
+        with os.scandir(folder) as entries:
+            return any(_HIDDEN.fullmatch(entry.name) for entry in entries)
+    except FileNotFoundError:
+        return False
+
+
+def complete_merges(ledger: Ledger, output: str, folder: Path, parts: Sequence[Part], send: Send | None = None) -> None:
     """Complete what a retry had begun when it was killed; what it had not begun is forgotten. Raises OrtdeployError."""
     by_number = {part.number: part for part in parts}
     for merge in ledger.merges(output):
-        complete(ledger, output, folder, by_number[merge.part], merge)
+        complete(ledger, output, folder, by_number[merge.part], merge, send)
     for path in folder.glob(".part-*.merged"):
         path.unlink(missing_ok=True)
 
 
-def complete(ledger: Ledger, output: str, folder: Path, part: Part, merge: Merge) -> None:
-    """Give a merged file its name, unless it has it already. Raises OrtdeployError if it is damaged."""
+def complete(ledger: Ledger, output: str, folder: Path, part: Part, merge: Merge, send: Send | None = None) -> None:
+    """Give a merged file its name, unless it has it already. Raises OrtdeployError if it is damaged.
+
+    It is sent before the ledger takes its rows for committed: killed in between, the next run sends it again.
+    """
     waiting, place = folder / merge.temporary, folder / merge.file
     if waiting.is_file():
         if not is_as_written(waiting, merge, digest=None):
@@ -33,6 +52,8 @@ def complete(ledger: Ledger, output: str, folder: Path, part: Part, merge: Merge
         _forget(ledger, output, place, part, merge)
         return
     sync_folder(folder)
+    if send is not None:
+        send([merge.file])
     ledger.end_merge(output, part, merge)
 
 
@@ -52,21 +73,19 @@ def _forget(ledger: Ledger, output: str, place: Path, part: Part, merge: Merge) 
     ledger.forget_merge(output, merge)
 
 
-def complete_replacements(ledger: Ledger, output: str, folder: Path) -> None:
+def complete_replacements(ledger: Ledger, output: str, folder: Path, send: Send | None = None) -> None:
     """Complete what was begun to take the place of parts when a run was killed. Raises OrtdeployError."""
     record = ledger.output(output)
     for one in record.replacements if record is not None else ():
-        put_in_place(ledger, output, folder, one)
+        put_in_place(ledger, output, folder, one, send)
     for path in folder.glob(".part-*.replaced"):
         path.unlink(missing_ok=True)
 
 
-def put_in_place(
-    ledger: Ledger, output: str, folder: Path, one: Replacement, sent: Callable[[], None] | None = None
-) -> bool:
-    """Give the files of a replacement their names, and let the ledger know; return whether it stands.
+def put_in_place(ledger: Ledger, output: str, folder: Path, one: Replacement, send: Send | None = None) -> bool:
+    """Give the files of a replacement their names, send them, and let the ledger know; return whether it stands.
 
-    `sent` is called when they have them. Raises OrtdeployError if one is damaged.
+    Raises OrtdeployError if one is damaged.
     """
     for file in one.files:
         if not _name(folder, file):
@@ -83,8 +102,8 @@ def put_in_place(
         (folder / name).unlink(missing_ok=True)
     if one.removed:
         sync_folder(folder)
-    if sent is not None:
-        sent()
+    if send is not None and one.files:
+        send([file.file for file in one.files])
     ledger.end_replacement(output, one)
     return True
 

@@ -421,7 +421,7 @@ class FinishedJob:
     """A job that has nothing to run: its result is there already, made from the same things, or its input waits.
 
     `waiting` is why there is nothing to read yet; `gone` are input files as `JobInput` has them. `new_run`: a new run
-    was asked for.
+    was asked for. `left_over` is the output if a compact or retry that was killed has left something to complete.
     """
 
     job: str
@@ -431,6 +431,7 @@ class FinishedJob:
     new_run: bool = False
     waiting: str | None = None
     gone: tuple[str, ...] = ()
+    left_over: JobOutput | None = None
 
 
 @record

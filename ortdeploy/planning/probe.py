@@ -28,9 +28,11 @@ from ortdeploy.files.room import LINE_OF_VALUES, check_room
 from ortdeploy.graph.row_followers import with_row_followers
 from ortdeploy.ledger.check import find_contradiction
 from ortdeploy.ledger.damage import damaged
+from ortdeploy.ledger.merges import has_hidden_files
 from ortdeploy.ledger.open_parts import FOLDER as SHARD_FOLDER
 from ortdeploy.ledger.open_parts import open_plans
 from ortdeploy.ledger.opening import named_ledger, read_ledger
+from ortdeploy.ledger.output_lock import is_live
 from ortdeploy.ledger.records import Merge, OutputRecord, Part, output_key
 from ortdeploy.ledger.written import find_damage
 from ortdeploy.manifest.named_paths import named_paths, path_from_manifest
@@ -372,8 +374,20 @@ def _probe_output(spec: Spec, job: JobSpec, state_dir: Path, before: _Before, ro
     read_only = problem if problem is not None and problem.kind == "read-only" else None
     if problem is not read_only:
         return OutputFacts(problem=problem)
-    found = _look_at_output(folder, job, state_dir, before)
-    return replace(found, read_only=read_only, shards=_shards(folder))
+    found, shards = _look_at_output(folder, job, state_dir, before), _shards(folder)
+    may_write = read_only is None and shards != "open" and found.state == "finished" and not found.problem
+    left_over = may_write and _is_left_over(folder, state_dir, before)
+    return replace(found, read_only=read_only, shards=shards, left_over=left_over)
+
+
+def _is_left_over(folder: Path, state_dir: Path, before: _Before) -> bool:
+    """Return whether a compact or retry that is not live has left something to complete."""
+    if before.record is None or is_live(state_dir, before.record.output):
+        return False
+    try:
+        return bool(before.record.replacements or before.merges) or has_hidden_files(folder)
+    except OSError:
+        return False
 
 
 def _shards(folder: Path) -> str | None:

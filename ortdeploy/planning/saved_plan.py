@@ -73,7 +73,7 @@ LEFT_OUT: Mapping[type, frozenset[str]] = {
     PlannedSession: frozenset({"predicted"}),
     PlannedDevice: frozenset({"library"}),
     PlannedCheck: frozenset({"record", "leak_runs", "synthetic_inputs"}),
-    FinishedJob: frozenset({"rows", "new_run"}),
+    FinishedJob: frozenset({"rows", "new_run", "left_over"}),
 }
 """What of a plan is no part of the file, by class."""
 

@@ -8,9 +8,10 @@ from ortdeploy.files.digests import file_digest
 from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.ledger.check import check_output
 from ortdeploy.ledger.damage import undamaged
+from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import OutputRecord, Part
 from ortdeploy.ledger.written import find_damage
-from ortdeploy.plan.steps import RunJob
+from ortdeploy.plan.steps import JobOutput, RunJob
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.statistics import check_statistics
 from ortdeploy.sinks.catalogue import SINKS
@@ -31,15 +32,20 @@ def check_record(context: JobContext, known: OutputRecord) -> None:
 
 
 def check_parts(context: JobContext, when: str = "") -> None:
-    """Raise OrtdeployError if a committed part is not what was written."""
-    digests = DigestCache(context.ledger.state_dir)
-    merges = context.ledger.merges(context.output)
-    removable = context.step.output.removable
-    record = context.ledger.output(context.output)
+    """Raise OrtdeployError if a committed part of a job is not what was written."""
+    check_files(context.ledger, context.folder, context.step.output, when)
+
+
+def check_files(ledger: Ledger, folder: Path, output: JobOutput, when: str = "") -> None:
+    """Raise OrtdeployError if a committed part in a folder is not what was written."""
+    digests, key = DigestCache(ledger.state_dir), ledger.key(folder)
+    record = ledger.output(key)
     parts, replacements = (record.parts, record.replacements) if record else ((), ())
-    damage = find_damage(context.folder, parts, merges, digests.digest, replacements=replacements, removable=removable)
+    damage = find_damage(
+        folder, parts, ledger.merges(key), digests.digest, replacements=replacements, removable=output.removable
+    )
     if damage is not None:
-        raise OrtdeployError(f"{context.step.output.shown}/{damage}{when}. Bring it back from a copy")
+        raise OrtdeployError(f"{output.shown}/{damage}{when}. Bring it back from a copy")
 
 
 def taken_bytes(folder: Path, parts: Iterable[Part]) -> int:

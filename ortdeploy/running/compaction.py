@@ -7,21 +7,20 @@ comes of two deployments, or of other than the same models, adapters and version
 away stays as it is.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from ortdeploy.events import log
-from ortdeploy.files.atomic import Hashing, open_synced, open_whole, sync_folder
+from ortdeploy.files.atomic import Hashing, open_synced, sync_folder
 from ortdeploy.ledger.changes import as_spans, rows_in
 from ortdeploy.ledger.check import check_output, replaced_name
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.merges import complete_merges, complete_replacements, put_in_place
 from ortdeploy.ledger.records import NewFile, OutputRecord, Part, Replacement, part_name
 from ortdeploy.running.part_lines import PartLines
-from ortdeploy.running.report import REPORT, reported_part
+from ortdeploy.running.report import renew_report
 from ortdeploy.sinks.catalogue import SINKS
 
 
@@ -57,7 +56,7 @@ class Small:
             self._put_together(known, group)
         record = self.ledger.output(self.output) or known
         if groups:
-            renew_report(self.folder, record)
+            renew_report(self.folder, record, self.ledger.failures(self.output))
         return len(known.parts), len(record.parts)
 
     def _whole_record(self) -> OutputRecord:
@@ -163,14 +162,3 @@ class Small:
             sha256=written.sha256,
             mtime_ns=written.mtime_ns,
         )
-
-
-def renew_report(folder: Path, record: OutputRecord) -> None:
-    """Let the report name the parts that there are now. Raises OSError."""
-    try:
-        report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
-        report["parts"] = [reported_part(part) for part in record.parts]
-    except (FileNotFoundError, ValueError, TypeError):  # was carried away; the next run writes it
-        return
-    with open_whole(folder / REPORT) as file:
-        file.write((json.dumps(report, indent=2) + "\n").encode())

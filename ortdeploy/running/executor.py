@@ -23,7 +23,15 @@ from ortdeploy.pipelines.op_step import op_runners
 from ortdeploy.plan.part_table import Shard
 from ortdeploy.plan.plan_file import encode
 from ortdeploy.plan.selection import keep_jobs, run_jobs
-from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, PlannedSession, PlannedThreadLayout, RunJob
+from ortdeploy.plan.steps import (
+    FinishedJob,
+    LoadAdapter,
+    OpenSession,
+    Plan,
+    PlannedSession,
+    PlannedThreadLayout,
+    RunJob,
+)
 from ortdeploy.process.memory import memory_of_the_group, trim_memory
 from ortdeploy.process.memory_limit import MemoryBound
 from ortdeploy.process.tracing import traced_job
@@ -34,6 +42,7 @@ from ortdeploy.running.held_files import Files, UnheldFiles
 from ortdeploy.running.job import JobRun
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.job_report import log_end, recorded_result
+from ortdeploy.running.left_over import complete_left_over
 from ortdeploy.running.pause_watch import PauseWatch
 from ortdeploy.runtime.protocol import Runtime
 from ortdeploy.sessions.opening import ModelOpener, OnNativeCall, OpenedModel, OpenedSession, SkippedSession
@@ -92,7 +101,7 @@ class Execution:
     def _results(self, ended: Mapping[str, Status]) -> Iterator[JobResult]:
         """Do every step; `ended` says of each job that has ended how it did."""
         sessions: dict[str, _Opened] = {}
-        yield from self.finished(self.plan)
+        yield from map(self._completed, self.plan.finished)
         paused = self._paused()
         needed = {name for step in run_jobs(self.plan) if step.job not in paused for name in step.sessions}
         for step in self.plan.steps:
@@ -154,12 +163,18 @@ class Execution:
     @staticmethod
     def finished(plan: Plan) -> tuple[JobResult, ...]:
         """Return the results of jobs that the plan found finished."""
-        return tuple(
-            JobResult(
-                job=job.job, status=Status.NOTHING_TO_DO, output=job.output, committed=job.rows, reason=job.waiting
-            )
-            for job in plan.finished
-        )
+        return tuple(map(_nothing_to_do, plan.finished))
+
+    def _completed(self, job: FinishedJob) -> JobResult:
+        """Return the result of a job that the plan found finished, all that was begun in its output being complete."""
+        if job.left_over is None or self.shard is not None:
+            return _nothing_to_do(job)
+        try:
+            complete_left_over(self.ledger, Path(self.plan.folder) / job.path, job.left_over)
+        except OrtdeployError as error:
+            log.error("job.failed", job=job.job, reason=str(error))
+            return replace(_nothing_to_do(job), status=Status.FAILED, reason=str(error))
+        return _nothing_to_do(job)
 
     def _open(
         self,
@@ -258,6 +273,8 @@ class Execution:
 
         try:
             bound = bind_upstream(step, self.plan.folder, self.ledger, ended)
+            if isinstance(bound, Ending):
+                complete_left_over(self.ledger, Path(self.plan.folder) / step.output.path, step.output)
         except OrtdeployError as error:
             return self._refused(step, error)
         if isinstance(bound, RunJob):
@@ -412,6 +429,12 @@ class Execution:
             if isinstance(step, LoadAdapter) and step.session == session:
                 opened = self._load_adapter(step, opened)
         return opened
+
+
+def _nothing_to_do(job: FinishedJob) -> JobResult:
+    return JobResult(
+        job=job.job, status=Status.NOTHING_TO_DO, output=job.output, committed=job.rows, reason=job.waiting
+    )
 
 
 def _with_layout(step: OpenSession, layout: PlannedThreadLayout) -> OpenSession:

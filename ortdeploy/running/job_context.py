@@ -1,6 +1,6 @@
 """One job of one run with all that it needs from outside, shared by the modules that do its work."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -62,6 +62,11 @@ class JobContext:
     def stop(self) -> bool:
         """Return whether the job is to end early."""
         return self.stop_asked() or self.pause()
+
+    def send(self, names: Collection[str]) -> None:
+        """Upload files that take the place of what the store has of these names, if the output lies on one."""
+        if self.upload is not None:
+            self.upload.replace(names)
 
     def __post_init__(self) -> None:
         """Work out where the job writes; nothing is touched yet."""

@@ -26,6 +26,7 @@ from ortdeploy.running.part_writer import PartWriter, Totals
 from ortdeploy.running.resume import Position
 from ortdeploy.running.statistics import JobStatistics
 from ortdeploy.sinks.catalogue import SINKS
+from ortdeploy.sinks.png import picture_name
 from ortdeploy.units import format_size
 
 SECONDS_BETWEEN_REPORTS = 5.0
@@ -144,8 +145,9 @@ class PartLoop:
 
     def _send(self, part: Part) -> None:
         """Upload a part before it is committed. Raises OrtdeployError."""
-        if self._context.upload is not None and part.file is not None:
-            self._context.upload.send(lambda name: name == part.file or "/" in name)
+        pictures = (picture_name(name, row) for name in self._step.output.images for row in range(part.start, part.end))
+        if part.file is not None:
+            self._context.send({part.file, *pictures})
 
     def _check_disk(self, part: Part, name: str) -> None:
         """Raise OrtdeployError if a part would exceed the job's disk limit; it gets no name."""

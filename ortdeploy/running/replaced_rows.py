@@ -6,7 +6,7 @@ one of their own beside it, and replace those of equal number. So do rows of a p
 but there the old rows leave.
 """
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -75,7 +75,7 @@ class ReplacedRows:
             may_be_gone=context.step.output.removable,
         )
         context.ledger.begin_replacement(context.output, replacement, context.made_by)
-        stands = put_in_place(context.ledger, context.output, context.folder, replacement, self._send(files))
+        stands = put_in_place(context.ledger, context.output, context.folder, replacement, context.send)
         self._remove_pictures(goes.difference(new.rows))
         log.info("part.replaced", part=part.number, rows=len(goes), file=after.file)
         return stands
@@ -172,11 +172,6 @@ class ReplacedRows:
             sha256=written.sha256,
             mtime_ns=written.mtime_ns,
         )
-
-    def _send(self, files: Iterable[NewFile]) -> Callable[[], None] | None:
-        """Return what uploads files that have got their names; None where nothing is uploaded."""
-        upload, names = self._context.upload, {file.file for file in files}
-        return None if upload is None else lambda: upload.send(lambda name: name in names, anew=True)
 
     def _remove_pictures(self, rows: Iterable[int]) -> None:
         """Delete the pictures of rows that have no result any more; those that may be carried away stay."""

@@ -63,12 +63,7 @@ def write_report(
     seconds: float,
 ) -> None:
     """Write the files, each whole or not at all; `ran` is what `ran_on` has said. Raises OSError."""
-    counts: dict[str, Counter[str]] = {}
-    with open_whole(folder / FAILED) as file:
-        for line in failures:
-            file.write(f"{line}\n".encode())
-            entry = json.loads(line)
-            counts.setdefault(entry["stage"], Counter())[entry["code"]] += 1
+    failed = _write_failed(folder, failures)
     report = {
         "format_version": FORMAT_VERSION,
         "run": record.run,
@@ -80,7 +75,7 @@ def write_report(
         "ended": record.ended,
         "seconds": round(seconds, 6),
         "rows": _row_counts(record),
-        "failures": {stage: dict(codes) for stage, codes in counts.items()},
+        "failures": failed,
         "plan": plan_digest(plan, step.job),
         "manifest": next(fact.value for fact in plan.facts if fact.kind == "manifest"),
         "identity": dict(record.identity),
@@ -106,12 +101,38 @@ def write_report(
         "deployments": {digest: _maker(one) for digest, one in makers.items()},
         "versions": versions(),
     }
+    _write(folder, report, step.output.reports)
+
+
+def _write(folder: Path, report: Mapping[str, Any], forms: Iterable[str]) -> None:
     with open_whole(folder / REPORT) as file:
         file.write((json.dumps(report, indent=2) + "\n").encode())
-    for name in step.output.reports:
+    for name in forms:
         form = REPORTS[name]
         with open_whole(folder / form.FILE) as file:
             file.write(form.render(report).encode())
+
+
+def _write_failed(folder: Path, failures: Iterable[str]) -> dict[str, dict[str, int]]:
+    """Write the failed rows; return how many there are by stage and code."""
+    counts: dict[str, Counter[str]] = {}
+    with open_whole(folder / FAILED) as file:
+        for line in failures:
+            file.write(f"{line}\n".encode())
+            entry = json.loads(line)
+            counts.setdefault(entry["stage"], Counter())[entry["code"]] += 1
+    return {stage: dict(codes) for stage, codes in counts.items()}
+
+
+def renew_report(folder: Path, record: OutputRecord, failures: Iterable[str], forms: Iterable[str] = ()) -> None:
+    """Let the files tell of the parts and failed rows that there are now; the rest stays. Raises OSError."""
+    try:
+        report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
+        report |= {"rows": _row_counts(record), "parts": [reported_part(part) for part in record.parts]}
+    except (FileNotFoundError, ValueError, TypeError):  # was carried away; the next run writes it
+        return
+    report["failures"] = _write_failed(folder, failures)
+    _write(folder, report, forms)
 
 
 def _row_independence(check: RowCheck, statistics: Mapping[str, Any]) -> dict[str, Any]:

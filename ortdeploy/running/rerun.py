@@ -113,8 +113,8 @@ class RerunRun:
         check_record(context, known)
         check_parts(context)
         make_durable_folder(context.folder)
-        complete_merges(context.ledger, context.output, context.folder, known.parts)
-        complete_replacements(context.ledger, context.output, context.folder)
+        complete_merges(context.ledger, context.output, context.folder, known.parts, context.send)
+        complete_replacements(context.ledger, context.output, context.folder, context.send)
         self._begun_part.complete(known)
         remove_temporaries(context.folder)
         return context.ledger.output(context.output) or known

@@ -19,6 +19,7 @@ from ortdeploy.results.results import Status
 from ortdeploy.running.begun_part import BegunPart
 from ortdeploy.running.committed import check_inputs, check_parts, check_record
 from ortdeploy.running.job_context import JobContext
+from ortdeploy.running.left_over import complete_left_over
 from ortdeploy.running.marker import write_marker
 
 
@@ -47,10 +48,12 @@ def resume(context: JobContext, begun_part: BegunPart) -> Position | None:
         if dict(known.identity) != dict(step.identity) and step.output.on_upgrade != "continue":
             raise OrtdeployError(f"{step.output.shown} holds parts of another plan")
         if _is_finished(context, known):
+            complete_left_over(context.ledger, context.folder, step.output)
             return None
         check_parts(context)
-        complete_merges(context.ledger, context.output, context.folder, known.parts)
-        complete_replacements(context.ledger, context.output, context.folder)
+        make_durable_folder(context.folder)  # files that go from it are gone with it if it was carried away
+        complete_merges(context.ledger, context.output, context.folder, known.parts, context.send)
+        complete_replacements(context.ledger, context.output, context.folder, context.send)
         if begun_part.complete(known):
             known = context.ledger.output(context.output) or known
         position = _take_up(context, known, begun_part)

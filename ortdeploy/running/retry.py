@@ -92,8 +92,8 @@ class RetryRun:
         check_record(context, known)
         check_parts(context)
         make_durable_folder(context.folder)
-        complete_merges(context.ledger, context.output, context.folder, known.parts)
-        complete_replacements(context.ledger, context.output, context.folder)
+        complete_merges(context.ledger, context.output, context.folder, known.parts, context.send)
+        complete_replacements(context.ledger, context.output, context.folder, context.send)
         remove_temporaries(context.folder)
         self._digits = known.part_digits
         attempts = context.ledger.failed_rows(context.output)
@@ -265,10 +265,9 @@ class RetryRun:
             revision=revision,
             deployment=self._context.made_by.digest if revision else None,
         )
-        self._context.ledger.begin_merge(self._context.output, merge, self._context.made_by)
-        complete(self._context.ledger, self._context.output, self._context.folder, part, merge)
-        if self._context.upload is not None:
-            self._context.upload.send(lambda name: name == file, anew=True)
+        context = self._context
+        context.ledger.begin_merge(context.output, merge, context.made_by)
+        complete(context.ledger, context.output, context.folder, part, merge, context.send)
         new.unlink(missing_ok=True)
         log.info("part.merged", part=part.number, rows=len(again.recovered), file=file)
 

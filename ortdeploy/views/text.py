@@ -295,6 +295,8 @@ def _render_finished(job: "FinishedJob") -> Iterator[str]:
     yield f"= job {job.job} is finished: {job.rows:,} rows in {job.output}"
     if job.new_run:
         yield "    nothing that it was made from has changed, so --new-run does not start it over"
+    if job.left_over is not None:
+        yield "    apply completes what a compact or retry that was killed has begun there"
 
 
 def render_results(results: "Sequence[JobResult]", *, color: bool) -> str:

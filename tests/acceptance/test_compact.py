@@ -4,8 +4,11 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 from conftest import Cli, read_rows
+from support.jobs import Killed
 
+from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.output_lock import hold_output
 
 MANIFEST = """
@@ -55,3 +58,59 @@ def test_small_parts_become_one(cli: Cli, deployment: Path) -> None:
     refused = cli("compact", manifest, "--job", "run")
     assert refused.code == 1
     assert "part-00000004.csv was committed and holds other bytes" in refused.words
+
+
+def fill(cli: Cli, deployment: Path) -> Path:
+    """Apply four days, of which each leaves a part."""
+    manifest = deployment / "m.yaml"
+    manifest.write_text(MANIFEST, encoding="utf-8")
+    (deployment / "inbox").mkdir()
+    for day in range(4):
+        np.save(deployment / f"inbox/{day}.npy", np.full((3, 4), day, dtype=np.float32))
+        assert cli("apply", manifest, "--job", "run").code == 0
+    return manifest
+
+
+def kill(*_: object, **__: object) -> None:
+    raise Killed
+
+
+@pytest.mark.parametrize("step", ["begin_replacement", "end_replacement"])
+def test_an_apply_with_nothing_to_do_completes_what_a_killed_one_has_begun(
+    cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    manifest = fill(cli, deployment)
+    before = read_rows(deployment / "out")
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, step, kill)
+        with pytest.raises(Killed):
+            cli("compact", manifest, "--job", "run")
+    words = "apply completes what a compact or retry that was killed has begun there"
+    assert words in cli("plan", manifest, "--job", "run").words
+    with hold_output(deployment / ".ortdeploy", "../out"):
+        assert words not in cli("plan", manifest, "--job", "run").words, "it is not killed, but live"
+    done = cli("apply", manifest, "--job", "run")
+    assert (done.code, "nothing to do" in done.words) == (0, True)
+    assert '"event": "output.completed"' in done.err
+    assert words not in cli("plan", manifest, "--job", "run").words
+    assert not [path.name for path in (deployment / "out").glob(".*")]
+    assert read_rows(deployment / "out") == before
+    assert cli("verify", manifest, "--job", "run").code == 0
+    report = json.loads((deployment / "out/_run.json").read_text())
+    parts = [path.name for path in sorted((deployment / "out").glob("part-*"))]
+    assert [part["file"] for part in report["parts"]] == parts
+    assert len(parts) == (1 if step == "end_replacement" else 4)
+
+
+def test_what_cannot_be_completed_fails_the_job(cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = fill(cli, deployment)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", kill)
+        with pytest.raises(Killed):
+            cli("compact", manifest, "--job", "run")
+    (waiting,) = (deployment / "out").glob(".part-*.replaced")
+    waiting.write_bytes(b"damaged")
+    failed = cli("apply", manifest, "--job", "run")
+    assert failed.code == 1
+    assert f"{waiting.name}, which takes the place of" in failed.words
+    assert "was not put there. Bring it back from a copy" in failed.words

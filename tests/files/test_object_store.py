@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import MANIFEST, Cli
+from support.jobs import Killed
 from support.models import scale_model
 
-from ortdeploy.files.object_store import Fetched, fetched, mirror_of
+from ortdeploy.files.object_store import Fetched, Upload, fetched, mirror_of
 from ortdeploy.files.urls import is_url
+from ortdeploy.ledger.ledger import Ledger
 
 
 def put_rows(system: Any, path: str, first: int, rows: int) -> None:
@@ -190,3 +192,70 @@ def test_paths_and_urls_are_told_apart() -> None:
     assert not is_url("C:/data/x.npy")
     assert not is_url("folder/with:colon//x")
     assert "/" not in mirror_of("s3://bucket/key/").removeprefix(".ortdeploy/outputs/")
+
+
+def kill(*_: object, **__: object) -> None:
+    raise Killed
+
+
+@pytest.mark.parametrize("step", ["begin_merge", "end_merge"])
+def test_a_retry_that_was_killed_arrives_with_the_next_apply(
+    tmp_path: Path, cli: Cli, store: Any, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"x": [1, 1, 1, 1]}\n{"x": [2, 2]}\n{"x": [3, 3, 3, 3]}\n')
+    manifest = deployment(tmp_path, "a.jsonl", "memory://out/run", end="    errors: {max_failed: 1}\n")
+    assert cli("apply", manifest).code == 0
+    path.write_text('{"x": [1, 1, 1, 1]}\n{"x": [2, 2, 2, 2]}\n{"x": [3, 3, 3, 3]}\n')
+    own = Ledger.begin_merge
+
+    def begin_and_die(*arguments: Any) -> None:
+        own(*arguments)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, step, begin_and_die if step == "begin_merge" else kill)
+        with pytest.raises(Killed):
+            cli("retry", manifest, "--job", "run")
+    assert b'"row": 1' in store.cat_file("/out/run/_failed.jsonl")
+    done = cli("apply", manifest)
+    assert (done.code, "nothing to do" in done.words) == (0, True)
+    assert [row["row"] for row in rows_of(store, "/out/run")] == [0, 1, 2]
+    assert not store.cat_file("/out/run/_failed.jsonl")
+    assert json.loads(store.cat_file("/out/run/_run.json"))["rows"]["committed"] == 3
+
+
+def test_rows_that_run_again_arrive_after_a_kill_although_they_take_as_many_bytes(
+    tmp_path: Path, cli: Cli, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"x": [1, 1, 1, 1]}\n')
+    manifest = deployment(tmp_path, "a.jsonl, on_change: rerun", "memory://out/run")
+    manifest.write_text(manifest.read_text().replace('"a.jsonl, on_change: rerun"', "a.jsonl, on_change: rerun"))
+    assert cli("apply", manifest).code == 0
+    path.write_text('{"x": [3, 3, 3, 3]}\n')
+    with monkeypatch.context() as patch:
+        patch.setattr(Upload, "replace", kill)
+        with pytest.raises(Killed):
+            cli("apply", manifest)
+    assert [row["y"][0] for row in rows_of(store, "/out/run")] == [2.0]
+    assert cli("apply", manifest).code == 0
+    assert [row["y"][0] for row in rows_of(store, "/out/run")] == [6.0]
+
+
+def test_a_part_replaces_one_of_as_many_bytes_that_was_uploaded_and_not_committed(
+    tmp_path: Path, cli: Cli, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"x": [1, 1, 1, 1]}\n')
+    manifest = deployment(tmp_path, "a.jsonl", "memory://out/run")
+    manifest.write_text(manifest.read_text().replace("format: jsonl", "on_upgrade: continue, format: jsonl"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "commit_part", kill)
+        with pytest.raises(Killed):
+            cli("apply", manifest)
+    assert [row["y"][0] for row in rows_of(store, "/out/run")] == [2.0]
+    scale_model(tmp_path / "double.onnx", factor=3.0)
+    continued = cli("apply", manifest)
+    assert continued.code == 0, continued.words
+    assert [row["y"][0] for row in rows_of(store, "/out/run")] == [3.0]

@@ -97,7 +97,14 @@ def fill(inbox: Inbox) -> None:
 
 
 def outcomes(
-    inbox: Inbox, recorded: Sequence[Event], begin: int, folder: Path, carrier: Carrier, *, kills: bool
+    inbox: Inbox,
+    recorded: Sequence[Event],
+    begin: int,
+    folder: Path,
+    carrier: Carrier,
+    *,
+    kills: bool,
+    more: bool = True,
 ) -> Iterator[tuple[str, str]]:
     """Yield what went wrong, from every state that a kill, or power loss, may leave."""
     disk, seen = Disk(), set()
@@ -110,20 +117,22 @@ def outcomes(
             if state not in seen:
                 seen.add(state)
                 try:
-                    go_on(inbox.copied_to(left_over), carrier)
+                    go_on(inbox.copied_to(left_over), carrier, more=more)
                 except (Exception, AssertionError) as error:  # noqa: BLE001  whatever it is, it was not recovered from
                     yield f"after {number} ({event.kind} {event.path} {event.target})", repr(error)
             shutil.rmtree(left_over)
 
 
-def go_on(inbox: Inbox, carrier: Carrier) -> None:
-    """Carry away what is there, put the rest together, run a new file, and look at what is left."""
+def go_on(inbox: Inbox, carrier: Carrier, *, more: bool) -> None:
+    """Carry away what is there, put the rest together and run a new file, or do nothing; look at what is left."""
     away = inbox.at / "away"
     carrier(inbox.out, away / "1")
     with quickly():
-        inbox.compact()
-        inbox.put("i", [91, 92])
+        if more:
+            inbox.compact()
+            inbox.put("i", [91, 92])
         inbox.apply()
+        inbox.out.mkdir(exist_ok=True)
         inbox.check(away)
         assert rows_of(delivered(inbox.out, away))
 
@@ -142,11 +151,12 @@ def record(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.mark.process
 @pytest.mark.parametrize("name", ["nobody", "parts", pytest.param("the folder", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("more", [True, False], ids=["more to do", "nothing to do"])
 def test_killed_at_every_step_every_row_is_there_once(
-    recorded: tuple[Inbox, list[Event], int], tmp_path: Path, name: str
+    recorded: tuple[Inbox, list[Event], int], tmp_path: Path, name: str, more: bool
 ) -> None:
     if name == "nobody" or recorded[0].removable:
-        assert list(outcomes(*recorded, tmp_path, CARRIERS[name], kills=True)) == []
+        assert list(outcomes(*recorded, tmp_path, CARRIERS[name], kills=True, more=more)) == []
 
 
 @pytest.mark.slow

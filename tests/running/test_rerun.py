@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.carriers import CARRIERS, Carrier
 from support.effort import effort
@@ -173,7 +173,8 @@ STEP = st.one_of(
     st.tuples(st.just("kill"), st.integers(1, 40)),
     st.tuples(st.just("compact"), st.integers(1, 30), st.integers(2, 9)),
     st.tuples(st.just("carry"), st.sampled_from(sorted(CARRIERS))),
-    st.tuples(st.sampled_from(["apply", "retry"])),
+    st.tuples(st.just("retry"), st.integers(1, 30)),
+    st.tuples(st.just("apply")),
 )
 
 
@@ -183,6 +184,8 @@ STEP = st.one_of(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(steps=st.lists(STEP, max_size=12), removable=st.booleans(), keep=st.sampled_from([None, 0.0]))
+@example(steps=[("put", "a", [0.0]), ("remove", "a"), ("compact", 1, 2)], removable=False, keep=None)
+@example(steps=[("put", "a", [0.0]), ("remove", "a"), ("compact", 2, 2)], removable=False, keep=None)
 def test_in_any_sequence_every_row_is_there_once(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[Any, ...]], removable: bool, keep: float | None
 ) -> None:
@@ -209,7 +212,8 @@ def test_in_any_sequence_every_row_is_there_once(
             elif what == "apply":
                 inbox.apply()
             elif what == "retry" and inbox.record().status == "done":
-                inbox.retry()
+                with killed_after(*more):
+                    inbox.retry()
         inbox.apply()
         inbox.out.mkdir(exist_ok=True)
         inbox.check(inbox.at / "away")

@@ -150,10 +150,10 @@ def _may_lose_a_file(plan: Plan, state_dir: Path, *, for_a_look: bool) -> bool:
 
 
 def _outputs(plan: Plan, state_dir: Path) -> list[str]:
-    """Return the output folders of a plan's jobs, as the ledger names them."""
-    return [
-        output_key(Path(plan.folder) / step.output.path, state_dir) for step in plan.steps if isinstance(step, RunJob)
-    ]
+    """Return the output folders that a plan writes into, as the ledger names them."""
+    written = [step.output.path for step in plan.steps if isinstance(step, RunJob)]
+    written += [job.path for job in plan.finished if job.left_over is not None]
+    return [output_key(Path(plan.folder) / path, state_dir) for path in written]
 
 
 def _with_cut_files(plan: Plan, reason: str) -> str:

@@ -277,9 +277,9 @@ def _run_one(
 ) -> tuple[JobResult, ...]:
     if shard is None:
         note_gone_files(plan, state_dir)
-    return (
-        run_plan(plan, state_dir, run_id, arguments, stopped, shard=shard) if plan.steps else Execution.finished(plan)
-    )
+    if plan.steps or any(job.left_over is not None for job in plan.finished):
+        return run_plan(plan, state_dir, run_id, arguments, stopped, shard=shard)
+    return Execution.finished(plan)
 
 
 def _last_good(plan: Plan, reason: str, arguments: argparse.Namespace) -> tuple[Plan, ...]:

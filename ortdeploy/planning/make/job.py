@@ -41,7 +41,7 @@ def planned_job(job: ResolvedJob) -> RunJob:
         batching=job.batching,
         fetch=fetch,
         postprocess=tuple(_planned_postprocess(job, lines)),
-        output=_job_output(job),
+        output=planned_output(job),
         errors=_job_errors(job, fetch),
         limits=JobLimits(memory=spec.limits.memory, disk=spec.limits.disk),
         identity=job.identity,
@@ -81,7 +81,8 @@ def _upstream(job: ResolvedJob) -> UpstreamJob | None:
     return UpstreamJob(job=job.upstream.name, output=job.upstream.output.path, names=job.input.names)
 
 
-def _job_output(job: ResolvedJob) -> JobOutput:
+def planned_output(job: ResolvedJob) -> JobOutput:
+    """Return where the results of a job go, and what they are."""
     spec, facts = job.spec.output, job.output
     return JobOutput(
         path=spec.path,

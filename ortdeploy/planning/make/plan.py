@@ -17,7 +17,7 @@ from ortdeploy.plan.steps import FinishedJob, OpenSession, Plan, PlannedFiles, S
 from ortdeploy.planning.make.checks import make_checks
 from ortdeploy.planning.make.facts import chosen_jobs, plan_facts
 from ortdeploy.planning.make.fusions import FusedStep, fused_steps, opening_of_fused
-from ortdeploy.planning.make.job import planned_job
+from ortdeploy.planning.make.job import planned_job, planned_output
 from ortdeploy.planning.make.op_lines import op_lines, opening_of
 from ortdeploy.planning.make.pipeline import plan_pipeline
 from ortdeploy.planning.make.sessions import planned_adapter, planned_layouts, planned_opening
@@ -96,6 +96,7 @@ def _finished(job: ResolvedJob, deployment: Deployment, *, new_run: bool) -> Fin
         new_run=new_run,
         waiting=_why_waiting(job, deployment),
         gone=job.input.gone if job.output.run is not None else (),
+        left_over=planned_output(job) if job.output.left_over else None,
     )
 
 
