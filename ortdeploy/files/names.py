@@ -4,6 +4,7 @@ Path.exists, is_file and is_dir raise OSError for a name that is too long (until
 """
 
 import os
+from collections.abc import Iterator
 from itertools import chain, count
 from pathlib import Path
 
@@ -35,7 +36,11 @@ def is_folder(path: Path | str) -> bool:
 
 
 def name_aside(folder: Path, started: str) -> Path:
-    """Return a free name to keep an old output under: its own name with the time at which it was begun."""
+    """Return a free name to keep an old output under."""
+    return next(path for path in names_aside(folder, started) if not is_there(path))
+
+
+def names_aside(folder: Path, started: str) -> Iterator[Path]:
+    """Yield the names to keep an old output under: its own name with the time at which it was begun, and a number."""
     stamp = started.partition("+")[0].replace(":", "-")
-    names = (f"{folder.name}.{stamp}{suffix}" for suffix in chain([""], (f".{n}" for n in count(2))))
-    return next(path for path in map(folder.with_name, names) if not is_there(path))
+    return (folder.with_name(f"{folder.name}.{stamp}{suffix}") for suffix in chain([""], (f".{n}" for n in count(2))))

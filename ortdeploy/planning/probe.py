@@ -33,6 +33,7 @@ from ortdeploy.ledger.open_parts import FOLDER as SHARD_FOLDER
 from ortdeploy.ledger.open_parts import open_plans
 from ortdeploy.ledger.opening import named_ledger, read_ledger
 from ortdeploy.ledger.output_lock import is_live
+from ortdeploy.ledger.put_aside import put_aside_before
 from ortdeploy.ledger.records import Merge, OutputRecord, Part, output_key
 from ortdeploy.ledger.written import find_damage
 from ortdeploy.manifest.named_paths import named_paths, path_from_manifest
@@ -158,12 +159,17 @@ def _missing_package(job: JobSpec, runtime: RuntimeFacts) -> Package | None:
 
 
 def _look_back(folder: Path, state_dir: Path, *, removable: bool) -> _Before:
-    """Return what the ledger knows of an output folder; nothing if the user took away what is not removable."""
+    """Return what the ledger knows of an output folder; nothing if it starts over.
+
+    That is so if the user took away what is not removable, and if an earlier run was killed as it put the output aside.
+    """
     with read_ledger(state_dir) as ledger:
         if ledger is None or not (removable or is_there(folder)):
             return _Before()
         key = output_key(folder, state_dir)
         record = ledger.output(key)
+        if record is not None and put_aside_before(ledger, folder, record) is not None:
+            return _Before()
         last = record.parts[-1].deployment if record and record.parts else None
         maker = ledger.made_by(last)
         layout = maker.layout if maker else None

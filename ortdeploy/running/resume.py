@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import field, replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -12,6 +13,7 @@ from ortdeploy.files.atomic import make_durable_folder, remove_temporaries, sync
 from ortdeploy.files.names import name_aside
 from ortdeploy.ledger.damage import undamaged
 from ortdeploy.ledger.merges import complete_merges, complete_replacements
+from ortdeploy.ledger.put_aside import put_aside_before
 from ortdeploy.ledger.records import PART_DIGITS, Begun, OutputRecord
 from ortdeploy.pipelines.steps import State, unpack_state
 from ortdeploy.records import record
@@ -78,20 +80,24 @@ def resume(context: JobContext, begun_part: BegunPart) -> Position | None:
 def _known_output(context: JobContext) -> OutputRecord | None:
     """Return what the ledger knows of the output, once an old one has made room and a lost one is forgotten."""
     known = context.ledger.output(context.output)
-    if known is not None and not context.folder.exists() and not context.step.output.removable:
+    if known is None:
+        return None
+    begun = put_aside_before(context.ledger, context.folder, known)
+    if begun is None and not context.folder.exists() and not context.step.output.removable:
         context.ledger.forget(context.output)
         return None
-    if known is not None and known.run == context.step.output.replaces:
-        _put_aside(context, known)
+    if begun is not None or known.run == context.step.output.replaces:
+        _put_aside(context, begun or name_aside(context.folder, known.started))
         return None
-    if known is not None:
-        check_record(context, known)
+    check_record(context, known)
     return known
 
 
-def _put_aside(context: JobContext, known: OutputRecord) -> None:
-    """Rename an old output to a name that says when it was begun; nothing is overwritten."""
-    aside = name_aside(context.folder, known.started)
+def _put_aside(context: JobContext, aside: Path) -> None:
+    """Rename an old output to a name that says when it was begun; nothing is overwritten.
+
+    After a kill, its folder may have that name already.
+    """
     if context.folder.exists():
         context.folder.rename(aside)
         sync_folder(context.folder.parent)

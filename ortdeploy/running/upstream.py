@@ -15,6 +15,7 @@ from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.ledger.changes import as_spans
 from ortdeploy.ledger.deliveries import Delivery, deliveries, unread
 from ortdeploy.ledger.ledger import Ledger
+from ortdeploy.ledger.put_aside import put_aside_before
 from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.ledger.superseded import superseded_rows
 from ortdeploy.ledger.written import GONE_FILE, difference
@@ -106,6 +107,8 @@ def _own(step: RunJob, folder: str, ledger: Ledger) -> tuple[OutputRecord | None
     record = ledger.output(key)
     is_there = step.output.removable or place.exists()
     if record is None or not is_there or record.run == step.output.replaces:
+        return None, ()
+    if put_aside_before(ledger, place, record) is not None:
         return None, ()
     return record, ledger.inputs(key)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.effort import effort
 from support.upstream_jobs import DIAMOND, JOBS, Site, number_of
@@ -125,6 +125,7 @@ class World:
 
 @settings(max_examples=effort(6, 300), deadline=None, suppress_health_check=list(HealthCheck))
 @given(events=EVENTS, upgrade=st.sampled_from(["continue", "rerun"]))
+@example(events=[("put", 1), ("put", 2), ("apply", 27), ("new_run", 0)], upgrade="continue")
 def test_each_row_is_read_once_whatever_happens(
     tmp_path_factory: pytest.TempPathFactory, events: list[tuple[Any, ...]], upgrade: str
 ) -> None:
@@ -402,3 +403,46 @@ def test_killed_at_every_step_rows_that_run_again_are_there_once(
         if results:
             break
     assert kill_at > 2 * step
+
+
+def start_b_over(site: Site, kill_at: int | None) -> Path:
+    """Let b start over with another model, and be killed when its folder has another name; return that folder."""
+    site.put(6)
+    site.apply(jobs=["a", "b"])
+    site.upgrade("b")
+    (site.folder / "m.yaml").write_text(site.manifest.replace("continue", "refuse"))
+    site.apply(kill_at=kill_at, new_run=True, jobs=["a", "b"])
+    (aside,) = (site.folder / "out").glob("b.*")
+    return aside
+
+
+REMOVABLE = DIAMOND.replace("UPGRADE", "continue")
+IN_PLACE = REMOVABLE.replace("removable: true, ", "").replace("[path, row_of_a]", "[path, row, row_of_a]")
+
+
+@pytest.mark.parametrize("manifest", [REMOVABLE, IN_PLACE], ids=["removable", "in place"])
+def test_a_job_that_was_killed_as_its_old_output_was_put_aside_starts_over(tmp_path: Path, manifest: str) -> None:
+    site = Site(tmp_path / "site", manifest)
+    aside = start_b_over(site, 0)
+    assert not (site.folder / "out/b").exists()
+    with read_ledger(site.state_dir) as ledger:
+        assert ledger is not None
+        assert ledger.output(ledger.key(aside)) is None
+    site.apply()
+    assert sorted(site.numbers("d")) == list(range(6))
+    assert {row["v"][0] for row in site.rows("b")} == {1}
+    check(site)
+    with read_ledger(site.state_dir) as ledger:
+        assert ledger is not None
+        old = ledger.output(ledger.key(aside))
+    assert old is not None
+    assert [part.rows for part in old.parts] == [4, 2]
+    assert {result.status for result in site.apply().values()} == {Status.NOTHING_TO_DO}
+
+
+def test_a_folder_that_was_carried_away_is_not_taken_for_one_that_was_put_aside(site: Site) -> None:
+    aside = start_b_over(site, None)
+    site.apply()
+    (site.folder / "out/b").rename(site.folder / "away")
+    assert aside.is_dir()
+    assert {result.status for result in site.apply().values()} == {Status.NOTHING_TO_DO}

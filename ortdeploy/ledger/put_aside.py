@@ -1,0 +1,26 @@
+"""Finds an old output that was on its way to another name, to make room for a new run, when that run was killed.
+
+The folder gets its new name first, the ledger notes it last. In between the ledger knows parts that are not where it
+says, as if all of them had been carried away. The folder itself tells that they were not: it is beside, under the name
+that it would get, it names this ledger, and the ledger knows nothing under that name.
+"""
+
+import os
+from itertools import takewhile
+from pathlib import Path
+
+from ortdeploy.files.names import is_there, names_aside
+from ortdeploy.ledger.damage import FILE
+from ortdeploy.ledger.ledger import Ledger
+from ortdeploy.ledger.opening import named_ledger
+from ortdeploy.ledger.records import OutputRecord
+
+
+def put_aside_before(ledger: Ledger, folder: Path, known: OutputRecord) -> Path | None:
+    """Return the folder that has another name already, which the ledger does not know; None if there is none."""
+    if is_there(folder):
+        return None
+    own = os.path.relpath(ledger.state_dir.absolute() / FILE, folder.absolute()).replace(os.sep, "/")
+    there = takewhile(is_there, names_aside(folder, known.started))
+    ours = [path for path in there if named_ledger(path) == own and ledger.output(ledger.key(path)) is None]
+    return ours[-1] if ours else None
