@@ -1,6 +1,7 @@
 """Runs a command of ortdeploy in another process, which shares the standard streams of this one."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -24,6 +25,12 @@ class Program:
         except subprocess.TimeoutExpired:
             return None
         return 128 - code if code < 0 else code
+
+    @property
+    def ended_by(self) -> str | None:
+        """The name of the signal that ended the command, if one did: a crash of native code, or a kill."""
+        code = self._process.returncode
+        return signal.Signals(-code).name if code is not None and code < 0 else None
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the command if it still runs."""

@@ -1,6 +1,7 @@
 """kill -9 at any moment: the next run goes on, and the end is what an undisturbed run leaves, byte for byte."""
 
 import random
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,14 +13,16 @@ from conftest import MANIFEST, run_fork
 from support import forks
 from support.models import scale_model
 
+from ortdeploy.runtime.session import OrtSession
+
 ROWS, KILLS = 6_000, 20
 TEXT = MANIFEST.replace("size: 8", "size: 2").replace("format: jsonl", "format: jsonl, rows_per_part: 100")
 
 
-def prepare(folder: Path) -> Path:
+def prepare(folder: Path, rows: int = ROWS) -> Path:
     folder.mkdir()
     scale_model(folder / "double.onnx")
-    np.save(folder / "data.npy", np.arange(ROWS * 4, dtype=np.float32).reshape(ROWS, 4))
+    np.save(folder / "data.npy", np.arange(rows * 4, dtype=np.float32).reshape(rows, 4))
     (folder / "m.yaml").write_text(TEXT)
     return folder
 
@@ -66,6 +69,32 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path: Path, seed: int) -> No
     assert kills > KILLS / 2
     assert parts(killed) == parts(whole)
     assert not list((killed / "outbox/run").glob(".*"))
+
+
+@pytest.mark.skipif(not forks.CAN_FORK, reason="needs a fork of this process, in which a model crashes")
+def test_after_a_crash_of_native_code_the_next_apply_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = prepare(tmp_path / "whole", rows=2000)
+    assert run_fork(["apply", "m.yaml"], cwd=whole).code == 0
+    crashed = prepare(tmp_path / "crashed", rows=2000)
+    real = OrtSession.run
+
+    def run(self: OrtSession, outputs: Any, feeds: Any, adapters: Any) -> Any:
+        if float(next(iter(feeds.values())).flat[0]) > 6000:
+            signal.raise_signal(signal.SIGSEGV)
+        return real(self, outputs, feeds, adapters)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OrtSession, "run", run)
+        process = start(crashed)
+        _, said = process.communicate()
+        assert process.returncode == -signal.SIGSEGV, said
+    check_whole_parts(crashed)
+    assert 0 < len(parts(crashed)) < len(parts(whole))
+    assert run_fork(["status", "m.yaml", "--format", "json"], cwd=crashed).json["jobs"][0]["status"] == "stopped"
+    result = run_fork(["apply", "m.yaml"], cwd=crashed)
+    assert result.code == 0, result.err
+    assert '"event": "lock.was_left"' in result.err
+    assert parts(crashed) == parts(whole)
 
 
 def check_whole_parts(folder: Path) -> None:

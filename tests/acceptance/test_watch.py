@@ -5,10 +5,12 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +21,8 @@ from ortdeploy.cli.arguments import build_parser
 from ortdeploy.cli.commands import watch
 from ortdeploy.cli.commands.watch import Watch, apply_arguments
 from ortdeploy.cli.signals import StopFlag
+from ortdeploy.events import log
+from ortdeploy.process.program import Program
 
 LINES = MANIFEST.replace("path: data.npy", "path: '*.npy'")
 
@@ -117,6 +121,8 @@ def test_the_apply_gets_the_same_flags() -> None:
 
 class Committing:
     """An apply that is told to stop while it runs, or before it is there to be told, and takes its time to commit."""
+
+    ended_by = None
 
     def __init__(self, stopped: StopFlag) -> None:
         self.stopped, self.told = stopped, list[int]()
@@ -261,6 +267,65 @@ def test_it_applies_what_arrives_survives_what_is_refused_and_ends_cleanly(
     said = list(_datagrams(systemd))
     assert [one for one in said if not one.startswith(b"STATUS=")] == [b"READY=1", b"WATCHDOG=1", b"STOPPING=1"]
     assert said[-2] == b"STATUS=the last apply ended with exit code 0"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the child in /proc, and systemd is on Linux")
+@pytest.mark.parametrize(
+    "number", [signal.SIGABRT, signal.SIGKILL], ids=["as the watchdog does", "as KillMode=mixed does"]
+)
+def test_after_the_watchdog_has_ended_it_in_a_run_every_row_is_there_once(deployment: Path, number: int) -> None:
+    np.save(deployment / "data.npy", np.arange(8000, dtype=np.float32).reshape(2000, 4))
+    text = LINES.replace("size: 8", "size: 2").replace("format: jsonl", "format: jsonl, rows_per_part: 50")
+    (deployment / "m.yaml").write_text(text)
+    with watching(deployment) as process:
+        assert process.stderr is not None
+        committed = (line for line in process.stderr if '"event": "part.committed"' in line)
+        next(committed), next(committed)
+        (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        process.send_signal(signal.SIGABRT)
+        os.kill(int(child), number)
+        assert process.wait() == -signal.SIGABRT
+        for _ in process.stderr:  # until the child has ended, too
+            pass
+    assert 0 < len(read_rows(deployment / "outbox/run")) < 2000
+    with watching(deployment) as process:
+        assert process.stderr is not None
+        applied = (event["code"] for event in map(json.loads, process.stderr) if event["event"] == "watch.applied")
+        assert next(applied) == 0
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 0
+    assert [row["row"] for row in read_rows(deployment / "outbox/run")] == list(range(2000))
+
+
+@contextmanager
+def watching(deployment: Path) -> Iterator[Any]:
+    """Run `watch` until the block ends."""
+    with start_program(
+        ["watch", "m.yaml", "--every", "1h", "--log-format", "json"],
+        cwd=deployment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8",
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_an_apply_that_crashes_is_told_by_its_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program that crashes is Python itself, which raises the signal."""
+    stopped = StopFlag()
+    crash = f"import signal; signal.raise_signal({int(signal.SIGSEGV)})"
+
+    class Crashing(Program):
+        def __init__(self, _arguments: object) -> None:
+            self._process = subprocess.Popen([sys.executable, "-c", crash])
+
+    monkeypatch.setattr(watch, "Program", Crashing)
+    said: list[tuple[str, dict[str, object]]] = []
+    monkeypatch.setattr(log, "warning", lambda event, **more: said.append((event, more)))
+    arguments = build_parser().parse_args(["watch", "m.yaml"])
+    assert not watch.apply_once(arguments, stopped, watch.Heart())
+    ((event, more),) = said
+    assert (event, more["code"], more["signal"]) == ("watch.applied", 128 + signal.SIGSEGV, "SIGSEGV")
 
 
 def _datagrams(sent: socket.socket) -> Iterator[bytes]:

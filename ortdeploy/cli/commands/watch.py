@@ -159,8 +159,9 @@ def apply_once(arguments: argparse.Namespace, stopped: StopFlag, heart: Heart) -
             notify(STOPPING=1, EXTEND_TIMEOUT_USEC=_EXTENSION * 1_000_000)
     stopped.forward = lambda _number: None
     tell = log.info if code in _WELL else log.warning
-    tell("watch.applied", code=code, seconds=round(time.monotonic() - began, 3))
-    notify(STATUS=f"the last apply ended with exit code {code}")
+    by = program.ended_by
+    tell("watch.applied", code=code, seconds=round(time.monotonic() - began, 3), signal=by)
+    notify(STATUS=f"the last apply ended with exit code {code}" if by is None else f"the last apply was ended by {by}")
     return stopped()
 
 
