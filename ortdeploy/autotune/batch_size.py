@@ -15,8 +15,9 @@ from ortdeploy.plan.plan_file import plan_digest
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
 from ortdeploy.process.memory import available_memory, resident_memory
 from ortdeploy.runtime.protocol import Session
-from ortdeploy.sessions.opening import OpenedModel
+from ortdeploy.sessions.opening import OpenedModel, OpenedSession
 from ortdeploy.sessions.rows_first import rows_first
+from ortdeploy.sessions.trials import Trials
 from ortdeploy.tensors.columns import Array, OpRunners
 
 SIZES = tuple(2**power for power in range(11))
@@ -30,13 +31,22 @@ _SHARE_OF_MEMORY, _SHARE_OF_LIMIT = 0.25, 0.8
 
 
 def choose_batch(
-    plan: Plan, step: RunJob, opened: OpenedModel, begun_with: int | None, tuning_cache: TuningCache
+    plan: Plan,
+    step: RunJob,
+    opened: OpenedModel,
+    begun_with: int | None,
+    tuning_cache: TuningCache,
+    *,
+    may_measure: bool = True,
 ) -> RunJob:
-    """Return the job with the batch size that it began with, that was found before, or that is found now."""
+    """Return the job with the batch size that it began with, that was found before, or that is found now.
+
+    If it may not be measured, the size is the plan's. Raises StuckTrialError if a trial hangs.
+    """
     key = _key(plan, step, opened)
     size = begun_with or tuning_cache.find(key)
     if size not in SIZES:
-        rates = dict(_measure(plan, step, rows_first(opened.sessions[0].session, step), opened.sessions[0].ops))
+        rates = _rates(plan, step, opened.sessions[0]) if may_measure else {}
         size = _best(rates) if rates else step.batching.run_size
         log.info("batch.chosen", rows=size, rows_per_second={str(rows): round(rate) for rows, rate in rates.items()})
         if rates:
@@ -51,7 +61,18 @@ def _key(plan: Plan, step: RunJob, opened: OpenedModel) -> str:
     return choice_key("batch", models, sessions, plan_digest(plan, step.job))
 
 
-def _measure(plan: Plan, step: RunJob, session: Session, ops: OpRunners) -> Iterator[tuple[int, float]]:
+def _rates(plan: Plan, step: RunJob, opened: OpenedSession) -> dict[int, float]:
+    """Return the rows per second by size. A run that takes too long ends the search."""
+    trials = Trials(step.errors.run_timeout)
+
+    def measure() -> dict[int, float]:
+        with trials.bounded(rows_first(opened.session, step)) as session:
+            return dict(_measure(plan, step, session, opened.ops, trials))
+
+    return trials.watch(measure)
+
+
+def _measure(plan: Plan, step: RunJob, session: Session, ops: OpRunners, trials: Trials) -> Iterator[tuple[int, float]]:
     """Yield the rows per second of each size, until more rows at once bring nothing, or take too much."""
     feeds = first_feeds(plan, step, SIZES[-1], ops)
     if not feeds:
@@ -63,7 +84,7 @@ def _measure(plan: Plan, step: RunJob, session: Session, ops: OpRunners) -> Iter
     for size in SIZES:
         if size > rows:
             return
-        cut = {name: array[:size] for name, array in feeds.items()}
+        cut, trials.rows = {name: array[:size] for name, array in feeds.items()}, size
         try:
             rate = size / _seconds_of_a_run(session, step, cut, adapters)
         except (OutOfMemoryError, MemoryError, OrtdeployError):

@@ -7,7 +7,7 @@ machine, model and batch.
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -21,6 +21,7 @@ from ortdeploy.files.remembered import TuningCache, choice_key
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedThreadLayout, RunJob
 from ortdeploy.sessions.opening import OpenedModel, OpenedSession
 from ortdeploy.sessions.rows_first import rows_first
+from ortdeploy.sessions.trials import Trials
 from ortdeploy.tensors.columns import OpRunners
 
 PATIENCE_SECONDS = 10.0
@@ -40,17 +41,19 @@ def choose_layout(
     tuning_cache: TuningCache,
     open_layout: OpenLayout,
     ops: OpRunners | None = None,
+    *,
+    may_measure: bool = True,
 ) -> PlannedThreadLayout | None:
-    """Return the layout that was found before, or that is found now; None if none of them runs.
+    """Return the layout that was found before, or that is found now if it may be; None if none of them runs.
 
     `ops` run the job's op steps. `open_layout` raises OrtdeployError where a layout cannot be opened. Raises
-    OrtdeployError when the job's input cannot be read.
+    OrtdeployError when the job's input cannot be read, and StuckTrialError if a trial hangs.
     """
     by_name = {layout.name: layout for layout in opening.thread_layouts}
     key = _key(opening, job)
     name = tuning_cache.find(key)
     if name not in by_name:
-        rates = _measure(opening, job, first_runs(plan, job, _RUNS, ops or {}), open_layout)
+        rates = _rates(opening, job, first_runs(plan, job, _RUNS, ops or {}), open_layout) if may_measure else {}
         if not rates:
             return None
         name = _best(rates)
@@ -66,7 +69,20 @@ def _key(opening: OpenSession, job: RunJob) -> str:
     return choice_key("threads", opening.sha256, layouts, chains, job.batching.size)
 
 
-def _measure(opening: OpenSession, job: RunJob, runs: Sequence[Feeds], open_layout: OpenLayout) -> dict[str, float]:
+def _rates(opening: OpenSession, job: RunJob, runs: Sequence[Feeds], open_layout: OpenLayout) -> dict[str, float]:
+    """Return the mean rows per second by layout. A layout of which a run takes too long is left out."""
+    trials = Trials(job.errors.run_timeout)
+    trials.rows = sum(_rows(job, fed) for fed in runs)
+    return trials.watch(lambda: _measure(opening, job, runs, open_layout, trials))
+
+
+def _rows(job: RunJob, fed: Feeds) -> int:
+    return len(next(iter(fed.values()))) if job.batching.size else 1
+
+
+def _measure(
+    opening: OpenSession, job: RunJob, runs: Sequence[Feeds], open_layout: OpenLayout, trials: Trials
+) -> dict[str, float]:
     """Return the mean rows per second of each layout, over as many rounds as the time allows.
 
     On a busy machine of two cores the mean of eight rounds found a layout within 5 % of the best 99 times of 100, that
@@ -80,7 +96,7 @@ def _measure(opening: OpenSession, job: RunJob, runs: Sequence[Feeds], open_layo
             if time.perf_counter() - begin > PATIENCE_SECONDS:
                 return _means(rates)
             with suppress(OrtdeployError, MemoryError):
-                rate = _rows_per_second(open_layout(layout), job, runs)
+                rate = _rows_per_second(open_layout(layout), job, runs, trials)
                 rates.setdefault(layout.name, []).append(rate)
         means = _means(rates)
         fastest = max(means.values(), default=0.0)
@@ -94,32 +110,28 @@ def _means(rates: Mapping[str, Sequence[float]]) -> dict[str, float]:
     return {name: mean(found) for name, found in rates.items()}
 
 
-def _rows_per_second(opened: OpenedModel, job: RunJob, runs: Sequence[Feeds]) -> float:
+def _rows_per_second(opened: OpenedModel, job: RunJob, runs: Sequence[Feeds], trials: Trials) -> float:
     """Return how many rows all callers together run in a second. Raises OrtdeployError, MemoryError."""
     with ThreadPoolExecutor(len(opened.sessions)) as pool:
-        _run_for(pool, opened.sessions, job, runs, 0.0)  # arenas and kernels are made ready
-        return _run_for(pool, opened.sessions, job, runs, _SECONDS)
-
-
-def _run_for(
-    pool: ThreadPoolExecutor, callers: Sequence[OpenedSession], job: RunJob, runs: Sequence[Feeds], seconds: float
-) -> float:
-    """Let all callers begin together and run for so long, each at least once; return their rows per second."""
-    start = threading.Barrier(len(callers))
-    return sum(pool.map(partial(_call, start, job, runs, seconds), callers, count()))
+        start = threading.Barrier(len(opened.sessions))
+        for seconds in (0.0, _SECONDS):  # at first, arenas and kernels are made ready
+            feeds = (cycle([*runs[at % len(runs) :], *runs[: at % len(runs)]]) for at in count())
+            rate = sum(pool.map(partial(_call, start, job, trials, seconds), opened.sessions, feeds))
+    return rate
 
 
 def _call(
-    start: threading.Barrier, job: RunJob, runs: Sequence[Feeds], seconds: float, caller: OpenedSession, number: int
+    start: threading.Barrier, job: RunJob, trials: Trials, seconds: float, caller: OpenedSession, feeds: Iterator[Feeds]
 ) -> float:
-    feeds = cycle([*runs[number % len(runs) :], *runs[: number % len(runs)]])
-    session, rows = rows_first(caller.session, job), 0
-    start.wait()
-    begin = time.perf_counter()
-    while not rows or time.perf_counter() - begin < seconds:
-        fed = next(feeds)
-        session.run(job.fetch, fed, job.adapters.always)
-        rows += len(next(iter(fed.values()))) if job.batching.size else 1
+    """Begin with the other callers and run for so long, once at least; return the rows per second."""
+    rows = 0
+    with trials.bounded(rows_first(caller.session, job)) as session:
+        start.wait()
+        begin = time.perf_counter()
+        while not rows or time.perf_counter() - begin < seconds:
+            fed = next(feeds)
+            session.run(job.fetch, fed, job.adapters.always)
+            rows += _rows(job, fed)
     return rows / (time.perf_counter() - begin)
 
 

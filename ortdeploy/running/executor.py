@@ -47,6 +47,7 @@ from ortdeploy.running.pause_watch import PauseWatch
 from ortdeploy.runtime.protocol import Runtime
 from ortdeploy.sessions.opening import ModelOpener, OnNativeCall, OpenedModel, OpenedSession, SkippedSession
 from ortdeploy.sessions.row_proof import ProvenRows, RowProof
+from ortdeploy.sessions.trials import StuckTrialError
 from ortdeploy.sources.files import full_path
 from ortdeploy.tensors.columns import OpRunners
 
@@ -102,8 +103,8 @@ class Execution:
         """Do every step; `ended` says of each job that has ended how it did."""
         sessions: dict[str, _Opened] = {}
         yield from map(self._completed, self.plan.finished)
-        paused = self._paused()
-        needed = {name for step in run_jobs(self.plan) if step.job not in paused for name in step.sessions}
+        known = self._paused()
+        needed = {name for step in run_jobs(self.plan) if step.job not in known for name in step.sessions}
         for step in self.plan.steps:
             if isinstance(step, OpenSession | LoadAdapter) and step.session not in needed:
                 continue
@@ -113,10 +114,10 @@ class Execution:
                     sessions[step.session] = stray
                 case RunJob() if stray is not None:
                     yield self._refused(step, stray)
-                case RunJob() if step.job in paused:
-                    yield paused[step.job]
+                case RunJob() if step.job in known:
+                    yield known[step.job]
                 case OpenSession():
-                    laid_out = self._laid_out(step, sessions)
+                    laid_out = self._laid_out(step, sessions, known)
                     sessions[step.session] = self._open(laid_out, laid_out.candidates, self.skipped.get(step.model, ()))
                 case LoadAdapter():
                     sessions[step.session] = self._load_adapter(step, sessions[step.session])
@@ -198,9 +199,12 @@ class Execution:
             if step.trim:
                 trim_memory()
 
-    def _laid_out(self, step: OpenSession, sessions: Mapping[str, _Opened]) -> OpenSession:
-        """Return the step with the thread layout that is best for its first job, if the plan asks to measure it."""
-        jobs = self._jobs_of(step)
+    def _laid_out(self, step: OpenSession, sessions: Mapping[str, _Opened], known: dict[str, JobResult]) -> OpenSession:
+        """Return the step with the thread layout that is best for its first job, if the plan asks to measure it.
+
+        If a run hangs meanwhile, how that job ends is `known` from then on.
+        """
+        jobs = [job for job in self._jobs_of(step) if job.job not in known]
         if not step.thread_layouts or not jobs:
             return step
         from ortdeploy.autotune.thread_layout import choose_layout  # noqa: PLC0415  only where it is measured
@@ -210,7 +214,18 @@ class Execution:
         bound = MemoryBound(self._memory_limit(step), os.cpu_count() or 1)
         with bound, suppress(OrtdeployError):  # the job itself says what is wrong with its input
             ops = _runners(jobs[0], sessions)
-            found = choose_layout(self.plan, step, jobs[0], self.tuning_cache, partial(self._open_layout, step), ops)
+            try:
+                found = choose_layout(
+                    self.plan,
+                    step,
+                    jobs[0],
+                    self.tuning_cache,
+                    partial(self._open_layout, step),
+                    ops,
+                    may_measure=not self.stuck.get(jobs[0].job),
+                )
+            except StuckTrialError as error:
+                known[jobs[0].job] = self._stuck_result(jobs[0], error)
         return replace(step, thread_layouts=()) if found is None else _with_layout(step, found)
 
     def _open_layout(self, step: OpenSession, layout: PlannedThreadLayout) -> OpenedModel:
@@ -329,8 +344,10 @@ class Execution:
 
     def _run_on(self, step: RunJob, opened: OpenedModel) -> JobResult:
         self.on_native_call({"model": step.model, "job": step.job})
-        if step.batching.auto:
-            step = self._with_found_batch(step, opened)
+        try:
+            step = self._with_found_batch(step, opened) if step.batching.auto else step
+        except StuckTrialError as error:
+            return self._stuck_result(step, error)
         providers = list(dict.fromkeys(p.name for one in opened.sessions for p in one.candidate.providers))
         with bound(job=step.job, model=step.model, providers=providers):
             context = JobContext(
@@ -413,9 +430,21 @@ class Execution:
         begun_with = record.batch_size if record is not None and is_own else None
         with bound(job=step.job, model=step.model):
             try:
-                return choose_batch(self.plan, step, opened, begun_with, self.tuning_cache)
+                may_measure = not self.stuck.get(step.job)
+                return choose_batch(self.plan, step, opened, begun_with, self.tuning_cache, may_measure=may_measure)
+            except StuckTrialError:
+                raise
             except OrtdeployError:  # the job itself says what is wrong with its input
                 return step
+
+    def _stuck_result(self, step: RunJob, error: StuckTrialError) -> JobResult:
+        """Return how a job ends before it has begun, because a run on its first rows hangs."""
+        first = step.input.first_row
+        ending = Ending(status=Status.FAILED, reason=str(error), stuck=tuple(range(first, first + error.rows)))
+        result = recorded_result(step, self._record(step), ending)
+        with bound(job=step.job, model=step.model):
+            log_end(result)
+        return result
 
     def _open_next(self, session: str, failed: OpenedModel, reason: str) -> _Opened:
         """Open the next candidate after one whose provider failed, with the adapters that jobs need."""

@@ -8,9 +8,7 @@ from typing import TypeVar
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.running.member import Member
-
-LATE = 1.0
-"""Seconds after its time at which a thread has not merely waited for a processor."""
+from ortdeploy.sessions.run_limit import LATE
 
 _SHORTEST = 0.01
 

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,11 @@ from conftest import Cli, read_rows
 from onnx import TensorProto, helper
 from support.fakes import FakeRuntime, FakeSession, double
 from support.jobs import changed, execute, failed, plan_for, retrying, rows, save
+from support.logs import capture_logs
 from support.models import save_model
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession
+from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession, PlannedThreadLayout
 from ortdeploy.results.results import Status
 from ortdeploy.running import stream
 from ortdeploy.runtime.protocol import Session
@@ -114,6 +115,77 @@ def test_a_run_in_time_is_left_alone(tmp_path: Path) -> None:
     assert not any(one.asked.is_set() for one in runtime.sessions if isinstance(one, Slow))
 
 
+def measured(plan: Plan) -> Plan:
+    """The same with `batch: {size: auto}`."""
+    return changed(plan, batching={"auto": True})
+
+
+def test_a_batch_that_takes_too_long_is_not_chosen(tmp_path: Path) -> None:
+    save(tmp_path, [1.0] * 64)
+
+    @dataclass
+    class Large(Slow):
+        def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Array]:
+            if len(feeds["x"]) > 8 and self.asked.wait(ENDLESS):
+                raise OrtdeployError("Exiting due to terminate flag being set to true.")
+            return FakeSession.run(self, outputs, feeds, adapters)
+
+    class LargeRuntime(FakeRuntime):
+        def open_session(self, step: OpenSession, candidate: PlannedSession) -> Session:
+            self.sessions.append(Large(self.function))
+            return self.sessions[-1]
+
+    with capture_logs() as events:
+        result = execute(tmp_path, measured(limited(tmp_path, 64)), LargeRuntime(double))
+    assert (result.status, result.committed, result.failed) == (Status.DONE, 64, 0)
+    (late,) = [event for event in events if event["event"] == "run.late_trial"]
+    assert (late["rows"], late["limit"]) == (16, 0.05)
+    (chosen,) = [event for event in events if event["event"] == "batch.chosen"]
+    assert chosen["rows"] <= 8
+    assert not [event for event in events if event["event"] == "run.late"]
+
+
+@pytest.mark.parametrize("auto", ["batch", "threads"])
+def test_after_a_trial_that_cannot_be_ended_the_next_process_measures_nothing(
+    tmp_path: Path, hang: threading.Event, auto: str
+) -> None:
+    save(tmp_path, [1.0] * 64)
+    plan = limited(tmp_path, 64)
+    plan = measured(plan) if auto == "batch" else with_layouts(plan)
+    calls = 0
+
+    def endless(feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            hang.wait(ENDLESS)
+        return double(feeds)
+
+    result = execute(tmp_path, plan, FakeRuntime(endless))
+    assert result.status is Status.FAILED
+    assert "with which settings are measured took longer than run_timeout and could not be ended" in str(result.reason)
+    assert result.stuck == tuple(range(1 if auto == "batch" else 64))
+    with capture_logs() as events:
+        again = execute(tmp_path, plan, FakeRuntime(double), stuck=[frozenset({*range(64)})])
+    hang.set()
+    for thread in threading.enumerate():
+        if thread.name == "ortdeploy-trials":
+            thread.join()
+    assert (again.status, again.committed) == (Status.DONE, 64)
+    assert not [event for event in events if event["event"] == "threads.chosen"]
+
+
+def with_layouts(plan: Plan) -> Plan:
+    """The same with `threads: auto`, which has two layouts of the same sessions."""
+
+    def laid_out(step: OpenSession) -> OpenSession:
+        one = PlannedThreadLayout(name="one", options={}, candidates=step.candidates)
+        return replace(step, thread_layouts=(one, replace(one, name="two")))
+
+    steps = (laid_out(step) if isinstance(step, OpenSession) else step for step in plan.steps)
+    return replace(plan, steps=tuple(steps))
+
+
 MANIFEST = """
 version: 1
 models: {m: {path: m.onnx, providers: [CPU]}}
@@ -179,16 +251,24 @@ def _after_rounds(path: Path, count: tuple[int, int], nodes: Sequence[onnx.NodeP
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model", "runs_of_the_child"), [(_long_loop, 1), (_long_node, 3)])
+@pytest.mark.parametrize(
+    ("model", "size", "runs_of_the_child"),
+    [(_long_loop, "2", 1), (_long_node, "2", 3), (_long_loop, "auto", 1), (_long_node, "auto", 4)],
+)
 def test_a_graph_that_takes_for_ever_costs_its_row(
-    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, model: Callable[[Path], Path], runs_of_the_child: int
+    tmp_path: Path,
+    cli: Cli,
+    monkeypatch: pytest.MonkeyPatch,
+    model: Callable[[Path], Path],
+    size: str,
+    runs_of_the_child: int,
 ) -> None:
-    """ONNX Runtime ends a Loop; one long node ends with its process."""
+    """ONNX Runtime ends a Loop; one long node ends with its process, also where a size is measured."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run_limit, "GRACE", 0.5)
     model(tmp_path / "m.onnx")
     np.save(tmp_path / "x.npy", np.array([[1, 1], [2, 2], [-3, 3], [4, 4], [5, 5]], np.float32))
-    (tmp_path / "m.yaml").write_text(MANIFEST, encoding="utf-8")
+    (tmp_path / "m.yaml").write_text(MANIFEST.replace("size: 2", f"size: {size}"), encoding="utf-8")
     result = cli("apply", "m.yaml", "--log-format", "json", "--log-file", "log")
     assert result.code == 0, result.err
     assert [row["row"] for row in read_rows(tmp_path / "out")] == [0, 1, 3, 4]
