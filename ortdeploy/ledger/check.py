@@ -69,12 +69,14 @@ def find_contradiction(record: OutputRecord, merges: Sequence[Merge], suffix: st
     """
     if record.part_digits not in _DIGITS:
         return f"the names of parts have {record.part_digits} digits"
-    return next(_contradictions(record, merges, suffix or _suffix(record)), None)
+    return next(_contradictions(record, merges, suffix or _suffix(record, merges)), None)
 
 
-def _suffix(record: OutputRecord) -> str:
-    """Return the suffix of the first part that has a file, if it can be one."""
-    names = [part.file for part in record.parts if part.file is not None]
+def _suffix(record: OutputRecord, merges: Sequence[Merge]) -> str:
+    """Return the suffix of the first file of a part, or of one that is on its way, if it can be one."""
+    names = [str(file.file) for part in record.parts for file in part.files]
+    names += [merge.file for merge in merges]
+    names += [file.file for one in record.replacements for file in one.files]
     if record.begun is not None and record.begun.part.file is not None:
         begun = record.begun.part
         names.append(record.begun.part.file.removeprefix(".").removesuffix(begun_name("", begun.rows)[1:]))

@@ -14,7 +14,10 @@ import pyarrow as pa
 import pytest
 from conftest import Cli, read_rows
 from pyarrow import parquet
+from support.jobs import Killed
 from support.models import scale_model
+
+from ortdeploy.ledger.ledger import Ledger
 
 MANIFEST = """
 version: 1
@@ -200,3 +203,30 @@ def test_a_repaired_picture_does_not_keep_an_unfinished_job_from_going_on(cli: C
     assert cli("retry", manifest, "--job", "run").code == 0
     assert values(tmp_path)[5] == 4
     assert "nothing to do" in cli("apply", manifest).words
+
+
+@pytest.mark.parametrize("removable", ["true", "false"])
+def test_an_output_whose_only_rows_a_retry_has_given_goes_on(deployment: Path, cli: Cli, removable: str) -> None:
+    """No part has a file of its own; killed within the retry, none has any."""
+    manifest = write(deployment, INPUTS["npy"])
+    text = manifest.read_text().replace("rows_per_part", f"removable: {removable}, rows_per_part")
+    manifest.write_text(text.replace("INPUT, ", ""))
+    table(deployment / "inbox/a.npy", [BAD, BAD], 1)
+    assert cli("apply", manifest).code == 0
+    assert read_rows(deployment / "out") == []
+    table(deployment / "inbox/a.npy", [GOOD, GOOD], 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Ledger, "end_merge", kill)
+        with pytest.raises(Killed):
+            cli("retry", manifest, "--job", "run")
+    completed = cli("apply", manifest)
+    assert completed.code == 0, completed.words
+    assert len(read_rows(deployment / "out")) == 2
+    table(deployment / "inbox/b.npy", [GOOD], 3)
+    assert cli("apply", manifest).code == 0
+    assert len(read_rows(deployment / "out")) == 3
+    assert cli("verify", manifest).code == 0
+
+
+def kill(*_: object, **__: object) -> None:
+    raise Killed

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ortdeploy.facts.data import ArrivalPolicy
+from ortdeploy.ledger.check import find_contradiction
 from ortdeploy.ledger.opening import open_ledger, read_ledger
 from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.plan.steps import Plan, PlannedFiles
@@ -84,6 +85,7 @@ class Inbox:
         with open_ledger(self.at / STATE) as ledger:
             key = ledger.key(self.out)
             known, record = ledger.inputs(key), ledger.output(key)
+            assert record is None or find_contradiction(record, ledger.merges(key)) is None
         paths = sorted(map(str, (work / "inbox").glob("*.npy")))
         states = file_states(paths, str(work))
         arrivals = sort_arrivals(states, known, ArrivalPolicy(on_change=self.on_change))
