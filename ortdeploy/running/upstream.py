@@ -53,6 +53,7 @@ def bind_upstream(step: RunJob, folder: str, ledger: Ledger, ended: Mapping[str,
         raise OrtdeployError(f'job "{upstream.job}" has started over since the plan was made; apply again')
     superseded = 0 if own is None or left.files else len(_superseded(step, folder, ledger, through=False))
     is_through = own is None or own.status == Status.DONE  # else a run was ended while rows left
+    is_through = is_through and step.output.replaces is None  # else old rows make room, even for none
     if not left.files and not superseded and is_through:
         return Ending(
             status=Status.NOTHING_TO_DO, reason=f'it has read every row that job "{upstream.job}" has committed'

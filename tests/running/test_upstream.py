@@ -85,10 +85,7 @@ class World:
         self.site.put(rows)
 
     def change(self, which: int, rows: int | None) -> None:
-        """Let a file change; one row is left, because readers of a job without any keep what they have made."""
         self.site.change(which, rows)
-        if not self.site.numbers_now:
-            self.site.change(which, 1)
 
     def refuse(self, job: str, number: int) -> None:
         self.site.refused.add((job, number))
@@ -446,3 +443,22 @@ def test_a_folder_that_was_carried_away_is_not_taken_for_one_that_was_put_aside(
     (site.folder / "out/b").rename(site.folder / "away")
     assert aside.is_dir()
     assert {result.status for result in site.apply().values()} == {Status.NOTHING_TO_DO}
+
+
+@pytest.mark.parametrize("jobs", [None, ["a"]], ids=["all at once", "one after the other"])
+def test_readers_of_a_job_that_starts_over_without_a_row_have_none_either(site: Site, jobs: list[str] | None) -> None:
+    site.put(4)
+    site.apply()
+    (site.folder / "m.yaml").write_text(site.manifest.replace("continue", "refuse"))
+    site.upgrade("a")
+    site.refused = {("a", number) for number in range(4)}
+    site.apply(new_run=True, jobs=jobs)
+    assert site.numbers("a") == []
+    site.apply()
+    assert {job: site.numbers(job) for job in JOBS} == {key: [] for key in JOBS}
+    assert {result.status for result in site.apply().values()} == {Status.NOTHING_TO_DO}
+    assert sorted(path.name.partition(".")[0] for path in (site.folder / "out").glob("*.*")) == [*JOBS]
+    site.refused = set()
+    site.apply(jobs=["a"], retry=True)
+    site.apply()
+    assert {job: sorted(site.numbers(job)) for job in JOBS} == {key: [0, 1, 2, 3] for key in JOBS}

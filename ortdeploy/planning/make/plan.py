@@ -67,7 +67,7 @@ def _jobs_to_run(jobs: Sequence[ResolvedJob], *, retry: bool, due: Collection[st
     found: dict[str, ResolvedJob] = {}
     for job in jobs:
         is_fed = job.upstream is not None and job.upstream.name in found
-        is_left = job.input.states or job.input.superseded or job.output.state == "part"
+        is_left = job.input.states or job.input.superseded or job.output.state in {"part", "stale"}
         has_work = job.has_work and (job.upstream is None or bool(is_left))
         if not job.is_waiting and (retry or job.spec.name in due or has_work or is_fed):
             found[job.spec.name] = job
