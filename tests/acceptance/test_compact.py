@@ -114,3 +114,15 @@ def test_what_cannot_be_completed_fails_the_job(cli: Cli, deployment: Path, monk
     assert failed.code == 1
     assert f"{waiting.name}, which takes the place of" in failed.words
     assert "was not put there. Bring it back from a copy" in failed.words
+
+
+def test_the_parts_of_a_job_that_another_one_reads_stay(cli: Cli, deployment: Path) -> None:
+    manifest = fill(cli, deployment)
+    text = MANIFEST.replace("{path: inbox/*.npy}\n    output: {path: other}", "READ").replace(
+        "format: csv", "format: npz"
+    )
+    manifest.write_text(
+        text.replace("READ", "{job: run, columns: {x: y}}\n    output: {path: other}"), encoding="utf-8"
+    )
+    said = cli("compact", manifest)
+    assert "run: out stays as it is: job other reads its parts, and knows them by their names" in said.words

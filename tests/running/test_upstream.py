@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.effort import effort
-from support.upstream_jobs import DIAMOND, JOBS, Site, number_of
+from support.upstream_jobs import COMPACTED, DIAMOND, JOBS, Site, number_of
 
 from ortdeploy.ledger.deliveries import deliveries, reader_of
 from ortdeploy.ledger.opening import read_ledger
@@ -64,6 +64,7 @@ EVENTS = st.lists(
         st.tuples(st.just("upgrade_to"), st.sampled_from(JOBS)),
         st.tuples(st.just("carry")),
         st.tuples(st.just("new_run"), st.none() | st.integers(0, 12)),
+        st.tuples(st.just("compact"), st.sampled_from(sorted(COMPACTED)), st.none() | st.integers(0, 6)),
     ),
     min_size=3,
     max_size=12,
@@ -114,6 +115,9 @@ class World:
     def carry(self) -> None:
         """Carry away what nobody needs, unless d may begin anew, and need it."""
         self.carried += self.site.carry() if self.upgrade == "continue" else 0
+
+    def compact(self, job: str, kill_at: int | None) -> None:
+        self.site.compact(job, kill_at=kill_at)
 
     def new_run(self, kill_at: int | None) -> None:
         if not self.carried:
@@ -462,3 +466,22 @@ def test_readers_of_a_job_that_starts_over_without_a_row_have_none_either(site: 
     site.apply(jobs=["a"], retry=True)
     site.apply()
     assert {job: sorted(site.numbers(job)) for job in JOBS} == {key: [0, 1, 2, 3] for key in JOBS}
+
+
+def test_a_reader_whose_parts_are_put_together_after_it_was_planned_reads_every_row_once(site: Site) -> None:
+    for rows in (3, 2, 4):
+        site.put(rows)
+        site.apply()
+    site.put(2)
+    (plan,) = site.plan().plans
+    before = {job: len(site.files(job)) for job in COMPACTED}
+    for job in COMPACTED:
+        site.compact(job)
+    assert all(len(site.files(job)) < before[job] for job in COMPACTED)
+    assert {result.status for result in site.run(plan).values()} == {Status.DONE}
+    check(site)
+    assert site.seen == {job: list(range(11)) for job in JOBS}
+    site.change(1)
+    site.apply()
+    check(site)
+    assert {job: sorted(site.numbers(job)) for job in JOBS} == dict.fromkeys(JOBS, site.numbers_now)

@@ -31,6 +31,7 @@ from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession
 from ortdeploy.planning.workflow import Planned, plan_manifests
 from ortdeploy.results.results import JobResult
+from ortdeploy.running.compaction import Small
 from ortdeploy.running.executor import Execution
 from ortdeploy.running.part_writer import PartWriter
 from ortdeploy.runtime.protocol import Session
@@ -41,6 +42,9 @@ from support.models import save_model
 
 JOBS = ("a", "b", "c", "d")
 """In the order of their dependencies. In the manifest they stand the other way round."""
+
+COMPACTED = {"c": "npz", "d": "csv"}
+"""The jobs whose rows no other one reads, and their formats."""
 
 DIAMOND = """\
 version: 1
@@ -279,6 +283,22 @@ class Site:
         for one in here:
             (self.folder / "out/b" / str(one.file)).rename(self.folder / "away" / f"{one.sha256}.jsonl")
         return len(here)
+
+    def compact(self, job: str, *, kill_at: int | None = None) -> None:
+        """Put the small parts of a job together that no other one reads, as the command does; or be killed."""
+        if self.record(job) is None or not (self.folder / "out" / job).is_dir():
+            return
+        with open_ledger(self.state_dir) as ledger, suppress(Killed), killing(kill_at):
+            Small(
+                ledger=ledger,
+                output=ledger.key(self.folder / "out" / job),
+                folder=self.folder / "out" / job,
+                format=COMPACTED[job],
+                rows_per_part=8,
+                removable=False,
+                exploded=False,
+                has_row=job == "c",
+            ).compact()
 
     def bring_back(self) -> None:
         """Bring back what was carried away of b."""
