@@ -2,7 +2,8 @@
 
 The parent calls `ask`, or uses `Child` if it wants each message at once. In the child, `be_child` calls the module's
 `main` with an `Asked`: the request and a way to answer. The request, with the secrets that this process knows, goes to
-the child's standard input. Messages are JSON objects, one a line, in the pipe at the child's standard output. The child
+the child's standard input, as one line; with `listens`, the parent may send further messages after it. The child's
+own messages are JSON objects, one a line, in the pipe at the child's standard output. The child
 takes this pipe for itself before it imports anything else; from then on, its prints go to standard error.
 """
 
@@ -84,7 +85,8 @@ class Child:
     `keeps_stderr`: it logs to the same place as this process, and `printed` has only the prints of native libraries;
     otherwise `printed` has all prints. `own_session`: the child gets a session of its own, so a terminal's signals
     reach it only through `send_signal`, and it may stop by itself if the block fails. The child is killed after
-    `seconds`. `on_warning` gets the Python warnings of the child; by default they are dropped.
+    `seconds`. `on_warning` gets the Python warnings of the child; by default they are dropped. `listens`: the child
+    reads what `tell` sends, until `hush`.
     """
 
     def __init__(
@@ -96,12 +98,14 @@ class Child:
         own_session: bool = False,
         seconds: float | None = None,
         on_warning: Emit = lambda _category, _text, _place: None,
+        listens: bool = False,
     ) -> None:
         """Store the arguments; the `with` block starts the child."""
         self.late = False
         self._command = child_command(module)
         self._request = request
         self._keeps_stderr, self._own_session, self._on_warning = keeps_stderr, own_session, on_warning
+        self._listens = listens
         self._timer = None if seconds is None else threading.Timer(seconds, self._give_up)
         self._printed = NativeOutput()
         self._process: subprocess.Popen[bytes] | None = None
@@ -112,6 +116,7 @@ class Child:
         except BaseException:
             if self._process is not None:
                 self._process.kill()
+                self.hush()
                 self.wait()
                 self._pipe().close()
             self._printed.close()
@@ -122,12 +127,25 @@ class Child:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
+            self.hush()
             if kind is not None and not self._own_session:
                 self._running().kill()
             self.wait()
             self._pipe().close()
         finally:
             self._printed.close()
+
+    def tell(self, **message: Any) -> None:
+        """Send the arguments as one message; a child that is gone gets none, which shows in `messages`."""
+        with suppress(BrokenPipeError):
+            self._write(message)
+
+    def hush(self) -> None:
+        """Tell a child that listens that nothing more will come."""
+        stdin = self._running().stdin
+        if stdin is not None:
+            with suppress(BrokenPipeError):
+                stdin.close()
 
     def messages(self) -> Iterator[dict[str, Any]]:
         """Yield the messages of the child until it closes the pipe or is gone."""
@@ -175,10 +193,16 @@ class Child:
             self._timer.daemon = True
             self._timer.start()
         request = {"request": self._request, "secrets": known_secrets(), "native": native[0] if native else None}
-        if self._process.stdin is None:
+        self.tell(**request)  # a child that is gone already shows in `wait`
+        if not self._listens:
+            self.hush()
+
+    def _write(self, message: dict[str, Any]) -> None:
+        stdin = self._running().stdin
+        if stdin is None:
             raise AssertionError("a pipe was asked for")
-        with suppress(BrokenPipeError), self._process.stdin as stdin:  # a child that is gone already shows in `wait`
-            stdin.write(json.dumps(request).encode())
+        stdin.write(f"{json.dumps(message)}\n".encode())
+        stdin.flush()
 
     def _running(self) -> "subprocess.Popen[bytes]":
         if self._process is None:
@@ -226,6 +250,14 @@ class Asked:
     say: Say
     native: int | None
 
+    @staticmethod
+    def told() -> Iterator[dict[str, Any]]:
+        """Yield what the parent tells after the request, until it has no more to say or is gone."""
+        for line in sys.stdin.buffer:
+            message = _message(line)
+            if message is not None:
+                yield message
+
     def native_output(self) -> NativeOutput:
         """Return the file for prints of native libraries: the parent's if it reads one, else a new one."""
         return NativeOutput(self.native)
@@ -238,7 +270,7 @@ def be_child(module: str) -> NoReturn:
     code = 1
     try:
         _die_with_the_parent()
-        envelope = json.loads(sys.stdin.buffer.read())
+        envelope = json.loads(sys.stdin.buffer.readline())
         for secret in envelope["secrets"]:
             remember_secret(secret)
         _serve(module, Asked(envelope["request"], _say_to(messages), envelope["native"]))

@@ -108,3 +108,22 @@ def test_a_child_that_cannot_be_started_is_an_error_of_the_system(monkeypatch: p
     monkeypatch.setattr(sys, "executable", "/nothing/there")
     with pytest.raises(FileNotFoundError):
         ask(TALKING, None)
+
+
+def test_a_child_that_listens_gets_what_it_is_told_until_the_parent_is_silent() -> None:
+    with Child(TALKING, "listen", listens=True) as child:
+        answers = child.messages()
+        for number in range(3):
+            child.tell(number=number)
+            assert next(answers) == {"heard": {"number": number}}
+        child.hush()
+        assert list(answers) == [{"silence": True}]
+        assert child.wait() == 0
+
+
+def test_a_child_that_is_gone_is_told_nothing() -> None:
+    with Child(TALKING, ["exit", 3], listens=True) as child:
+        assert list(child.messages()) == [{"begun": True}]
+        child.wait()
+        child.tell(anybody="there")
+        assert child.wait() == 3

@@ -33,6 +33,8 @@ def main(asked: Asked) -> None:
         case "warn":
             warnings.warn("an odd file", UserWarning, stacklevel=1)
             asked.say(done=True)
+        case "listen":
+            _listen(asked)
         case "hang":
             asked.say(begun=True)
             time.sleep(60)
@@ -41,3 +43,9 @@ def main(asked: Asked) -> None:
             sys.stderr.write("first\nlast\n")
             sys.stderr.flush()
             os._exit(code)
+
+
+def _listen(asked: Asked) -> None:
+    for message in asked.told():
+        asked.say(heard=message)
+    asked.say(silence=True)
