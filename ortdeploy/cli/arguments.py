@@ -212,6 +212,10 @@ def _add_apply(parser: argparse.ArgumentParser) -> None:
     _add_manifests(parser, _DIAGNOSTICS, "manifests, folders of them, or one saved plan")
     shard = "run every N-th part of a saved plan, from part I on (counted from 0); auto: as the scheduler says"
     parser.add_argument("--shard", metavar="I/N", help=f"{shard} (also: ORTDEPLOY_SHARD)")
+    engine = "have the workers of a Ray cluster make the parts of a saved plan; default: the cluster of this machine"
+    parser.add_argument("--engine", metavar="ray[=ADDRESS]", help=engine)
+    workers = "number of workers with --engine (default: one on each node, more if limits: {threads} leaves room)"
+    parser.add_argument("--workers", metavar="N", type=_workers, help=workers)
     _add_root(parser)
     _add_jobs(parser)
     _add_new_run(parser)
@@ -288,6 +292,15 @@ def _rows(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows, at least 1")
     return int(text)
+
+
+def _workers(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_WORKERS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of workers from 1 to {_MOST_WORKERS}")
+    return int(text)
+
+
+_MOST_WORKERS = 10_000
 
 
 def _runs(text: str) -> int:

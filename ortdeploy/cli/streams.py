@@ -139,6 +139,11 @@ class Overheard(io.TextIOBase):
         """Return the stream's descriptor."""
         return self._stream.fileno()
 
+    @property
+    def closed(self) -> bool:
+        """Return whether the stream is closed: libraries ask when the program ends."""
+        return self._stream.closed
+
     def text(self) -> str | None:
         """Return the text that was written; None if it was too much to keep."""
         return None if self._length > self.MOST else "".join(self._said)

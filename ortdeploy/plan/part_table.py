@@ -61,10 +61,15 @@ class PartTable:
 
     def __iter__(self) -> Iterator[PlannedPart]:
         """Yield the parts in order."""
-        for index in range(len(self)):
-            start = self.first_row + index * self.rows_per_part
-            end = min(start + self.rows_per_part, self.end)
-            yield PlannedPart(number=self.first_number + index, start=start, end=end)
+        return (self.part(self.first_number + index) for index in range(len(self)))
+
+    def part(self, number: int) -> PlannedPart:
+        """Return the part of a number. Raises ValueError if the plan has none."""
+        index = number - self.first_number
+        if not 0 <= index < len(self):
+            raise ValueError(f"there is no part {number}")
+        start = self.first_row + index * self.rows_per_part
+        return PlannedPart(number=number, start=start, end=min(start + self.rows_per_part, self.end))
 
 
 def part_table(step: RunJob, first_number: int) -> PartTable:

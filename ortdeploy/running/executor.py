@@ -20,7 +20,6 @@ from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.pipelines.component import ComposedSession
 from ortdeploy.pipelines.compose import compose, failed_component
 from ortdeploy.pipelines.op_step import op_runners
-from ortdeploy.plan.part_table import Shard
 from ortdeploy.plan.plan_file import encode
 from ortdeploy.plan.selection import keep_jobs, run_jobs
 from ortdeploy.plan.steps import (
@@ -52,8 +51,10 @@ from ortdeploy.sources.files import full_path
 from ortdeploy.tensors.columns import OpRunners
 
 if TYPE_CHECKING:
+    from ortdeploy.plan.part_table import Shard
     from ortdeploy.running.retry import RetryRun
     from ortdeploy.running.shards.shard_run import ShardRun
+    from ortdeploy.running.shards.told import Told
 
 _ROOMY = 0.85
 """A job that is predicted to take less than this share of its limit keeps the CPU arena: it does not come near."""
@@ -69,7 +70,8 @@ class Execution:
     `on_native_call` is called before native code is entered; `native_text` returns what native libraries printed since
     the last call. `skipped` are the sessions of a model that were passed over before; `tuning_cache` has the batch
     sizes and thread layouts that were found before. `files` are the files to open in place of the plan's.
-    `most_rows`: only so many rows of each job are run, from the first on. `shard`: only its parts of each job are.
+    `most_rows`: only so many rows of each job are run, from the first on. `shard`: only its parts of each job are, or
+    those that a driver tells.
     `stuck` are by job the rows of each run that an earlier process could not end.
     """
 
@@ -85,7 +87,7 @@ class Execution:
     tuning_cache: TuningCache = field(default_factory=lambda: TuningCache(None))
     files: Files = field(default_factory=UnheldFiles)
     most_rows: int | None = None
-    shard: Shard | None = None
+    shard: "Shard | Told | None" = None
     stuck: Mapping[str, tuple[frozenset[int], ...]] = field(default_factory=dict)
 
     def run(self) -> tuple[JobResult, ...]:

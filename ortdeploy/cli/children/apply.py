@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortdeploy.cli.commands.shared import start_logging, wants_color
 from ortdeploy.cli.faults import fault_of_the_machine
@@ -36,6 +36,9 @@ from ortdeploy.running.job_report import recorded_result
 from ortdeploy.running.supervisor import Supervisor, needs_supervision, result_message
 from ortdeploy.sessions.opening import OnNativeCall, SkippedSession
 from ortdeploy.views import progress
+
+if TYPE_CHECKING:
+    from ortdeploy.running.shards.told import Told
 
 _LOGGING = ("quiet", "verbose", "log_file", "log_format", "color")
 
@@ -69,7 +72,7 @@ def run_plan(
         with closing(NativeOutput()) as native, native.taking():
             observer = choose_progress(arguments)
             return tuple(
-                _execute(
+                execute(
                     plan,
                     state_dir,
                     run_id,
@@ -97,7 +100,7 @@ def run_plan(
     return supervisor.run()
 
 
-def _execute(
+def execute(
     plan: Plan,
     state_dir: Path,
     run_id: str,
@@ -108,9 +111,10 @@ def _execute(
     on_native_call: OnNativeCall = lambda _doing: None,
     skipped: Mapping[str, tuple[SkippedSession, ...]] | None = None,
     most_rows: int | None = None,
-    shard: Shard | None = None,
+    shard: "Shard | Told | None" = None,
     stuck: Mapping[str, tuple[frozenset[int], ...]] | None = None,
 ) -> Iterator[JobResult]:
+    """Run a plan in this process; yield how each job ended. With `shard`, the ledger is only read."""
     from ortdeploy.runtime.session import OrtRuntime  # noqa: PLC0415  not before the plan stands
     from ortdeploy.sessions.made_models import make_model  # noqa: PLC0415  not before the plan stands
 
@@ -214,7 +218,7 @@ def _serve(request: Mapping[str, Any], say: Say, native: NativeOutput) -> None:
         if kept is not None:
             kept.keep_in(Path(request["state_dir"]))
         stack.enter_context(warnings_to(log_warning))
-        for result in _execute(
+        for result in execute(
             decode_plan(request["plan"]),
             Path(request["state_dir"]),
             request["run_id"],

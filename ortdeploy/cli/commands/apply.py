@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ortdeploy.cli.children.apply import run_plan
 from ortdeploy.cli.commands.shared import load_options, plan_root, start_logging, use_color, write_diagnostics
@@ -31,6 +32,9 @@ from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.executor import Execution
 from ortdeploy.running.gone_files import note_gone_files
 from ortdeploy.views import json, text
+
+if TYPE_CHECKING:
+    from ortdeploy.cli.engines import Engine
 
 _BAD = (Status.FAILED, Status.INTERRUPTED)
 _OPTIONS_OF_PLANS = {
@@ -63,8 +67,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _run(arguments: argparse.Namespace) -> tuple[Planned, int]:
     with ExitStack() as stack:
         kept = start_logging(arguments, stack)
+        engine = _engine_of(arguments)
         shard = _shard_of(arguments)
-        planned = _load_or_plan(arguments, in_shards=shard is not None)
+        planned = _load_or_plan(arguments, in_shards=shard is not None or engine is not None)
         rejected = has_errors(planned.diagnostics)
         if arguments.format != "json":
             write_diagnostics(planned.diagnostics, arguments)
@@ -78,7 +83,7 @@ def _run(arguments: argparse.Namespace) -> tuple[Planned, int]:
             kept.keep_in(state_folder(planned.plans[0].folder, arguments.state_dir, planned.plans[0].roots))
         if planned.plans or planned.stand_ins:
             with stopped.installed():
-                ended = _execute(planned, arguments, stopped, shard)
+                ended = _execute(planned, arguments, stopped, shard, engine)
         results = tuple(result for _, of_plan in ended for result in of_plan)
         if arguments.command == "apply":
             _tell_others(planned, ended, arguments)
@@ -113,13 +118,22 @@ def _shard_of(arguments: argparse.Namespace) -> Shard | None:
     return None if said is None else parse_shard(said, os.environ)
 
 
+def _engine_of(arguments: argparse.Namespace) -> "Engine | None":
+    if getattr(arguments, "engine", None) is None and getattr(arguments, "workers", None) is None:
+        return None
+    from ortdeploy.cli.engines import engine_of  # noqa: PLC0415  only who has a cluster
+
+    return engine_of(arguments)
+
+
 def _load_or_plan(arguments: argparse.Namespace, *, in_shards: bool) -> Planned:
     """Plan from manifests, or from a plan file; a plan file's manifest is planned again and compared."""
     saved = load_plan_file(arguments, in_shards=in_shards) if arguments.command == "apply" else None
     if saved is not None:
         return saved
     if in_shards:
-        raise UsageError("--shard is for a saved plan, whose parts are fixed: ortdeploy plan --out PLAN saves one")
+        flag = "--shard" if getattr(arguments, "engine", None) is None else "--engine"
+        raise UsageError(f"{flag} is for a saved plan, whose parts are fixed: ortdeploy plan --out PLAN saves one")
     if getattr(arguments, "root", None) is not None:
         raise UsageError("--root says what the paths of a saved plan are relative to, and this is none")
     named = getattr(arguments, "letters", None)
@@ -204,7 +218,13 @@ _Ended = tuple[Plan, tuple[JobResult, ...]]
 """A plan, and how its jobs ended."""
 
 
-def _execute(planned: Planned, arguments: argparse.Namespace, stopped: StopFlag, shard: Shard | None) -> list[_Ended]:
+def _execute(
+    planned: Planned,
+    arguments: argparse.Namespace,
+    stopped: StopFlag,
+    shard: Shard | None,
+    engine: "Engine | None" = None,
+) -> list[_Ended]:
     """Run the plans one after the other; with --last-good, run the last good version of refused manifests."""
     run_id = uuid.uuid4().hex[:12]
     ended: list[_Ended] = []
@@ -213,7 +233,7 @@ def _execute(planned: Planned, arguments: argparse.Namespace, stopped: StopFlag,
         if stopped():
             return ended
         state_dir = state_folder(plan.folder, arguments.state_dir, plan.roots)
-        refused = _refused_by_gates(plan, arguments.state_dir) if plan.steps else None
+        refused = refused_by_gates(plan, arguments.state_dir) if plan.steps else None
         if refused is not None:
             if shard is None:
                 note_gone_files(plan, state_dir)
@@ -222,11 +242,11 @@ def _execute(planned: Planned, arguments: argparse.Namespace, stopped: StopFlag,
                 ended.append((one, _run_one(one, state_dir, run_id, arguments, stopped)))  # noqa: PERF401
             continue
         spec = next((one for one in planned.specs if os.path.abspath(one.path) == _manifest_of(plan)), None)  # noqa: PTH100
-        if spec is not None and plan.steps and shard is None:
+        if spec is not None and plan.steps and shard is None and engine is None:
             from ortdeploy.planning.last_run import keep_text  # noqa: PLC0415  only who runs something
 
             keep_text(spec, plan, state_dir, run_id)
-        ended.append((plan, _run_one(plan, state_dir, run_id, arguments, stopped, shard)))
+        ended.append((plan, _run_one(plan, state_dir, run_id, arguments, stopped, shard=shard, engine=engine)))
         well = all(one.status is not Status.FAILED for one in ended[-1][1])
         if arguments.last_good and deployment is not None and well:
             from ortdeploy.planning.last_good import keep_good  # noqa: PLC0415  only who asks for it
@@ -273,10 +293,16 @@ def _run_one(
     run_id: str,
     arguments: argparse.Namespace,
     stopped: StopFlag,
+    *,
     shard: Shard | None = None,
+    engine: "Engine | None" = None,
 ) -> tuple[JobResult, ...]:
     if shard is None:
         note_gone_files(plan, state_dir)
+    if engine is not None and plan.steps:
+        from ortdeploy.cli.engines import run_on_engine  # noqa: PLC0415  only who has a cluster
+
+        return run_on_engine(plan, state_dir, run_id, arguments, stopped, engine)
     if plan.steps or any(job.left_over is not None for job in plan.finished):
         return run_plan(plan, state_dir, run_id, arguments, stopped, shard=shard)
     return Execution.finished(plan)
@@ -297,7 +323,7 @@ def _last_good(plan: Plan, reason: str, arguments: argparse.Namespace) -> tuple[
     ).plans
 
 
-def _refused_by_gates(plan: Plan, state_dir: str | None) -> tuple[JobResult, ...] | None:
+def refused_by_gates(plan: Plan, state_dir: str | None) -> tuple[JobResult, ...] | None:
     """Run the golden checks that gate a plan; return its jobs as failed if one does not pass."""
     if not plan.gates:
         return None

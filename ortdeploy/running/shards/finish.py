@@ -33,12 +33,13 @@ _MOST_NAMED = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """The end of one job of one plan that was run in shards."""
+    """The end of one job of one plan that was run in shards, or by an engine that has ended so: the `cause`."""
 
     plan: Plan
     step: RunJob
     ledger: Ledger
     run_id: str
+    cause: Ending | None = None
 
     def run(self) -> JobResult:
         """Fold what is decided; the job is done when every part is. Raises nothing that a user can cause."""
@@ -128,7 +129,7 @@ class Finish:
         """Return how the job ends, and write it down. Raises OrtdeployError."""
         ending = Ending(status=Status.DONE)
         if missing:
-            ending = Ending(status=Status.FAILED, reason=_what_is_missing(missing, len(table)))
+            ending = self._unfinished(missing, len(table))
         else:
             record = self.ledger.output(self._output)
             try:
@@ -137,6 +138,15 @@ class Finish:
                 ending = Ending(status=Status.FAILED, reason=str(error))
         log.info("plan.folded", parts=len(table), missing=len(missing), workers=len(_workers(receipts.values())))
         return ending
+
+    def _unfinished(self, missing: Sequence[PlannedPart], parts: int) -> Ending:
+        """Return how a job ends whose parts are not all there: as the engine says, if one has run it."""
+        if self.cause is None:
+            return Ending(status=Status.FAILED, reason=_what_is_missing(missing, parts))
+        left = f"{len(missing)} of {parts} parts are left to do"
+        if self.cause.status is Status.DONE:  # another driver has ended meanwhile, and these are not in its ledger
+            return Ending(status=Status.FAILED, reason=left)
+        return replace(self.cause, reason=f"{self.cause.reason}; {left}")
 
     def _write(self, receipts: Mapping[int, Receipt], ending: Ending) -> None:
         """Write the report, then the end into the ledger. Raises OSError, OrtdeployError."""

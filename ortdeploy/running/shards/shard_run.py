@@ -1,10 +1,11 @@
 """Runs one shard of a job: those of its parts that are this shard's and not yet decided, one after the other.
 
-The ledger is only read. Any number of shards may run at the same time, also the same one twice.
+In place of a shard, a driver may tell which parts to make. The ledger is only read. Any number of shards may run at the
+same time, also the same one twice.
 """
 
 import platform
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.feeds.feeder import open_rows
-from ortdeploy.plan.part_table import PlannedPart, Shard, part_table
+from ortdeploy.plan.part_table import PartTable, PlannedPart, Shard, part_table
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.process.memory_limit import MemoryWatch
 from ortdeploy.results.results import JobResult, Status
@@ -27,6 +28,7 @@ from ortdeploy.running.resume import Position
 from ortdeploy.running.shards.commit_log import ClosedError, CommitLog
 from ortdeploy.running.shards.finish import decisions_of, first_number
 from ortdeploy.running.shards.receipt import Receipt
+from ortdeploy.running.shards.told import Told
 from ortdeploy.running.statistics import JobStatistics
 from ortdeploy.running.stream import Stream
 from ortdeploy.sinks.catalogue import SINKS
@@ -55,9 +57,9 @@ def why_not_shared(step: RunJob) -> str | None:
 
 
 class ShardRun:
-    """One shard of one job."""
+    """One shard of one job, or what a driver tells this process to make of it."""
 
-    def __init__(self, context: JobContext, shard: Shard) -> None:
+    def __init__(self, context: JobContext, shard: Shard | Told) -> None:
         """Take what the job needs of the world; nothing is touched yet."""
         self._context = context
         self._shard = shard
@@ -97,34 +99,44 @@ class ShardRun:
         check_inputs(step, context.plan.folder)
         record = context.ledger.output(context.output)
         in_ledger = {part.number for part in record.parts} if record is not None else set()
-        mine = [part for part in part_table(step, first_number(record, step)) if self._shard.takes(part.number)]
+        table = part_table(step, first_number(record, step))
         decisions = decisions_of(context.plan, step, record, context.folder)
         try:
             decisions.begin()
-            left = [part for part in mine if part.number not in in_ledger and not self._is_decided(decisions, part)]
-            log.info("shard.started", shard=str(self._shard), parts=len(mine), left=len(left), output=step.output.shown)
-            context.observer.job_started(step.job, 0, sum(len(part.rows) for part in left))
-            for part in left:
+            for part in self._parts(table, decisions, in_ledger):
                 self._run_part(decisions, part)
         except ClosedError:
             return Status.DONE if self._ran_parts else Status.NOTHING_TO_DO
         check_inputs(step, context.plan.folder)
         return Status.DONE if self._ran_parts else Status.NOTHING_TO_DO
 
-    def _is_decided(self, decisions: CommitLog, part: PlannedPart) -> bool:
-        """Return whether a part is decided; if it is, its bytes get their name."""
+    def _parts(self, table: PartTable, decisions: CommitLog, in_ledger: Collection[int]) -> Iterable[PlannedPart]:
+        """Return the parts to make."""
+        shown, observer = self._step.output.shown, self._context.observer
+        if isinstance(self._shard, Told):
+            log.info("shard.started", shard=str(self._shard), parts=len(table), left=None, output=shown)
+            return self._shard.parts(table)
+        mine = [part for part in table if self._shard.takes(part.number)]
+        left = [one for one in mine if one.number not in in_ledger and self._decided(decisions, one) is None]
+        log.info("shard.started", shard=str(self._shard), parts=len(mine), left=len(left), output=shown)
+        observer.job_started(self._step.job, 0, sum(len(part.rows) for part in left))
+        return left
+
+    def _decided(self, decisions: CommitLog, part: PlannedPart) -> Receipt | None:
+        """Return the receipt of a part that is decided, whose bytes then have their name."""
         receipt = decisions.decided(part)
-        if receipt is None:
-            return False
-        decisions.publish(receipt)
-        self._failed_before += receipt.part.failed
-        return True
+        if receipt is not None:
+            decisions.publish(receipt)
+            self._failed_before += receipt.part.failed
+        return receipt
 
     def _run_part(self, decisions: CommitLog, part: PlannedPart) -> None:
         """Run a part, decide, publish. Raises what ends the shard early."""
         if self._context.stop():
             raise StoppedError
-        if self._is_decided(decisions, part):  # another process was quicker
+        earlier = self._decided(decisions, part)
+        if earlier is not None:  # another process was quicker
+            self._tell(part, earlier, made_here=False)
             return
         receipt = self._made(decisions, part)
         stands = decisions.decide(part, receipt)
@@ -138,6 +150,12 @@ class ShardRun:
             part=part.number, rows=stands.part.rows, failed=stands.part.failed, file=stands.part.file,
             won=stands is receipt,
         )  # fmt: skip
+        self._tell(part, stands, made_here=stands is receipt)
+
+    def _tell(self, part: PlannedPart, receipt: Receipt, *, made_here: bool) -> None:
+        """Tell a driver that a part is decided."""
+        if isinstance(self._shard, Told):
+            self._shard.decided(part, receipt, made_here=made_here)
 
     def _made(self, decisions: CommitLog, part: PlannedPart) -> Receipt:
         """Run the rows of a part into a staged file. Whatever is raised leaves none."""

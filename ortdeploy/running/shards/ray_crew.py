@@ -1,0 +1,213 @@
+"""Workers on a Ray cluster: actors, each with a process that makes parts. The only module that imports Ray.
+
+Ray starts an actor again, here or on another node, and tells of its end; which parts are made again is the driver's
+business. No rows go through Ray, only numbers of parts and answers.
+"""
+
+import logging
+import re
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from ortdeploy.diagnostics import OrtdeployError, UsageError
+from ortdeploy.plan.steps import OpenSession, Plan, RunJob
+from ortdeploy.providers.catalogue import find_provider
+from ortdeploy.running.shards.drive import Answer
+from ortdeploy.running.shards.worker_process import Said, WorkerProcess
+
+AUTO = "auto"
+LOCAL = "local"
+_ADDRESS = re.compile(r"auto|local|[^/\s]+:[0-9]{1,5}")
+_CONNECT_SECONDS = 10.0
+_LOCAL_STORE = 80 * 1024**2
+"""Bytes of Ray's object store where ortdeploy starts Ray itself: no rows go through it."""
+
+
+class WorkerActor:
+    """What Ray runs on a node."""
+
+    def __init__(self, module: str, request: Mapping[str, Any]) -> None:
+        """Take what `WorkerProcess` takes."""
+        self._process = WorkerProcess(module, request)
+
+    def begin(self) -> Said:
+        """Get ready."""
+        return self._process.begin()
+
+    def make(self, part: int) -> Said:
+        """Make a part."""
+        return self._process.make(part)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What Ray is to reserve for a worker."""
+
+    cpus: float
+    gpus: float
+
+
+def needs_of(plan: Plan, step: RunJob) -> Needs:
+    """Return what a worker of a job takes: the threads of its sessions, and a GPU if one runs on NVIDIA's.
+
+    Without a number of threads, ONNX Runtime takes all cores of a machine, and Ray is to reserve one.
+    """
+    openings = [one for one in plan.steps if isinstance(one, OpenSession) and one.session in step.sessions]
+    names = {provider.name for one in openings for session in one.candidates for provider in session.providers}
+    known = [provider for provider in map(find_provider, names) if provider is not None]
+    gpus = 1 if any(provider.memory == "NVIDIA GPU" for provider in known) else 0
+    threads = [
+        int(one.options.get("intra_op_num_threads", 0)) * max(c.count for c in one.candidates) for one in openings
+    ]
+    return Needs(cpus=max(threads) if all(threads) else 1, gpus=gpus)
+
+
+def check_address(address: str) -> None:
+    """Refuse what cannot be used before anything is planned. Raises UsageError, OrtdeployError."""
+    if address.startswith("ray://"):
+        raise UsageError(
+            f"--engine ray={address}: the driver runs inside the cluster and not through Ray Client. Submit it: "
+            "ray job submit -- ortdeploy apply PLAN --engine ray"
+        )
+    if not _ADDRESS.fullmatch(address):
+        raise UsageError(f"--engine ray={address}: write HOST:PORT of a cluster, or local to start one for this run")
+    if find_spec("ray") is None:
+        raise OrtdeployError("--engine ray needs Ray, which is not installed: pip install 'ortdeploy[ray]'")
+
+
+@contextmanager
+def joined(address: str) -> Iterator[None]:
+    """Be a driver of a Ray cluster inside the block. Raises OrtdeployError."""
+    import ray  # noqa: PLC0415  heavy, and only who has a cluster
+
+    _check_reachable(address)
+    of_its_own = {"include_dashboard": False, "object_store_memory": _LOCAL_STORE} if address == LOCAL else {}
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **of_its_own)
+    except (ConnectionError, ray.exceptions.RayError, RuntimeError, ValueError, AssertionError) as error:
+        raise OrtdeployError(_why_not_joined(address, error)) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Raise OrtdeployError if nobody listens there: Ray itself tries for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host:
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS).close()
+    except OSError as error:
+        raise OrtdeployError(f"the Ray cluster {address} cannot be reached: {error.strerror or error}") from error
+
+
+def _why_not_joined(address: str, error: Exception) -> str:
+    text = " ".join(str(error).split())
+    if "uthentication" in text:
+        return (
+            f"the Ray cluster {address} asks for a token ({text}). Set RAY_AUTH_MODE=token, with the cluster's token "
+            "in ~/.ray/auth_token or RAY_AUTH_TOKEN"
+        )
+    if address == AUTO:
+        return (
+            f"this machine is in no Ray cluster that runs ({text}). Start one with ray start --head, name one with "
+            "--engine ray=HOST:PORT, or have one for this run alone with --engine ray=local"
+        )
+    return f"the Ray cluster {address} cannot be joined: {text}"
+
+
+@contextmanager
+def hired(count: int | None, needs: Needs, module: str, request: Mapping[str, Any]) -> Iterator["RayCrew"]:
+    """Have workers inside the block: `count` of them, or as many as the cluster has room for. Raises OrtdeployError."""
+    import ray  # noqa: PLC0415  as above
+
+    crew = RayCrew(ray, count or _room(ray.nodes(), needs), needs, module, request)
+    try:
+        yield crew
+    finally:
+        crew.dismiss()
+
+
+def _room(nodes: Sequence[Mapping[str, Any]], needs: Needs) -> int:
+    """Return how many workers there is room for: one on each node, or more if they say how much they take."""
+    alive = [one["Resources"] for one in nodes if one["Alive"]]
+    if needs.gpus:
+        places = [int(one.get("GPU", 0)) for one in alive]
+    elif needs.cpus > 1:
+        places = [int(one.get("CPU", 0) // needs.cpus) for one in alive]
+    else:
+        places = [min(int(one.get("CPU", 0)), 1) for one in alive]
+    if sum(places) == 0:
+        gpus = " and a GPU" if needs.gpus else ""
+        raise OrtdeployError(f"no node of the Ray cluster has {needs.cpus:g} CPUs{gpus} for a worker")
+    return sum(places)
+
+
+class RayCrew:
+    """Actors by number; see `Crew`."""
+
+    def __init__(self, ray: Any, count: int, needs: Needs, module: str, request: Mapping[str, Any]) -> None:
+        """Ask Ray for the actors; they come when there is room."""
+        self._ray = ray
+        actor = ray.remote(WorkerActor).options(
+            num_cpus=needs.cpus,
+            num_gpus=needs.gpus,
+            max_restarts=-1,
+            max_task_retries=0,
+            scheduling_strategy="SPREAD",
+        )
+        self._actors = {number: actor.remote(module, {**request, "name": f"ray {number}"}) for number in range(count)}
+        self._asked: dict[Any, tuple[int, int | None]] = {}
+
+    @property
+    def workers(self) -> Sequence[int]:
+        """The numbers of the actors."""
+        return tuple(self._actors)
+
+    def begin(self, worker: int) -> None:
+        """Ask an actor to get ready; of one that is starting again, once it has."""
+        self._asked[self._actors[worker].begin.remote()] = (worker, None)
+
+    def make(self, worker: int, part: int) -> None:
+        """Ask an actor for a part."""
+        self._asked[self._actors[worker].make.remote(part)] = (worker, part)
+
+    def answers(self, seconds: float) -> Sequence[Answer]:
+        """Return the answers that have come; of an actor that is lost, one, and nothing of what else it was asked."""
+        done, _ = self._ray.wait(list(self._asked), num_returns=1, timeout=seconds) if self._asked else ([], [])
+        if done and len(self._asked) > 1:
+            done, _ = self._ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)
+        found = []
+        for ref in done:
+            if ref in self._asked:
+                worker, part = self._asked.pop(ref)
+                found.append(self._answer(ref, worker, part))
+        return found
+
+    def _answer(self, ref: Any, worker: int, part: int | None) -> Answer:
+        errors = self._ray.exceptions
+        try:
+            return Answer(worker=worker, part=part, said=self._ray.get(ref))
+        except errors.ActorDiedError as error:
+            reason, gone = _first_line(error), True
+        except (errors.ActorUnavailableError, errors.RayError) as error:
+            reason, gone = _first_line(error), isinstance(error, errors.RayTaskError)
+        for other in [one for one, (asked, _) in self._asked.items() if asked == worker]:
+            del self._asked[other]
+        return Answer(worker=worker, part=part, reason=reason, gone=gone)
+
+    def dismiss(self) -> None:
+        """End all actors, also those that hang."""
+        for actor in self._actors.values():
+            self._ray.kill(actor)
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].rstrip(".") if lines else type(error).__name__

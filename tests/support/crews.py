@@ -1,0 +1,71 @@
+"""A crew of workers in this process: each part is made for real when its answer is asked for, and faults are scripted."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ortdeploy.ledger.opening import copy_of_ledger
+from ortdeploy.plan.steps import Plan
+from ortdeploy.running.executor import Execution
+from ortdeploy.running.shards.alike import facts_of_this_worker
+from ortdeploy.running.shards.drive import Answer
+from ortdeploy.running.shards.told import Told
+from support.fakes import Counter, FakeRuntime, double
+
+Fault = Callable[[int, int | None], Answer | None]
+"""Returns what comes back of a worker that was asked for a part, or to get ready, in place of the answer."""
+
+
+def no_fault(_worker: int, _part: int | None) -> Answer | None:
+    return None
+
+
+class FakeCrew:
+    def __init__(self, folder: Path, plan: Plan, count: int, model: Any = double, fault: Fault = no_fault) -> None:
+        self.workers: Sequence[int] = range(count)
+        self.made: list[tuple[int, int]] = []
+        self._folder, self._plan, self._model, self._fault = folder, plan, model, fault
+        self._asked: list[tuple[int, int | None]] = []
+
+    def begin(self, worker: int) -> None:
+        self._asked.append((worker, None))
+
+    def make(self, worker: int, part: int) -> None:
+        self._asked.append((worker, part))
+
+    def answers(self, _seconds: float) -> Sequence[Answer]:
+        """One answer at a time, in the order of asking."""
+        if not self._asked:
+            return []
+        worker, part = self._asked.pop(0)
+        answer = self._fault(worker, part) or Answer(worker=worker, part=part, said=self._said(worker, part))
+        if answer.said is None:
+            self._asked = [one for one in self._asked if one[0] != worker]
+        return [answer]
+
+    @contextmanager
+    def hired(self) -> Iterator["FakeCrew"]:
+        yield self
+
+    def _said(self, worker: int, part: int | None) -> dict[str, Any]:
+        if part is None:
+            return {"kind": "ready", "facts": facts_of_this_worker()}
+        said: list[dict[str, Any]] = []
+
+        def answer(one: Any, receipt: Any, made_here: bool) -> None:
+            self.made.append((worker, one.number))
+            said.append({"part": one.number, "rows": receipt.part.rows, "failed": receipt.part.failed})
+
+        with copy_of_ledger(self._folder / ".ortdeploy") as ledger:
+            execution = Execution(
+                plan=self._plan,
+                run_id="s1",
+                runtime=FakeRuntime(self._model),
+                ledger=ledger,
+                observer=Counter(),
+                stop=lambda: False,
+                shard=Told(f"fake {worker}", iter([part]), answer=answer),
+            )
+            (result,) = execution.run()
+        return {"kind": "decided", **said[0]} if said else {"kind": "failed", "reason": result.reason}
