@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ortdeploy.files.names import KEPT, is_folder
 from ortdeploy.files.urls import is_url
 from ortdeploy.ledger.damage import FILE
+from ortdeploy.ledger.open_parts import FOLDER as PARTS
 from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.records import output_key
 from ortdeploy.manifest.named_paths import path_from_manifest
@@ -56,9 +57,18 @@ def text_rests_on(specs: "Sequence[Spec]", paths: Sequence[str], state_dir: Path
         "trees": [],
         "absent": [f"{ledger}-journal", f"{ledger}-wal"],
         "writable": [],
-        "patterns": [*_manifests(paths), os.path.join(os.path.abspath(state_dir), KEPT, "*.refused")],  # noqa: PTH100, PTH118
+        "patterns": [
+            *_manifests(paths),
+            os.path.join(os.path.abspath(state_dir), KEPT, "*.refused"),  # noqa: PTH100, PTH118
+            *(os.path.join(folder, PARTS, "*") for folder in _escaped_outputs(specs)),  # noqa: PTH118
+        ],
         "state_dir": os.path.abspath(state_dir),  # noqa: PTH100
     }
+
+
+def _escaped_outputs(specs: "Sequence[Spec]") -> list[str]:
+    """Return the outputs, in which workers may begin to share a plan, which the ledger does not know."""
+    return [glob.escape(str(path_from_manifest(spec, job.output.path))) for spec in specs for job in spec.jobs]
 
 
 def _is_told(deployment: "Deployment") -> bool:

@@ -15,6 +15,7 @@ from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.plan.plan_file import plan_digest
 from ortdeploy.plan.steps import OpenSession, Plan, RowCheck, RunJob
 from ortdeploy.providers.secrets import masked_options
+from ortdeploy.results.shares import Shares
 from ortdeploy.running.member import Member
 from ortdeploy.running.reports.catalogue import REPORTS
 from ortdeploy.running.statistics import STAGES, run_share
@@ -93,7 +94,7 @@ def write_report(
             "by_stage": ran["memory"],
         },
         **({"machine": ran["machine"]} if "machine" in ran else {}),
-        **({"workers": ran["workers"]} if "workers" in ran else {}),
+        **({"workers": ran["workers"], "shares": reported_shares(ran["shares"])} if "workers" in ran else {}),
         "parts": [reported_part(part) for part in record.parts],
         "forgotten": asdict(record.forgotten),
         "kept": None if record.begun is None else reported_part(record.begun.part),
@@ -190,6 +191,13 @@ def _measured(statistics: Mapping[str, Any]) -> dict[str, Any]:
         "peak_memory_bytes": statistics.get("peak_memory_bytes"),
         "process": statistics.get("process", {}),
     }
+
+
+def reported_shares(shares: Shares) -> dict[str, Any]:
+    """Return how far several workers are, without what stands under `workers`."""
+    plain = asdict(shares)
+    del plain["workers"]
+    return {**plain, "left": [list(run) for run in shares.left]}
 
 
 def reported_part(part: Part) -> dict[str, Any]:

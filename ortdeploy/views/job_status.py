@@ -7,6 +7,7 @@ from ortdeploy.records import record
 
 if TYPE_CHECKING:
     from ortdeploy.ledger.records import OutputRecord
+    from ortdeploy.results.shares import Shares
 
 
 @record
@@ -21,7 +22,8 @@ class DeliveredFile:
 class JobStatus:
     """A job of a manifest, what the ledger knows of it, and how far it is while it runs.
 
-    `delivered` are its files, if other jobs read them.
+    `delivered` are its files, if other jobs read them; `shares` what several workers have made of a plan that is not
+    finished.
     """
 
     job: str
@@ -30,6 +32,7 @@ class JobStatus:
     live: Mapping[str, Any] | None = None
     removable: bool = False
     delivered: tuple[DeliveredFile, ...] = ()
+    shares: "Shares | None" = None
 
     @property
     def failed(self) -> int:

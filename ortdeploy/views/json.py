@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ortdeploy.planning.lock import Digested
     from ortdeploy.planning.pruning import PrunedState
     from ortdeploy.results.results import JobResult
+    from ortdeploy.results.shares import Shares
     from ortdeploy.running.compaction import Compacted
     from ortdeploy.views.job_status import JobStatus
 
@@ -76,7 +77,15 @@ def _ended(result: "JobResult") -> dict[str, Any]:
         "kept": result.kept,
         "seconds": round(result.seconds, 6),
         "reason": result.reason,
+        **_shares(result.shares),
     }
+
+
+def _shares(shares: "Shares | None") -> dict[str, Any]:
+    """Return how far several workers are, where there are several."""
+    from dataclasses import asdict  # noqa: PLC0415  only who has workers
+
+    return {} if shares is None else {"shares": asdict(shares)}
 
 
 def render_trial(
@@ -106,7 +115,7 @@ def _status(one: "JobStatus") -> dict[str, Any]:
     known: dict[str, Any] = {"job": one.job, "output": one.output, "status": "never-run"}
     record = one.record
     if record is None:
-        return known
+        return {**known, **_shares(one.shares)}
     return {
         **known,
         "status": record.status,
@@ -127,6 +136,7 @@ def _status(one: "JobStatus") -> dict[str, Any]:
             if one.delivered
             else {}
         ),
+        **_shares(one.shares),
     }
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ortdeploy.planning.lock import Digested
     from ortdeploy.planning.pruning import PrunedState
     from ortdeploy.results.results import JobResult
+    from ortdeploy.results.shares import Shares
     from ortdeploy.running.compaction import Compacted
     from ortdeploy.views.job_status import JobStatus
 
@@ -86,7 +87,7 @@ def summarize(diagnostics: Sequence[Diagnostic], checked: int) -> str:
 
 
 def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def render_plan(plans: "Sequence[Plan]", *, color: bool, verbose: bool = False) -> str:
@@ -302,7 +303,8 @@ def _render_finished(job: "FinishedJob") -> Iterator[str]:
 def render_results(results: "Sequence[JobResult]", *, color: bool) -> str:
     """Return one line for each job."""
     paint = painter(color=color)
-    return safe("".join(f"{_render_result(result, paint)}\n" for result in results))
+    lines = [line for one in results for line in (_render_result(one, paint), *_render_shares(one.job, one.shares))]
+    return safe("".join(f"{line}\n" for line in lines))
 
 
 def _render_result(result: "JobResult", paint: Paint) -> str:
@@ -386,8 +388,36 @@ def render_status(jobs: "Sequence[JobStatus]", refusals: "Sequence[Refusal]" = (
         for part in one.record.parts
         if verbose
     ]
+    shared = [line for one in jobs for line in _render_shares(one.job, one.shares)]
     refused = [one.text for one in refusals]
-    return safe("".join(f"{line}\n" for line in (*table, *live, *kept, *needed, *files, *refused)))
+    return safe("".join(f"{line}\n" for line in (*table, *live, *shared, *kept, *needed, *files, *refused)))
+
+
+def _render_shares(job: str, shares: "Shares | None") -> Iterator[str]:
+    """Yield how far several workers are, what each has made, and what is slow or left."""
+    if shares is None:
+        return
+    failed = f", {shares.failed:,} failed" if shares.failed else ""
+    rows = f"{shares.rows:,} of {shares.all_rows:,} rows{failed}"
+    yield f"{job}: {shares.decided:,} of {_count(shares.parts, 'part')} decided: {rows}"
+    runs = [f"{first}" if first == last else f"{first} to {last}" for first, last in shares.left]
+    if runs:
+        left = sum(last - first + 1 for first, last in shares.left)
+        yield f"{job}: {_count(left, 'part')} left: {_some(runs, _MOST_FILES)}"
+    slowest = sorted(shares.workers, key=lambda one: (-one.failed, -one.seconds_a_part))
+    for one in slowest[:_MOST_FILES]:
+        failed = f", {one.failed:,} failed" if one.failed else ""
+        made = f"{_count(one.parts, 'part')}, {_count(one.rows, 'row')}{failed}"
+        yield f"{job}: {one.name}: {made}, {one.seconds_a_part:.2f} s a part"
+    if len(slowest) > _MOST_FILES:
+        yield f"{job}: and {_count(len(slowest) - _MOST_FILES, 'more worker')}, with fewer failed rows and quicker"
+    for part in shares.slow:
+        where = f"{job}: part {part.part} (rows {part.start} to {part.end})"
+        median = "" if shares.median is None else f"; the median is {shares.median:.2f} s"
+        if part.worker is None:
+            yield f"{where}: nothing was written for {part.seconds:.0f} s{median}"
+        else:
+            yield f"{where} took {part.seconds:.2f} s on {part.worker}{median}"
 
 
 _MOST_FILES = 8

@@ -53,7 +53,7 @@ class FakeCrew:
             return {"kind": "ready", "facts": facts_of_this_worker()}
         said: list[dict[str, Any]] = []
 
-        def answer(one: Any, receipt: Any, made_here: bool) -> None:
+        def answer(one: Any, receipt: Any, _made_here: Any) -> None:
             self.made.append((worker, one.number))
             said.append({"part": one.number, "rows": receipt.part.rows, "failed": receipt.part.failed})
 

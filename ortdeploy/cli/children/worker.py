@@ -111,7 +111,7 @@ def _plan_of(request: Mapping[str, Any]) -> Plan:
     errors = [one for one in planned.diagnostics if one.severity is Severity.ERROR]
     if not errors:
         raise OrtdeployError(f"{request['plan_file']} is not the plan that the driver runs")
-    raise OrtdeployError("; ".join(f"[{one.rule}] {one.detail}" for one in errors))
+    raise OrtdeployError("; ".join(f"[{one.rule}] {one.detail.rstrip('.')}" for one in errors))
 
 
 def _meant(planned: Planned, request: Mapping[str, Any]) -> Plan | None:

@@ -14,6 +14,7 @@ from ortdeploy.diagnostics import has_errors
 from ortdeploy.files.names import KEPT, STATE_DIR, is_there
 from ortdeploy.ledger.deliveries import Reader, deliveries, reader_of
 from ortdeploy.ledger.live_progress import read_live
+from ortdeploy.ledger.open_parts import FOLDER as PARTS
 from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.output_lock import is_live
 from ortdeploy.ledger.records import OutputRecord, output_key
@@ -30,6 +31,7 @@ from ortdeploy.views.job_status import DeliveredFile, JobStatus
 
 if TYPE_CHECKING:
     from ortdeploy.planning.last_good import Refusal
+    from ortdeploy.results.shares import Shares
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -52,7 +54,8 @@ _MOVING = frozenset({"running", "stopped"})
 
 def _stays(job: JobStatus) -> bool:
     """Return whether the output changes only with the ledger; files that may be carried away could go at any time."""
-    return job.record is None or (job.record.status not in _MOVING and not (job.removable and job.delivered))
+    moves = job.record is not None and (job.record.status in _MOVING or (job.removable and job.delivered))
+    return job.shares is None and not moves
 
 
 def _show(arguments: argparse.Namespace) -> tuple[tuple[Spec, ...], list[JobStatus], int]:
@@ -115,9 +118,19 @@ def _records(spec: Spec, state_dir: str | None) -> list[JobStatus]:
             live=live,
             removable=job.output.removable,
             delivered=delivered.get(job.name, ()),
+            shares=_shares(path_from_manifest(spec, job.output.path)),
         )
         found.append(status)
     return found
+
+
+def _shares(output: Path) -> "Shares | None":
+    """Return how far the workers are that share the output, without the ledger, which they only read."""
+    if not (output / PARTS).is_dir():
+        return None
+    from ortdeploy.running.shards.shares import open_shares  # noqa: PLC0415  only where somebody has run shards
+
+    return open_shares(output)
 
 
 def _read(spec: Spec, folder: Path) -> tuple[dict[str, OutputRecord], dict[str, tuple[DeliveredFile, ...]]]:

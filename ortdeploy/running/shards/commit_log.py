@@ -26,7 +26,8 @@ from ortdeploy.ledger.written import is_as_written
 from ortdeploy.plan.part_table import PartTable, PlannedPart
 from ortdeploy.running.shards.receipt import FORMAT_VERSION, Receipt, dump_receipt, load_receipt
 
-_PLAN = "bound.json"
+BOUND = "bound.json"
+"""Says in the folder of a plan which parts it has."""
 
 
 class ClosedError(OrtdeployError):
@@ -59,9 +60,9 @@ class CommitLog:
         check_decides(self.folder)
         plan = {"format_version": FORMAT_VERSION, "plan": self._digest, "parts": asdict(self._table)}
         text = (json.dumps(plan, sort_keys=True) + "\n").encode()
-        if not create_only(self.folder / _PLAN, text) and (self.folder / _PLAN).read_bytes() != text:
+        if not create_only(self.folder / BOUND, text) and (self.folder / BOUND).read_bytes() != text:
             raise OrtdeployError(
-                f"{self.folder / _PLAN} says that the parts of this plan are others. Bring back the ledger that the "
+                f"{self.folder / BOUND} says that the parts of this plan are others. Bring back the ledger that the "
                 "plan was made with, or finish with the ortdeploy that began it"
             )
 
@@ -155,7 +156,7 @@ class CommitLog:
     def tidy(self) -> None:
         """Delete decisions and litter of a closed plan. What somebody still needs, he finds to be closed."""
         for path in self.folder.iterdir():
-            if path.name not in {CLOSED, _PLAN}:
+            if path.name not in {CLOSED, BOUND}:
                 with suppress(FileNotFoundError):
                     path.unlink()
 

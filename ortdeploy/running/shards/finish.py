@@ -18,6 +18,7 @@ from ortdeploy.plan.made_by import made_by
 from ortdeploy.plan.part_table import PartTable, PlannedPart, bound_digest, part_table
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.results.results import JobResult, Status
+from ortdeploy.results.shares import Shares
 from ortdeploy.running.ending import Ending
 from ortdeploy.running.error_budget import BudgetError, ErrorBudget
 from ortdeploy.running.job_report import log_end, recorded_result
@@ -25,6 +26,7 @@ from ortdeploy.running.marker import write_marker
 from ortdeploy.running.report import write_report
 from ortdeploy.running.shards.commit_log import CommitLog
 from ortdeploy.running.shards.receipt import Receipt
+from ortdeploy.running.shards.shares import shares_of, worker_name
 from ortdeploy.running.statistics import check_statistics, sum_of_statistics
 from ortdeploy.sinks.catalogue import SINKS
 
@@ -43,13 +45,14 @@ class Finish:
 
     def run(self) -> JobResult:
         """Fold what is decided; the job is done when every part is. Raises nothing that a user can cause."""
+        shares: Shares | None = None
         try:
-            ending = self._fold()
+            ending, shares = self._fold()
         except OSError as error:
             ending = Ending(status=Status.FAILED, reason=f"{error.filename or self._folder}: {error.strerror}")
         except OrtdeployError as error:
             ending = Ending(status=Status.FAILED, reason=str(error))
-        result = recorded_result(self.step, self.ledger.output(self._output), ending)
+        result = replace(recorded_result(self.step, self.ledger.output(self._output), ending), shares=shares)
         log_end(result)
         return result
 
@@ -61,7 +64,8 @@ class Finish:
     def _output(self) -> str:
         return self.ledger.key(self._folder)
 
-    def _fold(self) -> Ending:
+    def _fold(self) -> tuple[Ending, Shares]:
+        """Return how the job ends, and who has made what. Raises OSError, OrtdeployError."""
         record = self.ledger.output(self._output)
         table = part_table(self.step, first_number(record, self.step))
         decisions = decisions_of(self.plan, self.step, record, self._folder)
@@ -75,11 +79,12 @@ class Finish:
             self._begin()
             self._commit(table, receipts)
         missing = [part for part in table if part.number not in receipts and not _is_in(record, part)]
-        ending = self._judged(table, missing, receipts)
-        self._write(receipts, ending)
+        shares = shares_of(table, receipts, [part.number for part in missing])
+        ending = self._judged(table, missing, len(shares.workers))
+        self._write(receipts, ending, shares)
         if not missing and not is_closed:
             decisions.close(list(receipts.values()))
-        return ending
+        return ending, shares
 
     def _decided(self, decisions: CommitLog, table: PartTable) -> dict[int, Receipt]:
         """Return the receipts that there are, by part, each part published. Raises OrtdeployError, OSError."""
@@ -125,7 +130,7 @@ class Finish:
                 self._output, receipt.part, receipt.failed, provenance=receipt.origin, statistics=statistics
             )
 
-    def _judged(self, table: PartTable, missing: Sequence[PlannedPart], receipts: Mapping[int, Receipt]) -> Ending:
+    def _judged(self, table: PartTable, missing: Sequence[PlannedPart], workers: int) -> Ending:
         """Return how the job ends, and write it down. Raises OrtdeployError."""
         ending = Ending(status=Status.DONE)
         if missing:
@@ -136,7 +141,7 @@ class Finish:
                 ErrorBudget(self.step, record.failed if record else 0).judge(table.end)
             except BudgetError as error:
                 ending = Ending(status=Status.FAILED, reason=str(error))
-        log.info("plan.folded", parts=len(table), missing=len(missing), workers=len(_workers(receipts.values())))
+        log.info("plan.folded", parts=len(table), missing=len(missing), workers=workers)
         return ending
 
     def _unfinished(self, missing: Sequence[PlannedPart], parts: int) -> Ending:
@@ -148,7 +153,7 @@ class Finish:
             return Ending(status=Status.FAILED, reason=left)
         return replace(self.cause, reason=f"{self.cause.reason}; {left}")
 
-    def _write(self, receipts: Mapping[int, Receipt], ending: Ending) -> None:
+    def _write(self, receipts: Mapping[int, Receipt], ending: Ending, shares: Shares) -> None:
         """Write the report, then the end into the ledger. Raises OSError, OrtdeployError."""
         ended, record = now(), self.ledger.output(self._output)
         if record is not None and receipts:
@@ -160,7 +165,7 @@ class Finish:
                 makers=self.ledger.makers(record),
                 plan=self.plan,
                 step=self.step,
-                ran=_ran(list(receipts.values())),
+                ran=_ran(list(receipts.values()), shares),
                 seconds=float(record.statistics.get("seconds", 0.0)),
             )
         self.ledger.end(self._output, ending.status, ending.reason, ended)
@@ -212,21 +217,15 @@ def _what_is_missing(missing: Sequence[PlannedPart], parts: int) -> str:
     )
 
 
-def _workers(receipts: Iterable[Receipt]) -> dict[str, dict[str, Any]]:
-    """Return what each worker did, by host and shard."""
-    found: dict[str, dict[str, Any]] = {}
-    for one in receipts:
-        name = f"{one.worker.get('host')} {one.worker.get('shard')}"
-        told = found.setdefault(name, {**one.worker, "parts": 0, "rows": 0, "failed": 0, "seconds": 0.0})
-        told["parts"] += 1
-        told["rows"] += one.part.rows
-        told["failed"] += one.part.failed
-        told["seconds"] = round(told["seconds"] + one.statistics["seconds"], 6)
-    return found
+def _workers(receipts: Iterable[Receipt], shares: Shares) -> list[dict[str, Any]]:
+    """Return what the report says of each worker: what it called itself, and what it has made."""
+    last = {worker_name(one): one.worker for one in receipts}
+    counts = ("parts", "rows", "failed", "seconds")
+    return [{**last[one.name], **{name: getattr(one, name) for name in counts}} for one in shares.workers]
 
 
-def _ran(receipts: Sequence[Receipt]) -> dict[str, Any]:
+def _ran(receipts: Sequence[Receipt], shares: Shares) -> dict[str, Any]:
     """Return what the report says of sessions and memory: each worker's sessions, and the most that one took."""
-    last = {(str(one.worker.get("host")), str(one.worker.get("shard"))): one for one in receipts}
-    sessions = [{**session, "worker": " ".join(who)} for who, one in last.items() for session in one.ran["sessions"]]
-    return {**receipts[0].ran, "sessions": sessions, "workers": list(_workers(receipts).values())}
+    last = {worker_name(one): one for one in receipts}
+    sessions = [{**session, "worker": who} for who, one in last.items() for session in one.ran["sessions"]]
+    return {**receipts[0].ran, "sessions": sessions, "workers": _workers(receipts, shares), "shares": shares}

@@ -4,16 +4,19 @@ Ray starts an actor again, here or on another node, and tells of its end; which 
 business. No rows go through Ray, only numbers of parts and answers.
 """
 
+import io
 import logging
 import re
+import signal
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 from ortdeploy.diagnostics import OrtdeployError, UsageError
+from ortdeploy.events import log
 from ortdeploy.plan.steps import OpenSession, Plan, RunJob
 from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.running.shards.drive import Answer
@@ -85,15 +88,35 @@ def joined(address: str) -> Iterator[None]:
     import ray  # noqa: PLC0415  heavy, and only who has a cluster
 
     _check_reachable(address)
+    with redirect_stdout(_Printed()):  # Ray prints what nodes tell where results are printed
+        _join(ray, address)
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+class _Printed(io.TextIOBase):
+    """Logs what a library prints."""
+
+    def write(self, text: str, /) -> int:
+        """Log the lines of a text."""
+        for line in filter(None, map(str.strip, text.splitlines())):
+            log.info("engine.printed", text=line)
+        return len(text)
+
+
+def _join(ray: Any, address: str) -> None:
+    """Join a cluster. Raises OrtdeployError."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     of_its_own = {"include_dashboard": False, "object_store_memory": _LOCAL_STORE} if address == LOCAL else {}
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **of_its_own)
     except (ConnectionError, ray.exceptions.RayError, RuntimeError, ValueError, AssertionError) as error:
         raise OrtdeployError(_why_not_joined(address, error)) from error
-    try:
-        yield
-    finally:
-        ray.shutdown()
+    finally:  # Ray's own handlers end the process at once
+        for number, action in before.items():
+            signal.signal(number, action)
 
 
 def _check_reachable(address: str) -> None:
@@ -108,18 +131,16 @@ def _check_reachable(address: str) -> None:
 
 
 def _why_not_joined(address: str, error: Exception) -> str:
-    text = " ".join(str(error).split())
-    if "uthentication" in text:
-        return (
-            f"the Ray cluster {address} asks for a token ({text}). Set RAY_AUTH_MODE=token, with the cluster's token "
-            "in ~/.ray/auth_token or RAY_AUTH_TOKEN"
-        )
+    text = " ".join(str(error).split()).rstrip(".")
     if address == AUTO:
         return (
             f"this machine is in no Ray cluster that runs ({text}). Start one with ray start --head, name one with "
             "--engine ray=HOST:PORT, or have one for this run alone with --engine ray=local"
         )
-    return f"the Ray cluster {address} cannot be joined: {text}"
+    return (
+        f"the Ray cluster {address} cannot be joined ({text}). If it asks for a token, set RAY_AUTH_MODE=token, and "
+        "give the token in ~/.ray/auth_token or RAY_AUTH_TOKEN"
+    )
 
 
 @contextmanager

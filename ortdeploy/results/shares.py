@@ -1,0 +1,51 @@
+"""How far a job is that several workers run: who has made what, who is slow, and what is left."""
+
+from ortdeploy.records import record
+
+
+@record
+class WorkerShare:
+    """What one worker has made: its host and its shard, or its name at an engine; `seconds` of all its parts."""
+
+    name: str
+    parts: int
+    rows: int
+    failed: int
+    seconds: float
+
+    @property
+    def seconds_a_part(self) -> float:
+        """Seconds of a part on average."""
+        return self.seconds / self.parts
+
+
+@record
+class SlowPart:
+    """A part that took, or has been left unwritten for, much longer than the others take: rows `start` to `end`.
+
+    `worker` made it; None if it is not decided: nothing was written into it for these `seconds`.
+    """
+
+    part: int
+    start: int
+    end: int
+    seconds: float
+    worker: str | None
+
+
+@record
+class Shares:
+    """The parts of one job of one plan. `left` are the first and last number of each run of parts that are not decided.
+
+    `median` is that of the seconds of a part; None if no part is decided. `slow` are the slowest, the worst first.
+    """
+
+    parts: int
+    decided: int
+    rows: int
+    all_rows: int
+    failed: int
+    workers: tuple[WorkerShare, ...]
+    slow: tuple[SlowPart, ...]
+    left: tuple[tuple[int, int], ...]
+    median: float | None

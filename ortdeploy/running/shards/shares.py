@@ -1,0 +1,135 @@
+"""Counts what workers have decided of a plan, for the report and for `status`, which only looks."""
+
+import json
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+
+from ortdeploy.ledger.open_parts import FOLDER, open_plans
+from ortdeploy.plan.part_table import PartTable
+from ortdeploy.plan.plan_file import decode
+from ortdeploy.results.shares import Shares, SlowPart, WorkerShare
+from ortdeploy.running.shards.commit_log import BOUND
+from ortdeploy.running.shards.receipt import Receipt
+
+SLOW = 4
+"""A part is slow that takes longer than this many medians."""
+
+_LEAST_UNWRITTEN = 60.0
+_MOST_SLOW = 10
+
+
+def shares_of(
+    table: PartTable,
+    receipts: Mapping[int, Receipt],
+    left: Collection[int],
+    unwritten: Mapping[int, float] | None = None,
+) -> Shares:
+    """Return the shares in parts that are decided. `unwritten`: seconds for which a part at work was left as it is."""
+    times = [float(one.statistics["seconds"]) for one in receipts.values()]
+    middle = median(times) if times else None
+    slow = [*_slow(receipts.values(), middle), *_left_alone(table, unwritten or {}, middle)]
+    return Shares(
+        parts=len(table),
+        decided=len(receipts),
+        rows=sum(one.part.rows for one in receipts.values()),
+        all_rows=table.end - table.first_row,
+        failed=sum(one.part.failed for one in receipts.values()),
+        workers=tuple(_workers(receipts.values())),
+        slow=tuple(sorted(slow, key=lambda one: -one.seconds)[:_MOST_SLOW]),
+        left=tuple(_runs(sorted(left))),
+        median=middle,
+    )
+
+
+def worker_name(receipt: Receipt) -> str:
+    """Return what people call the worker that made a part."""
+    return f"{receipt.worker.get('host')} {receipt.worker.get('shard')}"
+
+
+def open_shares(output: Path) -> Shares | None:
+    """Return how far the plan is that workers have not finished on an output; None if there is none.
+
+    Whatever cannot be read is left out: what is wrong with it is for `finish` to say.
+    """
+    with suppress(OSError, ValueError, TypeError, LookupError):
+        for plan in sorted(open_plans(output)):
+            folder = output / FOLDER / plan
+            table = PartTable(**json.loads((folder / BOUND).read_bytes())["parts"])
+            names = sorted(path.name for path in folder.iterdir())
+            receipts = {one.part.number: one for one in _receipts(folder, names)}
+            left = [part.number for part in table if part.number not in receipts]
+            return shares_of(table, receipts, left, _unwritten(folder, names, set(left)))
+    return None
+
+
+def _receipts(folder: Path, names: Iterable[str]) -> Iterator[Receipt]:
+    for name in names:
+        if name.startswith("part-") and name.endswith(".json"):
+            with suppress(OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
+                receipt: Receipt = decode(Receipt, json.loads((folder / name).read_bytes()))
+                yield receipt
+
+
+def _unwritten(folder: Path, names: Iterable[str], left: Collection[int]) -> dict[int, float]:
+    """Return for each part at work how long ago somebody wrote into it last."""
+    found: dict[int, float] = {}
+    for name in names:
+        number = name.removeprefix(".part-").partition(".")[0]
+        if name.startswith(".part-") and number.isdecimal() and int(number) in left:
+            with suppress(OSError):
+                age = max(time.time() - (folder / name).stat().st_mtime, 0.0)
+                found[int(number)] = min(age, found.get(int(number), age))
+    return found
+
+
+def _slow(receipts: Iterable[Receipt], middle: float | None) -> Iterator[SlowPart]:
+    for one in receipts:
+        seconds = float(one.statistics["seconds"])
+        if middle is not None and seconds > SLOW * middle:
+            start = one.part.start
+            yield SlowPart(
+                part=one.part.number,
+                start=start,
+                end=start + one.part.rows - 1,
+                seconds=round(seconds, 3),
+                worker=worker_name(one),
+            )
+
+
+def _left_alone(table: PartTable, unwritten: Mapping[int, float], middle: float | None) -> Iterator[SlowPart]:
+    for number, seconds in unwritten.items():
+        if seconds > max(_LEAST_UNWRITTEN, SLOW * (middle or 0.0)):
+            part = table.part(number)
+            yield SlowPart(part=number, start=part.start, end=part.end - 1, seconds=round(seconds, 3), worker=None)
+
+
+def _workers(receipts: Iterable[Receipt]) -> Iterator[WorkerShare]:
+    parts: dict[str, list[Receipt]] = {}
+    for one in receipts:
+        parts.setdefault(worker_name(one), []).append(one)
+    for name, made in parts.items():
+        yield WorkerShare(
+            name=name,
+            parts=len(made),
+            rows=sum(one.part.rows for one in made),
+            failed=sum(one.part.failed for one in made),
+            seconds=round(sum(float(one.statistics["seconds"]) for one in made), 6),
+        )
+
+
+def _runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last of numbers that follow on each other."""
+    first = last = None
+    for number in numbers:
+        if first is None or last is None:
+            first = last = number
+        elif number == last + 1:
+            last = number
+        else:
+            yield first, last
+            first = last = number
+    if first is not None and last is not None:
+        yield first, last
