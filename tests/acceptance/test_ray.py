@@ -45,11 +45,17 @@ class Node:
             sys.executable, "-m", "ray.scripts.scripts", "start", "--num-cpus=2", "--object-store-memory=80000000",
             "--disable-usage-stats", "--block", *arguments,
         ]  # fmt: skip
-        with log.open("wb") as file:
-            self._process = subprocess.Popen(command, env=env, stdout=file, stderr=file, start_new_session=True)
+        self._command, self._env = command, env
+        self._process = self._start()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        with self._log.open("wb") as file:
+            return subprocess.Popen(self._command, env=self._env, stdout=file, stderr=file, start_new_session=True)
 
     def is_up(self) -> bool:
-        assert self._process.poll() is None, self._log.read_text()
+        if self._process.poll() is not None:
+            assert "timed out during startup" in self._log.read_text(), self._log.read_text()
+            self._process = self._start()  # Ray gives a node thirty seconds, which a busy machine may not have
         return "Ray runtime started" in self._log.read_text()
 
     def kill(self) -> None:
@@ -80,7 +86,6 @@ class Cluster:
             **os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "PYTHONPATH": str(REPOSITORY),
             "RAY_health_check_period_ms": "500", "RAY_health_check_timeout_ms": "500",
             "RAY_health_check_failure_threshold": "3", "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_raylet_start_wait_time_s": "120",
         }  # fmt: skip
         options = ("--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={folder}")
         self.head = Node(folder / "head.log", self.env, *options)
