@@ -71,57 +71,58 @@ NFS = Store(name="NFS", median=0.002, p99=0.020, writes_per_second=2000, fails=0
 
 STORES = (S3, NFS)
 
+_SIGMAS_OF_P99 = 2.326
+_SPREAD = 0.2
+"""How much parts differ: the standard deviation of the logarithm of their seconds."""
+_PATIENCE = 1.0
+"""Seconds of requests that wait at a store before it refuses more of them."""
+_PARTS_EACH = 4
+
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """What a simulated job came to."""
 
-    seconds: float
     share_of_work: float
-    """Seconds of workers in their parts, over all seconds of all workers."""
+    """Seconds of workers in their parts, over those in parts and commits: without the end, where few have a part."""
     decisions_per_second: float
     refused: float
     """Requests that the store refused because there were too many, over all that write."""
 
 
-def simulate(store: Store, workers: int, part_seconds: float, *, parts_each: int = 4) -> Outcome:
+def simulate(store: Store, workers: int, part_seconds: float) -> Outcome:
     """Run workers that make parts of lognormal length and commit them, one request after the other."""
     draw = random.Random(f"{SEED} {store.name} {workers} {part_seconds}")  # noqa: S311  a simulation
-    sigma = math.log(store.p99 / store.median) / 2.326
-    left, free, refused, written, worked = workers * parts_each, 0.0, 0, 0, 0.0
-    events: list[tuple[float, int, int, int]] = []
-    for worker in range(workers):
-        made = part_seconds * draw.lognormvariate(0.0, 0.2)
-        worked += made
-        heapq.heappush(events, (made, worker, store.writes + store.reads, 0))
-        left -= 1
-    end = 0.0
+    sigma = math.log(store.p99 / store.median) / _SIGMAS_OF_P99
+    free, refused, written, worked, spent = 0.0, 0, 0, 0.0, 0.0
+    parts = workers * _PARTS_EACH
+    events = [(0.0, worker, 0, 0, 0.0) for worker in range(workers)]
+    done = -workers
     while events:
-        clock, worker, requests, tries = heapq.heappop(events)
+        clock, worker, requests, tries, begun = heapq.heappop(events)
         if requests == 0:
-            end = clock
-            if left:
-                left -= 1
-                made = part_seconds * draw.lognormvariate(0.0, 0.2)
+            done += 1
+            spent += clock - begun
+            if done + len(events) < parts:
+                made = part_seconds * draw.lognormvariate(0.0, _SPREAD)
                 worked += made
-                heapq.heappush(events, (clock + made, worker, store.writes + store.reads, 0))
+                heapq.heappush(events, (clock + made, worker, store.writes + store.reads, 0, clock))
             continue
         took = store.median * draw.lognormvariate(0.0, sigma)
         if requests <= store.writes:
             written += 1
-            if free - clock > 1.0:  # a second's worth of requests waits: the store refuses this one
+            if free - clock > _PATIENCE:
                 refused += 1
                 wait = min(0.1 * 2**tries, 20.0) * draw.uniform(0.5, 1.5)
-                heapq.heappush(events, (clock + took + wait, worker, requests, tries + 1))
+                heapq.heappush(events, (clock + took + wait, worker, requests, tries + 1, begun))
                 continue
             free = max(free, clock) + 1 / store.writes_per_second
             took += max(free - clock, 0.0)
-        done = 0 if draw.random() < store.fails else 1
-        heapq.heappush(events, (clock + took, worker, requests - done, 0))
+        answered = 0 if draw.random() < store.fails else 1
+        heapq.heappush(events, (clock + took, worker, requests - answered, 0, begun))
     return Outcome(
-        seconds=end,
-        share_of_work=worked / (workers * end),
-        decisions_per_second=workers * parts_each / end,
+        share_of_work=worked / spent,
+        decisions_per_second=workers * done / spent,
         refused=refused / max(written, 1),
     )
 
@@ -134,7 +135,7 @@ def commits_predicted(measured: Mapping[str, Any], processes: int) -> float:
 
 ROWS = 10**12
 PARTS = (10**4, 10**5, 10**6, 10**7)
-WORKERS = (10, 100, 1000, 10_000)
+WORKERS = (10, 100, 10_000)
 PART_SECONDS = (1, 10, 60)
 _PAGE_OF_A_LISTING = 1000
 

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from conftest import MANIFEST, REPOSITORY, Cli, read_rows
 
+from ortdeploy.planning import nothing_to_do
 from ortdeploy.schemas import schema_text
 
 SMALL = MANIFEST.replace("format: jsonl", "format: jsonl, rows_per_part: 8")
@@ -35,8 +36,11 @@ def test_shards_and_finish_leave_what_one_machine_leaves(
     refused = cli("apply", deployment / "m.yaml")
     assert refused.code == 1
     assert "error[unfinished-shards]" in refused.words
+    assert "never run" in (before := cli("status", deployment / "m.yaml")).out
+    assert "run: 1 of 3 parts decided: 8 of 20 rows" in before.out
     missing = cli("finish", plan)
     assert missing.code == 1
+    assert "run: 2 parts left: 0, 2" in missing.out
     assert "2 of 3 parts are missing: 0 (rows 0 to 7), 2 (rows 16 to 19)." in missing.words
     monkeypatch.setenv("JOB_COMPLETION_INDEX", "0")
     monkeypatch.setenv("ORTDEPLOY_SHARDS", "2")
@@ -48,10 +52,25 @@ def test_shards_and_finish_leave_what_one_machine_leaves(
     report = json.loads((deployment / "outbox/run/_run.json").read_text())
     jsonschema.validate(report, json.loads(schema_text("report")))
     assert {(one["shard"], one["parts"]) for one in report["workers"]} == {("0/2", 2), ("1/2", 1)}
+    assert report["shares"]["left"] == []
+    assert "parts decided" not in cli("status", deployment / "m.yaml").out
     assert cli("verify", deployment / "m.yaml").code == 0
     for again in (("apply", plan, "--shard", "0/1"), ("finish", plan), ("apply", deployment / "m.yaml")):
         done = cli(*again)
         assert (done.code, "nothing to do" in done.out) == (0, True)
+
+
+def test_status_that_was_shown_before_is_not_what_shards_have_made_since(
+    cli: Cli, deployment: Path, plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nothing_to_do, "RACY_NS", -(10**18))  # all files count as old
+    for _ in range(2):
+        assert "parts decided" not in cli("status", deployment / "m.yaml").out
+    assert cli("apply", plan, "--shard", "0/3").code == 0
+    assert "run: 1 of 3 parts decided" in cli("status", deployment / "m.yaml").out
+    assert cli("apply", plan, "--shard", "1/3").code == 0
+    told = cli("status", deployment / "m.yaml", "--format", "json").json
+    assert told["jobs"][0]["shares"]["left"] == [[2, 2]]
 
 
 def test_new_files_after_a_finished_plan_are_the_next_one_s(cli: Cli, deployment: Path) -> None:

@@ -1,0 +1,41 @@
+"""docs/scale.md says what its script says, and its model of a store behaves as a store does."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import scale
+from conftest import REPOSITORY
+
+PAGE = (REPOSITORY / "docs/scale.md").read_text(encoding="utf-8")
+
+
+def test_the_page_has_the_tables_of_the_script() -> None:
+    tables = scale.render(json.loads(scale.MEASURED.read_text()))
+    assert all(f"<!-- {name} -->\n" in PAGE for name in tables)
+    assert scale.page_with(PAGE, tables) == PAGE
+
+
+def test_the_model_gives_the_same_each_time_and_other_numbers_for_another_store() -> None:
+    assert scale.simulate(scale.S3, 10, 1) == scale.simulate(scale.S3, 10, 1)
+    assert scale.simulate(replace(scale.S3, name="other"), 10, 1) != scale.simulate(scale.S3, 10, 1)
+
+
+def test_few_workers_are_limited_by_their_own_requests_alone() -> None:
+    store = replace(scale.S3, fails=0.0, median=0.1, p99=0.1)
+    found = scale.simulate(store, 10, 10)
+    assert found.refused == 0
+    assert found.decisions_per_second == pytest.approx(10 / (10 + 8 * 0.1), rel=0.1)
+    assert found.share_of_work == pytest.approx(10 / (10 + 8 * 0.1), rel=0.02)
+
+
+def test_a_prefix_decides_no_more_parts_than_it_takes_writes() -> None:
+    store = replace(scale.S3, writes_per_second=20)
+    found = scale.simulate(store, 100, 1)
+    assert found.refused > 0
+    assert 0.7 * 20 / 4 < found.decisions_per_second < 1.3 * 20 / 4
+
+
+def test_requests_that_fail_take_their_time_again() -> None:
+    sure, unsure = (scale.simulate(replace(scale.S3, fails=share), 10, 1) for share in (0.0, 0.5))
+    assert unsure.share_of_work < sure.share_of_work
