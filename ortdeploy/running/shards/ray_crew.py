@@ -148,14 +148,14 @@ def hired(count: int | None, needs: Needs, module: str, request: Mapping[str, An
     """Have workers inside the block: `count` of them, or as many as the cluster has room for. Raises OrtdeployError."""
     import ray  # noqa: PLC0415  as above
 
-    crew = RayCrew(ray, count or _room(ray.nodes(), needs), needs, module, request)
+    crew = RayCrew(ray, count or room(ray.nodes(), needs), needs, module, request)
     try:
         yield crew
     finally:
         crew.dismiss()
 
 
-def _room(nodes: Sequence[Mapping[str, Any]], needs: Needs) -> int:
+def room(nodes: Sequence[Mapping[str, Any]], needs: Needs) -> int:
     """Return how many workers there is room for: one on each node, or more if they say how much they take."""
     alive = [one["Resources"] for one in nodes if one["Alive"]]
     if needs.gpus:

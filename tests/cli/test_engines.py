@@ -1,0 +1,71 @@
+"""What `--engine` takes, and what is said of the rest."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import MANIFEST, Cli
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.running.shards import ray_crew
+
+pytestmark = pytest.mark.process
+
+
+@pytest.fixture
+def plan(cli: Cli, deployment: Path) -> Path:
+    (deployment / "m.yaml").write_text(MANIFEST)
+    assert cli("plan", deployment / "m.yaml", "--out", deployment / "plan.json").code == 0
+    return deployment / "plan.json"
+
+
+def test_without_ray_the_extra_is_named(cli: Cli, plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_crew, "find_spec", lambda _name: None)
+    missing = cli("apply", plan, "--engine", "ray")
+    assert missing.code == 1
+    assert "--engine ray needs Ray, which is not installed: pip install 'ortdeploy[ray]'" in missing.words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--engine", "dask"], "--engine dask: write ray"),
+        (["--engine", "ray="], "--engine ray=: write ray"),
+        (["--engine", "ray=somewhere"], "write HOST:PORT of a cluster"),
+        (["--engine", "ray=ray://head:10001"], "ray job submit"),
+        (["--workers", "2"], "--workers is for --engine"),
+        (["--engine", "ray", "--workers", "0"], "is not a number of workers"),
+        (["--engine", "ray", "--shard", "0/2"], "gives out the parts itself"),
+    ],
+)
+def test_wrong_usage_says_what_to_write(cli: Cli, plan: Path, arguments: list[str], words: str) -> None:
+    wrong = cli("apply", plan, *arguments)
+    assert (wrong.code, words in wrong.words) == (64, True), wrong.words
+
+
+def test_a_manifest_is_no_saved_plan(cli: Cli, plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_crew, "find_spec", lambda _name: "there")
+    wrong = cli("apply", plan.parent / "m.yaml", "--engine", "ray")
+    assert (wrong.code, "--engine is for a saved plan" in wrong.words) == (64, True)
+
+
+NODES: list[dict[str, Any]] = [
+    {"Alive": True, "Resources": {"CPU": 8.0, "GPU": 2.0}},
+    {"Alive": True, "Resources": {"CPU": 3.0}},
+    {"Alive": False, "Resources": {"CPU": 64.0}},
+    {"Alive": True, "Resources": {}},
+]
+
+
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "workers"),
+    [(1, 0, 2), (2, 0, 5), (4, 0, 2), (1, 1, 2)],
+    ids=["one a node", "by threads", "where they fit", "one a GPU"],
+)
+def test_there_are_as_many_workers_as_there_is_room_for(cpus: float, gpus: float, workers: int) -> None:
+    assert ray_crew.room(NODES, ray_crew.Needs(cpus=cpus, gpus=gpus)) == workers
+
+
+def test_a_cluster_without_room_for_one_worker_is_refused() -> None:
+    with pytest.raises(OrtdeployError, match="no node of the Ray cluster has 16 CPUs for a worker"):
+        ray_crew.room(NODES, ray_crew.Needs(cpus=16, gpus=0))
