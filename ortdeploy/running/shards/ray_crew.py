@@ -216,9 +216,9 @@ class RayCrew:
         try:
             return Answer(worker=worker, part=part, said=self._ray.get(ref))
         except errors.ActorDiedError as error:
-            reason, gone = _first_line(error), True
+            reason, gone = _words_of(error), True
         except (errors.ActorUnavailableError, errors.RayError) as error:
-            reason, gone = _first_line(error), isinstance(error, errors.RayTaskError)
+            reason, gone = _words_of(error), isinstance(error, errors.RayTaskError)
         for other in [one for one, (asked, _) in self._asked.items() if asked == worker]:
             del self._asked[other]
         return Answer(worker=worker, part=part, reason=reason, gone=gone)
@@ -229,6 +229,7 @@ class RayCrew:
             self._ray.kill(actor)
 
 
-def _first_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0].rstrip(".") if lines else type(error).__name__
+def _words_of(error: Exception) -> str:
+    """Return the first and the last line of what Ray says: what happened, and the error behind it."""
+    lines = [line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()]
+    return ": ".join(dict.fromkeys([*lines[:1], *lines[-1:]])) or type(error).__name__
