@@ -28,15 +28,21 @@ from ortdeploy.records import ordered_record
 from ortdeploy.redaction import known_secrets, remember_secret, without_secrets
 
 _ROOT = str(Path(__file__).parent.parent.parent)
-_RUN = """
+_LOAD = """
 import importlib.machinery, importlib.util, sys
-root, module = sys.argv[1:]
+root = sys.argv.pop(1)
 spec = importlib.machinery.PathFinder.find_spec("ortdeploy", [root])
 package = sys.modules["ortdeploy"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(package)
 sys.path.append(root)
+"""
+_RUN = f"""{_LOAD}
 from ortdeploy.process.child import be_child
-be_child(module)
+be_child(sys.argv[1])
+"""
+_PROGRAM = f"""{_LOAD}
+from ortdeploy.cli.main import run
+run()
 """
 _PATIENCE = 10.0  # seconds for a child that has said all, or was told to stop
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
@@ -223,6 +229,11 @@ def child_command(module: str) -> list[str]:
     -P keeps Python from looking for modules in the current folder, which may hold anybody's files.
     """
     return [sys.executable, "-P", "-c", _RUN, _ROOT, module]
+
+
+def program_command() -> list[str]:
+    """Return the command line that starts this same ortdeploy as a program; its arguments come behind it."""
+    return [sys.executable, "-P", "-c", _PROGRAM, _ROOT]
 
 
 def how_it_ended(code: int) -> str:

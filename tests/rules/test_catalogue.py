@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from ortdeploy.cli.commands.explain import page_of
 from ortdeploy.manifest.pages import PAGES
 from ortdeploy.rules import catalogue
 from ortdeploy.rules.catalogue import RULES, SPEC_RULES, Area, load_rule, rules_of
+from ortdeploy.rules.pages import page_of, remedy_of
 from ortdeploy.rules.protocol import Finding, Rule, RuleCrashError, check_rules
 
 FOLDER = Path(catalogue.__file__).parent
 
 
 def test_every_rule_file_is_in_the_catalogue() -> None:
-    files = {path.stem for path in FOLDER.glob("*.py")} - {"__init__", "catalogue", "protocol"}
+    files = {path.stem for path in FOLDER.glob("*.py")} - {"__init__", "catalogue", "pages", "protocol"}
     assert files == {rule.replace("-", "_") for rule in RULES}
 
 
@@ -37,6 +37,8 @@ def test_every_page_has_its_four_parts(rule: str) -> None:
     places = [page.find(part) for part in ("What it catches:", "Why:", "Example:", "How to fix:")]
     assert -1 not in places
     assert places == sorted(places)
+    assert page.endswith(f"How to fix: {remedy_of(rule)}")
+    assert remedy_of(rule)
 
 
 @pytest.mark.parametrize("area", Area)

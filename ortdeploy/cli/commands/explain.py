@@ -17,6 +17,7 @@ from ortdeploy.providers.catalogue import (
 from ortdeploy.providers.gone import find_gone, render_gone
 from ortdeploy.providers.options import render_options
 from ortdeploy.rules.catalogue import RULES, Area, load_rule, rules_of
+from ortdeploy.rules.pages import page_of
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -57,14 +58,3 @@ def _provider_page(name: str) -> str | None:
     if provider is not None:
         return f"{render_page(provider)}\n\n{render_options(provider)}"
     return None if gone is None else render_gone(gone)
-
-
-def page_of(rule: str) -> str | None:
-    """Return the page of a rule; None if there is no such rule."""
-    if rule in RULES:
-        module = load_rule(rule)
-        return f"{rule}: {module.RULE.summary} ({module.RULE.severity})\n\n{(module.__doc__ or '').strip()}"
-    if rule in PAGES:
-        summary, text = PAGES[rule]
-        return f"{rule}: {summary}\n\n{text}"
-    return None

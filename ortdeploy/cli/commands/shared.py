@@ -58,7 +58,7 @@ def write_diagnostics(diagnostics: Sequence[Diagnostic], arguments: argparse.Nam
 
         sys.stdout.write(github.render_diagnostics(diagnostics))
     elif arguments.format == "sarif":
-        from ortdeploy.cli.commands.explain import page_of  # noqa: PLC0415  only who asks for it
+        from ortdeploy.rules.pages import page_of  # noqa: PLC0415  only who asks for it
         from ortdeploy.versions import package_version  # noqa: PLC0415
         from ortdeploy.views import sarif  # noqa: PLC0415
 
