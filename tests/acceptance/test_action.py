@@ -42,7 +42,7 @@ class Runner:
 
     def run(self, given: Mapping[str, str]) -> "Runner":
         """Run the steps until one fails."""
-        inputs = {name: one["default"] for name, one in action()["inputs"].items()} | given
+        inputs = {name: one["default"] for name, one in action()["inputs"].items()} | dict(given)
         path = f"{self.temp / 'bin'}{os.pathsep}{os.environ['PATH']}"
         for step in action()["runs"]["steps"]:
             assert step["shell"] == "bash"
