@@ -141,6 +141,33 @@ def test_the_base_install_is_small() -> None:
     assert names == ["jsonschema", "numpy", "onnx", "onnxruntime", "pyyaml", "rich", "structlog", "tenacity"]
 
 
+def closure(names: Iterable[str]) -> set[str]:
+    """Installed distributions with everything that they need, by their normalized names."""
+    found: set[str] = set()
+    left = [*names]
+    while left:
+        requirement = Requirement(left.pop())
+        name = canonicalize_name(requirement.name)
+        wanted = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if wanted and name not in found:
+            found.add(name)
+            left += importlib.metadata.requires(name) or []
+    return found
+
+
+def test_the_readme_counts_the_packages() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    with_ortdeploy = len(closure(project["dependencies"])) + 1
+    runtime = len(closure(["onnxruntime"]))
+    assert f"{with_ortdeploy} packages with what they need" in README
+    assert f"| pip: {with_ortdeploy} packages" in README
+    assert f"own needs are {runtime} packages" in README
+    assert f"onnxruntime alone: {runtime}," in README
+    chinese = (REPOSITORY / "README.zh-CN.md").read_text(encoding="utf-8")
+    assert chinese.count(f"{with_ortdeploy} 个软件包") == 2
+    assert f"{runtime} 个软件包" in chinese
+
+
 def test_every_package_init_is_empty() -> None:
     assert all(path.stat().st_size == 0 for path in PACKAGE.rglob("__init__.py"))
 

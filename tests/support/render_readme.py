@@ -1,4 +1,4 @@
-"""Writes the outputs of the README's commands into it: python tests/support/render_readme.py."""
+"""Writes what commands print into the README and the pages whose snippets run: python tests/support/render_readme.py."""
 
 import os
 import re
@@ -9,6 +9,11 @@ import tempfile
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parent.parent.parent
+sys.path.insert(0, str(REPOSITORY / "tests"))
+from support.pages import carry_over, run_page, shell  # noqa: E402  this script is started by its path
+
+PAGES = ("docs/tutorial.md", "docs/editors.md")
+TRANSLATIONS = {"README.md": "README.zh-CN.md", "docs/tutorial.md": "docs/tutorial.zh-CN.md"}
 
 
 def run(command: str, folder: Path) -> str:
@@ -44,6 +49,21 @@ def main() -> None:
 
         text = re.sub(r"```console\n(.*?)```", fill, text, flags=re.DOTALL)
     readme.write_text(text, encoding="utf-8")
+    for page in PAGES:
+        _render_page(REPOSITORY / page)
+    for original, translation in TRANSLATIONS.items():
+        text = (REPOSITORY / translation).read_text(encoding="utf-8")
+        carried = carry_over((REPOSITORY / original).read_text(encoding="utf-8"), text)
+        (REPOSITORY / translation).write_text(carried, encoding="utf-8")
+
+
+def _render_page(path: Path) -> None:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary) / "pumps"
+        folder.mkdir()
+        with shell(folder) as opened:
+            text = run_page(path.read_text(encoding="utf-8"), opened, lambda printed, _: "No such file" not in printed)
+    path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,120 @@
+"""What editors show of a manifest, by the language server that VS Code and Neovim use; where it is installed."""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import REPOSITORY
+
+from ortdeploy.schemas import bundled_schema
+
+PLACES = os.pathsep.join([str(REPOSITORY / "node_modules/.bin"), os.environ.get("PATH", "")])
+PROGRAM = shutil.which("yaml-language-server", path=PLACES)
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(PROGRAM is None, reason="npm install yaml-language-server brings it"),
+]
+TEXT = """\
+# yaml-language-server: $schema=deployment.schema.json
+version: 1
+models:
+  m: {path: m.onnx}
+jobs:
+  run:
+    model: m
+    bach: {size: 8}
+    input: {path: a.npy}
+    output: {path: out, format: exel}
+"""
+
+
+class Server:
+    """A language server, and one document that is open in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._process = subprocess.Popen([str(PROGRAM), "--stdio"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._uri, self._last = (folder / "m.yaml").as_uri(), 0
+        capabilities = {
+            "textDocument": {"hover": {"contentFormat": ["plaintext"]}},
+            "workspace": {"configuration": True},
+        }
+        folders = [{"uri": folder.as_uri(), "name": "folder"}]
+        self.ask(
+            "initialize", processId=None, rootUri=folder.as_uri(), capabilities=capabilities, workspaceFolders=folders
+        )
+        self._send(method="initialized", params={})
+        document = {"uri": self._uri, "languageId": "yaml", "version": 1, "text": TEXT}
+        self._send(method="textDocument/didOpen", params={"textDocument": document})
+
+    def ask(self, method: str, **params: Any) -> Any:
+        self._last += 1
+        self._send(id=self._last, method=method, params=params)
+        return self._until(lambda one: one.get("id") == self._last and "method" not in one)["result"]
+
+    def at(self, method: str, line: int, character: int) -> Any:
+        return self.ask(method, textDocument={"uri": self._uri}, position={"line": line, "character": character})
+
+    def problems(self) -> list[tuple[int, str]]:
+        found = self._until(
+            lambda one: one.get("method") == "textDocument/publishDiagnostics" and bool(one["params"]["diagnostics"])
+        )
+        return sorted((one["range"]["start"]["line"], one["message"]) for one in found["params"]["diagnostics"])
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def _send(self, **message: Any) -> None:
+        body = json.dumps({"jsonrpc": "2.0", **message}).encode()
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+        self._process.stdin.flush()
+
+    def _until(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        while True:
+            one = self._receive()
+            if "method" in one and "id" in one:  # it asks for settings, of which there are none
+                items = one["params"].get("items") if isinstance(one.get("params"), dict) else None
+                self._send(id=one["id"], result=None if items is None else [{} for _ in items])
+            elif wanted(one):
+                return one
+
+    def _receive(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        size = 0
+        while line := self._process.stdout.readline().strip():
+            name, _, value = line.partition(b":")
+            size = int(value) if name.lower() == b"content-length" else size
+        assert size, "the server has ended"
+        found: dict[str, Any] = json.loads(self._process.stdout.read(size))
+        return found
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    (tmp_path / "deployment.schema.json").write_text(bundled_schema("deployment"), encoding="utf-8")
+    found = Server(tmp_path)
+    yield found
+    found.end()
+
+
+def test_wrong_keys_and_values_are_marked_while_typing(server: Server) -> None:
+    (line, key), (other, value) = server.problems()
+    assert (line, other) == (7, 9)
+    assert "bach" in key
+    assert "parquet" in value
+
+
+def test_hovering_over_a_key_says_what_it_is(server: Server) -> None:
+    assert "Job output" in json.dumps(server.at("textDocument/hover", 9, 5))
+
+
+def test_keys_are_completed(server: Server) -> None:
+    labels = {one["label"] for one in server.at("textDocument/completion", 10, 4)["items"]}
+    assert {"pipelines", "adapters", "limits"} <= labels
