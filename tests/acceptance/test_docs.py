@@ -1,16 +1,20 @@
 """What is written agrees with what is there."""
 
 import ast
+import importlib.metadata
 import json
 import re
 import shlex
 import shutil
 import tomllib
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY, Cli
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from support.render_readme import run
 
 from ortdeploy.cli.arguments import COMMANDS
