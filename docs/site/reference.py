@@ -87,7 +87,12 @@ def _paragraphs(text: str) -> Iterator[str]:
         if label == "Example" or body.startswith("    "):
             yield _fenced(textwrap.dedent(body.removeprefix(" ") if label else body).strip("\n"))
         else:
-            yield f"{_escaped(body.strip())}\n"
+            yield f"{_begun(_escaped(body.strip()))}\n"
+
+
+def _begun(text: str) -> str:
+    """Begin with a capital what stood behind a colon, unless it begins with a key."""
+    return text[:1].upper() + text[1:] if text.partition(" ")[0].rstrip(",").isalpha() else text
 
 
 def _providers() -> str:
