@@ -23,7 +23,8 @@ class JobStatus:
     """A job of a manifest, what the ledger knows of it, and how far it is while it runs.
 
     `delivered` are its files, if other jobs read them; `shares` what several workers have made of a plan that is not
-    finished.
+    finished. `changed_rows` are those of input files that have changed since they were run, and that run again; for
+    that, the files of the paths `looked_at` were looked at.
     """
 
     job: str
@@ -33,6 +34,8 @@ class JobStatus:
     removable: bool = False
     delivered: tuple[DeliveredFile, ...] = ()
     shares: "Shares | None" = None
+    changed_rows: int = 0
+    looked_at: tuple[str, ...] = ()
 
     @property
     def failed(self) -> int:
@@ -44,8 +47,9 @@ class JobStatus:
 
     @property
     def rerun(self) -> int:
-        """Rows of changed files that a run still had to run again when it ended."""
-        return sum(one.end - one.through for one in self.record.reruns) if self.record is not None else 0
+        """Rows of changed files that run again: what a run had not done when it ended, and what has changed since."""
+        begun = sum(one.end - one.through for one in self.record.reruns) if self.record is not None else 0
+        return begun + self.changed_rows
 
     @property
     def leaving(self) -> int:

@@ -12,6 +12,9 @@ from conftest import Cli
 from support.carriers import CARRIERS, delivered, rows_of
 from support.models import scale_model
 
+from ortdeploy.cli.commands import status
+from ortdeploy.planning import nothing_to_do
+
 MANIFEST = """
 version: 1
 name: rerun
@@ -199,3 +202,38 @@ def test_no_part_mixes_two_deployments(cli: Cli, deployment: Path, manifest: Wri
     apply(cli, path)
     assert rows(deployment / "out")[2] == ("b", 24)
     assert cli("verify", path).code == 0
+
+
+def test_status_tells_which_rows_will_run_again(cli: Cli, deployment: Path, manifest: Write) -> None:
+    path = manifest()
+    put(deployment, "a", 1, 2, 3)
+    put(deployment, "b", 4)
+    apply(cli, path)
+
+    def again() -> int:
+        return int(cli("status", path, "--format", "json").json["jobs"][0]["rerun"])
+
+    assert again() == 0
+    put(deployment, "a", 5, 6)
+    put(deployment, "c", 7)
+    assert again() == 3
+    assert "run: 3 rows of changed files to run again" in cli("status", path).out
+    (deployment / "inbox/b.npy").unlink()
+    assert again() == 3
+    apply(cli, path)
+    assert again() == 0
+
+
+def test_a_status_that_is_remembered_sees_files_change(
+    cli: Cli, deployment: Path, manifest: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nothing_to_do, "RACY_NS", -(10**12))
+    path = manifest()
+    put(deployment, "a", 1)
+    apply(cli, path)
+    assert "to run again" not in cli("status", path).out
+    with monkeypatch.context() as patch:
+        patch.setattr(status, "_show", None)
+        assert "to run again" not in cli("status", path).out, "it is remembered"
+    put(deployment, "a", 2)
+    assert "run: 1 row of changed files to run again" in cli("status", path).out

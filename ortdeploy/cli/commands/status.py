@@ -11,6 +11,7 @@ from ortdeploy.cli.commands.shared import load_options, log_outcome, use_color
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.cli.streams import overheard
 from ortdeploy.diagnostics import has_errors
+from ortdeploy.facts.data import KnownFile
 from ortdeploy.files.names import KEPT, STATE_DIR, is_there
 from ortdeploy.ledger.deliveries import Reader, deliveries, reader_of
 from ortdeploy.ledger.live_progress import read_live
@@ -23,6 +24,7 @@ from ortdeploy.manifest.loader import find_manifests
 from ortdeploy.manifest.named_paths import path_from_manifest
 from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.planning.nothing_to_do import Recollection
+from ortdeploy.planning.reruns_to_come import local_files, may_run_again, rows_of_changed_files
 from ortdeploy.planning.rests_on import text_rests_on
 from ortdeploy.planning.workflow import select_jobs, state_folder, validate
 from ortdeploy.sources.files import shown
@@ -44,7 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
         specs, jobs, code = _show(arguments)
     if code == EXIT_OK and specs and all(map(_stays, jobs)):
         state_dir = state_folder(specs[0].folder, arguments.state_dir, specs[0].roots)
-        recollection.keep(text_rests_on(specs, arguments.paths, state_dir), str(state_dir), said.text())
+        rests_on = text_rests_on(specs, arguments.paths, state_dir)
+        files = sorted({*rests_on["files"], *(file for job in jobs for file in job.looked_at)})
+        recollection.keep({**rests_on, "files": files}, str(state_dir), said.text())
     return code
 
 
@@ -99,7 +103,7 @@ def _records(spec: Spec, state_dir: str | None) -> list[JobStatus]:
     folder = state_folder(spec.folder, state_dir, spec.roots)
     stopped: frozenset[tuple[str, str]] = frozenset()
     while True:
-        known, delivered = _read(spec, folder)
+        known, delivered, inputs = _read(spec, folder)
         running = {(one.output, one.run) for one in known.values() if one.status == "running"}
         gone = frozenset(one for one in running if not is_live(folder, one[0]))
         if gone == stopped:
@@ -110,7 +114,9 @@ def _records(spec: Spec, state_dir: str | None) -> list[JobStatus]:
         record = known.get(job.name)
         if record is not None and (record.output, record.run) in stopped:
             record = replace(record, status="stopped")
-        live = read_live(folder, record.output) if record is not None and record.status == "running" else None
+        running_now = record is not None and record.status == "running"
+        live = read_live(folder, record.output) if record is not None and running_now else None
+        files = inputs.get(job.name, ()) if not running_now else ()
         status = JobStatus(
             job=job.name,
             output=job.output.shown,
@@ -119,6 +125,8 @@ def _records(spec: Spec, state_dir: str | None) -> list[JobStatus]:
             removable=job.output.removable,
             delivered=delivered.get(job.name, ()),
             shares=_shares(path_from_manifest(spec, job.output.path)),
+            changed_rows=rows_of_changed_files(spec.folder, files),
+            looked_at=tuple(local_files(spec.folder, files)),
         )
         found.append(status)
     return found
@@ -133,11 +141,17 @@ def _shares(output: Path) -> "Shares | None":
     return open_shares(output)
 
 
-def _read(spec: Spec, folder: Path) -> tuple[dict[str, OutputRecord], dict[str, tuple[DeliveredFile, ...]]]:
-    """Return the records of the jobs at one moment, and the files of each job that other jobs read."""
+_Inputs = dict[str, tuple[KnownFile, ...]]
+
+
+def _read(spec: Spec, folder: Path) -> tuple[dict[str, OutputRecord], dict[str, tuple[DeliveredFile, ...]], _Inputs]:
+    """Return the records of the jobs at one moment, the files of each job that other jobs read, and its inputs.
+
+    Inputs are those of jobs whose changed files run again.
+    """
     with read_ledger(folder) as ledger:
         if ledger is None:
-            return {}, {}
+            return {}, {}, {}
         with ledger.at_one_moment():
             outputs = {job.name: output_key(Path(spec.folder) / job.output.path, folder) for job in spec.jobs}
             found = {name: ledger.output(output) for name, output in outputs.items()}
@@ -148,7 +162,9 @@ def _read(spec: Spec, folder: Path) -> tuple[dict[str, OutputRecord], dict[str, 
                 if (names := readers_of(job.name, spec.jobs)) and job.name in known
                 if (readers := [reader_of(ledger, outputs[name], name) for name in names])
             }
-    return known, delivered
+            again = [job.name for job in spec.jobs if may_run_again(job) and job.name in known]
+            inputs = {name: ledger.inputs(outputs[name]) for name in again}
+    return known, delivered, inputs
 
 
 def _delivered(spec: Spec, job: JobSpec, record: OutputRecord, readers: Sequence[Reader]) -> tuple[DeliveredFile, ...]:
