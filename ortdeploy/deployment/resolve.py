@@ -32,7 +32,8 @@ from ortdeploy.facts.host import DeviceFacts, RuntimeFacts
 from ortdeploy.facts.models import ModelFacts, ValueFacts
 from ortdeploy.graph.row_axes import derive_axes
 from ortdeploy.manifest.job_order import in_order, readers_of
-from ortdeploy.manifest.option_paths import files_to_open, with_full_paths, with_full_provider_paths
+from ortdeploy.manifest.named_paths import option_path
+from ortdeploy.manifest.option_paths import Full, files_to_open, with_full_paths, with_full_provider_paths
 from ortdeploy.manifest.pipelines import PipelineSpec
 from ortdeploy.manifest.spec import (
     JobSpec,
@@ -165,8 +166,8 @@ def _resolve_model(spec: Spec, model: ModelSpec, facts: Facts, predict: Predict)
         spec=model,
         facts=facts.models[model.name],
         sessions=sessions,
-        session=with_full_paths("session", model.session, spec.folder),
-        run=with_full_paths("run", model.run, spec.folder),
+        session=with_full_paths("session", model.session, partial(option_path, spec)),
+        run=with_full_paths("run", model.run, partial(option_path, spec)),
         option_files=tuple(dict.fromkeys(files)),
     )
 
@@ -177,7 +178,7 @@ def _resolve_session(
     written = spec.chain_of(session)
     chain, unavailable = [], []
     for entry in written:
-        resolved = _resolve_provider(entry, facts.runtime, spec.folder)
+        resolved = _resolve_provider(entry, facts.runtime, partial(option_path, spec))
         if resolved is None:
             unavailable.append(entry)
         else:
@@ -194,7 +195,7 @@ def _resolve_session(
     )
 
 
-def _resolve_provider(entry: ProviderSpec, runtime: RuntimeFacts, folder: str) -> ResolvedProvider | None:
+def _resolve_provider(entry: ProviderSpec, runtime: RuntimeFacts, full_path: Full) -> ResolvedProvider | None:
     """Take a built-in provider as it is, and one from a plugin package with the device that the entry chooses.
 
     Without a library that its options decide, a provider takes no node.
@@ -202,7 +203,7 @@ def _resolve_provider(entry: ProviderSpec, runtime: RuntimeFacts, folder: str) -
     name = full_name(entry.name)
     if missing_library(entry, runtime) is not None:
         return None
-    options = with_full_provider_paths(find_provider(name), entry.options, folder)
+    options = with_full_provider_paths(find_provider(name), entry.options, full_path)
     if name in runtime.available_providers and entry.library is None:
         return ResolvedProvider(name=name, options=options, device=None)
     device = choose_device(entry, [device for device in runtime.devices if device.provider == name])

@@ -28,6 +28,11 @@ def path_from_manifest(spec: "Spec", path: str) -> FilePath:
     return FilePath(spec.places.get(path) or os.path.normpath(FilePath(spec.folder) / path))
 
 
+def option_path(spec: "Spec", path: str) -> str:
+    """Return the full path of what an option names, as it is written, or of what was kept of it."""
+    return spec.places.get(path) or str(FilePath(spec.folder) / path)
+
+
 def named_paths(spec: "Spec") -> Iterator[NamedPath]:
     """Yield them all, those of files that must be local first."""
     yield from (NamedPath(path, at, Use.LOCAL) for path, at in _local_files(spec))

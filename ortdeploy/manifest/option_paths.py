@@ -8,9 +8,8 @@ to the manifest.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Any
 
 from ortdeploy.manifest.pipelines import FILES, walk
@@ -93,19 +92,23 @@ def files_to_open(model: "ModelSpec", chains: "Iterable[Sequence[ProviderSpec]]"
                 yield value
 
 
-def with_full_paths(part: str, options: Mapping[str, Any], folder: str) -> dict[str, Any]:
+Full = Callable[[str], str]
+"""Returns the full path of what a manifest names."""
+
+
+def with_full_paths(part: str, options: Mapping[str, Any], full_path: Full) -> dict[str, Any]:
     """Return session options (`part` is session) or run options with their paths in full."""
     full = {**options, "config": dict(options["config"])} if "config" in options else dict(options)
     for at in _kinds(part):
         value = _value(options, at)
         if value is not None:
-            (full["config"] if len(at) > 1 else full)[at[-1]] = str(FilePath(folder) / value)
+            (full["config"] if len(at) > 1 else full)[at[-1]] = full_path(value)
     return full
 
 
-def with_full_provider_paths(provider: Provider | None, options: Mapping[str, Any], folder: str) -> dict[str, Any]:
+def with_full_provider_paths(provider: Provider | None, options: Mapping[str, Any], full_path: Full) -> dict[str, Any]:
     """Return provider options with their paths in full."""
-    return with_named_files(provider, options, lambda _kind, path: str(FilePath(folder) / path))
+    return with_named_files(provider, options, lambda _kind, path: full_path(path))
 
 
 @cache

@@ -1,8 +1,9 @@
 """Keeps what a manifest was when it last ran well, to run it while a later version of it is refused.
 
 A record names the texts of the manifest and its overlays, and the files that they name, all by their SHA-256 in the
-content store: models with their external data, adapters, golden sets, labels, and what operations read. Inputs and
-outputs are where they were. What options of providers, sessions and runs name is opened as it is now.
+content store: models with their external data, adapters, golden sets, labels, what operations and presets read, and
+what options of providers, sessions and runs name. Inputs and outputs are where they were. Libraries are opened as they
+are now, for each may need others beside it.
 
 `last-good/<key>.json` is the record, and `<key>.refused` is there while it stands in, with the reason. The key is of
 the manifest's path and of how it was asked for.
@@ -26,6 +27,7 @@ from ortdeploy.files.names import KEPT, is_file, is_folder
 from ortdeploy.ledger.output_lock import shared_use
 from ortdeploy.manifest.loader import LoadOptions, find_manifests
 from ortdeploy.manifest.named_paths import path_from_manifest
+from ortdeploy.manifest.option_paths import find_option_paths
 from ortdeploy.planning.workflow import Planned, plan_manifests, state_folder, validate
 from ortdeploy.records import record
 
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from ortdeploy.manifest.spec import Spec
 
 _FORMAT_VERSION = 1
+_KEPT_KINDS = frozenset({"document", "file", "folder"})
+"""Kinds of paths in options whose files are kept."""
 _NOTHING = Planned(plans=(), diagnostics=())
 
 
@@ -59,8 +63,6 @@ class Refusal:
 def keep_good(deployment: "Deployment", state_dir: Path, now: str) -> None:
     """Keep what a deployment was made of, which has run well; if that is impossible, log why."""
     spec = deployment.spec
-    if any(pipeline.preset is not None for pipeline in spec.pipelines):
-        return  # its folder holds gigabytes, in parts of its own
     try:
         with shared_use(state_dir, LOCK):  # or what is not referred to yet may be pruned
             _keep_version(deployment, state_dir, now)
@@ -225,6 +227,13 @@ def _named_files(deployment: "Deployment", digests: DigestCache) -> "Iterator[tu
     for path, resource in facts.resources.items():
         place = path_from_manifest(spec, path)
         yield path, is_file(place), resource.files or (_hashed(place, resource.sha256),)
+    for pipeline in spec.pipelines:
+        if pipeline.preset is not None:
+            yield pipeline.preset.folder, False, facts.diffusion[pipeline.name].files
+    opened = {option.path for option in find_option_paths(spec) if option.kind in _KEPT_KINDS}
+    for path, found_files in facts.option_files.items():
+        if path in opened:
+            yield path, is_file(path_from_manifest(spec, path)), found_files.files
     for check in (*(one for m in spec.models for one in m.checks), *(one for a in spec.adapters for one in a.checks)):
         place = path_from_manifest(spec, check.path)
         inside = [one for one in sorted(place.rglob("*")) if one.is_file()] if is_folder(place) else [place]

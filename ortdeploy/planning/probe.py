@@ -60,9 +60,11 @@ def read_preset(
     """Read a preset's folder; an exception of a library becomes its problem."""
     from ortdeploy.presets.stable_diffusion import read_diffusion  # noqa: PLC0415  only who has presets
 
+    latents = None if preset.latents is None else spec.places.get(preset.latents, preset.latents)
+    place = replace(preset, folder=spec.places.get(preset.folder, preset.folder), latents=latents)
     try:
         with decoding(preset.folder, "a preset's folder"):
-            return read_diffusion(Path(spec.folder), preset, models, adapters)
+            return read_diffusion(Path(spec.folder), place, models, adapters)
     except OrtdeployError as error:
         return DiffusionFacts(problem=Problem(kind="preset", detail=f"{error}."))
 

@@ -10,10 +10,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from conftest import Cli, read_rows
+from conftest import REPOSITORY, Cli, read_rows
 from support.models import scale_model
 
 from ortdeploy.files import content_store
+from ortdeploy.manifest.loader import LoadOptions
+from ortdeploy.manifest.named_paths import option_path
+from ortdeploy.planning.last_good import find_refusals
 
 MANIFEST = """
 version: 1
@@ -175,3 +178,52 @@ def test_other_flags_are_another_version(tmp_path: Path, cli: Cli, put: Put) -> 
     put("b", 1)
     assert apply(cli, "--set", "models.scale.providers=[CPU]") == 1
     assert len(words(tmp_path)) == 2
+
+
+def test_files_of_options_are_those_of_the_version_that_ran_well(tmp_path: Path, cli: Cli, put: Put) -> None:
+    text = MANIFEST.replace("CHECKS", ", session: {config: {ep.context_source_model_path: source.onnx}}")
+    (tmp_path / "m.yaml").write_text(text)
+    shutil.copy(tmp_path / "models/scale.onnx", tmp_path / "source.onnx")
+    assert apply(cli) == 0
+    break_text(tmp_path)
+    (tmp_path / "source.onnx").unlink()
+    put("b", 1)
+    assert apply(cli) == 1
+    assert words(tmp_path) == ["left", "left", "right", "right"]
+    spec = next(one for one in find_refusals(["m.yaml"], LoadOptions(), None)).specs[0]
+    kept = Path(option_path(spec, "source.onnx"))
+    assert kept.is_relative_to(tmp_path / ".ortdeploy")
+    assert kept.read_bytes() == (tmp_path / "models/scale.onnx").read_bytes()
+
+
+PAINTER = """
+version: 1
+pipelines:
+  paint: {preset: text-to-image, from: painter, providers: [CPU], steps: 2, height: 32, width: 32, latents: noise.npy}
+jobs:
+  run:
+    pipeline: paint
+    input: {path: prompts/*.csv, key: [path]}
+    output: {path: out, format: npz}
+"""
+
+
+def test_a_preset_is_painted_by_the_files_of_the_version_that_ran_well(
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(REPOSITORY / "deployments/models/painter", tmp_path / "painter")
+    np.save(tmp_path / "noise.npy", np.zeros((1, 4, 4, 4), np.float32))
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts/a.csv").write_text("prompt\na boat\n")
+    (tmp_path / "m.yaml").write_text(PAINTER)
+    planned = cli("plan", "m.yaml")
+    assert planned.code == 0, planned.words
+    assert apply(cli) == 0
+    break_text(tmp_path)
+    shutil.rmtree(tmp_path / "painter")
+    (tmp_path / "noise.npy").unlink()
+    (tmp_path / "prompts/b.csv").write_text("prompt\na boat\n")
+    assert apply(cli) == 1
+    first, second = (np.load(path)["image"] for path in sorted((tmp_path / "out").glob("part-*")))
+    assert (first == second).all()

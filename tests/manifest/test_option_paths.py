@@ -106,4 +106,4 @@ def test_each_path_in_an_option_is_looked_at() -> None:
     ],
 )
 def test_paths_are_given_in_full(provider: str, option: str, text: Any, full: Any) -> None:
-    assert with_full_provider_paths(find_provider(provider), {option: text}, "/d") == {option: full}
+    assert with_full_provider_paths(find_provider(provider), {option: text}, "/d/{}".format) == {option: full}
