@@ -140,8 +140,9 @@ class Fuse:
 
 @contextmanager
 def killed_after(steps: int) -> Iterator[None]:
-    """Kill what runs inside after so many commits and renames, if it makes so many."""
-    fuse, transaction, rename = Fuse(steps), Ledger._transaction, Path.replace  # noqa: SLF001
+    """Kill what runs inside after so many commits, renames and deletions, if it makes so many."""
+    fuse, transaction = Fuse(steps), Ledger._transaction  # noqa: SLF001
+    rename, delete = Path.replace, Path.unlink
 
     @contextmanager
     def burning(self: Ledger) -> Iterator[Any]:
@@ -156,9 +157,18 @@ def killed_after(steps: int) -> Iterator[None]:
         fuse.burn()
         return done
 
+    def unlink(self: Path, *, missing_ok: bool = False) -> None:
+        is_there = self.exists()
+        if is_there:
+            fuse.burn()
+        delete(self, missing_ok=missing_ok)
+        if is_there:
+            fuse.burn()
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Ledger, "_transaction", burning)
         patch.setattr(Path, "replace", replace)
+        patch.setattr(Path, "unlink", unlink)
         try:
             yield
         except Killed:
