@@ -71,8 +71,8 @@ class Supervisor:
 
     def run(self) -> tuple[JobResult, ...]:
         """Run the plan to its end. Raises LockedError, OrtdeployError and ChildBugError as the child did."""
-        results = list(Execution.finished(self.plan))
-        left = replace(self.plan, finished=())
+        left = replace(self.plan, finished=tuple(job for job in self.plan.finished if job.left_over is not None))
+        results = list[JobResult]()
         while any(isinstance(step, RunJob) for step in left.steps):
             attempt = self._attempt(left)
             results += attempt.results
@@ -87,7 +87,9 @@ class Supervisor:
                 results += failed
             if self.stopped():
                 break
-        return tuple(results)
+        known = {result.job for result in results}
+        others = tuple(job for job in self.plan.finished if job.job not in known)
+        return (*Execution.finished(replace(self.plan, finished=others)), *results)
 
     def forward(self, number: int) -> None:
         """Hand a signal on to the child."""

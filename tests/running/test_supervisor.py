@@ -14,7 +14,7 @@ from support.specs import make_spec
 
 from ortdeploy.deployment.resolve import resolve
 from ortdeploy.diagnostics import LockedError, OrtdeployError
-from ortdeploy.plan.steps import OpenSession, Plan, RunJob
+from ortdeploy.plan.steps import FinishedJob, OpenSession, Plan, RunJob
 from ortdeploy.planning.make.plan import make_plan
 from ortdeploy.process.native_output import NativeOutput, explain
 from ortdeploy.results.results import JobResult, Status
@@ -242,3 +242,19 @@ def test_a_bound_on_runs_needs_a_child(plan: Plan) -> None:
     on_cpu = replace(plan, steps=tuple(step for step in plan.steps if step.session != "m"))
     assert not needs_supervision(on_cpu)
     assert needs_supervision(changed(on_cpu, errors={"run_timeout": 30.0}))
+
+
+def test_what_a_killed_command_left_is_completed_by_the_first_child(plan: Plan, tmp_path: Path) -> None:
+    step = next(step for step in plan.steps if isinstance(step, RunJob))
+    whole = FinishedJob(job="whole", output="o", path="o", rows=5)
+    left = FinishedJob(job="left", output="o", path="o", rows=5, left_over=step.output)
+    family = Family(
+        replace(plan, finished=(whole, left)),
+        tmp_path,
+        [stuck("left"), OPENING, ("kill", signal.SIGSEGV)],
+        [done("run"), done("more")],
+    )
+    ended = [("whole", "nothing-to-do"), ("left", "failed"), ("run", "done"), ("more", "done")]
+    assert family.run() == ended
+    asked = [json.loads((tmp_path / f"starts.{start}").read_text())["plan"]["finished"] for start in (0, 1)]
+    assert [[job["job"] for job in one] for one in asked] == [["left"], []]
