@@ -5,7 +5,7 @@ that is raised is a bug of ortdeploy and is reported as one.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ortdeploy.records import record
@@ -29,11 +29,15 @@ class Certainty(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A place in a file; line and column count from 1."""
+    """A place in a file; line and column count from 1.
+
+    `end` is the column behind it, None if that is unknown or on another line. It does not tell two places apart.
+    """
 
     path: str
     line: int
     column: int
+    end: int | None = field(default=None, compare=False)
 
 
 @record

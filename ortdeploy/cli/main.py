@@ -18,6 +18,7 @@ from ortdeploy.cli.exit_codes import (
     EXIT_USAGE,
 )
 from ortdeploy.cli.faults import fault_of_the_machine
+from ortdeploy.cli.plain_signs import ERRORS
 from ortdeploy.cli.streams import failure_of, open_missing, private_streams
 
 _ALLOCATIONS = 150_000
@@ -34,7 +35,7 @@ def main(argv: "Sequence[str] | None" = None) -> int:
     open_missing()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors=ERRORS)
     with private_streams():
         code, unwritten = _run(argv), _unwritten()
         return code or unwritten

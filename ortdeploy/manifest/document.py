@@ -181,7 +181,7 @@ class _Parser:
                     self.note("several-documents", detail, self._span(event))
                     return root
             elif isinstance(event, yaml.CollectionEndEvent):
-                stack.pop().open = False
+                self._close(stack.pop(), event)
             elif isinstance(event, yaml.NodeEvent):
                 node = self._node(event)
                 if stack:
@@ -197,7 +197,20 @@ class _Parser:
         return root
 
     def _span(self, event: Any) -> Span:
-        return Span(path=self.path, line=event.start_mark.line + 1, column=event.start_mark.column + 1)
+        start, end = event.start_mark, event.end_mark
+        behind = end.column + 1 if end.line == start.line and end.column > start.column else None
+        return Span(path=self.path, line=start.line + 1, column=start.column + 1, end=behind)
+
+    def _close(self, node: _Node, event: Any) -> None:
+        """Note where a list or mapping ends: its bracket, or the first key of a mapping without brackets."""
+        node.open = False
+        span, end = node.span, event.end_mark
+        if event.start_mark.column < end.column:  # a bracket
+            behind = end.column + 1 if end.line + 1 == span.line else None
+        else:
+            first = node.pairs[0][0].span if node.pairs else span
+            behind = first.end if (first.line, first.column) == (span.line, span.column) else None
+        node.span = Span(path=span.path, line=span.line, column=span.column, end=behind)
 
     def _node(self, event: Any) -> _Node:
         span = self._span(event)

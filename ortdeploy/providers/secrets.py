@@ -3,7 +3,8 @@
 A declared option goes by its declaration alone: one whose name speaks of a key and that is none is shown.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,7 +12,7 @@ from urllib.parse import urlsplit
 from ortdeploy.files.urls import MASK, is_url
 from ortdeploy.providers.catalogue import find_provider
 from ortdeploy.providers.options import options_schema
-from ortdeploy.redaction import is_secret_name, masked, masked_setting, remember_secret
+from ortdeploy.redaction import is_secret_name, masked, masked_setting, remember_secret, without_secrets
 from ortdeploy.schemas import load_schema
 
 _ON_END = "on_end"
@@ -58,6 +59,42 @@ def _masked_entry(key: str, value: Any, beside: Mapping[str, Any]) -> Any:
         provider = str(beside.get("provider") or beside.get("name") or "")
         return masked_document(masked_options(provider, value))
     return masked_document(value, key)
+
+
+def shown_line(lines: Sequence[str], number: int) -> str:
+    """Return a line of a manifest, counted from 0, as anybody may see it, whether or not the manifest can be parsed.
+
+    What follows a key of a secret is masked, also on the lines below that belong to the key.
+    """
+    line = without_secrets(lines[number])
+    depth = _depth(line)
+    for above in reversed(lines[:number] if depth else []):
+        if above.strip() and _depth(above) < depth:
+            depth = _depth(above)
+            key = _secret_key(above)
+            if key is not None and above[key:].strip() in _OPENINGS:
+                return " " * _depth(line) + MASK
+        if not depth:
+            break
+    key = _secret_key(line)
+    return line if key is None or not line[key:].strip() else f"{line[:key]} {MASK}"
+
+
+_KEY = re.compile(r"""([\w.-]+)["']?[ \t]*:(?=[ \t]|$)""")
+_OPENINGS = frozenset({"", "|", ">", "|-", ">-", "|+", ">+"})
+"""What stands behind a key whose value begins on the next line."""
+
+
+def _depth(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
+
+
+def _secret_key(line: str) -> int | None:
+    """Return where the first key of a secret ends, behind its colon; None if there is none."""
+    for key in _KEY.finditer(line):
+        if is_secret_name(key[1]) or key[1] == "url" or key[1] in _declared_anywhere():
+            return key.end()
+    return None
 
 
 def _masked(options: Mapping[str, Any], declared: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortdeploy.cli.children.apply import run_plan
-from ortdeploy.cli.commands.shared import load_options, plan_root, start_logging, use_color, write_diagnostics
+from ortdeploy.cli.commands.shared import (
+    load_options,
+    plan_root,
+    start_logging,
+    use_color,
+    write_diagnostics,
+    write_plan,
+)
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_PAUSED, EXIT_REJECTED, EXIT_USAGE
 from ortdeploy.cli.shards import parse_shard
 from ortdeploy.cli.signals import StopFlag
@@ -74,8 +81,7 @@ def _run(arguments: argparse.Namespace) -> tuple[Planned, int]:
         if arguments.format != "json":
             write_diagnostics(planned.diagnostics, arguments)
         if arguments.format == "text" and (planned.plans or not rejected) and not arguments.quiet:
-            shown = text.render_plan(planned.plans, color=use_color(arguments), verbose=arguments.verbose)
-            sys.stdout.write(shown)
+            write_plan(planned.plans, arguments)
             sys.stdout.flush()
         ended: list[_Ended] = []
         stopped = StopFlag()

@@ -6,7 +6,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from ortdeploy.cli.commands.shared import load_options, start_logging, use_color
+from ortdeploy.cli.commands.shared import load_options, start_logging, write_findings
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, has_errors
 from ortdeploy.manifest.loader import LoadOptions, find_manifests, load_manifest
@@ -20,7 +20,7 @@ def run(arguments: argparse.Namespace) -> int:
     options = load_options(arguments)
     jobs, diagnostics = _jobs_of(arguments.paths, options)
     rejected = has_errors(diagnostics)
-    sys.stderr.write(text.render_diagnostics(diagnostics, color=use_color(arguments)) if rejected else "")
+    write_findings(diagnostics if rejected else (), arguments, sys.stderr)
     states = [state_folder(str(Path(path).parent), arguments.state_dir, options.roots) for path in jobs]
     known = {path: names for path, names in jobs.items() if names is not None}
     with ExitStack() as stack:

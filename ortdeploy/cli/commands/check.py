@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ortdeploy.checks.run import ERROR, PASSED, CheckResult, result_of
-from ortdeploy.cli.commands.shared import load_options, log_outcome, use_color
+from ortdeploy.cli.commands.shared import load_options, log_outcome, use_color, write_findings
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.diagnostics import UsageError, has_errors
 from ortdeploy.plan.plan_file import encode
@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
         leak_runs=arguments.runs if arguments.leaks else 0,
     )
     rejected = has_errors(diagnostics)
-    sys.stderr.write(text.render_diagnostics(diagnostics, color=use_color(arguments)))
+    write_findings(diagnostics, arguments, sys.stderr)
     chosen = recording(checks) if arguments.record else checks
     results = [] if rejected else list(run_checks(chosen, arguments.state_dir, arguments.roots))
     if arguments.format == "json":

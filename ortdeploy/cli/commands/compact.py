@@ -5,7 +5,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
-from ortdeploy.cli.commands.shared import load_options, start_logging, use_color
+from ortdeploy.cli.commands.shared import load_options, start_logging, write_findings
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.diagnostics import OrtdeployError, has_errors
 from ortdeploy.ledger import open_parts
@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Put the parts of each job together. A manifest that is refused keeps no other from it."""
     validated = validate(arguments.paths, load_options(arguments))
     rejected = has_errors(validated.diagnostics)
-    sys.stderr.write(text.render_diagnostics(validated.diagnostics, color=use_color(arguments)) if rejected else "")
+    write_findings(validated.diagnostics if rejected else (), arguments, sys.stderr)
     names = [job.name for spec in validated.specs for job in spec.jobs]
     wanted = select_jobs(arguments.jobs, arguments.excluded, names) if names else ()
     with ExitStack() as stack:

@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from ortdeploy.cli.commands.shared import load_options, log_outcome, use_color
+from ortdeploy.cli.commands.shared import load_options, log_outcome, use_color, write_findings
 from ortdeploy.cli.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED
 from ortdeploy.diagnostics import Diagnostic, UsageError, has_errors
 from ortdeploy.files.names import is_folder
@@ -38,7 +38,11 @@ def _since_last_run(path: str, arguments: argparse.Namespace) -> int | None:
     if has_errors(diagnostics):
         _write(diagnostics, arguments)
         return None
-    sys.stdout.write(json.render_changes(changes) if arguments.format == "json" else text.render_changes(changes))
+    sys.stdout.write(
+        json.render_changes(changes)
+        if arguments.format == "json"
+        else text.render_changes(changes, color=use_color(arguments))
+    )
     return sum(one.run is None or bool(one.differences) for one in changes)
 
 
@@ -51,7 +55,11 @@ def _between(old: str, new: str, arguments: argparse.Namespace) -> int | None:
         return None
     _check_kinds((old, before), (new, after), arguments)
     found = list(find_differences(before.value, after.value))
-    sys.stdout.write(json.render_differences(found) if arguments.format == "json" else text.render_differences(found))
+    sys.stdout.write(
+        json.render_differences(found)
+        if arguments.format == "json"
+        else text.render_differences(found, color=use_color(arguments))
+    )
     return len(found)
 
 
@@ -65,4 +73,4 @@ def _check_kinds(old: tuple[str, Comparable], new: tuple[str, Comparable], argum
 
 
 def _write(diagnostics: Sequence[Diagnostic], arguments: argparse.Namespace) -> None:
-    sys.stderr.write(text.render_diagnostics(diagnostics, color=use_color(arguments)))
+    write_findings(diagnostics, arguments, sys.stderr)

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from ortdeploy.cli.commands.shared import load_options, log_outcome, use_color
+from ortdeploy.cli.commands.shared import load_options, log_outcome, write_findings
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, has_errors
 from ortdeploy.files.atomic import open_whole
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.format == "json":
         sys.stdout.write(json.render_lock(diagnostics, shown))
     else:
-        sys.stderr.write(text.render_diagnostics(diagnostics, color=use_color(arguments)))
+        write_findings(diagnostics, arguments, sys.stderr)
         sys.stdout.write(text.render_lock(shown))
     log_outcome(arguments, "digests.compared", check=arguments.check, files=len(files))
     open_files = arguments.check and any(file.state != "locked" for file in files)

@@ -5,7 +5,7 @@ import os
 import sys
 from pathlib import Path
 
-from ortdeploy.cli.commands.shared import load_options, log_outcome, plan_root, use_color, write_diagnostics
+from ortdeploy.cli.commands.shared import load_options, log_outcome, plan_root, use_color, write_diagnostics, write_plan
 from ortdeploy.cli.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED
 from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors
 from ortdeploy.files.atomic import open_whole
@@ -34,9 +34,9 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         write_diagnostics(planned.diagnostics, arguments)
     if arguments.format == "text" and not arguments.quiet:
-        sys.stdout.write(text.render_changes(planned.changes))
+        sys.stdout.write(text.render_changes(planned.changes, color=use_color(arguments)))
     if arguments.format == "text" and (planned.plans or not rejected) and not arguments.quiet:
-        sys.stdout.write(text.render_plan(planned.plans, color=use_color(arguments), verbose=arguments.verbose))
+        write_plan(planned.plans, arguments)
     changes = any(plan.steps for plan in planned.plans)
     log_outcome(arguments, "plan.made", rejected=rejected, changes=changes, diagnostics=len(planned.diagnostics))
     if rejected:

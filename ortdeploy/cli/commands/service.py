@@ -5,20 +5,20 @@ import os
 import sys
 from pathlib import Path
 
-from ortdeploy.cli.commands.shared import load_options, use_color
+from ortdeploy.cli.commands.shared import load_options, write_findings
 from ortdeploy.cli.commands.watch import apply_arguments
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.planning.service import needs_of
 from ortdeploy.planning.workflow import select_jobs, state_folder, validate
-from ortdeploy.views import systemd, text
+from ortdeploy.views import systemd
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the units, or write them into a folder."""
     validated = validate(arguments.paths, load_options(arguments))
-    sys.stderr.write(text.render_diagnostics(validated.diagnostics, color=use_color(arguments)))
+    write_findings(validated.diagnostics, arguments, sys.stderr)
     if has_errors(validated.diagnostics) or not validated.specs:
         return EXIT_REJECTED
     select_jobs(arguments.jobs, arguments.excluded, [job.name for spec in validated.specs for job in spec.jobs])

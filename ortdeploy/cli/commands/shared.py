@@ -17,6 +17,7 @@ from ortdeploy.process.python_warnings import warnings_to
 if TYPE_CHECKING:
     from ortdeploy.cli.log import KeptLog
     from ortdeploy.facts.models import ModelFacts
+    from ortdeploy.plan.steps import Plan
 
 
 _LOG_OPTIONS = ("log_format", "log_file", "color")
@@ -65,9 +66,43 @@ def write_diagnostics(diagnostics: Sequence[Diagnostic], arguments: argparse.Nam
         version = package_version("ortdeploy")
         sys.stdout.write(sarif.render_diagnostics(diagnostics, lambda rule: page_of(rule) or rule, version))
     else:
-        from ortdeploy.views import text  # noqa: PLC0415
+        write_findings(diagnostics, arguments, sys.stdout)
 
-        sys.stdout.write(text.render_diagnostics(diagnostics, color=use_color(arguments)))
+
+def write_findings(diagnostics: Sequence[Diagnostic], arguments: argparse.Namespace, stream: TextIO) -> None:
+    """Print diagnostics as text, with the lines that they are about."""
+    if not diagnostics:
+        return
+    from ortdeploy.cli.source_lines import SourceLines  # noqa: PLC0415  only where something is wrong
+    from ortdeploy.views import text  # noqa: PLC0415
+
+    color = wants_color(stream, arguments.color)
+    width = terminal_width(stream) or text.WIDTH
+    stream.write(text.render_diagnostics(diagnostics, color=color, line_of=SourceLines(), width=width))
+
+
+def write_plan(plans: Sequence["Plan"], arguments: argparse.Namespace) -> None:
+    """Print plans as trees, broken to the width of the terminal."""
+    from ortdeploy.views.plan_tree import render_plan  # noqa: PLC0415  only who has plans needs it
+
+    color, width = use_color(arguments), terminal_width(sys.stdout)
+    sys.stdout.write(render_plan(plans, color=color, verbose=arguments.verbose, width=width))
+
+
+def terminal_width(stream: TextIO) -> int | None:
+    """Return the columns of a terminal, at least forty; None if the stream is none."""
+    if not stream.isatty():
+        return None
+    told = os.environ.get("COLUMNS", "")
+    if told.isdecimal() and int(told):
+        return max(int(told), _NARROWEST)
+    try:
+        return max(os.get_terminal_size(stream.fileno()).columns or _USUAL, _NARROWEST)
+    except OSError:
+        return _USUAL
+
+
+_NARROWEST, _USUAL = 40, 80
 
 
 def start_logging(arguments: argparse.Namespace, stack: ExitStack) -> "KeptLog | None":

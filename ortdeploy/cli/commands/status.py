@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ortdeploy.cli.commands.shared import load_options, log_outcome, use_color
+from ortdeploy.cli.commands.shared import load_options, log_outcome, write_findings
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.cli.streams import overheard
 from ortdeploy.diagnostics import has_errors
@@ -68,7 +68,7 @@ def _show(arguments: argparse.Namespace) -> tuple[tuple[Spec, ...], list[JobStat
     refusals = _refusals(arguments)
     validated = replace(validated, specs=_with_stand_ins(validated.specs, refusals))
     if rejected:
-        sys.stderr.write(text.render_diagnostics(validated.diagnostics, color=use_color(arguments)))
+        write_findings(validated.diagnostics, arguments, sys.stderr)
     if rejected and not validated.specs:
         return (), [], EXIT_REJECTED
     names = [job.name for spec in validated.specs for job in spec.jobs]

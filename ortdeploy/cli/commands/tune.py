@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from ortdeploy.cli.commands.shared import load_options, log_outcome, use_color
+from ortdeploy.cli.commands.shared import load_options, log_outcome, write_findings
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.deployment.threads import usable_cores
 from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors
@@ -21,7 +21,7 @@ from ortdeploy.planning.workflow import check_job_name, plan_manifests, state_fo
 from ortdeploy.process.child import ask, how_it_ended
 from ortdeploy.tuning.search import Bounds, Search, Setting, Trial, as_plain, from_plain, overlay_of
 from ortdeploy.units import parse_size
-from ortdeploy.views import json, text, tuning
+from ortdeploy.views import json, tuning
 
 _FOLDER = "tune"
 _SECONDS = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s)\Z")
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     if validated.specs:
         check_job_name(arguments.job, [job.name for spec in validated.specs for job in spec.jobs])
     if has_errors(validated.diagnostics) or not validated.specs:
-        sys.stderr.write(text.render_diagnostics(validated.diagnostics, color=use_color(arguments)))
+        write_findings(validated.diagnostics, arguments, sys.stderr)
         return EXIT_REJECTED
     if len(validated.specs) > 1:
         raise UsageError("tune searches the settings of one job of one manifest")

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from ortdeploy.cli.commands.shared import load_options, log_outcome, use_color
+from ortdeploy.cli.commands.shared import load_options, log_outcome, write_findings
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.diagnostics import has_errors
 from ortdeploy.ledger.records import output_key
@@ -18,7 +18,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Print for each job which parts have changed. A manifest that is refused does not hide the others."""
     validated = validate(arguments.paths, load_options(arguments))
     rejected = has_errors(validated.diagnostics)
-    sys.stderr.write(text.render_diagnostics(validated.diagnostics, color=use_color(arguments)) if rejected else "")
+    write_findings(validated.diagnostics if rejected else (), arguments, sys.stderr)
     names = [job.name for spec in validated.specs for job in spec.jobs]
     wanted = select_jobs(arguments.jobs, arguments.excluded, names) if names else ()
     jobs = [one for spec in validated.specs for one in _verify(spec, wanted, arguments.state_dir)]

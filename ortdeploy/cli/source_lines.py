@@ -1,0 +1,37 @@
+"""Reads the lines of files that findings point at, so that a view can show them."""
+
+import re
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from ortdeploy.diagnostics import Span
+from ortdeploy.manifest.document import MAX_BYTES
+from ortdeploy.providers.secrets import shown_line
+
+_BREAKS = re.compile("\r\n|[\n\r\x85\u2028\u2029]")  # where YAML ends a line
+
+
+class SourceLines:
+    """The lines of files, each file read once."""
+
+    def __init__(self) -> None:
+        """Begin without a file."""
+        self._files: dict[str, list[str]] = {}
+
+    def __call__(self, span: Span) -> str | None:
+        """Return a line without secrets; None if the place is a whole file, or the line cannot be read."""
+        if span.end is None and (span.line, span.column) == (1, 1):
+            return None
+        if span.path not in self._files:
+            self._files[span.path] = _lines(Path(span.path))
+        lines = self._files[span.path]
+        return shown_line(lines, span.line - 1) if span.line <= len(lines) else None
+
+
+def _lines(path: Path) -> list[str]:
+    with suppress(OSError, ValueError):
+        if stat.S_ISREG(path.stat().st_mode):  # a pipe is read once, and that was the manifest's
+            with path.open("rb") as file:
+                return _BREAKS.split(file.read(MAX_BYTES).decode("utf-8", errors="replace").removeprefix("\ufeff"))
+    return []

@@ -1,0 +1,130 @@
+"""Findings and plans as a terminal shows them, compared with `terminal/`; `pytest --update-golden tests/views` writes it."""
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.jobs import changed, plan_for, plan_with_all, plan_with_sessions
+
+from ortdeploy.cli.plain_signs import ERRORS
+from ortdeploy.diagnostics import Certainty, Diagnostic, Severity, Span
+from ortdeploy.plan.steps import FinishedJob, OpenSession, Plan, PlannedProvider
+from ortdeploy.planning.differences import NOTHING, Difference
+from ortdeploy.planning.last_run import Changes
+from ortdeploy.views.plan_tree import render_plan
+from ortdeploy.views.text import render_changes, render_diagnostics
+
+GOLDEN = Path(__file__).parent / "terminal"
+LINES = {
+    9: "    providers: [CUDA, CPU]",
+    112: "    batsch: {size: 64, last: short}  # a comment that goes on for longer than a narrow terminal is wide",
+}
+DIAGNOSTICS = (
+    Diagnostic(
+        rule="unavailable-provider",
+        severity=Severity.ERROR,
+        summary="Execution provider not available",
+        detail=(
+            'Model "digits" asks for CUDAExecutionProvider, but this onnxruntime build offers only '
+            "AzureExecutionProvider and CPUExecutionProvider. ONNX Runtime would warn and run on the CPU."
+        ),
+        span=Span(path="deployments/broken.yaml", line=9, column=17, end=21),
+        certainty=Certainty.ASSUMED,
+    ),
+    Diagnostic(
+        rule="unknown-key",
+        severity=Severity.WARNING,
+        summary="Unknown key",
+        detail="“batsch” is not a key of jobs.read → batch.",
+        span=Span(path="deployments/broken.yaml", line=112, column=5, end=11),
+    ),
+    Diagnostic(
+        rule="unreadable-manifest",
+        severity=Severity.ERROR,
+        summary="Manifest cannot be read",
+        detail="There is no file gone.yaml.",
+        span=Span(path="gone.yaml", line=1, column=1),
+    ),
+)
+
+
+def findings(*, width: int = 100, color: bool = False) -> str:
+    return render_diagnostics(DIAGNOSTICS, color=color, line_of=lambda span: LINES.get(span.line), width=width)
+
+
+def many_plans(folder: Path) -> list[Plan]:
+    """Return a new job on three sessions, a job that goes on, one that is finished and one that waits."""
+    np.save(folder / "data.npy", np.zeros((20, 2), np.float32))
+    first = plan_with_sessions(folder, 20)
+    opening, run = first.steps
+    assert isinstance(opening, OpenSession)
+    openvino = PlannedProvider(name="OpenVINOExecutionProvider", options={"device_type": "GPU", "cache_dir": "c" * 70})
+    npu = replace(opening.candidates[0], providers=(openvino, *opening.candidates[0].providers))
+    opening = replace(opening, candidates=(npu, *opening.candidates[1:]), options={"intra_op_num_threads": 2})
+    second = changed(
+        plan_for(folder, 20), output={"committed_rows": 8, "aside": "out.4cb816e6f137", "changed": ("model",)}
+    )
+    finished = FinishedJob(job="old", output="outbox/old", path="outbox/old", rows=1_234, new_run=True)
+    waits = FinishedJob(job="later", output="outbox/later", path="outbox/later", rows=0, waiting="its input is empty")
+    plans = [
+        replace(first, steps=(opening, run)),
+        replace(second, finished=(finished, waits)),
+        plan_with_all(folder, 20),
+    ]
+    return [replace(plan, manifest="deployments/m.yaml") for plan in plans]
+
+
+def plan(folder: Path, *, width: int | None = None, color: bool = False) -> str:
+    return render_plan(many_plans(folder), color=color, width=width).replace(str(folder), "/deployment")
+
+
+def ascii_of(text: str) -> str:
+    """Return what is written to a stream of ASCII alone."""
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii", errors=ERRORS, newline="\n")
+    stream.write(text)
+    stream.flush()
+    assert isinstance(stream.buffer, io.BytesIO)
+    return stream.buffer.getvalue().decode("ascii")
+
+
+DIFFERENCES = (
+    Difference(path="models.m.sha256", old="ab" * 32, new="cd" * 32),
+    Difference(path="jobs.run.batch.size", old=4, new=8),
+    Difference(path="jobs.run.limits", old=NOTHING, new={"threads": 2}),
+)
+
+CASES: dict[str, Callable[[Path], str]] = {
+    "findings.txt": lambda _: findings(),
+    "findings-60.txt": lambda _: findings(width=60),
+    "findings-40.txt": lambda _: findings(width=40),
+    "findings-color.txt": lambda _: findings(color=True),
+    "findings-ascii.txt": lambda _: ascii_of(findings()),
+    "plan.txt": plan,
+    "plan-60.txt": lambda folder: plan(folder, width=60),
+    "plan-color.txt": lambda folder: plan(folder, width=100, color=True),
+    "plan-ascii.txt": lambda folder: ascii_of(plan(folder, width=80)),
+    "changes-color.txt": lambda _: render_changes([Changes(job="run", run="r1", differences=DIFFERENCES)], color=True),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_shown_is_what_it_was(name: str, tmp_path: Path, *, update_golden: bool) -> None:
+    shown = CASES[name](tmp_path)
+    if update_golden:
+        (GOLDEN / name).write_text(shown, encoding="utf-8", newline="\n")
+    assert shown == (GOLDEN / name).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("width", [40, 60, 100])
+def test_no_line_is_wider_than_the_terminal(width: int, tmp_path: Path) -> None:
+    words = max(map(len, plan(tmp_path).split()))  # a word that is wider stays whole
+    assert all(len(line) <= max(width, words + 16) for line in plan(tmp_path, width=width).splitlines())
+    details = [line for line in findings(width=width).splitlines() if line.startswith("  ")]
+    assert all(len(line) <= width for line in details if "assumed" not in line)
+
+
+def test_each_golden_file_is_compared() -> None:
+    assert {path.name for path in GOLDEN.iterdir()} == set(CASES)
