@@ -317,6 +317,7 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
 def _add_diff(parser: argparse.ArgumentParser) -> None:
     _add_manifests(parser, ("text", "json"), "two files of one kind, or a manifest, to compare it with its last run")
     parser.add_argument("--detailed-exitcode", action="store_true", help="exit with 2 when something differs")
+    parser.add_argument("--report", metavar="FILE", help="write an HTML page with two reports of runs side by side")
 
 
 def _add_verify(parser: argparse.ArgumentParser) -> None:

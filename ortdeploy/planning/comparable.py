@@ -17,6 +17,8 @@ from ortdeploy.records import record
 MANIFEST = "a manifest"
 PLAN = "a saved plan"
 REPORT = "a report"
+_COURSE = frozenset({"events", "samples", "timeline"})
+"""What a report says of moments: those of two runs are never the same."""
 DEVICE = "a device file"
 
 
@@ -57,7 +59,7 @@ def _read_plan_or_report(raw: bytes, path: str) -> Comparable:
     except (ValueError, RecursionError):
         data = None  # said below, as of a plan
     if isinstance(data, dict) and {"run", "job", "identity"} <= data.keys():
-        return Comparable(kind=REPORT, value=_value(data))
+        return Comparable(kind=REPORT, value=_value({key: data[key] for key in data if key not in _COURSE}))
     document, diagnostics = read_plan_file(raw, path)
     if document is None:
         return Comparable(kind=PLAN, value=None, diagnostics=diagnostics)

@@ -70,6 +70,7 @@ class CountedBlocks:
         self.pending += self._letters.completed(finished.outcome.failed)
         self.budget.note(finished.block, finished.outcome.failed)
         self.done += finished.block.count
+        self._report.statistics.look(self.done)
         self._observer.rows_done(self.done, self.budget.failed)
         if self.live is not None:
             self.live.rows_done(self.done, self.budget.failed)
@@ -86,6 +87,8 @@ class CountedBlocks:
         """Run smaller batches near the memory limit. Raises OrtdeployError beyond it, if nothing else helps."""
         smaller = [member.rows.run_smaller() for member in self._stream.members]
         taken, limit = format_size(self._memory.resident), format_size(self._memory.limit or 0)
+        if any(smaller):
+            self._report.statistics.note("near the memory limit: smaller batches")
         log.warning("job.near_limit", resident=taken, limit=limit)
         if self._memory.is_over and not any(smaller):
             raise OrtdeployError(

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from ortdeploy.providers.secrets import masked_options
 from ortdeploy.results.shares import Shares
 from ortdeploy.running.member import Member
 from ortdeploy.running.reports.catalogue import REPORTS
+from ortdeploy.running.reports.illustrations import FailedRows, Illustrations
 from ortdeploy.running.statistics import STAGES, run_share
 from ortdeploy.sessions.opening import OpenedModel
 from ortdeploy.versions import versions
@@ -25,6 +26,7 @@ from ortdeploy.versions import versions
 FORMAT_VERSION = 1
 REPORT = "_run.json"
 FAILED = "_failed.jsonl"
+_PAGE = "html"
 
 
 _SESSIONS = ("session", "sessions_passed_over", "layout", "providers", "placement", "sessions")
@@ -64,7 +66,8 @@ def write_report(
     seconds: float,
 ) -> None:
     """Write the files, each whole or not at all; `ran` is what `ran_on` has said. Raises OSError."""
-    failed = _write_failed(folder, failures)
+    failed = FailedRows(wanted=_PAGE in step.output.reports)
+    counts = _write_failed(folder, failures, failed)
     report = {
         "format_version": FORMAT_VERSION,
         "run": record.run,
@@ -76,7 +79,7 @@ def write_report(
         "ended": record.ended,
         "seconds": round(seconds, 6),
         "rows": _row_counts(record),
-        "failures": failed,
+        "failures": counts,
         "plan": plan_digest(plan, step.job),
         "manifest": next(fact.value for fact in plan.facts if fact.kind == "manifest"),
         "identity": dict(record.identity),
@@ -102,19 +105,33 @@ def write_report(
         "deployments": {digest: _maker(one) for digest, one in makers.items()},
         "versions": versions(),
     }
-    _write(folder, report, step.output.reports)
+    shown = _illustrations(folder, plan.folder, record, step, failed) if step.output.reports else Illustrations()
+    _write(folder, report, step.output.reports, shown)
 
 
-def _write(folder: Path, report: Mapping[str, Any], forms: Iterable[str]) -> None:
+def _write(folder: Path, report: Mapping[str, Any], forms: Iterable[str], shown: Illustrations) -> None:
     with open_whole(folder / REPORT) as file:
         file.write((json.dumps(report, indent=2) + "\n").encode())
     for name in forms:
         form = REPORTS[name]
         with open_whole(folder / form.FILE) as file:
-            file.write(form.render(report).encode())
+            file.write(form.render(report, shown).encode())
 
 
-def _write_failed(folder: Path, failures: Iterable[str]) -> dict[str, dict[str, int]]:
+def _illustrations(folder: Path, root: str, record: OutputRecord, step: RunJob, failed: FailedRows) -> Illustrations:
+    """Return failed rows and, of a job that has ended, committed ones. A page that cannot show them ends no run."""
+    found = Illustrations(failed=tuple(failed.first), failed_rows=failed.count)
+    if record.status == "running" or _PAGE not in step.output.reports:
+        return found
+    from ortdeploy.running.reports import gallery  # noqa: PLC0415  only who asks for a page
+
+    try:
+        return replace(found, examples=gallery.examples(folder, root, record, step))
+    except Exception as error:  # noqa: BLE001  whatever a library makes of a file
+        return replace(found, why_none=gallery.why_not(error))
+
+
+def _write_failed(folder: Path, failures: Iterable[str], failed: FailedRows) -> dict[str, dict[str, int]]:
     """Write the failed rows; return how many there are by stage and code."""
     counts: dict[str, Counter[str]] = {}
     with open_whole(folder / FAILED) as file:
@@ -122,6 +139,7 @@ def _write_failed(folder: Path, failures: Iterable[str]) -> dict[str, dict[str, 
             file.write(f"{line}\n".encode())
             entry = json.loads(line)
             counts.setdefault(entry["stage"], Counter())[entry["code"]] += 1
+            failed.note(entry)
     return {stage: dict(codes) for stage, codes in counts.items()}
 
 
@@ -132,8 +150,11 @@ def renew_report(folder: Path, record: OutputRecord, failures: Iterable[str], fo
         report |= {"rows": _row_counts(record), "parts": [reported_part(part) for part in record.parts]}
     except (FileNotFoundError, ValueError, TypeError):  # was carried away; the next run writes it
         return
-    report["failures"] = _write_failed(folder, failures)
-    _write(folder, report, forms)
+    failed = FailedRows()
+    report["failures"] = _write_failed(folder, failures, failed)
+    why_none = "parts have been put together or completed since the last run; the next one shows rows again"
+    shown = Illustrations(failed=tuple(failed.first), failed_rows=failed.count, why_none=why_none)
+    _write(folder, report, forms, shown)
 
 
 def _row_independence(check: RowCheck, statistics: Mapping[str, Any]) -> dict[str, Any]:
@@ -188,6 +209,8 @@ def _measured(statistics: Mapping[str, Any]) -> dict[str, Any]:
         "adapter_rows": statistics.get("adapter_rows", {}),
         "retries": statistics.get("retries", 0),
         "timeline": statistics.get("timeline", []),
+        "samples": statistics.get("samples", []),
+        "events": statistics.get("events", []),
         "peak_memory_bytes": statistics.get("peak_memory_bytes"),
         "process": statistics.get("process", {}),
     }

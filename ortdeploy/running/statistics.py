@@ -9,6 +9,7 @@ from typing import Any
 from ortdeploy.durations import Histogram, sum_of
 from ortdeploy.process.memory import peak_memory, process_usage
 from ortdeploy.running.part_writer import PartWriter
+from ortdeploy.running.samples import Samples
 from ortdeploy.running.stream import Stream
 
 STAGES = ("read", "prepare", "run", "postprocess", "write", "commit")
@@ -19,6 +20,7 @@ _MOST_POINTS = 240
 _KINDS: Mapping[str, Any] = {
     "seconds": int | float, "session_seconds": int | float, "stages": dict, "adapter_rows": dict, "retries": int,
     "batches_cut_anew": int, "batches_halved": int, "peak_memory_bytes": int | None, "process": dict, "timeline": list,
+    "samples": list, "events": list,
 }  # fmt: skip
 
 
@@ -36,12 +38,38 @@ class JobStatistics:
         self._writer = writer
         self._commit_times = Histogram()
         self._timeline: list[list[float]] = [list(point) for point in earlier.get("timeline", [])]
+        self._samples = Samples(earlier)
+        self._halved = 0
+        self._lost: set[str] = set()
+        if self._seconds_before:
+            self._samples.note(self._seconds_before, "the next run goes on")
         self._stages_before = {name: Histogram.from_plain(stage) for name, stage in earlier.get("stages", {}).items()}
 
     @property
     def seconds(self) -> float:
         """Seconds of this run so far."""
         return time.perf_counter() - self._begin
+
+    def look(self, rows: int) -> None:
+        """Note how far the job is, and what has happened since the last look, if it is time to look again."""
+        if self._samples.is_due():
+            self._look(rows)
+
+    def _look(self, rows: int) -> None:
+        seconds = self._seconds_before + self.seconds
+        self._samples.take(seconds, rows)
+        halved = sum(member.rows.halvings for member in self._stream.members)
+        if halved > self._halved:
+            self._samples.note(seconds, "batches are halved")
+        self._halved = halved
+        for member in self._stream.members:
+            if member.failure is not None and member.name not in self._lost:
+                self._lost.add(member.name)
+                self._samples.note(seconds, f"session {member.name} takes no more batches")
+
+    def note(self, event: str) -> None:
+        """Note that something happened, for the report."""
+        self._samples.note(self._seconds_before + self.seconds, event)
 
     def committed(self, rows: int, seconds: float) -> None:
         """Note a commit, and the number of rows that are done."""
@@ -71,6 +99,7 @@ class JobStatistics:
             "peak_memory_bytes": max(peaks) if peaks else None,
             "process": self._process(),
             "timeline": self._timeline,
+            **self._samples.plain(),
         }
 
     def _counted(self, name: str, now: int) -> int:
@@ -107,7 +136,7 @@ class JobStatistics:
 def sum_of_statistics(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """Return what `JobStatistics.plain` gave of two runs as one; when they committed what is left out."""
     if not one:
-        return {**other, "timeline": []}
+        return {**other, **_NO_COURSE}
     stages = {
         name: sum_of([Histogram.from_plain(one["stages"][name]), Histogram.from_plain(other["stages"][name])])
         for name in STAGES
@@ -119,8 +148,12 @@ def sum_of_statistics(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[
         "stages": {name: histogram.plain() for name, histogram in stages.items()},
         **{name: _added(one[name], other[name]) for name in ("adapter_rows", "process")},
         "peak_memory_bytes": max(peaks) if peaks else None,
-        "timeline": [],
+        **_NO_COURSE,
     }
+
+
+_NO_COURSE: Mapping[str, Any] = {"timeline": [], "samples": [], "events": []}
+"""What stands for the course of runs that were at work at the same time."""
 
 
 def _added(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
@@ -146,7 +179,12 @@ def check_statistics(kept: Mapping[str, Any]) -> None:
         *(edge for one in histograms for edge, _ in one.upper_edges()),
         *(number for name in ("adapter_rows", "process") for number in kept.get(name, {}).values()),
         *(number for point in kept.get("timeline", []) for number in (point[0], point[1])),
+        *(number for one in kept.get("samples", []) for number in one[:2]),
+        *(one[2] for one in kept.get("samples", []) if one[2] is not None),
+        *(one[0] for one in kept.get("events", [])),
     ]
+    if not all(isinstance(one[1], str) for one in kept.get("events", [])):
+        raise ValueError("an event of a job has no name")
     for number in numbers:
         if type(number) not in {int, float} or not math.isfinite(number):
             raise ValueError(f"a number of a job is {number!r}")

@@ -306,12 +306,13 @@ def render_differences(differences: "Sequence[Difference]", indent: str = "", *,
     """Return `path: old -> new` for each difference, with values as JSON has them."""
     paint = painter(color=color)
     lines = (
-        f"{indent}{one.path}: {paint(_value(one.old), RED)} -> {paint(_value(one.new), GREEN)}\n" for one in differences
+        f"{indent}{one.path}: {paint(shown_value(one.old), RED)} -> {paint(shown_value(one.new), GREEN)}\n"
+        for one in differences
     )
     return safe("".join(lines))
 
 
-def _value(value: Any) -> str:
+def shown_value(value: Any) -> str:
     """Return a value as JSON; of a digest, only the beginning."""
     import json  # noqa: PLC0415  only who has differences
 

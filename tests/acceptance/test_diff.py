@@ -53,7 +53,17 @@ def test_two_reports(cli: Cli, deployment: Path) -> None:
     before.write_bytes(report.read_bytes())
     np.save(deployment / "data.npy", np.ones((9, 4), np.float32))
     assert cli("apply", path, "--new-run").code == 0
-    assert "rows.committed: 20 -> 9\n" in cli("diff", before, report).out
+    shown = cli("diff", before, report)
+    assert "rows.committed: 20 -> 9\n" in shown.out
+    assert "samples" not in shown.out
+    page = deployment / "page.html"
+    assert cli("diff", before, report, "--report", page).out == shown.out
+    assert "rows.committed" in page.read_text()
+    assert f"{page}/x" in cli("diff", before, report, "--report", f"{page}/x").err
+    damaged = {name: value for name, value in json.loads(report.read_text()).items() if name != "rows"}
+    before.write_text(json.dumps(damaged))
+    refused = cli("diff", before, report, "--report", page)
+    assert (refused.code, "is not a report as a run leaves it" in refused.err) == (1, True)
 
 
 def test_two_device_files(cli: Cli, deployment: Path) -> None:
@@ -151,6 +161,8 @@ def test_what_cannot_be_compared_is_refused(cli: Cli, deployment: Path) -> None:
         ((path, report), 64, f"{path} is a manifest and {report} is a report; diff compares files of one kind"),
         ((deployment, path), 64, f"{deployment} is a folder; diff compares files"),
         ((path, path, path), 64, "diff compares two files, or one manifest with its last run"),
+        ((path, "--report", "page.html"), 64, "--report writes a page of two reports"),
+        ((path, path, "--report", "page.html"), 64, f"--report writes a page of two reports, and {path} is a manifest"),
         ((report, report, "--set", "a=1"), 64, "--profile, --overlay and --set change manifests"),
         ((path, deployment / "none.yaml"), 1, "none.yaml cannot be read: No such file or directory"),
         ((path, broken), 1, "jobz"),

@@ -33,6 +33,10 @@ def day(inbox: Inbox, number: int, *, away: bool = True, gone: bool = True) -> N
         inbox.remove(name)
 
 
+COURSE = 4 * 4096
+"""Bytes that the samples and events of a job take when there are as many as are kept."""
+
+
 def test_a_year_of_days_leaves_a_ledger_of_a_few(tmp_path: Path) -> None:
     inbox = Inbox(tmp_path, removable=True, keep=0.0).make()
     with quickly():
@@ -42,7 +46,7 @@ def test_a_year_of_days_leaves_a_ledger_of_a_few(tmp_path: Path) -> None:
         for number in range(8, 40):
             day(inbox, number)
     assert sizes(inbox) == before
-    assert (tmp_path / STATE / FILE).stat().st_size == size
+    assert (tmp_path / STATE / FILE).stat().st_size <= size + COURSE
     record = inbox.record()
     assert (record.rows, record.committed, record.failed_in_parts) == (120, 80, 40)
     assert [part.number for part in record.parts] == [39]

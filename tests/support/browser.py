@@ -25,11 +25,11 @@ class Listener(QWebEngineUrlRequestInterceptor):
         asked.append(info.requestUrl().toString())
 
 
-def main(page: str, script: str) -> None:
-    """Load the page, run the script in it, print its result and the number of requests."""
+def main(page: str, script: str, width: str = "1000") -> None:
+    """Load the page in a window of so many pixels, run the script in it, print its result and the number of requests."""
     application = QApplication(sys.argv[:1])
     view = QWebEngineView()
-    view.resize(1000, 1400)
+    view.resize(int(width), 1400)
     listener = Listener()
     view.page().profile().setUrlRequestInterceptor(listener)
 

@@ -1,15 +1,19 @@
 """`ortdeploy diff`: show what differs between two files of one kind, or in a manifest since its last run."""
 
 import argparse
+import json as decoder
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from ortdeploy.cli.commands.shared import load_options, log_outcome, use_color, write_findings
 from ortdeploy.cli.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED
-from ortdeploy.diagnostics import Diagnostic, UsageError, has_errors
+from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError, has_errors
+from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.names import is_folder
-from ortdeploy.planning.comparable import MANIFEST, Comparable, read_comparable
-from ortdeploy.planning.differences import find_differences
+from ortdeploy.planning.comparable import MANIFEST, REPORT, Comparable, read_comparable
+from ortdeploy.planning.differences import Difference, find_differences
 from ortdeploy.planning.workflow import compare_with_last_run
 from ortdeploy.views import json, text
 
@@ -21,6 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{folder} is a folder; diff compares files")
     match arguments.paths:
         case [path]:
+            _check_no_page(arguments, f"{path} alone is compared with its last run")
             different = _since_last_run(path, arguments)
         case [old, new]:
             different = _between(old, new, arguments)
@@ -60,7 +65,41 @@ def _between(old: str, new: str, arguments: argparse.Namespace) -> int | None:
         if arguments.format == "json"
         else text.render_differences(found, color=use_color(arguments))
     )
+    if arguments.report:
+        _write_page((old, new), found, arguments.report)
     return len(found)
+
+
+def _write_page(paths: tuple[str, str], found: Sequence[Difference], target: str) -> None:
+    """Write two reports side by side. Raises OrtdeployError."""
+    from ortdeploy.running.reports.comparison import render  # noqa: PLC0415  only who asks for a page
+
+    old, new = (_read_report(path) for path in paths)
+    differences = [(one.path, text.shown_value(one.old), text.shown_value(one.new)) for one in found]
+    try:
+        page = render((old, new), paths, differences)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise OrtdeployError(f"{paths[0]} or {paths[1]} is not a report as a run leaves it ({what})") from error
+    try:
+        with open_whole(Path(target)) as file:
+            file.write(page.encode())
+    except OSError as error:
+        raise OrtdeployError(f"the page cannot be written to {target}: {error.strerror}") from error
+
+
+def _read_report(path: str) -> Mapping[str, Any]:
+    try:
+        report: Mapping[str, Any] = decoder.loads(Path(path).read_bytes())
+    except (OSError, ValueError) as error:
+        raise OrtdeployError(f"{path} cannot be read: {error}") from error
+    return report
+
+
+def _check_no_page(arguments: argparse.Namespace, why: str) -> None:
+    """Refuse --report where no two reports are compared. Raises UsageError."""
+    if arguments.report:
+        raise UsageError(f"--report writes a page of two reports, and {why}")
 
 
 def _check_kinds(old: tuple[str, Comparable], new: tuple[str, Comparable], arguments: argparse.Namespace) -> None:
@@ -70,6 +109,8 @@ def _check_kinds(old: tuple[str, Comparable], new: tuple[str, Comparable], argum
         raise UsageError(f"{old[0]} is {kinds[0]} and {new[0]} is {kinds[1]}; diff compares files of one kind")
     if kinds[0] != MANIFEST and (arguments.profile or arguments.overlays or arguments.sets):
         raise UsageError(f"--profile, --overlay and --set change manifests, and {old[0]} is {kinds[0]}")
+    if kinds[0] != REPORT:
+        _check_no_page(arguments, f"{old[0]} is {kinds[0]}")
 
 
 def _write(diagnostics: Sequence[Diagnostic], arguments: argparse.Namespace) -> None:

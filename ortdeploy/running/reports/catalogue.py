@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from ortdeploy.modules import Modules, as_it_is
+from ortdeploy.running.reports.illustrations import Illustrations
 
 
 class ReportModule(Protocol):
@@ -12,7 +13,7 @@ class ReportModule(Protocol):
     FILE: str
     """The name of its file."""
 
-    def render(self, report: Mapping[str, Any], /) -> str:
+    def render(self, report: Mapping[str, Any], shown: Illustrations, /) -> str:
         """Return the file's text."""
 
 

@@ -1,124 +1,260 @@
-"""The report as one page that needs nothing else: no scripts, no network; plots are inline SVG."""
+"""The report as one page that needs nothing else: plots are inline, and no address is asked for."""
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from html import escape
 from itertools import pairwise
 from typing import Any
 
+from ortdeploy.running.reports import charts
+from ortdeploy.running.reports.charts import COLORS, Curve
+from ortdeploy.running.reports.illustrations import FAILED_COLUMNS, Example, Illustrations, Picture
+from ortdeploy.running.reports.page import numbers, page, searchable, section, soft, table
+
 FILE = "_run.html"
 
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 640, 220, 64, 28
-
-_STYLE = """
-:root { color-scheme: light dark; --bad: #c0392b;
-  --ink: #1c2733; --soft: #6b7785; --line: #d7dde3; --bar: #2f6fb5; }
-@media (prefers-color-scheme: dark) { :root {
-  --ink: #e6ebf0; --soft: #97a3b0; --line: #3a444e; --bar: #6aa5e3; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink);
-  max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.5rem; margin-bottom: 0; } h2 { font-size: 1.1rem; margin: 2rem 0 .5rem; }
-.soft { color: var(--soft); } .bad { color: var(--bad); }
-table { border-collapse: collapse; } td, th { padding: .2rem .9rem .2rem 0; text-align: left; vertical-align: top; }
-th { color: var(--soft); font-weight: normal; } td.number { text-align: right; font-variant-numeric: tabular-nums; }
-svg { max-width: 100%; height: auto; } svg text { fill: var(--soft); font: 11px system-ui, sans-serif; }
-svg .axis { stroke: var(--line); } svg .bar { fill: var(--bar); }
-svg .line { fill: none; stroke: var(--bar); stroke-width: 2; }
-.numbers { display: flex; gap: 2.5rem; flex-wrap: wrap; margin: 1rem 0; }
-.numbers b { display: block; font-size: 1.4rem; }
-"""
+_MOST_STRIPS = 120
+_MOST_PARTS = 200
+_STATES = {"done": "good", "running": "soft", "paused": "soft"}
 
 
-def render(report: Mapping[str, Any]) -> str:
+def render(report: Mapping[str, Any], shown: Illustrations) -> str:
     """Return the page."""
     title = f"{report['deployment']} / {report['job']}"
-    sections = [
-        _head(report, title),
-        _section("Throughput over time, rows per second", _line(_throughput(report["timeline"]), "s")),
-        _section("Durations of session.run", _bars(_latencies(report["session_run"]["buckets"]))),
-        _section("Seconds by stage; stages overlap", _bars(_stages(report["stages"]))),
-        _section("Processor seconds by stage", _bars(_processor(report["stages"]))),
-        _section("Memory of the process, MiB: resident, and the peak up to then", _bars(_memory(report["memory"]))),
-        _section("Failed rows by stage", _failures(report["failures"])),
-        _section("Sessions", _sessions(report["sessions"])),
-        _section("Made from", _facts(report)),
-    ]
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
-        f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style></head>\n'
-        f"<body>\n{''.join(sections)}</body></html>\n"
-    )
+    return page(title, [_head(report, title), *_sections(report), *_rows(report, shown), *_details(report)])
+
+
+def _sections(report: Mapping[str, Any]) -> Iterator[str]:
+    yield section("Throughput over time", throughput(report), wide=True)
+    yield section("Durations of session.run", latencies(report["session_run"]))
+    yield section("Time by stage; stages overlap", stages(report["stages"]))
+    yield section("Memory of the process", memory(report))
+    yield section("Nodes by provider", placement(report))
+
+
+def _rows(report: Mapping[str, Any], shown: Illustrations) -> Iterator[str]:
+    yield section("Failed rows", _failures(report["failures"], shown), wide=True)
+    if shown.examples or shown.why_none:
+        content = "".join(map(_example, shown.examples)) or soft(f"They cannot be shown: {shown.why_none}")
+        yield section("Rows and their results", f'<div class="gallery">{content}</div>', wide=True)
+
+
+def _details(report: Mapping[str, Any]) -> Iterator[str]:
+    yield section("Sessions", f'<div class="scroll">{_sessions(report["sessions"])}</div>', wide=True)
+    parts = report["parts"]
+    more = soft(f"And {len(parts) - _MOST_PARTS:,} more.") if len(parts) > _MOST_PARTS else ""
+    listed = f'<div class="scroll">{_parts(parts[:_MOST_PARTS])}</div>{more}'
+    yield section("Parts", f"<details><summary>{len(parts):,} committed</summary>{listed}</details>", wide=True)
+    yield section("Made from", f'<div class="facts">{table([], _facts(report))}</div>', wide=True)
 
 
 def _head(report: Mapping[str, Any], title: str) -> str:
-    rows = report["rows"]
-    rate = rows["input"] / report["seconds_of_all_runs"] if report["seconds_of_all_runs"] else 0.0
-    share = report["session_run_share"]
-    numbers = {
-        "committed": f"{rows['committed']:,}",
-        "failed": f"{rows['failed']:,}",
-        "skipped": f"{rows['skipped']:,}",
-        "rows per second": f"{rate:,.0f}",
-        "seconds": f"{report['seconds_of_all_runs']:,.1f}",
-        "of the time in session.run": "-" if share is None else f"{share:.0%}",
-        "peak memory": _size(report["peak_memory_bytes"]),
-    }
-    shown = "".join(f"<div><b>{value}</b>{name}</div>" for name, value in numbers.items())
     reason = f'<p class="bad">{escape(report["reason"])}</p>' if report["reason"] else ""
-    when = f"{report['started']} to {report['ended'] or 'now'}"
+    when = f"{moment(report['started'])} to {moment(report['ended']) if report['ended'] else 'now'}"
+    state = f'<span class="state {_STATES.get(report["status"], "bad")}">{escape(report["status"])}</span>'
     return (
-        f"<h1>{escape(title)}</h1><p class=soft>{escape(report['status'])}, {escape(when)}</p>{reason}"
-        f'<div class="numbers">{shown}</div>\n'
+        f'<header class="wide"><h1>{escape(title)}{state}</h1><p class="soft">{escape(when)}</p>{reason}'
+        f"{numbers(key_numbers(report).items())}</header>\n"
     )
 
 
-def _section(title: str, content: str) -> str:
-    return f"<section><h2>{escape(title)}</h2>{content}</section>\n"
+def moment(text: str) -> str:
+    """Return a moment to the second: `2026-11-23 20:45:15 UTC`."""
+    return f"{datetime.fromisoformat(text):%Y-%m-%d %H:%M:%S %Z}"
 
 
-def _throughput(timeline: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
-    """Return the rate between each two commits, at the time of the second."""
-    points = [(0.0, 0.0), *((second, rows) for second, rows in timeline)]
-    return [
-        (after[0], (after[1] - before[1]) / (after[0] - before[0]))
-        for before, after in pairwise(points)
-        if after[0] > before[0]
-    ]
+def key_numbers(report: Mapping[str, Any]) -> dict[str, str]:
+    """Return what matters most, by its name."""
+    rows, share = report["rows"], report["session_run_share"]
+    return {
+        "committed": f"{rows['committed']:,}",
+        "failed": f"{rows['failed']:,}",
+        "skipped": f"{rows['skipped']:,}",
+        "rows per second": charts.number(rate_of(report)),
+        "in all runs": charts.duration(report["seconds_of_all_runs"]),
+        "of the time in session.run": "-" if share is None else f"{share:.0%}",
+        "peak memory": _size(report["peak_memory_bytes"]),
+    }
 
 
-def _latencies(buckets: Sequence[Sequence[float]]) -> list[tuple[str, float]]:
-    """Return how many runs took how long, in steps of a quarter of an octave."""
+def rate_of(report: Mapping[str, Any]) -> float:
+    """Return rows by seconds, over all runs."""
+    seconds = float(report["seconds_of_all_runs"])
+    return report["rows"]["input"] / seconds if seconds else 0.0
+
+
+def rates(report: Mapping[str, Any]) -> list[tuple[float, float]]:
+    """Return rows per second over time: between samples, or between commits where there are few samples."""
+    samples = [(one[0], one[1]) for one in report.get("samples", ())]
+    points = samples if len(samples) > len(report["timeline"]) else [(one[0], one[1]) for one in report["timeline"]]
+    step = math.ceil(len(points) / _MOST_STRIPS) or 1
+    thinned = [(0.0, 0.0), *points[step - 1 :: step]]
+    between = ((one, other) for one, other in pairwise(thinned) if other[0] > one[0])
+    return [(after[0], max(after[1] - before[1], 0) / (after[0] - before[0])) for before, after in between]
+
+
+def throughput(report: Mapping[str, Any], *, end: float | None = None, top: float | None = None) -> str:
+    """Return rows per second over time, with commits as ticks and events as lines."""
+    points = rates(report)
+    if not points:
+        return soft("Nothing was committed yet.")
+    last = max(end or 0, report["seconds_of_all_runs"], points[-1][0])
+    return charts.plot(
+        [Curve(name="", points=[(0.0, points[0][1]), *points], color=COLORS[0])],
+        ("s", "/s"),
+        end=last,
+        top=top,
+        marks=[second for second, _ in report["timeline"]],
+        events=[(second, text) for second, text in report.get("events", ())],
+    )
+
+
+def latencies(run: Mapping[str, Any], edges: tuple[float, float] | None = None) -> str:
+    """Return how many runs took how long, in steps of a quarter of an octave, with percentiles."""
+    bars = quarters(run["buckets"])
+    if not bars:
+        return soft("Nothing was measured.")
+    lines = [(name, run[name]) for name in ("p50", "p90", "p99", "p99.9") if run.get(name) is not None]
+    return charts.histogram(bars, lines, edges or edges_of(bars))
+
+
+def edges_of(bars: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Return the lower edge of the first bar and the upper one of the last, at least an octave apart."""
+    low, high = bars[0][0] * 2**-0.25, bars[-1][0]
+    return low, max(high, 2 * low)
+
+
+def quarters(buckets: Sequence[Sequence[float]]) -> list[tuple[float, float]]:
+    """Return the buckets, by their upper edge in seconds, as quarters of an octave."""
     merged: Counter[int] = Counter()
     for upper, count in buckets:
         merged[math.ceil(round(math.log2(upper) * 32) / 8)] += int(count)
-    return [(f"≤ {_duration(2 ** (step / 4))}", count) for step, count in sorted(merged.items())]
+    return [(2 ** (step / 4), float(count)) for step, count in sorted(merged.items())]
 
 
-def _stages(stages: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, float]]:
-    return [(name, stage["seconds"]) for name, stage in stages.items()]
+def stages(by_name: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the stages as shares of their sum, and their processor time."""
+    parts = [(name, stage["seconds"], charts.duration(stage["seconds"])) for name, stage in by_name.items()]
+    if not sum(size for _, size, _ in parts):
+        return soft("Nothing was measured.")
+    cpu = [(name, stage["cpu_seconds"], charts.duration(stage["cpu_seconds"])) for name, stage in by_name.items()]
+    used = f"<h3>Processor time by stage</h3>{charts.shares(cpu)}"
+    return charts.shares(parts) + (used if sum(size for _, size, _ in cpu) else "")
 
 
-def _processor(stages: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, float]]:
-    return [(name, stage["cpu_seconds"]) for name, stage in stages.items()]
-
-
-def _memory(memory: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """Return what the process took at each point of the run, with the limit and what was predicted."""
-    words = {"resident_bytes": "", "peak_bytes": ", peak"}
-    found = {
-        f"{stage.replace('_', ' ')}{words[name]}": taken[name]
-        for stage, taken in memory["by_stage"].items()
-        for name in words
+def memory(report: Mapping[str, Any], *, end: float | None = None, top: float | None = None) -> str:
+    """Return the resident set over time, with its peak, the forecast and the limit; below it, by stage."""
+    known = report["memory"]
+    points = [(second, taken / 2**20) for second, _, taken in report.get("samples", ()) if taken is not None]
+    last = max(end or 0, points[-1][0] if points else 0)
+    levels = {
+        "peak": (report["peak_memory_bytes"], COLORS[5]),
+        "predicted": (known["predicted_bytes"], COLORS[2]),
+        "limit": (known["limit_bytes"], "var(--bad)"),
     }
-    found |= {"predicted": memory["predicted_bytes"], "limit": memory["limit_bytes"]}
-    return [(name, round(size / 2**20, 1)) for name, size in found.items() if size]
+    drawn = [
+        Curve(name=f"{name} {_size(size)}", points=[(0, size / 2**20), (last, size / 2**20)], color=color, level=True)
+        for name, (size, color) in levels.items()
+        if size
+    ]
+    resident = [Curve(name="resident", points=points, color=COLORS[0])]
+    plot = charts.plot([*resident, *drawn], ("s", " MiB"), end=last, top=top) if len(points) > 1 else ""
+    return (plot or _levels(levels)) + _by_stage(known["by_stage"])
 
 
-def _failures(failures: Mapping[str, Mapping[str, int]]) -> str:
-    """Return a bar for each stage and code, or a word that there are none."""
-    found = [(f"{stage}: {code}", float(n)) for stage, codes in failures.items() for code, n in codes.items()]
-    return _bars(found) if found else '<p class="soft">None.</p>'
+def most_memory(report: Mapping[str, Any]) -> float:
+    """Return the most memory that its plot shows, in MiB."""
+    known = report["memory"]
+    sizes = (report["peak_memory_bytes"], known["predicted_bytes"], known["limit_bytes"])
+    return max(size or 0 for size in sizes) / 2**20
+
+
+def _levels(levels: Mapping[str, tuple[int | None, str]]) -> str:
+    return numbers((name, _size(size)) for name, (size, _) in levels.items() if size)
+
+
+def _by_stage(stages_: Mapping[str, Mapping[str, Any]]) -> str:
+    rows = [
+        [name.replace("_", " "), _size(taken["resident_bytes"]), _size(taken["peak_bytes"])]
+        for name, taken in stages_.items()
+    ]
+    return table(["after", "resident", "peak"], rows, numbers=(1, 2))
+
+
+def placement(report: Mapping[str, Any]) -> str:
+    """Return the nodes of each model by provider, as areas."""
+    placed = {report["model"]["name"]: report["placement"]}
+    placed = {name: one["placement"] for name, one in report.get("components", {}).items()} or placed
+    providers = sorted({provider for nodes in placed.values() for provider in nodes})
+    cells = [
+        (f"{name}: {provider}" if len(placed) > 1 else provider, float(count), providers.index(provider), _nodes(count))
+        for name, nodes in placed.items()
+        for provider, count in nodes.items()
+    ]
+    passed = "".join(
+        soft(f"Session {name} was passed over: {why}") for name, why in report["sessions_passed_over"].items()
+    )
+    return (charts.tree_map(cells) if any(cell[1] for cell in cells) else soft("No nodes are known.")) + passed
+
+
+def _nodes(count: int) -> str:
+    return f"{count:,} node{'' if count == 1 else 's'}"
+
+
+def _failures(counts: Mapping[str, Mapping[str, int]], shown: Illustrations) -> str:
+    """Return the numbers by stage and code, and the rows with their reasons."""
+    found = failure_counts(counts)
+    if not found:
+        return soft("None.")
+    text = numbers(found)
+    if shown.failed:
+        rows = [[_cell(row.get(name)) for name in FAILED_COLUMNS] for row in shown.failed]
+        more = shown.failed_rows - len(rows)
+        rest = soft(f"And {more:,} more, in _failed.jsonl.") if more > 0 else ""
+        text += searchable("Search failed rows", table(FAILED_COLUMNS, rows, numbers=(0,))) + rest
+    return text
+
+
+def failure_counts(counts: Mapping[str, Mapping[str, int]]) -> list[tuple[str, str]]:
+    """Return the numbers of failed rows by stage and code, as text."""
+    return [(f"{stage}: {code}", f"{n:,}") for stage, codes in counts.items() for code, n in codes.items()]
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _example(one: Example) -> str:
+    picture = _picture(one.picture) if one.picture is not None else ""
+    sound = f"{charts.waveform(one.envelope)}{soft(f'{one.seconds:.2f} s')}" if one.envelope else ""
+    values = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in one.values.items())
+    return f"<figure><figcaption>{escape(one.name)}</figcaption>{picture}{sound}<dl>{values}</dl></figure>"
+
+
+def _picture(one: Picture) -> str:
+    """Return a picture with outlines; SVG puts both into one system of coordinates, the picture's own pixels."""
+    size = max(one.width, one.height) / 18
+    drawn = "".join(
+        f'<polygon points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in outline)}" fill="none" '
+        f'stroke="{COLORS[(place + 1) % 6]}" stroke-width="2" vector-effect="non-scaling-stroke"/>'
+        + _label(label, outline[0], size, COLORS[(place + 1) % 6])
+        for place, (outline, label) in enumerate(zip(one.outlines, one.labels, strict=True))
+    )
+    return (
+        f'<svg class="picture" viewBox="0 0 {one.width:g} {one.height:g}" role="img">'
+        f'<image href="{one.url}" width="{one.width:g}" height="{one.height:g}" style="image-rendering:'
+        f'{"pixelated" if one.url.startswith("data:image/png") else "auto"}"/>{drawn}</svg>'
+    )
+
+
+def _label(text: str, at: tuple[float, float], size: float, color: str) -> str:
+    if not text:
+        return ""
+    x, y = at
+    style = f"font:600 {size:.1f}px system-ui;paint-order:stroke;stroke:#000a;stroke-width:{size / 6:.1f}px"
+    return f'<text x="{x:.1f}" y="{max(y - size / 4, size):.1f}" fill="{color}" style="{style}">{escape(text)}</text>'
 
 
 def _sessions(sessions: Iterable[Mapping[str, Any]]) -> str:
@@ -132,68 +268,25 @@ def _sessions(sessions: Iterable[Mapping[str, Any]]) -> str:
         ]
         for one in sessions
     ]
-    return _table(["session", "nodes by provider", "runs", "rows", ""], rows)
+    return table(["session", "nodes by provider", "runs", "rows", ""], rows, numbers=(2, 3))
 
 
-def _facts(report: Mapping[str, Any]) -> str:
+def _parts(parts: Iterable[Mapping[str, Any]]) -> str:
     rows = [
+        [one["file"] or "-", *(f"{one[name]:,}" for name in ("committed", "failed", "bytes")), one["sha256"] or ""]
+        for one in parts
+    ]
+    return table(["file", "committed", "failed", "bytes", "SHA-256"], rows, numbers=(1, 2, 3))
+
+
+def _facts(report: Mapping[str, Any]) -> list[list[str]]:
+    return [
         ["plan", report["plan"]],
         ["manifest", report["manifest"]],
         ["model", f"{report['model']['name']} {report['model']['sha256']}"],
         ["run", report["run"]],
         *([name, version] for name, version in report["versions"].items()),
     ]
-    return _table([], rows)
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    titles = "".join(f"<th>{escape(cell)}</th>" for cell in head)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table>{f'<tr>{titles}</tr>' if head else ''}{body}</table>"
-
-
-def _bars(values: Sequence[tuple[str, float]]) -> str:
-    """Return horizontal bars with their names and numbers."""
-    if not values:
-        return '<p class="soft">Nothing was measured.</p>'
-    largest = max(value for _, value in values) or 1.0
-    step, left = 20, 170
-    lines = []
-    for place, (name, value) in enumerate(values):
-        y, width = place * step, (_WIDTH - left - 90) * value / largest
-        lines.append(
-            f'<text x="{left - 8}" y="{y + 14}" text-anchor="end">{escape(name)}</text>'
-            f'<rect class="bar" x="{left}" y="{y + 3}" width="{width:.1f}" height="{step - 6}"/>'
-            f'<text x="{left + width + 6:.1f}" y="{y + 14}">{value:,.6g}</text>'
-        )
-    return f'<svg viewBox="0 0 {_WIDTH} {len(values) * step}" role="img">{"".join(lines)}</svg>'
-
-
-def _line(points: Sequence[tuple[float, float]], unit: str) -> str:
-    """Return a line over its axes."""
-    if not points:
-        return '<p class="soft">Nothing was committed yet.</p>'
-    last, top = points[-1][0] or 1.0, max(value for _, value in points) or 1.0
-    width, height = _WIDTH - _LEFT - 10, _HEIGHT - _BOTTOM - 10
-    path = " ".join(f"{_LEFT + width * x / last:.1f},{10 + height * (1 - y / top):.1f}" for x, y in points)
-    marks = "".join(
-        f'<text x="{_LEFT - 6}" y="{14 + height * (1 - share):.1f}" text-anchor="end">{top * share:,.0f}</text>'
-        f'<text x="{_LEFT + width * share:.1f}" y="{_HEIGHT - 10}" text-anchor="{anchor}">'
-        f"{last * share:,.1f} {unit}</text>"
-        for share, anchor in ((0.0, "start"), (0.5, "middle"), (1.0, "end"))
-    )
-    return (
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">'
-        f'<path class="axis" fill="none" d="M{_LEFT} 10 V{10 + height} H{_LEFT + width}"/>'
-        f'<polyline class="line" points="{path}"/>{marks}</svg>'
-    )
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"
 
 
 def _size(number: float | None) -> str:

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+from ortdeploy.running.reports.illustrations import Illustrations
+
 FILE = "_run.prom"
 
 _HELP = {
@@ -23,7 +25,7 @@ _HELP = {
 _QUANTILES = {"p50": "0.5", "p90": "0.9", "p99": "0.99", "p99.9": "0.999"}
 
 
-def render(report: Mapping[str, Any]) -> str:
+def render(report: Mapping[str, Any], shown: Illustrations) -> str:  # noqa: ARG001  numbers alone
     """Return the metrics of one job, in the text format 0.0.4."""
     lines: list[str] = []
     for name, value in _metrics(report):

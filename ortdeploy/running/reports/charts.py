@@ -1,0 +1,230 @@
+"""Charts as SVG and HTML: curves over time, histograms, bars of shares, tree maps, recordings.
+
+Curves are stretched to the width of the page, and their words stand beside them, so that they can be read on a phone.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from ortdeploy.records import record
+
+WIDE, HIGH = 1000, 300
+"""The units of a plot's SVG."""
+
+COLORS = tuple(f"var(--c{number})" for number in range(6))
+
+Points = Sequence[tuple[float, float]]
+
+
+@record
+class Curve:
+    """A line of points (x, y) by its name. A `level` is dashed, and nothing is below it."""
+
+    name: str
+    points: Points
+    color: str
+    level: bool = False
+
+
+def nice(value: float) -> float:
+    """Return the next round number that is not below a value."""
+    if value <= 0:
+        return 1.0
+    step = 10.0 ** math.floor(math.log10(value))
+    return next(step * one for one in (1, 2, 2.5, 5, 10) if step * one >= value * (1 - 1e-9))
+
+
+def plot(
+    curves: Sequence[Curve],
+    words: tuple[str, str],
+    *,
+    end: float | None = None,
+    top: float | None = None,
+    marks: Sequence[float] = (),
+    events: Sequence[tuple[float, str]] = (),
+) -> str:
+    """Return curves over time. `words` are the unit of x and of y; `marks` are ticks on the x axis.
+
+    `events` are dashed lines, numbered in a list below. `end` and `top` are the largest x and y, else from the curves.
+    """
+    points = [point for curve in curves for point in curve.points]
+    last = end or max((x for x, _ in points), default=0) or 1.0
+    most = nice(top or max((y for _, y in points), default=0))
+    body = "".join(f'<path class="grid" d="M0 {HIGH * share} H{WIDE}"/>' for share in (0, 0.5))
+    body += "".join(_curve(curve, last, most) for curve in curves)
+    body += "".join(
+        f'<path class="mark" d="M{WIDE * x / last:.1f} {HIGH} v-10"><title>{x:,.1f} {words[0]}</title></path>'
+        for x in marks
+    )
+    body += "".join(
+        f'<path class="event" d="M{WIDE * x / last:.1f} 0 V{HIGH}"><title>{escape(text)}</title></path>'
+        for x, text in events
+    )
+    body += "".join(_hits(curves, last, words))
+    sides = "".join(f"<span>{number(most * share)}{words[1]}</span>" for share in (1, 0.5, 0))
+    below = "".join(f"<span>{number(last * share)} {words[0]}</span>" for share in (0, 0.5, 1))
+    return (
+        f'<figure class="plot"><div class="y">{sides}</div>'
+        f'<svg viewBox="0 0 {WIDE} {HIGH}" preserveAspectRatio="none" role="img">{body}</svg>'
+        f'<div class="x">{below}</div></figure>{_key(curves)}{_events(events, words[0])}'
+    )
+
+
+def _curve(curve: Curve, last: float, most: float) -> str:
+    way = [f"{WIDE * x / last:.1f},{HIGH * (1 - min(y / most, 1)):.1f}" for x, y in curve.points]
+    if not way:
+        return ""
+    line = f'<polyline class="line{" dash" if curve.level else ""}" stroke="{curve.color}" points="{" ".join(way)}"/>'
+    if curve.level:
+        return line
+    first, end = (point.partition(",")[0] for point in (way[0], way[-1]))
+    return f'<polygon class="area" fill="{curve.color}" points="{first},{HIGH} {" ".join(way)} {end},{HIGH}"/>{line}'
+
+
+def _hits(curves: Sequence[Curve], last: float, words: tuple[str, str]) -> Iterator[str]:
+    """Yield strips that show the values of the first curve under the pointer."""
+    points = next((curve.points for curve in curves if not curve.level), ())
+    before = 0.0
+    for x, y in points:
+        wide = WIDE * (x - before) / last
+        if wide > 0:
+            yield (
+                f'<rect class="hit" x="{WIDE * before / last:.1f}" y="0" width="{wide:.1f}" height="{HIGH}">'
+                f"<title>{number(x)} {words[0]}: {number(y)}{words[1]}</title></rect>"
+            )
+        before = x
+
+
+def _key(curves: Sequence[Curve]) -> str:
+    named = [curve for curve in curves if curve.name]
+    items = "".join(f'<li><i style="background:{curve.color}"></i>{escape(curve.name)}</li>' for curve in named)
+    return f'<ul class="key">{items}</ul>' if items else ""
+
+
+def _events(events: Sequence[tuple[float, str]], unit: str) -> str:
+    items = "".join(f"<li>{number(x)} {unit}: {escape(text)}</li>" for x, text in events)
+    return f'<ul class="key">{items}</ul>' if items else ""
+
+
+def histogram(bars: Points, lines: Sequence[tuple[str, float]], edges: tuple[float, float]) -> str:
+    """Return bars (upper edge in seconds, count) over a logarithmic axis, with percentiles as lines.
+
+    Each bar begins where the one before it may end: a quarter of an octave below its upper edge.
+    """
+    low, high = (math.log2(edge) for edge in edges)
+    most = max(count for _, count in bars)
+
+    def place(seconds: float) -> float:
+        return WIDE * min(max((math.log2(seconds) - low) / (high - low), 0), 1)
+
+    body = "".join(
+        f'<rect class="bar" fill="{COLORS[0]}" x="{place(upper * 2**-0.25):.1f}" y="{HIGH * (1 - count / most):.1f}" '
+        f'width="{max(place(upper) - place(upper * 2**-0.25) - 1, 1):.1f}" height="{HIGH * count / most:.1f}">'
+        f"<title>up to {duration(upper)}: {count:,.0f}</title></rect>"
+        for upper, count in bars
+    )
+    body += "".join(
+        f'<path class="line dash" stroke="{COLORS[at % 5 + 1]}" d="M{place(seconds):.1f} 0 V{HIGH}">'
+        f"<title>{escape(name)}: {duration(seconds)}</title></path>"
+        for at, (name, seconds) in enumerate(lines)
+    )
+    below = "".join(f"<span>{duration(2 ** (low + (high - low) * share))}</span>" for share in (0, 0.5, 1))
+    key = "".join(
+        f'<li><i style="background:{COLORS[at % 5 + 1]}"></i>{escape(name)} {duration(seconds)}</li>'
+        for at, (name, seconds) in enumerate(lines)
+    )
+    return (
+        f'<figure class="plot"><div class="y"><span>{number(most)}</span><span>0</span></div>'
+        f'<svg viewBox="0 0 {WIDE} {HIGH}" preserveAspectRatio="none" role="img">{body}</svg>'
+        f'<div class="x">{below}</div></figure><ul class="key">{key}</ul>'
+    )
+
+
+def shares(parts: Sequence[tuple[str, float, str]]) -> str:
+    """Return one bar of shares: name, size, and what is said of each."""
+    whole = sum(size for _, size, _ in parts) or 1.0
+    bar = "".join(
+        f'<i style="width:{size / whole:.2%};background:{COLORS[at % 6]}" title="{escape(f"{name}: {text}")}"></i>'
+        for at, (name, size, text) in enumerate(parts)
+    )
+    key = "".join(
+        f'<li><i style="background:{COLORS[at % 6]}"></i>{escape(name)} {size / whole:.0%}, {escape(text)}</li>'
+        for at, (name, size, text) in enumerate(parts)
+    )
+    return f'<div class="shares">{bar}</div><ul class="key">{key}</ul>'
+
+
+_HOUR, _LONG = 3600, 100  # seconds
+Box = tuple[float, float, float, float]
+
+
+def tree_map(parts: Sequence[tuple[str, float, int, str]]) -> str:
+    """Return rectangles whose areas are sizes: name, size, number of the color, and what is said of each."""
+    ordered = sorted((one for one in parts if one[1] > 0), key=lambda one: -one[1])
+    boxes = squarified([size for _, size, _, _ in ordered], (0.0, 0.0, 100.0, 36.0))
+    cells = "".join(
+        f'<div style="left:{x:.2f}%;top:{y / 36:.2%};width:{wide:.2f}%;height:{high / 36:.2%};'
+        f'background:{COLORS[color % 6]}" title="{escape(f"{name}: {text}")}">'
+        f"<b>{escape(name)}</b><span>{escape(text)}</span></div>"
+        for (name, _, color, text), (x, y, wide, high) in zip(ordered, boxes, strict=True)
+    )
+    return f'<div class="map">{cells}</div>'
+
+
+def squarified(sizes: Sequence[float], room: Box) -> list[Box]:
+    """Return a rectangle (x, y, width, height) for each size, largest first, in a room, none longer than it must be."""
+    boxes: list[Box] = []
+    left, whole = list(sizes), sum(sizes)
+    while left:
+        x, y, wide, high = room
+        side, scale = min(wide, high), wide * high / whole
+        count = 1
+        while count < len(left) and _worst(left[: count + 1], side, scale) <= _worst(left[:count], side, scale):
+            count += 1
+        row, left = left[:count], left[count:]
+        deep, at = sum(row) * scale / side, 0.0
+        for size in row:
+            long = size * scale / deep
+            boxes.append((x, y + at, deep, long) if wide >= high else (x + at, y, long, deep))
+            at += long
+        room = (x + deep, y, wide - deep, high) if wide >= high else (x, y + deep, wide, high - deep)
+        whole -= sum(row)
+    return boxes
+
+
+def _worst(row: Sequence[float], side: float, scale: float) -> float:
+    """Return the longest of the rectangles in a row along a side, as length by width."""
+    deep = sum(row) * scale / side
+    return max(max(size * scale / deep / deep, deep * deep / (size * scale)) for size in row)
+
+
+def waveform(envelope: Sequence[tuple[float, float]]) -> str:
+    """Return a recording from the least and the largest sample of each of its pieces."""
+    most = max((max(abs(low), abs(high)) for low, high in envelope), default=0) or 1.0
+    way = "".join(
+        f"M{place + 0.5} {50 - 48 * high / most:.1f}V{50 - 48 * low / most + 0.6:.1f}"
+        for place, (low, high) in enumerate(envelope)
+    )
+    line = f'fill="none" stroke="{COLORS[0]}" stroke-width="1.5" vector-effect="non-scaling-stroke"'
+    return (
+        f'<svg class="sound" viewBox="0 0 {len(envelope)} 100" preserveAspectRatio="none" role="img">'
+        f'<path d="{way}" {line}/></svg>'
+    )
+
+
+def number(value: float) -> str:
+    """Return a number as short as it may be: 1,234 or 0.25."""
+    return f"{value:,.0f}" if abs(value) >= 100 or value == round(value) else f"{value:.3g}"  # noqa: PLR2004  digits
+
+
+def duration(seconds: float) -> str:
+    """Return a duration with its unit."""
+    if seconds >= _HOUR:
+        return f"{seconds / _HOUR:,.3g} h"
+    if seconds >= _LONG:
+        return f"{seconds:,.0f} s"
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns" if seconds else "0 s"

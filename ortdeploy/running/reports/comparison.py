@@ -1,0 +1,95 @@
+"""Two reports side by side as one page: the same charts with the same axes, and what differs."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from ortdeploy.running.reports import charts, html
+from ortdeploy.running.reports.page import numbers, page, section, soft, table
+
+Report = Mapping[str, Any]
+Pair = tuple[Report, Report]
+
+_MOST_DIFFERENCES = 400
+_MEASURED: tuple[tuple[str, Callable[[Report], float | None], Callable[[float], str], int], ...] = (
+    ("rows committed", lambda one: one["rows"]["committed"], charts.number, 1),
+    ("rows failed", lambda one: one["rows"]["failed"], charts.number, -1),
+    ("rows per second", html.rate_of, charts.number, 1),
+    ("time of all runs", lambda one: one["seconds_of_all_runs"], charts.duration, -1),
+    ("share in session.run", lambda one: one["session_run_share"], lambda share: f"{share:.0%}", 1),
+    ("session.run p50", lambda one: one["session_run"]["p50"], charts.duration, -1),
+    ("session.run p90", lambda one: one["session_run"]["p90"], charts.duration, -1),
+    ("session.run p99", lambda one: one["session_run"]["p99"], charts.duration, -1),
+    ("peak memory", lambda one: one["peak_memory_bytes"], lambda size: f"{size / 2**20:,.0f} MiB", -1),
+)
+"""What is held against each other: its name, where it stands, how it is written, and 1 if more is better, else -1."""
+
+
+def render(reports: Pair, names: tuple[str, str], differences: Sequence[tuple[str, str, str]]) -> str:
+    """Return the page; `differences` are places of the reports with both values."""
+    return page(f"{names[0]} and {names[1]}", [_head(reports, names), *_charts(reports), _differences(differences)])
+
+
+def _head(reports: Pair, names: tuple[str, str]) -> str:
+    titles = "".join(
+        f"<p><b>{letter}</b> {escape(name)}: {escape(one['deployment'])} / {escape(one['job'])}, "
+        f"{escape(one['status'])}, run {escape(one['run'])} of {escape(html.moment(one['started']))}</p>"
+        for letter, name, one in zip("AB", names, reports, strict=True)
+    )
+    return f'<header class="wide"><h1>Two runs</h1>{titles}{_measured(reports)}</header>\n'
+
+
+def _measured(reports: Pair) -> str:
+    rows = "".join(_row(reports, *one) for one in _MEASURED)
+    head = '<tr><th></th><th class="n">A</th><th class="n">B</th><th class="n">change</th></tr>'
+    return f"<table><thead>{head}</thead><tbody>{rows}</tbody></table>"
+
+
+def _row(
+    reports: Pair, name: str, of: Callable[[Report], float | None], written: Callable[[float], str], better: int
+) -> str:
+    old, new = (of(one) for one in reports)
+    cells = "".join(f'<td class="n">{"-" if one is None else escape(written(one))}</td>' for one in (old, new))
+    return f'<tr><td>{escape(name)}</td>{cells}<td class="n">{_change(old, new, better)}</td></tr>'
+
+
+def _change(old: float | None, new: float | None, better: int) -> str:
+    """Return by how much a number has changed, with the color of what is better or worse."""
+    if old is None or new is None or old == new:
+        return ""
+    if not old:
+        return "new"
+    share = (new - old) / abs(old)
+    kind = "up" if share * better > 0 else "down"
+    return f'<span class="{kind}">{share:+.1%}</span>'
+
+
+def _charts(reports: Pair) -> Iterator[str]:
+    end = max(float(one["seconds_of_all_runs"]) for one in reports)
+    rate = max((rate for one in reports for _, rate in html.rates(one)), default=0.0)
+    size = max(map(html.most_memory, reports))
+    bars = [bar for one in reports for bar in html.quarters(one["session_run"]["buckets"])]
+    edges = html.edges_of(sorted(bars)) if bars else None
+    drawn: dict[str, Callable[[Report], str]] = {
+        "Throughput over time": lambda one: html.throughput(one, end=end, top=rate),
+        "Durations of session.run": lambda one: html.latencies(one["session_run"], edges),
+        "Time by stage": lambda one: html.stages(one["stages"]),
+        "Memory of the process": lambda one: html.memory(one, end=end, top=size),
+        "Nodes by provider": html.placement,
+        "Failed rows": lambda one: _failures(one["failures"]),
+    }
+    for title, draw in drawn.items():
+        yield "".join(section(f"{letter}: {title}", draw(one)) for letter, one in zip("AB", reports, strict=True))
+
+
+def _failures(counts: Mapping[str, Mapping[str, int]]) -> str:
+    found = html.failure_counts(counts)
+    return numbers(found) if found else soft("None.")
+
+
+def _differences(differences: Sequence[tuple[str, str, str]]) -> str:
+    listed: Iterable[tuple[str, str, str]] = differences[:_MOST_DIFFERENCES]
+    more = len(differences) - _MOST_DIFFERENCES
+    rest = soft(f"And {more:,} more; ortdeploy diff prints them all.") if more > 0 else ""
+    content = f'<div class="scroll">{table(["place", "A", "B"], listed)}</div>{rest}' if differences else soft("None.")
+    return section("What differs", content, wide=True)

@@ -1,0 +1,50 @@
+"""How a job goes over time: rows and memory at moments that are few however long it runs, and what happened when."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ortdeploy.process.memory import resident_memory
+
+_MOST_SAMPLES = 240
+_MOST_EVENTS = 60
+_SOONEST = 0.05  # seconds between two samples of a short job
+
+Sample = list[float | int | None]
+"""Seconds since the job began, in all its runs; rows that are done; the resident set in bytes, if the system tells."""
+
+
+class Samples:
+    """Samples of a job over all its runs. Where there are too many, every other one goes, and the next come later."""
+
+    def __init__(self, earlier: Mapping[str, Any]) -> None:
+        """Take what earlier runs have noted."""
+        self._samples: list[Sample] = [list(one) for one in earlier.get("samples", [])]
+        self._events: list[list[Any]] = [list(one) for one in earlier.get("events", [])]
+        self._between = max(_SOONEST, self._last() / _MOST_SAMPLES)
+        self._due = 0.0
+
+    def _last(self) -> float:
+        return float(self._samples[-1][0] or 0) if self._samples else 0.0
+
+    def is_due(self) -> bool:
+        """Return whether the time of the next sample has come. Is asked for every block."""
+        return time.monotonic() >= self._due
+
+    def take(self, seconds: float, rows: int) -> None:
+        """Note how far the job is after so many seconds of all its runs."""
+        self._due = time.monotonic() + self._between
+        self._samples.append([round(seconds, 3), rows, resident_memory()])
+        if len(self._samples) > _MOST_SAMPLES:
+            self._samples = self._samples[1::2]
+            self._between *= 2
+
+    def note(self, seconds: float, event: str) -> None:
+        """Note an event; of many, the first ones and the last."""
+        self._events.append([round(seconds, 3), event])
+        if len(self._events) > _MOST_EVENTS:
+            del self._events[_MOST_EVENTS // 2]
+
+    def plain(self) -> dict[str, Any]:
+        """Return all as JSON has it."""
+        return {"samples": self._samples, "events": self._events}
