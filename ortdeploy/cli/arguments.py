@@ -70,10 +70,15 @@ _VARIABLES: dict[str, tuple[str, str | None]] = {
     "color": ("ORTDEPLOY_COLOR", "auto"),
     "format": ("ORTDEPLOY_FORMAT", "text"),
     "log_format": ("ORTDEPLOY_LOG_FORMAT", None),
+    "profile": ("ORTDEPLOY_PROFILE", None),
     "shard": ("ORTDEPLOY_SHARD", None),
     "state_dir": ("ORTDEPLOY_STATE_DIR", None),
 }
 """The environment variables that replace missing flags, and the default without either."""
+_AS_WRITTEN = frozenset({"ortdeploy diff", "ortdeploy lock"})
+"""Commands about the text of manifests, which take a profile from their flag alone."""
+_NEEDED = "the following arguments are required: "
+_WORDS = {"expected one argument": "needs a value", "expected at least one argument": "needs a value"}
 _PATHS = frozenset({"DIR", "FILE", "FILE.onnx_adapter", "FILE|FOLDER", "MODEL.onnx", "PATH", "PLAN", "SOURCE"})
 """The placeholders of arguments that take local files and folders."""
 
@@ -93,7 +98,48 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> "NoReturn":
         from ortdeploy.diagnostics import UsageError  # noqa: PLC0415  only when something is wrong
 
-        raise UsageError(f"{message}\n{self.format_usage().strip()}")
+        raise UsageError(f"{self._in_words(message)}\n{self._usage()}")
+
+    def _in_words(self, message: str) -> str:
+        """Return a complaint of argparse as a sentence about the command that was typed."""
+        if message.startswith(_NEEDED):
+            names = message.removeprefix(_NEEDED).split(", ")
+            return f"{self.prog} needs {' and '.join(map(self._described, names))}"
+        flag, _, rest = message.removeprefix("argument ").partition(": ")
+        if not message.startswith("argument ") or not rest:
+            return message
+        if rest.startswith("ignored explicit argument"):
+            return f"{flag} takes no value"
+        return f"{flag} {_WORDS[rest]}" if rest in _WORDS else f"{flag}: {rest}"
+
+    def _described(self, name: str) -> str:
+        """`PATH (a manifest, or a folder of them)`: an argument that is missing, with what its help says."""
+        for action in self._actions:
+            if name in (action.metavar, action.dest, "/".join(action.option_strings)) and action.help:
+                value = f" {action.metavar}" if action.option_strings else ""
+                return f"{name}{value} ({action.help})"
+        return name
+
+    def _usage(self) -> str:
+        """Return one line: what stands behind the command, without the flags that may be left out."""
+        words = [self.prog, "[FLAG ...]"]
+        for action in self._actions:
+            name = str(action.metavar or action.dest)
+            if action.option_strings:
+                words += [action.option_strings[-1], name] if action.required else []
+            else:
+                shape = {"+": f"{name} [{name} ...]", "?": f"[{name}]", argparse.PARSER: f"{name} ..."}
+                words.append(shape.get(str(action.nargs), name))
+        return f"usage: {' '.join(words)}\n{self.prog} --help lists its flags and what they mean."
+
+    def _check_value(self, action: argparse.Action, value: "Any") -> None:
+        """Refuse a value that is none of the choices, and name the nearest one."""
+        if action.choices is None or value in action.choices:
+            return
+        from ortdeploy.diagnostics import did_you_mean  # noqa: PLC0415  only when something is wrong
+
+        known = [str(choice) for choice in action.choices]
+        raise argparse.ArgumentError(action, f'there is no "{value}". {did_you_mean(str(value), known)}')
 
     def parse_known_args(  # type: ignore[override]  # of the two ways to call it, ours
         self, args: "Sequence[str] | None" = None, namespace: argparse.Namespace | None = None
@@ -104,7 +150,7 @@ class _Parser(argparse.ArgumentParser):
         known.__dict__.pop(_GIVEN, None)
         for action in self._actions:
             if action.dest in _VARIABLES and getattr(known, action.dest) is None:
-                setattr(known, action.dest, self._from_variable(action))
+                self._take_variable(known, action)
             if action.metavar in _PATHS:
                 self._hold_local(action, getattr(known, action.dest))
         return known, unknown
@@ -118,6 +164,13 @@ class _Parser(argparse.ArgumentParser):
                 if is_url(path):
                     flag = "/".join(action.option_strings) or action.metavar
                     self.error(f'{flag} takes a local path, and "{parse_url(path).shown}" is a URL')
+
+    def _take_variable(self, known: argparse.Namespace, action: argparse.Action) -> None:
+        if action.dest == "profile" and self.prog in _AS_WRITTEN:
+            return
+        setattr(known, action.dest, self._from_variable(action))
+        if action.dest == "profile" and known.profile is not None:
+            known.environment_profile = True  # a saved plan has its own, and does not mind
 
     def _from_variable(self, action: argparse.Action) -> str | None:
         """Return the value of the environment variable for a flag that is not given, or the default."""
@@ -169,7 +222,8 @@ def _add_manifests(parser: argparse.ArgumentParser, formats: "Sequence[str]", pa
     add = parser.add_argument
     add("paths", nargs="+", metavar="PATH", help=paths)
     add("--format", choices=formats, help="form of the results (default: text; also: ORTDEPLOY_FORMAT)")
-    add("--profile", metavar="NAME", help="merge the overrides under profiles: NAME: into the manifest")
+    profile = "merge the overrides under profiles: NAME: into the manifest (also: ORTDEPLOY_PROFILE)"
+    add("--profile", metavar="NAME", help=profile)
     overlay = "merge a file into the manifest, such as one that ortdeploy tune wrote; may be given several times"
     add("--overlay", metavar="FILE", action="append", default=[], dest="overlays", help=overlay)
     setting = "replace one value, as in --set jobs.read.batch.size=16; may be given several times"

@@ -98,7 +98,8 @@ def _parse(argv: list[str]) -> "argparse.Namespace":
     if argv and not argv[0].startswith("-") and argv[0] not in COMMANDS:
         from ortdeploy.diagnostics import UsageError, did_you_mean  # noqa: PLC0415  only when something is wrong
 
-        raise UsageError(f'there is no command "{argv[0]}". {did_you_mean(argv[0], COMMANDS, len(COMMANDS))}')
+        known = did_you_mean(argv[0], COMMANDS, len(COMMANDS))
+        raise UsageError(f'there is no command "{argv[0]}". {known}\nortdeploy --help says what each command does.')
     return build_parser(only=argv[0] if argv and argv[0] in COMMANDS else None).parse_args(argv)
 
 

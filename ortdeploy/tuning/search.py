@@ -4,7 +4,7 @@ A trial runs the job itself on its own rows for some seconds; the caller reports
 stays.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -42,7 +42,7 @@ class Setting:
 class Trial:
     """How a setting did: rows per second, the 99th percentile of its runs in seconds, its peak memory in bytes.
 
-    `refused` says why it was not run, or did not end well.
+    `refused` says why it was not run, or did not end well. `repeated` is the speed of a second try.
     """
 
     setting: Setting
@@ -50,6 +50,22 @@ class Trial:
     p99: float | None = None
     memory: int | None = None
     refused: str | None = None
+    repeated: float | None = None
+
+    @property
+    def speeds(self) -> tuple[float, ...]:
+        """Rows per second of each try."""
+        return (self.rows_per_second,) if self.repeated is None else (self.rows_per_second, self.repeated)
+
+    def surely_beats(self, other: "Trial") -> bool:
+        """Return whether each try was faster than each of another setting, or that one did not run."""
+        return other.refused is not None or min(self.speeds) > max(other.speeds)
+
+
+def noise(trials: Iterable[Trial]) -> float:
+    """Return by which share two tries of the same setting differed at most, 0 to 1."""
+    pairs = [one.speeds for one in trials if one.repeated is not None and one.refused is None]
+    return max((1 - min(pair) / max(pair) for pair in pairs if max(pair)), default=0.0)
 
 
 @record
@@ -76,6 +92,7 @@ class Search:
     cores: int
     run: Callable[[Setting], Trial]
     trials: dict[Setting, Trial] = field(default_factory=dict)
+    repeat: Callable[[Trial], Trial] | None = None
 
     def best(self) -> Trial | None:
         """Return the fastest trial within the bounds; None if there is none."""
@@ -84,8 +101,17 @@ class Search:
         best = begin
         for candidates in (self._chains, self._threads, self._batches, self._memories):
             best = self._pick(best, candidates(best))
+        if self.bounds.allow(self.trials[best]) and best != begin:
+            self._repeat(begin)
+            self._repeat(best)
         found = self.trials[best]
         return found if self.bounds.allow(found) else None
+
+    def _repeat(self, setting: Setting) -> None:
+        """Try a setting once more: how far two tries of the same lie apart is the noise of this machine."""
+        trial = self.trials[setting]
+        if self.repeat is not None and trial.repeated is None and trial.refused is None:
+            self.trials[setting] = self.repeat(trial)
 
     def _pick(self, best: Setting, candidates: Iterator[Setting]) -> Setting:
         """Try candidates, and return the best; of equally fast ones the first."""
@@ -189,10 +215,10 @@ def _of_model(setting: Setting, model: ModelSpec) -> dict[str, Any]:
 def as_plain(trial: Trial) -> dict[str, Any]:
     """Return a trial as JSON has it."""
     measured = {"rows_per_second": trial.rows_per_second, "p99": trial.p99, "memory": trial.memory}
-    return {"setting": asdict(trial.setting), **measured, "refused": trial.refused}
+    return {"setting": asdict(trial.setting), **measured, "refused": trial.refused, "repeated": trial.repeated}
 
 
 def from_plain(data: Mapping[str, Any]) -> Trial:
     """Return a trial from what `as_plain` has made. Raises KeyError, TypeError."""
-    values = {key: data[key] for key in ("rows_per_second", "p99", "memory", "refused")}
+    values = {key: data[key] for key in ("rows_per_second", "p99", "memory", "refused", "repeated")}
     return Trial(setting=Setting(**data["setting"]), **values)

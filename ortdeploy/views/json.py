@@ -185,8 +185,8 @@ def render_fit(problems: Sequence[str], left_out: Sequence[str]) -> str:
     return _dump({"fits": not problems, "problems": list(problems), "left_out": list(left_out)})
 
 
-def render_tuning(trials: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None, overlay: str) -> str:
-    """Return the trials, the best one and the path of the overlay; null if no trial stays within the limits."""
+def render_tuning(trials: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None, overlay: str | None) -> str:
+    """Return the trials, the best one, and the path of the overlay; null if none is written."""
     return _dump({"trials": list(trials), "best": best, "overlay": overlay if best else None})
 
 

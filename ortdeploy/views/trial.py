@@ -21,8 +21,12 @@ def render_trial(job: str, rows: Sequence[Row], failed: Sequence[Row], *, color:
     paint = painter(color=color)
     lines = [paint(f"{printable(job)}: {_rows(len(rows))}", _BOLD)]
     lines += [f"  {line}" for line in _table(rows)]
-    lines += [f"  row {one.get('row')} failed: {printable(str(one.get('message', '')))}" for one in failed]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + render_failed(failed)
+
+
+def render_failed(failed: Sequence[Row]) -> str:
+    """Return a line for each failed row, with its reason."""
+    return "".join(f"  row {one.get('row')} failed: {printable(str(one.get('message', '')))}\n" for one in failed)
 
 
 def _rows(number: int) -> str:

@@ -3,8 +3,10 @@
 from html import escape
 from typing import TYPE_CHECKING
 
-from ortdeploy.tuning.search import AS_IT_IS
+from ortdeploy.tuning.search import AS_IT_IS, noise
 from ortdeploy.units import format_size
+from ortdeploy.views.text import BOLD, GREEN, painter, safe
+from ortdeploy.views.tree import DIM
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,11 +20,15 @@ _STYLE = (
 )
 
 
+_WIDTH = 100
+
+
 def render_trial(trial: "Trial") -> str:
     """`batch 64: 12,345 rows/s, p99 3.2 ms, 143 MiB`, or why it was not run."""
     if trial.refused is not None:
         return f"{trial.setting.text}: refused: {trial.refused}"
-    return f"{trial.setting.text}: {_rate(trial)} rows/s, p99 {_p99(trial)}, {_memory(trial)}"
+    again = "" if trial.repeated is None else f", then {trial.repeated:,.0f}"
+    return f"{trial.setting.text}: {_rate(trial)} rows/s{again}, p99 {_p99(trial)}, {_memory(trial)}"
 
 
 def _rate(trial: "Trial") -> str:
@@ -37,24 +43,44 @@ def _memory(trial: "Trial") -> str:
     return "-" if trial.memory is None else format_size(trial.memory)
 
 
-def render_table(trials: "Sequence[Trial]", best: "Trial | None", path: str) -> str:
-    """Return the trials, fastest first, and the result."""
+def render_table(
+    trials: "Sequence[Trial]", best: "Trial | None", path: "str | None", *, color: bool, quiet: bool = False
+) -> str:
+    """Return the trials, fastest first, and the result; with `quiet`, the result only if there is none.
+
+    `path` is that of the overlay, None if none was written.
+    """
+    paint = painter(color=color)
+    if quiet:
+        return "" if best else f"{_outcome(best, trials, path)}\n"
     rows = [("ROWS/S", "P99", "MEMORY", "SETTING")]
     ran = sorted((one for one in trials if one.refused is None), key=lambda one: -one.rows_per_second)
     rows += [(_rate(one), _p99(one), _memory(one), one.setting.text + (" *" if one is best else "")) for one in ran]
     rows += [("-", "-", "-", f"{one.setting.text}: {one.refused}") for one in trials if one.refused is not None]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = ["  ".join([*map(str.rjust, row[:3], widths), row[3]]) for row in rows]
-    lines.append(_outcome(best, path))
-    return "".join(f"{line}\n" for line in lines)
+    colors = [BOLD, *(GREEN if one is best else "" for one in ran)]
+    colors += [DIM] * (len(lines) - len(colors))
+    lines = [paint(line, code) if code else line for line, code in zip(lines, colors, strict=True)]
+    lines += _wrapped(_outcome(best, trials, path))
+    return safe("".join(f"{line}\n" for line in lines))
 
 
-def _outcome(best: "Trial | None", path: str) -> str:
+def _outcome(best: "Trial | None", trials: "Sequence[Trial]", path: "str | None") -> str:
     if best is None:
         return "No setting stays within the limits."
-    return (
-        "* the manifest's own settings; nothing is written" if best.setting.text == AS_IT_IS else f"* written to {path}"
-    )
+    if best.setting.text == AS_IT_IS:
+        return "* the manifest's own settings; nothing is written"
+    differed = f"two tries of the same settings differed by up to {noise(trials):.0%}"
+    if path is not None:
+        return f"* written to {path}; {differed}"
+    return f"* may be faster by chance alone, so nothing is written: {differed}. Longer trials tell: --seconds 30"
+
+
+def _wrapped(text: str) -> list[str]:
+    import textwrap  # noqa: PLC0415  once, at the end
+
+    return textwrap.wrap(text, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 def render_html(deployment: str, job: str, trials: "Sequence[Trial]", best: "Trial | None") -> str:

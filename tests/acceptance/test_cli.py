@@ -321,7 +321,66 @@ def test_flags_are_whole_known_and_given_once(cli: Cli, arguments: list[str], sa
     refused = cli(*arguments)
     assert refused.code == 64
     assert said in refused.err
-    assert f"usage: ortdeploy {arguments[0]}" in refused.err
+    command = " ".join(arguments[:2] if arguments[0] == "adapter" else arguments[:1])
+    assert f"usage: ortdeploy {command} [FLAG ...] " in refused.err
+    assert refused.err.endswith(f"\nortdeploy {command} --help lists its flags and what they mean.\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["plan"], "ortdeploy plan needs PATH (a manifest, or a folder of them)"),
+        (["tune", "m.yaml"], "ortdeploy tune needs --job NAME (the job whose settings are searched)"),
+        (["diff"], "ortdeploy diff needs PATH (two files of one kind"),
+        (["adapter"], "ortdeploy adapter needs ACTION"),
+        (["adapter", "shw"], 'ACTION: there is no "shw". Did you mean "show"?'),
+        (["plan", "m.yaml", "--format", "jsn"], '--format: there is no "jsn". Did you mean "json"?'),
+        (["completion", "fish"], 'shell: there is no "fish". Known: bash, tcsh, zsh.'),
+        (["plan", "m.yaml", "--out"], "--out needs a value"),
+        (["plan", "m.yaml", "--quiet=3"], "-q/--quiet takes no value"),
+        (["try", "m.yaml", "--rows", "0"], "--rows: '0' is not a number of rows, at least 1"),
+        (["help"], "ortdeploy --help says what each command does."),
+    ],
+)
+def test_wrong_usage_is_told_in_words_of_the_command(cli: Cli, arguments: list[str], said: str) -> None:
+    refused = cli(*arguments)
+    assert refused.code == 64
+    assert refused.err.startswith("ortdeploy: ")
+    assert said in refused.err
+    assert len(refused.err.splitlines()) <= 3
+
+
+def test_a_profile_may_come_from_the_environment(cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, plan = deployment / "m.yaml", deployment / "plan.json"
+    path.write_text(path.read_text() + "profiles: {small: {jobs: {run: {batch: {size: 3}}}}}\n")
+    assert cli("plan", path, "--out", plan).code == 0
+    monkeypatch.setenv("ORTDEPLOY_PROFILE", "small")
+    assert "batches of 3" in cli("plan", path).out
+    assert cli("diff", path, path).code == 0  # is about the text
+    monkeypatch.setenv("ORTDEPLOY_PROFILE", "smal")
+    assert "undefined-profile" in cli("plan", path).out
+    assert "batches of 3" in cli("plan", path, "--profile", "small").out
+    assert "batches of 8" in cli("apply", plan).out  # a saved plan has its own
+    assert cli("lock", path).code == 0
+
+
+def test_quiet_commands_say_what_is_wrong_alone(cli: Cli, deployment: Path) -> None:
+    path, before = deployment / "m.yaml", deployment / "before.yaml"
+    before.write_text(path.read_text().replace("size: 8", "size: 4"))
+    assert cli("apply", path).code == 0
+    assert cli("lock", path).code == 0
+    calls = [
+        ["apply", path], ["plan", path], ["validate", path], ["status", path], ["verify", path], ["lock", path],
+        ["lock", "--check", path], ["compact", path], ["cache", "prune", path], ["diff", path], ["diff", before, path],
+        ["try", path],
+    ]  # fmt: skip
+    ended = [cli(*call, "-q") for call in calls]
+    assert [(one.code, one.out, one.err) for one in ended] == [(0, "", "")] * len(calls)
+    (part,) = (deployment / "outbox/run").glob("part-*")
+    part.write_bytes(part.read_bytes()[:-1] + b"x")
+    assert "part-00000000" in cli("verify", path, "-q").out
+    path.write_text(path.read_text().replace("sha256: ", "sha256: 0"))
+    assert cli("lock", "--check", path, "-q").code == 1
 
 
 SECRET_URL = "https://user:hunter2secret@example.org/m.yaml?sig=hunter2secret"  # noqa: S105  nobody's

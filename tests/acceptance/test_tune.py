@@ -1,6 +1,7 @@
 """`ortdeploy tune`: what it tries, what it writes, and that the overlay is what apply runs with."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from support.specs import make_spec
 from ortdeploy.manifest.document import parse_document
 from ortdeploy.manifest.write import block
 from ortdeploy.process.child import ask
-from ortdeploy.tuning.search import Bounds, Search, Setting, Trial, as_plain, from_plain, overlay_of
+from ortdeploy.tuning.search import Bounds, Search, Setting, Trial, as_plain, from_plain, noise, overlay_of
+from ortdeploy.views.tuning import render_table
 
 MANIFEST = """\
 version: 1
@@ -50,6 +52,44 @@ def test_each_setting_is_searched_and_the_best_of_all_is_kept() -> None:
     assert best.setting == Setting(chain="b", threads=4, batch=64, memory="lean")
     assert len(tried) == len(set(tried)), "nothing is tried twice"
     assert max(setting.batch or 0 for setting in tried) == 512
+
+
+@pytest.mark.parametrize(("second", "sure"), [(1.0, True), (0.25, False)])
+def test_what_wins_is_tried_again_beside_what_there_was(second: float, *, sure: bool) -> None:
+    found, _ = search(chain_b=1.5)
+    again: list[str] = []
+
+    def repeat(trial: Trial) -> Trial:
+        again.append(trial.setting.text)
+        return replace(trial, repeated=trial.rows_per_second * (1.0 if trial.setting == Setting() else second))
+
+    found.repeat = repeat
+    best = found.best()
+    assert best is not None
+    assert again == ["as it is", best.setting.text]
+    assert best.surely_beats(found.trials[Setting()]) == sure
+    assert noise(found.trials.values()) == pytest.approx(1 - second)
+    table = render_table(list(found.trials.values()), best, "o.yaml" if sure else None, color=False)
+    assert ("* written to o.yaml; two tries of the same settings differed by up to 0%" in table) == sure
+    assert ("by chance alone, so nothing is written: two tries" in table) != sure
+    found.best()
+    assert len(again) == 2, "once is enough"
+
+
+def test_the_manifests_own_settings_are_not_tried_again() -> None:
+    found, _ = search(
+        """\
+version: 1
+models: {digits: {path: digits.onnx}}
+jobs: {read: {model: digits, input: {path: data.npy}, batch: {size: 64}, output: {path: out}}}
+""",
+        cores=1,
+    )
+    found.run = lambda setting: Trial(setting=setting, rows_per_second=5.0)
+    found.repeat = lambda trial: pytest.fail(trial.setting.text)
+    best = found.best()
+    assert best is not None
+    assert best.setting == Setting()
 
 
 def test_what_is_hardly_better_is_left() -> None:

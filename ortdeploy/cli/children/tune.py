@@ -65,7 +65,7 @@ def _run(request: Mapping[str, Any], native: NativeOutput) -> dict[str, Any]:
                 return {"refused": result.reason}
             report = json.loads((out / "_run.json").read_text(encoding="utf-8"))
             shutil.rmtree(out)
-            rows, seconds, passes = rows + result.committed, seconds + result.seconds, passes + 1
+            rows, seconds, passes = rows + result.committed + result.kept, seconds + result.seconds, passes + 1
             slowest = max(slowest, report["session_run"]["p99"] or 0.0)
             memory = report["peak_memory_bytes"]
     return {"rows_per_second": rows / seconds if seconds else 0.0, "p99": slowest, "memory": memory}

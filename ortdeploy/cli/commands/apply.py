@@ -189,6 +189,8 @@ def load_plan_file(arguments: argparse.Namespace, *, in_shards: bool) -> Planned
     raw = _plan_file(arguments.paths)
     if raw is None:
         return None
+    if getattr(arguments, "environment_profile", False):
+        arguments.profile = None
     given = [flag for flag, name in _OPTIONS_OF_PLANS.items() if getattr(arguments, name, None)]
     if given:
         raise UsageError(f"{given[0]} is for manifests: a saved plan has been made with its own. Make the plan again")

@@ -26,7 +26,10 @@ def run(arguments: argparse.Namespace) -> int:
     with ExitStack() as stack:
         start_logging(arguments, stack)
         done = [_prune(state, known, dry_run=arguments.dry_run) for state in dict.fromkeys(states)]
-    sys.stdout.write(json.render_pruned(done) if arguments.format == "json" else text.render_pruned(done))
+    if arguments.format == "json":
+        sys.stdout.write(json.render_pruned(done))
+    elif not arguments.quiet:
+        sys.stdout.write(text.render_pruned(done))
     return EXIT_REJECTED if rejected else EXIT_OK
 
 

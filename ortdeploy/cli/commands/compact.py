@@ -34,7 +34,10 @@ def run(arguments: argparse.Namespace) -> int:
             for job in spec.jobs
             if job.name in wanted
         ]
-    sys.stdout.write(json.render_compaction(done) if arguments.format == "json" else text.render_compaction(done))
+    if arguments.format == "json":
+        sys.stdout.write(json.render_compaction(done))
+    elif not arguments.quiet:
+        sys.stdout.write(text.render_compaction(done))
     return EXIT_REJECTED if rejected else EXIT_OK
 
 

@@ -43,11 +43,10 @@ def _since_last_run(path: str, arguments: argparse.Namespace) -> int | None:
     if has_errors(diagnostics):
         _write(diagnostics, arguments)
         return None
-    sys.stdout.write(
-        json.render_changes(changes)
-        if arguments.format == "json"
-        else text.render_changes(changes, color=use_color(arguments))
-    )
+    if arguments.format == "json":
+        sys.stdout.write(json.render_changes(changes))
+    elif not arguments.quiet:
+        sys.stdout.write(text.render_changes(changes, color=use_color(arguments)))
     return sum(one.run is None or bool(one.differences) for one in changes)
 
 
@@ -60,11 +59,10 @@ def _between(old: str, new: str, arguments: argparse.Namespace) -> int | None:
         return None
     _check_kinds((old, before), (new, after), arguments)
     found = list(find_differences(before.value, after.value))
-    sys.stdout.write(
-        json.render_differences(found)
-        if arguments.format == "json"
-        else text.render_differences(found, color=use_color(arguments))
-    )
+    if arguments.format == "json":
+        sys.stdout.write(json.render_differences(found))
+    elif not arguments.quiet:
+        sys.stdout.write(text.render_differences(found, color=use_color(arguments)))
     if arguments.report:
         _write_page((old, new), found, arguments.report)
     return len(found)

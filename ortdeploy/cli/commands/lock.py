@@ -33,10 +33,14 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(json.render_lock(diagnostics, shown))
     else:
         write_findings(diagnostics, arguments, sys.stderr)
-        sys.stdout.write(text.render_lock(shown))
+        said = [file for file in shown if not arguments.quiet or file.state not in _GOOD]
+        sys.stdout.write(text.render_lock(said))
     log_outcome(arguments, "digests.compared", check=arguments.check, files=len(files))
     open_files = arguments.check and any(file.state != "locked" for file in files)
     return EXIT_REJECTED if has_errors(diagnostics) or open_files else EXIT_OK
+
+
+_GOOD = frozenset({"locked", "written"})
 
 
 def _write(spec: Spec, files: list[Digested]) -> None:

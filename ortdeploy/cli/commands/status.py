@@ -56,6 +56,9 @@ _MOVING = frozenset({"running", "stopped"})
 """States that depend on the process that locks an output, so they can change without a change of the ledger."""
 
 
+_GOOD = frozenset({"done", "paused", "running"})
+
+
 def _stays(job: JobStatus) -> bool:
     """Return whether the output changes only with the ledger; files that may be carried away could go at any time."""
     moves = job.record is not None and (job.record.status in _MOVING or (job.removable and job.delivered))
@@ -77,9 +80,16 @@ def _show(arguments: argparse.Namespace) -> tuple[tuple[Spec, ...], list[JobStat
     if arguments.format == "json":
         sys.stdout.write(json.render_status(records, refusals))
     else:
-        sys.stdout.write(text.render_status(records, refusals, verbose=arguments.verbose))
+        said = [one for one in records if not arguments.quiet or _is_bad(one)]
+        if said or refusals or not arguments.quiet:
+            sys.stdout.write(text.render_status(said, refusals, verbose=arguments.verbose))
     log_outcome(arguments, "status.shown", jobs=len(records))
     return validated.specs, records, EXIT_REJECTED if rejected else EXIT_OK
+
+
+def _is_bad(one: JobStatus) -> bool:
+    """Return whether a job has failed rows, or its last run did not come to a good end."""
+    return one.record is not None and (bool(one.failed) or one.record.status not in _GOOD)
 
 
 def _refusals(arguments: argparse.Namespace) -> "tuple[Refusal, ...]":

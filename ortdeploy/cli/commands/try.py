@@ -29,7 +29,7 @@ from ortdeploy.sinks.png import FOLDER as IMAGES
 from ortdeploy.views import json as json_view
 from ortdeploy.views import text
 from ortdeploy.views.terminal_pictures import protocol_of, render_picture, terminal_columns
-from ortdeploy.views.trial import render_spans, render_trial
+from ortdeploy.views.trial import render_failed, render_spans, render_trial
 
 _DRAWN = "drawn"
 _SHOWN_PICTURES = 3
@@ -48,6 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _try(trial: Trial, arguments: argparse.Namespace) -> tuple[bool, int]:
     """Return whether the folder has pictures, and the exit code."""
+    wrong_alone = arguments.quiet
     arguments.quiet = arguments.quiet or not arguments.verbose  # what a row has done is in the table
     with ExitStack() as stack:
         start_logging(arguments, stack)
@@ -56,21 +57,30 @@ def _try(trial: Trial, arguments: argparse.Namespace) -> tuple[bool, int]:
             write_diagnostics(planned.diagnostics, arguments)
         results = run_trial(trial, planned, arguments)
     shown = [_Shown(plan, step, trial) for plan in planned.plans for step in plan.steps if isinstance(step, RunJob)]
-    pictures = [picture for one in shown for picture in one.pictures()]
+    pictures = [picture for one in shown for picture in one.pictures()] if not wrong_alone else []
     if arguments.format == "json":
         rows = {one.step.job: one.rows for one in shown}
         sys.stdout.write(json_view.render_trial(planned.diagnostics, results, rows, [str(one) for one in pictures]))
     else:
-        _print(shown, results, pictures, arguments)
+        _print(shown, results, pictures, arguments, wrong_alone=wrong_alone)
     bad = has_errors(planned.diagnostics) or any(one.status is not Status.DONE or one.failed for one in results)
     return bool(pictures), EXIT_REJECTED if bad else EXIT_OK
 
 
 def _print(
-    shown: "Sequence[_Shown]", results: Sequence[JobResult], pictures: Sequence[Path], arguments: argparse.Namespace
+    shown: "Sequence[_Shown]",
+    results: Sequence[JobResult],
+    pictures: Sequence[Path],
+    arguments: argparse.Namespace,
+    *,
+    wrong_alone: bool,
 ) -> None:
+    """Print the rows of each job; with `wrong_alone`, only what has failed."""
     color = use_color(arguments)
     for one in shown:
+        if wrong_alone:
+            sys.stdout.write(render_failed(one.failed))
+            continue
         sys.stdout.write(render_trial(one.step.job, one.rows, one.failed, color=color))
         sys.stdout.write(render_spans(one.rows, one.step.input.rate))
     ended = [one for one in results if one.status is not Status.DONE]

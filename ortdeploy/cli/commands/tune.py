@@ -7,10 +7,11 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
 
-from ortdeploy.cli.commands.shared import load_options, log_outcome, write_findings
+from ortdeploy.cli.commands.shared import load_options, log_outcome, use_color, write_findings
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.deployment.threads import usable_cores
 from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors
@@ -56,21 +57,30 @@ def run(arguments: argparse.Namespace) -> int:
         cores=usable_cores(probe_machine()),
         run=lambda setting: kept.note(_try(setting, spec, job, arguments)),
         trials=kept.trials,
+        repeat=lambda trial: kept.note(_again(trial, spec, job, arguments)),
     )
     best = search.best()
     trials = list(search.trials.values())
     path = Path(arguments.output or _default_path(spec, job))
-    if best is not None and best.setting != Setting():
-        _write(path, best, search.trials[Setting()], spec, job)
+    before = search.trials[Setting()]
+    is_written = best is not None and best.setting != Setting() and best.surely_beats(before)
+    if best is not None and is_written:
+        _write(path, best, before, spec, job)
     if arguments.report:
         with open_whole(Path(arguments.report)) as file:
             file.write(tuning.render_html(spec.name, job.name, trials, best).encode())
     if arguments.format == "json":
         sys.stdout.write(
-            json.render_tuning([as_plain(one) for one in trials], as_plain(best) if best else None, str(path))
+            json.render_tuning(
+                [as_plain(one) for one in trials], as_plain(best) if best else None, str(path) if is_written else None
+            )
         )
     else:
-        sys.stdout.write(tuning.render_table(trials, best, str(path)))
+        sys.stdout.write(
+            tuning.render_table(
+                trials, best, str(path) if is_written else None, color=use_color(arguments), quiet=arguments.quiet
+            )
+        )
     log_outcome(arguments, "job.tuned", job=job.name, trials=len(trials))
     return EXIT_OK if best is not None else EXIT_REJECTED
 
@@ -140,6 +150,12 @@ class _Kept:
             sys.stderr.write(f"{len(self.trials):3}  {tuning.render_trial(trial)}\n")
             sys.stderr.flush()
         return trial
+
+
+def _again(trial: Trial, spec: Spec, job: JobSpec, arguments: argparse.Namespace) -> Trial:
+    """Return a trial with the speed of a second try, or why that failed."""
+    second = _try(trial.setting, spec, job, arguments)
+    return replace(trial, repeated=second.rows_per_second, refused=second.refused)
 
 
 def _try(setting: Setting, spec: Spec, job: JobSpec, arguments: argparse.Namespace) -> Trial:
