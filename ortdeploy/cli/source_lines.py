@@ -20,13 +20,19 @@ class SourceLines:
         self._files: dict[str, list[str]] = {}
 
     def __call__(self, span: Span) -> str | None:
-        """Return a line without secrets; None if the place is a whole file, or the line cannot be read."""
+        """Return a line without secrets; None if the place is a whole file, or the line cannot be read.
+
+        Also None where a secret before the place was taken out, for carets would stand below something else.
+        """
         if span.end is None and (span.line, span.column) == (1, 1):
             return None
         if span.path not in self._files:
             self._files[span.path] = _lines(Path(span.path))
         lines = self._files[span.path]
-        return shown_line(lines, span.line - 1) if span.line <= len(lines) else None
+        if span.line > len(lines):
+            return None
+        shown, place = shown_line(lines, span.line - 1), span.column - 1
+        return shown if shown[:place] == lines[span.line - 1][:place] else None
 
 
 def _lines(path: Path) -> list[str]:

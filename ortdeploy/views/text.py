@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ortdeploy.running.compaction import Compacted
     from ortdeploy.views.job_status import JobStatus
 
-BOLD, RED, YELLOW, GREEN, _BLUE, _RESET = "\x1b[1m", "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[34m", "\x1b[0m"
+BOLD, RED, YELLOW, GREEN, CYAN, _RESET = "\x1b[1m", "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[36m", "\x1b[0m"
 WIDTH = 100
 _INDENT = 2
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -75,7 +75,7 @@ def _render_frame(line: str, span: Span, width: int, code: str, paint: Paint) ->
 
     gutter, source, carets = frame(line, span, width)
     empty, indent = f"{' ' * (len(gutter) - 2)}| ", " " * _INDENT
-    return f"{indent}{paint(gutter, _BLUE)}{source}\n{indent}{paint(empty, _BLUE)}{paint(carets, code)}\n"
+    return f"{indent}{paint(gutter, CYAN)}{source}\n{indent}{paint(empty, CYAN)}{paint(carets, code)}\n"
 
 
 def printable(text: str) -> str:

@@ -63,6 +63,13 @@ def test_lines_are_counted_as_yaml_counts_them(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_no_line_is_shown_where_carets_would_stand_below_something_else(tmp_path: Path) -> None:
+    (tmp_path / "m.yaml").write_text("input: {path: 's3://user:hunter2@host/x', fromat: npy}\n")
+    line, path = SourceLines(), str(tmp_path / "m.yaml")
+    assert line(Span(path=path, line=1, column=9, end=13)) == "input: {path: 's3://host/x', fromat: npy}"
+    assert line(Span(path=path, line=1, column=44, end=50)) is None
+
+
 def test_places_without_a_line_have_none(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     line = SourceLines()
