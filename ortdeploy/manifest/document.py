@@ -210,7 +210,8 @@ class _Parser:
         else:
             first = node.pairs[0][0].span if node.pairs else span
             behind = first.end if (first.line, first.column) == (span.line, span.column) else None
-        node.span = Span(path=span.path, line=span.line, column=span.column, end=behind)
+        if behind is not None:
+            node.span = Span(path=span.path, line=span.line, column=span.column, end=behind)
 
     def _node(self, event: Any) -> _Node:
         span = self._span(event)

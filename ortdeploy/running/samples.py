@@ -8,7 +8,7 @@ from ortdeploy.process.memory import resident_memory
 
 _MOST_SAMPLES = 240
 _MOST_EVENTS = 60
-_SOONEST = 0.05  # seconds between two samples of a short job
+_SOONEST = 0.1  # seconds between two samples of a short job; one takes some 50 microseconds
 
 Sample = list[float | int | None]
 """Seconds since the job began, in all its runs; rows that are done; the resident set in bytes, if the system tells."""
