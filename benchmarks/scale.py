@@ -30,6 +30,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
+from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.ledger.records import Part
 from ortdeploy.plan.part_table import PartTable, PlannedPart
 from ortdeploy.running.shards.commit_log import CommitLog
@@ -276,7 +277,7 @@ def measure() -> dict[str, Any]:
 
 def _commit_many(output: Path, table: PartTable, first: int, count: int, barrier: Any, queue: Any) -> None:
     """Commit parts of 4 KiB, and say how long each took."""
-    log = CommitLog(output, "f" * 64, table, suffix=".jsonl", digits=8)
+    log = CommitLog(SharedFolder(output), "f" * 64, table, suffix=".jsonl", digits=8)
     log.begin()
     barrier.wait()
     begin, usage, times = time.perf_counter(), time.process_time(), []
@@ -288,11 +289,12 @@ def _commit_many(output: Path, table: PartTable, first: int, count: int, barrier
 
 
 def _commit(log: CommitLog, part: PlannedPart) -> None:
-    staged = log.stage(part)
-    with staged.open("wb") as file:
-        file.write(b"x" * 4096)
-        file.flush()
-        os.fsync(file.fileno())
+    with log.staging(part) as staged:
+        with staged.open("wb") as file:
+            file.write(b"x" * 4096)
+            file.flush()
+            os.fsync(file.fileno())
+        log.stage(staged)
     made = Part(
         number=part.number, start=part.start, rows=8, committed=8, failed=0, skipped=0, file=log.name(part), bytes=4096,
         sha256="0" * 64,

@@ -32,3 +32,23 @@ def try_again(failed: T, attempt: Callable[[], T], may_pass: Callable[[T], bool]
     )
     result: T = retrying(attempt_after_the_first)
     return result, retrying.statistics["attempt_number"]
+
+
+def persist(attempt: Callable[[], T], may_pass: Callable[[BaseException], bool], retries: int = 4) -> T:
+    """Attempt it until it succeeds, again up to `retries` times after an error that may pass. Raises the last error."""
+    from tenacity import (  # noqa: PLC0415  as above
+        Retrying,
+        retry_if_exception,
+        stop_after_attempt,
+        wait_exponential,
+        wait_random,
+    )
+
+    again = Retrying(
+        stop=stop_after_attempt(retries + 1),
+        wait=wait_exponential(multiplier=FIRST_WAIT, max=LONGEST_WAIT) + wait_random(0, FIRST_WAIT),
+        retry=retry_if_exception(lambda error: isinstance(error, Exception) and may_pass(error)),
+        reraise=True,
+    )
+    result: T = again(attempt)
+    return result

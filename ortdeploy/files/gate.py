@@ -34,23 +34,24 @@ class Use(StrEnum):
 class Scheme:
     """A kind of URL: the package that opens it beside fsspec, whether it takes outputs, and whether it names a server.
 
-    `package` None: ortdeploy itself opens it.
+    `package` None: ortdeploy itself opens it. `decides`: of two processes that create the same object, one is refused.
     """
 
     package: str | None
     writable: bool = True
     has_server: bool = False
     has_user: bool = False
+    decides: bool = False
 
 
 SCHEMES: dict[str, Scheme] = {
-    "s3": Scheme(package="s3fs"),
-    "s3a": Scheme(package="s3fs"),
-    "gs": Scheme(package="gcsfs"),
-    "gcs": Scheme(package="gcsfs"),
-    "az": Scheme(package="adlfs"),
-    "abfs": Scheme(package="adlfs"),
-    "abfss": Scheme(package="adlfs"),
+    "s3": Scheme(package="s3fs", decides=True),
+    "s3a": Scheme(package="s3fs", decides=True),
+    "gs": Scheme(package="gcsfs", decides=True),
+    "gcs": Scheme(package="gcsfs", decides=True),
+    "az": Scheme(package="adlfs", decides=True),
+    "abfs": Scheme(package="adlfs", decides=True),
+    "abfss": Scheme(package="adlfs", decides=True),
     "hf": Scheme(package="huggingface_hub", writable=False),
     "https": Scheme(package=None, writable=False, has_server=True, has_user=True),
     "http": Scheme(package=None, writable=False, has_server=True, has_user=True),

@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.gate import ANYWHERE, SCHEMES, Use, admit, reachable
+from ortdeploy.files.shared_place import DECISIONS
 from ortdeploy.files.urls import Addresses, Url, is_url, parse_url
 
 _MAGIC = "*?["
@@ -40,7 +41,7 @@ def shown_url(path: str) -> str | None:
 
 
 @contextmanager
-def _in_words(url: Url, what: str) -> Iterator[None]:
+def in_words(url: Url, what: str) -> Iterator[None]:
     """Turn errors of a store's package, which has classes of its own, into an OrtdeployError without secrets."""
     try:
         yield
@@ -59,7 +60,7 @@ def _is_web(url: Url) -> bool:
     return SCHEMES[url.scheme].package is None
 
 
-def _store(url: Url) -> tuple[Any, str]:
+def open_store(url: Url) -> tuple[Any, str]:
     """Return the file system of an admitted URL, and the path in it."""
     if SCHEMES[url.scheme].has_server:
         reachable(url.host, 0, ANYWHERE)
@@ -74,12 +75,12 @@ def _store(url: Url) -> tuple[Any, str]:
 def list_urls(pattern: str) -> list[str]:
     """Return the files that a URL, a folder or a glob on a store names, sorted. Raises OrtdeployError."""
     url = admit(pattern, Use.READ)
-    with _in_words(url, "listed"):
+    with in_words(url, "listed"):
         if _is_web(url):
             from ortdeploy.files import web  # noqa: PLC0415  only who has such URLs
 
             return web.list_files(url.full)
-        system, path = _store(url)
+        system, path = open_store(url)
         if any(sign in path for sign in _MAGIC):
             found = [one for one in system.glob(path) if system.isfile(one)]
         elif system.isdir(path):
@@ -103,7 +104,7 @@ def _full_name(url: Url, system: Any, path: str) -> str:
 def state_of(path: str) -> tuple[int, int]:
     """Return an object's size, and a number that changes with its content. Raises OrtdeployError."""
     url = admit(path, Use.READ)
-    with _in_words(url, "read"):
+    with in_words(url, "read"):
         if _is_web(url):
             from ortdeploy.files import web  # noqa: PLC0415  only who has such URLs
 
@@ -111,7 +112,7 @@ def state_of(path: str) -> tuple[int, int]:
             if file is None:
                 raise FileNotFoundError
             return file.size or 0, _number(file.version)
-        system, place = _store(url)
+        system, place = open_store(url)
         info = system.info(place)
         versions = [
             str(info[key]) for key in ("ETag", "etag", "md5Hash", "LastModified", "mtime", "created") if key in info
@@ -160,13 +161,13 @@ class Fetched(Sequence[str]):
         if len(marked) > _LONGEST_NAME:
             raise OrtdeployError(f"{name} is too long a name to be fetched under; {_LONGEST_NAME} signs are possible")
         url, target = admit(self._addresses.full(name), Use.READ), self._folder / marked
-        with _in_words(url, "read"):
+        with in_words(url, "read"):
             if _is_web(url):
                 from ortdeploy.files import web  # noqa: PLC0415  only who has such URLs
 
                 web.fetch(url.full, target)
             else:
-                system, path = _store(url)
+                system, path = open_store(url)
                 system.get_file(path, str(target))
         return target
 
@@ -194,10 +195,22 @@ class Upload:
         self._folder = folder
         self._sent: dict[str, tuple[int, int]] = {}
 
+    def check_alone(self) -> None:
+        """Raise OrtdeployError if shards have made parts there, of which nothing is in the folder."""
+        with in_words(self._url, "listed"):
+            system, path = open_store(self._url)
+            is_shared = system.exists(f"{path}/{DECISIONS}")
+        if is_shared:
+            raise OrtdeployError(
+                f"shards have made parts of {self._url}, and on a store only shards go on with what they have begun: "
+                "save a plan (ortdeploy plan --out PLAN), then ortdeploy apply PLAN --shard 0/1 and ortdeploy finish "
+                "PLAN. Or start over with --new-run"
+            )
+
     def check(self, *, known: bool) -> None:
         """Raise OrtdeployError if the store has files there that no run of this ledger wrote."""
-        with _in_words(self._url, "listed"):
-            system, path = _store(self._url)
+        with in_words(self._url, "listed"):
+            system, path = open_store(self._url)
             if not known and system.exists(path) and system.ls(path, detail=False):
                 raise OrtdeployError(
                     f"{self._url} holds files already, and the ledger knows nothing of them; choose another place"
@@ -221,8 +234,8 @@ class Upload:
 
     def _put(self, path: Path, name: str, size: int, *, anew: bool) -> None:
         url = admit(f"{self._url.full}/{name}", Use.WRITE)
-        with _in_words(url, "written"):
-            system, there = _store(url)
+        with in_words(url, "written"):
+            system, there = open_store(url)
             is_new = anew or name in self._sent or name.startswith("_") or not system.exists(there)
             if not is_new and system.size(there) == size:
                 return  # a run before has uploaded it: parts are changed by a retry alone
@@ -231,8 +244,8 @@ class Upload:
 
     def tidy(self) -> None:
         """Delete parts on the store that are not in the folder: a killed run may have uploaded one too many."""
-        with _in_words(self._url, "listed"):
-            system, path = _store(self._url)
+        with in_words(self._url, "listed"):
+            system, path = open_store(self._url)
             here = {one.name for one in self._folder.iterdir()}
             for one in system.ls(path, detail=False) if system.exists(path) else ():
                 name = os.path.basename(one)  # noqa: PTH119  as text
@@ -241,7 +254,7 @@ class Upload:
 
     def put_aside(self, name: str) -> None:
         """Rename what the store has there to a name beside it."""
-        with _in_words(self._url, "moved"), suppress(FileNotFoundError):
-            system, path = _store(self._url)
+        with in_words(self._url, "moved"), suppress(FileNotFoundError):
+            system, path = open_store(self._url)
             if system.exists(path):
                 system.mv(path, f"{os.path.dirname(path)}/{name}", recursive=True)  # noqa: PTH120  as text

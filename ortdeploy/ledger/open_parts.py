@@ -1,18 +1,16 @@
 """Which plans are at work on an output in several processes: while one is, its decisions say what is committed.
 
-They lie in the output folder, beside the parts, because every machine that works on the output sees that folder.
+They lie in the output, beside the parts, because every machine that works on the output sees that place.
 """
 
-from pathlib import Path
+from ortdeploy.files.shared_place import DECISIONS, SharedPlace
 
-FOLDER = "_parts"
+FOLDER = DECISIONS
 CLOSED = "closed.json"
+_DIGITS = 64
 
 
-def open_plans(output: Path) -> frozenset[str]:
-    """Return the digests of the plans whose parts are not all in the ledger. Raises OSError."""
-    try:
-        found = list((output / FOLDER).iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return frozenset()
-    return frozenset(one.name for one in found if one.is_dir() and not (one / CLOSED).exists())
+def open_plans(output: SharedPlace) -> frozenset[str]:
+    """Return the digests of the plans whose parts are not all in the ledger. Raises OSError, OrtdeployError."""
+    found = [name for name in output.names(FOLDER) if len(name) == _DIGITS]
+    return frozenset(one for one in found if not output.exists(f"{FOLDER}/{one}/{CLOSED}"))

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from ortdeploy.adapters.file import read_adapter
@@ -25,6 +25,7 @@ from ortdeploy.files.golden_sets import why_nothing_compares
 from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.files.names import is_file, is_folder, is_there, name_aside
 from ortdeploy.files.room import LINE_OF_VALUES, check_room
+from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.graph.row_followers import with_row_followers
 from ortdeploy.ledger.check import find_contradiction
 from ortdeploy.ledger.damage import damaged
@@ -52,6 +53,9 @@ from ortdeploy.records import record
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.arrivals import rows_before
 from ortdeploy.sources.catalogue import probe_input
+
+if TYPE_CHECKING:
+    from ortdeploy.files.shared_place import SharedPlace
 
 
 def read_preset(
@@ -382,7 +386,11 @@ def _probe_output(spec: Spec, job: JobSpec, state_dir: Path, before: _Before, ro
     read_only = problem if problem is not None and problem.kind == "read-only" else None
     if problem is not read_only:
         return OutputFacts(problem=problem)
-    found, shards = _look_at_output(folder, job, state_dir, before), _shards(folder)
+    try:
+        shards = _shards(folder, job, before)
+    except OrtdeployError as error:
+        return OutputFacts(problem=Problem(kind="unreachable", detail=f"{error}."))
+    found = _look_at_output(folder, job, state_dir, before, shards)
     may_write = read_only is None and shards != "open" and found.state == "finished" and not found.problem
     left_over = may_write and _is_left_over(folder, state_dir, before)
     return replace(found, read_only=read_only, shards=shards, left_over=left_over)
@@ -398,15 +406,26 @@ def _is_left_over(folder: Path, state_dir: Path, before: _Before) -> bool:
         return False
 
 
-def _shards(folder: Path) -> str | None:
-    """Return whether processes share the parts of an output: `open` while a plan is not finished, else `closed`."""
+def _shards(folder: Path, job: JobSpec, before: _Before) -> str | None:
+    """Return whether processes share the parts of an output: `open` while a plan is not finished, else `closed`.
+
+    A store is asked only if the ledger knows parts that are not here, as of what one machine has made. Raises
+    OrtdeployError.
+    """
+    place: SharedPlace = SharedFolder(folder)
+    if job.output.url is not None:
+        if before.record is None or is_there(folder):
+            return None
+        from ortdeploy.files.shared_store import SharedStore  # noqa: PLC0415  only who has an object store
+
+        place = SharedStore(job.output.url)
     try:
-        return "open" if open_plans(folder) else "closed" if (folder / SHARD_FOLDER).is_dir() else None
+        return "open" if open_plans(place) else "closed" if any(place.names(SHARD_FOLDER)) else None
     except OSError:
         return None
 
 
-def _look_at_output(folder: Path, job: JobSpec, state_dir: Path, before: _Before) -> OutputFacts:
+def _look_at_output(folder: Path, job: JobSpec, state_dir: Path, before: _Before, shards: str | None) -> OutputFacts:
     """Look at what there is of an output that can be one."""
     if before.record is None and not is_there(folder):
         return OutputFacts()
@@ -416,15 +435,18 @@ def _look_at_output(folder: Path, job: JobSpec, state_dir: Path, before: _Before
         before = _look_back(folder, state_dir, removable=job.output.removable)
     if before.record is None:
         return OutputFacts(state="foreign", ledger=_named_ledger(folder))
-    return _own_output(folder, job, before, DigestCache(state_dir))
+    is_elsewhere = job.output.url is not None and shards is not None
+    return _own_output(folder, job, before, DigestCache(state_dir), is_elsewhere=is_elsewhere)
 
 
-def _own_output(folder: Path, job: JobSpec, before: _Before, digests: DigestCache) -> OutputFacts:
-    """Return the facts of an output that the ledger knows."""
+def _own_output(
+    folder: Path, job: JobSpec, before: _Before, digests: DigestCache, *, is_elsewhere: bool
+) -> OutputFacts:
+    """Return the facts of an output that the ledger knows; files that are `elsewhere` only `finish` looks at."""
     record, shown, removable = before.record, job.output.shown, job.output.removable
     if record is None:
         raise AssertionError("the ledger knows this output")
-    damage = _damage(folder, shown, record, before.merges, digests, removable=removable)
+    damage = _damage(folder, shown, record, before.merges, digests, removable=removable or is_elsewhere)
     parts = _parts_to_come(folder, record)
     makers = [(part.deployment, part.start) for part in parts]
     made = tuple(one for place, one in enumerate(makers) if not place or makers[place - 1][0] != one[0])

@@ -33,6 +33,8 @@ def check_record(context: JobContext, known: OutputRecord) -> None:
 
 def check_parts(context: JobContext, when: str = "") -> None:
     """Raise OrtdeployError if a committed part of a job is not what was written."""
+    if context.upload is not None:
+        context.upload.check_alone()
     check_files(context.ledger, context.folder, context.step.output, when)
 
 

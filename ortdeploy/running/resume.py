@@ -81,12 +81,18 @@ def _known_output(context: JobContext) -> OutputRecord | None:
     """Return what the ledger knows of the output, once an old one has made room and a lost one is forgotten."""
     known = context.ledger.output(context.output)
     if known is None:
+        if context.upload is not None:
+            context.upload.check_alone()
         return None
     begun = put_aside_before(context.ledger, context.folder, known)
-    if begun is None and not context.folder.exists() and not context.step.output.removable:
+    is_new_run = begun is not None or known.run == context.step.output.replaces
+    if context.upload is not None and not is_new_run:
+        context.upload.check_alone()
+    is_elsewhere = context.upload is not None and is_new_run  # shards may have made it, and nothing of it is here
+    if begun is None and not is_elsewhere and not context.folder.exists() and not context.step.output.removable:
         context.ledger.forget(context.output)
         return None
-    if begun is not None or known.run == context.step.output.replaces:
+    if is_new_run:
         _put_aside(context, begun or name_aside(context.folder, known.started))
         return None
     check_record(context, known)

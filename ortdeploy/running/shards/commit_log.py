@@ -2,7 +2,8 @@
 
 1. stage: the part's bytes are written under a hidden name in `<output>/_parts/<plan>/`, and are durable;
 2. decide: the part's receipt is created there, create-only. The first one stands; all else is litter;
-3. publish: the bytes get the part's name in the output folder, by a rename. Anybody may do that, any number of times.
+3. publish: the bytes get the part's name in the output, by a rename, or on an object store by a copy. Anybody may do
+   that, any number of times. Images of the part get their names first.
 
 A process that sleeps through any of it loses at the decision, or finds its bytes published. Nothing is visible before
 it is decided. When every row is folded into the ledger, `closed.json` takes the place of the decisions.
@@ -11,20 +12,20 @@ it is decided. When every row is folded into the ledger, `closed.json` takes the
 import hashlib
 import json
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.files.atomic import make_durable_folder, sync_folder
-from ortdeploy.files.create_only import check_decides, create_only
+from ortdeploy.files.atomic import Written
+from ortdeploy.files.shared_place import SharedPlace, beside, beside_name
 from ortdeploy.ledger.open_parts import CLOSED, FOLDER, open_plans
 from ortdeploy.ledger.records import part_name
-from ortdeploy.ledger.written import is_as_written
 from ortdeploy.plan.part_table import PartTable, PlannedPart
 from ortdeploy.running.shards.receipt import FORMAT_VERSION, Receipt, dump_receipt, load_receipt
+from ortdeploy.sinks.png import picture_name
 
 BOUND = "bound.json"
 """Says in the folder of a plan which parts it has."""
@@ -37,14 +38,27 @@ class ClosedError(OrtdeployError):
 class CommitLog:
     """The decisions about the parts of one job of one bound plan, in a folder of its output."""
 
-    def __init__(self, output: Path, digest: str, table: PartTable, *, suffix: str, digits: int) -> None:
-        """Take the output folder, the plan's digest, and what names of part files are; nothing is touched yet."""
+    def __init__(
+        self,
+        output: SharedPlace,
+        digest: str,
+        table: PartTable,
+        *,
+        suffix: str,
+        digits: int,
+        images: Sequence[str] = (),
+    ) -> None:
+        """Take the output, the plan's digest, what names of part files are, and which columns are written as images.
+
+        Nothing is touched yet.
+        """
         self._output = output
         self._digest = digest
         self._table = table
         self._suffix = suffix
         self._digits = digits
-        self.folder = output / FOLDER / digest
+        self._images = tuple(images)
+        self._folder = f"{FOLDER}/{digest}"
 
     def begin(self) -> None:
         """Take the output for this plan, together with all who run it. Raises OrtdeployError, OSError."""
@@ -53,22 +67,36 @@ class CommitLog:
         others = sorted(open_plans(self._output) - {self._digest})
         if others:
             raise OrtdeployError(
-                f"{self._output} holds parts of another plan, {others[0][:12]}…, that is not finished. Finish it with "
-                "ortdeploy finish and its plan file, or choose another output"
+                f"{self._output.shown} holds parts of another plan, {others[0][:12]}…, that is not finished. Finish it "
+                "with ortdeploy finish and its plan file, or choose another output"
             )
-        make_durable_folder(self.folder)
-        check_decides(self.folder)
+        self._output.make(self._folder)
         plan = {"format_version": FORMAT_VERSION, "plan": self._digest, "parts": asdict(self._table)}
         text = (json.dumps(plan, sort_keys=True) + "\n").encode()
-        if not create_only(self.folder / BOUND, text) and (self.folder / BOUND).read_bytes() != text:
+        if not self._output.create(self._name(BOUND), text) and self._output.read(self._name(BOUND)) != text:
             raise OrtdeployError(
-                f"{self.folder / BOUND} says that the parts of this plan are others. Bring back the ledger that the "
+                f"{self._shown(BOUND)} says that the parts of this plan are others. Bring back the ledger that the "
                 "plan was made with, or finish with the ortdeploy that began it"
             )
 
-    def stage(self, part: PlannedPart) -> Path:
-        """Return a hidden path for the bytes of a part that nobody else has."""
-        return self.folder / f".part-{part.number}.{uuid.uuid4().hex}"
+    def is_begun(self) -> bool:
+        """Return whether a process has run a shard of the plan. Raises OSError, OrtdeployError."""
+        return self._output.exists(self._name(BOUND))
+
+    @contextmanager
+    def staging(self, part: PlannedPart) -> Iterator[Path]:
+        """Yield a local path for the bytes of a part that nobody else has; if the block fails, they are deleted.
+
+        Images of the part go into the folder `beside` it.
+        """
+        with self._output.staging(self._name(f".part-{part.number}.{uuid.uuid4().hex}")) as path:
+            if self._images:
+                beside(path).mkdir()
+            yield path
+
+    def stage(self, path: Path) -> tuple[str, ...]:
+        """Make what was written at a path of `staging` durable; return the marks for its receipt. Raises as above."""
+        return self._output.stage(path, self._name(path.name))
 
     def name(self, part: PlannedPart) -> str:
         """Return the name of a part's file."""
@@ -79,94 +107,137 @@ class CommitLog:
 
         Raises OrtdeployError, OSError.
         """
-        path = self._decision(part)
-        try:
-            raw = path.read_bytes()
-        except FileNotFoundError:
-            return None
-        return load_receipt(raw, part, self.name(part), path)
+        raw = self._output.read(self._name(self._decision(part)))
+        return None if raw is None else load_receipt(raw, part, self.name(part), self._shown(self._decision(part)))
+
+    def all_decided(self) -> Iterator[tuple[PlannedPart, Receipt]]:
+        """Yield the parts that are decided. For those that seem not to be, a second look asks again.
+
+        Raises OrtdeployError, OSError.
+        """
+        missing = []
+        for part in self._table:
+            receipt = self.decided(part)
+            if receipt is None:
+                missing.append(part)
+            else:
+                yield part, receipt
+        if missing:
+            self._output.look_anew(self._folder)
+        for part in missing:
+            receipt = self.decided(part)
+            if receipt is not None:
+                yield part, receipt
 
     def decide(self, part: PlannedPart, receipt: Receipt) -> Receipt:
         """Decide on a part whose bytes are staged; return the receipt that stands, which may be somebody else's.
 
         Raises ClosedError, OrtdeployError, OSError.
         """
-        sync_folder(self.folder)  # the staged name
-        is_first = not self.is_closed() and create_only(self._decision(part), dump_receipt(receipt))
-        if is_first and self.is_closed():  # who woke after the decisions were put away: nobody has seen this one
-            self._decision(part).unlink(missing_ok=True)
+        decision = self._name(self._decision(part))
+        is_first = self._is_open() and self._output.create(decision, dump_receipt(receipt))
+        if is_first and not self._is_open():  # who woke after the decisions were put away: nobody has seen this one
+            self._output.delete(decision)
             is_first = False
         if is_first:
             return receipt
-        self._discard(receipt)
         stands = self.decided(part)
-        if stands is None:
+        if stands is not None and stands.staged == receipt.staged is not None:  # its answer was lost, not the race
+            return receipt
+        self._discard(receipt)
+        if stands is not None:
+            return stands
+        if self.is_closed():
             raise ClosedError(f"part {part.number} was finished by another process")
-        return stands
+        raise OrtdeployError(f"{self._output.shown} was put aside for a new run while this process made parts of it")
 
     def publish(self, receipt: Receipt) -> None:
         """Give the bytes of a decided part their name, unless they have it already. Raises OrtdeployError, OSError."""
         if receipt.staged is None or receipt.part.file is None:
             return
-        place = self._output / receipt.part.file
-        try:
-            (self.folder / receipt.staged).rename(place)
-        except FileNotFoundError:
-            return  # somebody has published it
-        sync_folder(self._output)
-        sync_folder(self.folder)
+        staged = self._name(receipt.staged)
+        if self._images and self._output.exists(staged):
+            for file in self._pictures(receipt):
+                self._output.publish(f"{beside_name(staged)}/{file}", file)
+        if self._output.publish(staged, receipt.part.file) and self._images:
+            self._output.clear(beside_name(staged))
+
+    def _pictures(self, receipt: Receipt) -> Iterator[str]:
+        """Yield the names of a part's images: each row that is committed has one of each column."""
+        part = receipt.part
+        without = {one.row for one in receipt.failed}.union(part.skipped_rows)
+        for row in range(part.start, part.end):
+            if row not in without:
+                yield from (picture_name(column, row) for column in self._images)
 
     def lost(self, receipt: Receipt, *, removable: bool) -> str | None:
         """Say how the file of a published part is not what was decided; None if it is. Raises OSError."""
-        if receipt.part.file is None:
+        part = receipt.part
+        if part.file is None:
             return None
-        path = self._output / receipt.part.file
+        written = Written(sha256=str(part.sha256), bytes=part.bytes, mtime_ns=part.mtime_ns or 0)
         try:
-            if is_as_written(path, receipt.part):
+            if self._output.holds(part.file, written, receipt.marks):
                 return None
         except FileNotFoundError:
-            return None if removable else f"{receipt.part.file} was decided on and is gone"
-        return f"{receipt.part.file} is not what was decided on"
+            return None if removable else f"{part.file} was decided on and is gone"
+        return f"{part.file} is not what was decided on"
+
+    def taken(self) -> int:
+        """Return how many bytes the published parts take. Raises OrtdeployError, OSError."""
+        return self._output.taken("part-")
+
+    def reports(self) -> AbstractContextManager[Path]:
+        """Yield a folder for the reports of the job, which are in the output afterwards."""
+        return self._output.reports()
+
+    def _is_open(self) -> bool:
+        """Return whether the plan is at work: neither closed nor, with its output, put aside for a new run."""
+        return not self.is_closed() and self.is_begun()
 
     def is_closed(self) -> bool:
         """Return whether every part is in the ledger."""
-        return (self.folder / CLOSED).exists()
+        return self._output.exists(self._name(CLOSED))
 
     def close(self, receipts: Sequence[Receipt]) -> None:
         """Put the decisions away, once every part is in the ledger. Raises OSError."""
         lines = [dump_receipt(one).decode() for one in receipts]
         digest = hashlib.sha256("".join(lines).encode()).hexdigest()
         closed = {"format_version": FORMAT_VERSION, "digest": digest, "parts": [json.loads(line) for line in lines]}
-        create_only(self.folder / CLOSED, (json.dumps(closed, sort_keys=True) + "\n").encode())
+        self._output.create(self._name(CLOSED), (json.dumps(closed, sort_keys=True) + "\n").encode())
         self.tidy()
 
     def closed_receipts(self) -> dict[int, Receipt]:
         """Return the receipts of a plan that is closed, by part. Raises OrtdeployError, OSError."""
-        path = self.folder / CLOSED
+        shown = self._shown(CLOSED)
         try:
-            lines_by_part = _lines_of(json.loads(path.read_bytes()))
+            lines_by_part = _lines_of(json.loads(self._output.read(self._name(CLOSED)) or b""))
         except (ValueError, TypeError, LookupError) as error:
-            raise OrtdeployError(f"{path} is damaged ({error}). Bring it back from a copy") from error
+            raise OrtdeployError(f"{shown} is damaged ({error}). Bring it back from a copy") from error
         return {
-            part.number: load_receipt(lines_by_part[part.number].encode(), part, self.name(part), path)
+            part.number: load_receipt(lines_by_part[part.number].encode(), part, self.name(part), shown)
             for part in self._table
             if part.number in lines_by_part
         }
 
     def tidy(self) -> None:
         """Delete decisions and litter of a closed plan. What somebody still needs, he finds to be closed."""
-        for path in self.folder.iterdir():
-            if path.name not in {CLOSED, BOUND}:
-                with suppress(FileNotFoundError):
-                    path.unlink()
+        self._output.clear(self._folder, keep=(CLOSED, BOUND))
 
-    def _decision(self, part: PlannedPart) -> Path:
-        return self.folder / f"part-{part.number:0{self._digits}d}.json"
+    def _decision(self, part: PlannedPart) -> str:
+        return f"part-{part.number:0{self._digits}d}.json"
+
+    def _name(self, file: str) -> str:
+        return f"{self._folder}/{file}"
+
+    def _shown(self, file: str) -> str:
+        return f"{self._output.shown}/{self._name(file)}"
 
     def _discard(self, receipt: Receipt) -> None:
         if receipt.staged is not None:
-            with suppress(FileNotFoundError):
-                (self.folder / receipt.staged).unlink()
+            self._output.delete(self._name(receipt.staged))
+            if self._images:
+                self._output.clear(beside_name(self._name(receipt.staged)))
 
 
 def _lines_of(closed: Mapping[str, Any]) -> dict[int, str]:

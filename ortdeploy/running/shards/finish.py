@@ -12,6 +12,8 @@ from typing import Any
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
+from ortdeploy.files.shared_folder import SharedFolder
+from ortdeploy.files.shared_place import SharedPlace
 from ortdeploy.ledger.ledger import Ledger, now
 from ortdeploy.ledger.records import PART_DIGITS, OutputRecord
 from ortdeploy.plan.made_by import made_by
@@ -69,30 +71,27 @@ class Finish:
         record = self.ledger.output(self._output)
         table = part_table(self.step, first_number(record, self.step))
         decisions = decisions_of(self.plan, self.step, record, self._folder)
-        if not decisions.folder.is_dir():
+        if not decisions.is_begun():
             raise OrtdeployError(
                 f"no shard of this plan has run on {self.step.output.shown}: ortdeploy apply PLAN --shard I/N runs one"
             )
         is_closed = decisions.is_closed()
-        receipts = decisions.closed_receipts() if is_closed else self._decided(decisions, table)
+        receipts = decisions.closed_receipts() if is_closed else self._decided(decisions)
         if not _is_all_in(record, table):
             self._begin()
             self._commit(table, receipts)
         missing = [part for part in table if part.number not in receipts and not _is_in(record, part)]
         shares = shares_of(table, receipts, [part.number for part in missing])
         ending = self._judged(table, missing, len(shares.workers))
-        self._write(receipts, ending, shares)
+        self._write(decisions, receipts, ending, shares)
         if not missing and not is_closed:
             decisions.close(list(receipts.values()))
         return ending, shares
 
-    def _decided(self, decisions: CommitLog, table: PartTable) -> dict[int, Receipt]:
+    def _decided(self, decisions: CommitLog) -> dict[int, Receipt]:
         """Return the receipts that there are, by part, each part published. Raises OrtdeployError, OSError."""
         found = {}
-        for part in table:
-            receipt = decisions.decided(part)
-            if receipt is None:
-                continue
+        for part, receipt in decisions.all_decided():
             decisions.publish(receipt)
             how = decisions.lost(receipt, removable=self.step.output.removable)
             if how is not None:
@@ -111,7 +110,8 @@ class Finish:
             gone=self.step.input.gone,
         )
         self.ledger.forget_begun(self._output)
-        write_marker(self._folder, self.ledger.state_dir, self.plan.deployment, self.step.job)
+        if self.step.output.upload is None:
+            write_marker(self._folder, self.ledger.state_dir, self.plan.deployment, self.step.job)
 
     def _commit(self, table: PartTable, receipts: Mapping[int, Receipt]) -> None:
         """Commit the parts that follow on those in the ledger, up to the first that is missing."""
@@ -153,21 +153,22 @@ class Finish:
             return Ending(status=Status.FAILED, reason=left)
         return replace(self.cause, reason=f"{self.cause.reason}; {left}")
 
-    def _write(self, receipts: Mapping[int, Receipt], ending: Ending, shares: Shares) -> None:
+    def _write(self, decisions: CommitLog, receipts: Mapping[int, Receipt], ending: Ending, shares: Shares) -> None:
         """Write the report, then the end into the ledger. Raises OSError, OrtdeployError."""
         ended, record = now(), self.ledger.output(self._output)
         if record is not None and receipts:
-            write_report(
-                folder=self._folder,
-                record=replace(record, status=ending.status, reason=ending.reason, ended=ended),
-                failures=self.ledger.failures(self._output),
-                origins=self.ledger.provenance(record.origins),
-                makers=self.ledger.makers(record),
-                plan=self.plan,
-                step=self.step,
-                ran=_ran(list(receipts.values()), shares),
-                seconds=float(record.statistics.get("seconds", 0.0)),
-            )
+            with decisions.reports() as folder:
+                write_report(
+                    folder=folder,
+                    record=replace(record, status=ending.status, reason=ending.reason, ended=ended),
+                    failures=self.ledger.failures(self._output),
+                    origins=self.ledger.provenance(record.origins),
+                    makers=self.ledger.makers(record),
+                    plan=self.plan,
+                    step=self.step,
+                    ran=_ran(list(receipts.values()), shares),
+                    seconds=float(record.statistics.get("seconds", 0.0)),
+                )
         self.ledger.end(self._output, ending.status, ending.reason, ended)
 
 
@@ -180,12 +181,22 @@ def first_number(record: OutputRecord | None, step: RunJob) -> int:
 def decisions_of(plan: Plan, step: RunJob, record: OutputRecord | None, folder: Path) -> CommitLog:
     """Return the decisions about the parts of a job; nothing is touched."""
     return CommitLog(
-        folder,
+        _place(step, folder),
         bound_digest(plan, step),
         part_table(step, first_number(record, step)),
         suffix=SINKS[step.output.format].SUFFIX,
         digits=PART_DIGITS if record is None else record.part_digits,
+        images=step.output.images,
     )
+
+
+def _place(step: RunJob, folder: Path) -> SharedPlace:
+    """Return where the processes write together: on a store, nothing is kept in the folder. Raises OrtdeployError."""
+    if step.output.upload is None:
+        return SharedFolder(folder)
+    from ortdeploy.files.shared_store import SharedStore  # noqa: PLC0415  only who has an object store
+
+    return SharedStore(step.output.upload)
 
 
 def _is_all_in(record: OutputRecord | None, table: PartTable) -> bool:

@@ -7,7 +7,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ortdeploy.diagnostics import OrtdeployError
@@ -26,7 +25,7 @@ class Receipt:
     """A part as it was decided. `staged` is the hidden name of its bytes; None if no row gave a result.
 
     `origin` is what it was made from, `statistics` what was measured, `ran` what the report says of the sessions, and
-    `worker` who made it.
+    `worker` who made it. `marks` are by what an object store knows its bytes again, such as an ETag.
     """
 
     part: Part
@@ -36,6 +35,7 @@ class Receipt:
     statistics: Mapping[str, Any]
     ran: Mapping[str, Any]
     worker: Mapping[str, Any]
+    marks: tuple[str, ...] = ()
     format_version: int = FORMAT_VERSION
 
 
@@ -44,7 +44,7 @@ def dump_receipt(receipt: Receipt) -> bytes:
     return (json.dumps(encode(receipt), sort_keys=True) + "\n").encode()
 
 
-def load_receipt(raw: bytes, planned: PlannedPart, file: str, shown: Path) -> Receipt:
+def load_receipt(raw: bytes, planned: PlannedPart, file: str, shown: str) -> Receipt:
     """Read the receipt of a part that has the name `file` if it has one. Raises OrtdeployError."""
     try:
         receipt: Receipt = decode(Receipt, json.loads(raw))

@@ -13,6 +13,7 @@ from typing import Any
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.feeds.feeder import open_rows
+from ortdeploy.files.shared_place import beside
 from ortdeploy.plan.part_table import PartTable, PlannedPart, Shard, part_table
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.process.memory_limit import MemoryWatch
@@ -31,7 +32,6 @@ from ortdeploy.running.shards.receipt import Receipt
 from ortdeploy.running.shards.told import Told
 from ortdeploy.running.statistics import JobStatistics
 from ortdeploy.running.stream import Stream
-from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.units import format_size
 
 
@@ -41,10 +41,6 @@ def why_not_shared(step: RunJob) -> str | None:
         return "retry runs on one machine"
     if step.pipeline is not None and step.pipeline.state:
         return "each row takes the state of the one before"
-    if step.output.images:
-        return "images: of an output are files beside its parts, which have no decision"
-    if step.output.upload is not None:
-        return "its output is on an object store; shards decide in a folder"
     if step.input.upstream is not None:
         return f'it reads the rows of job "{step.input.upstream.job}", and which these are only that job tells'
     if step.batching.auto:
@@ -170,35 +166,34 @@ class ShardRun:
             stuck=context.stuck,
             on_batch=context.on_batch,
         )
-        writer = PartWriter(step, context.folder, provenance(context.plan, step, opened))
-        statistics = JobStatistics({}, stream, writer)
-        report = JobReport(context, stream.members, statistics)
-        position = Position(done=part.start, part=part.number, failed=self._failed_before + self._counts["failed"])
-        blocks = CountedBlocks(context, position, stream, self._memory, report)
-        staged = decisions.stage(part)
-        open_source = partial(open_rows, step, context.plan.folder, part.rows)
-        try:
-            totals = writer.write_file(staged, blocks.count(stream.run(open_source, part.start)))
-            self._check(part, blocks.done, totals.written.bytes if totals.written else 0)
-        except BaseException:
-            staged.unlink(missing_ok=True)
-            raise
-        finally:
-            self._seconds += statistics.seconds
-            self._dropped = tuple(member.name for member in stream.members if member.failure is not None)
+        with decisions.staging(part) as path:
+            writer = PartWriter(step, beside(path), provenance(context.plan, step, opened))
+            statistics = JobStatistics({}, stream, writer)
+            report = JobReport(context, stream.members, statistics)
+            position = Position(done=part.start, part=part.number, failed=self._failed_before + self._counts["failed"])
+            blocks = CountedBlocks(context, position, stream, self._memory, report)
+            open_source = partial(open_rows, step, context.plan.folder, part.rows)
+            try:
+                totals = writer.write_file(path, blocks.count(stream.run(open_source, part.start)))
+                self._check(decisions, part, blocks.done, totals.written.bytes if totals.written else 0)
+            finally:
+                self._seconds += statistics.seconds
+                self._dropped = tuple(member.name for member in stream.members if member.failure is not None)
+            marks = decisions.stage(path)
         made = replace(totals.part(part.number, decisions.name(part)), deployment=context.made_by.digest)
         statistics.committed(blocks.done, 0.0)
         return Receipt(
             part=made,
-            staged=None if made.file is None else staged.name,
+            staged=None if made.file is None else path.name,
             failed=tuple(blocks.pending),
             origin=dict(writer.origin),
             statistics=statistics.plain(),
             ran=report.ran(),
             worker=self._worker(),
+            marks=marks,
         )
 
-    def _check(self, part: PlannedPart, done: int, size: int) -> None:
+    def _check(self, decisions: CommitLog, part: PlannedPart, done: int, size: int) -> None:
         """Raise OrtdeployError if a part is not what was planned, or takes too much of the disk."""
         self._context.files.check()
         if done != part.end:
@@ -209,8 +204,7 @@ class ShardRun:
         limit = self._step.limits.disk
         if limit is None:
             return
-        there = self._context.folder.glob(f"part-*{SINKS[self._step.output.format].SUFFIX}")
-        taken = size + sum(path.stat().st_size for path in there)
+        taken = size + decisions.taken()
         if taken > limit:
             raise OrtdeployError(
                 f"the output would take {format_size(taken)} and may take {format_size(limit)}; part {part.number} is "

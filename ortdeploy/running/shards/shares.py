@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
+from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.ledger.open_parts import FOLDER, open_plans
 from ortdeploy.plan.part_table import PartTable
 from ortdeploy.plan.plan_file import decode
@@ -55,7 +56,7 @@ def open_shares(output: Path) -> Shares | None:
     Whatever cannot be read is left out: what is wrong with it is for `finish` to say.
     """
     with suppress(OSError, ValueError, TypeError, LookupError):
-        for plan in sorted(open_plans(output)):
+        for plan in sorted(open_plans(SharedFolder(output))):
             folder = output / FOLDER / plan
             table = PartTable(**json.loads((folder / BOUND).read_bytes())["parts"])
             names = sorted(path.name for path in folder.iterdir())

@@ -12,6 +12,7 @@ from support.fakes import Counter, FakeRuntime, double, refuse_negative
 from support.jobs import changed, execute, failed, plan_for, report, rows, save
 from support.logs import capture_logs
 
+from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.ledger.open_parts import open_plans
 from ortdeploy.ledger.opening import read_outputs
 from ortdeploy.plan.selection import run_jobs
@@ -89,7 +90,7 @@ def test_two_workers_make_the_parts_of_one_machine(
     assert sorted(part for _, part in crew.made) == list(range(6))
     assert {worker for worker, _ in crew.made} == {0, 1}
     assert {one["shard"] for one in report(tmp_path)["workers"]} == {"fake 0", "fake 1"}
-    assert not open_plans(tmp_path / "out")
+    assert not open_plans(SharedFolder(tmp_path / "out"))
     assert observer.seen[-1] == (ROWS, 0)
 
 
@@ -284,7 +285,7 @@ def test_a_bug_of_a_worker_is_a_bug(tmp_path: Path, plan: Plan) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"output": {"images": ("y",)}}, "cannot be made by several workers: images: of an output"),
+        ({"retry": True}, "cannot be made by several workers: retry runs on one machine"),
         ({"input": {"rows": None}}, "known only when it was read"),
     ],
 )

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.ledger.records import Part
 from ortdeploy.plan.part_table import PartTable
 from ortdeploy.results.results import JobResult, Status
@@ -80,7 +81,7 @@ def test_where_nothing_is_decided_there_is_no_median_and_nothing_is_divided() ->
 
 @pytest.fixture
 def output(tmp_path: Path) -> Path:
-    log = CommitLog(tmp_path, "ab" * 32, TABLE, suffix=".jsonl", digits=8)
+    log = CommitLog(SharedFolder(tmp_path), "ab" * 32, TABLE, suffix=".jsonl", digits=8)
     log.begin()
     for number, worker in ((2, "0/2"), (3, "1/2")):
         log.decide(TABLE.part(number), receipt(number, shard=worker, failed=number - 2))

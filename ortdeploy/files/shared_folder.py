@@ -1,0 +1,132 @@
+"""A folder that many processes write into, on a local file system or on NFS. Hard links decide who is first."""
+
+import os
+import shutil
+import uuid
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ortdeploy.files.atomic import Written, make_durable_folder, sync_folder
+from ortdeploy.files.create_only import check_decides, create_only
+from ortdeploy.files.digests import file_digest
+from ortdeploy.files.shared_place import beside
+
+_STILL_OPEN = ".nfs"
+"""How NFS calls a deleted file that a process of the same machine still has open; it goes when that is closed."""
+
+
+class SharedFolder:
+    """A folder as a `SharedPlace`."""
+
+    def __init__(self, folder: Path) -> None:
+        """Take the folder; nothing is touched yet."""
+        self._folder = folder
+
+    @property
+    def shown(self) -> str:
+        """Return its path."""
+        return str(self._folder)
+
+    def make(self, folder: str) -> None:
+        """Make a folder in it, and refuse a file system that cannot decide."""
+        path = self._folder / folder
+        make_durable_folder(path)
+        check_decides(path)
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Create a file by a link, which fails if the name exists."""
+        return create_only(self._folder / name, data)
+
+    def read(self, name: str) -> bytes | None:
+        """Ask for the file by its name, because a listing may be old on NFS."""
+        try:
+            return (self._folder / name).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def exists(self, name: str) -> bool:
+        """Return whether there is a file."""
+        return (self._folder / name).exists()
+
+    def names(self, folder: str) -> Iterator[str]:
+        """Yield what is in a folder."""
+        try:
+            found = os.scandir(self._folder / folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        with found:
+            yield from (entry.name for entry in found if not entry.name.startswith(_STILL_OPEN))
+
+    def delete(self, name: str) -> None:
+        """Delete a file, unless somebody else has."""
+        (self._folder / name).unlink(missing_ok=True)
+
+    def clear(self, folder: str, keep: Collection[str] = ()) -> None:
+        """Delete what is in a folder; what others delete meanwhile, or have open on NFS, is passed over."""
+        for name in set(self.names(folder)) - set(keep):
+            path = self._folder / folder / name
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+        if not keep:
+            with suppress(OSError):  # files that are still open on NFS keep it
+                (self._folder / folder).rmdir()
+
+    def look_anew(self, folder: str) -> None:
+        """Change the folder: then an NFS client asks again for names that it remembers not to exist."""
+        probe = self._folder / folder / f".look-{uuid.uuid4().hex}"
+        with suppress(OSError):
+            probe.touch()
+            probe.unlink()
+
+    @contextmanager
+    def staging(self, name: str) -> Iterator[Path]:
+        """Yield the hidden path itself: what is written there is staged by a sync of its folder."""
+        path = self._folder / name
+        try:
+            yield path
+        except BaseException:
+            path.unlink(missing_ok=True)
+            shutil.rmtree(beside(path), ignore_errors=True)
+            raise
+
+    def stage(self, path: Path, name: str) -> tuple[str, ...]:  # noqa: ARG002  it has the name already
+        """Make the names durable; the bytes are."""
+        if not path.exists():  # no row gave a result
+            shutil.rmtree(beside(path), ignore_errors=True)
+        if beside(path).is_dir():
+            for folder, _, _ in os.walk(beside(path)):
+                sync_folder(Path(folder))
+        sync_folder(path.parent)
+        return ()
+
+    def publish(self, name: str, final: str) -> bool:
+        """Rename a staged file. Who was quicker, or an answer that NFS lost, leaves none to rename."""
+        staged, place = self._folder / name, self._folder / final
+        make_durable_folder(place.parent)
+        try:
+            staged.rename(place)
+        except FileNotFoundError:
+            return False
+        sync_folder(place.parent)
+        sync_folder(staged.parent)
+        return True
+
+    def holds(self, name: str, written: Written, marks: tuple[str, ...]) -> bool:  # noqa: ARG002  stores have marks
+        """Compare size and time, or the bytes: a copy has another time."""
+        path = self._folder / name
+        stat = path.stat()
+        if stat.st_size != written.bytes:
+            return False
+        return stat.st_mtime_ns == written.mtime_ns or file_digest(path) == written.sha256
+
+    def taken(self, prefix: str) -> int:
+        """Add up sizes of files."""
+        return sum(path.stat().st_size for path in self._folder.glob(f"{prefix}*"))
+
+    @contextmanager
+    def reports(self) -> Iterator[Path]:
+        """Yield the folder itself: reports are renamed when they are whole."""
+        yield self._folder

@@ -1,0 +1,233 @@
+"""A folder on an object store that many processes write into. A put that must create the object decides who is first.
+
+Nothing is kept on the local disk but the one file that is uploaded. An answer may be lost although the request was
+carried out: so whoever is told that an object exists compares it with his own bytes.
+"""
+
+import base64
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files.atomic import Written
+from ortdeploy.files.gate import SCHEMES, Use, admit
+from ortdeploy.files.object_store import in_words, open_store
+from ortdeploy.files.shared_place import beside, beside_name
+from ortdeploy.retries import persist
+
+T = TypeVar("T")
+
+_PIECE = 1024 * 1024
+_DEFINITE = (FileNotFoundError, FileExistsError, PermissionError, ConnectionError, TimeoutError)
+"""Errors of the system that a store means, or after which its package has tried again by itself."""
+
+
+class SharedStore:
+    """A folder on an object store as a `SharedPlace`."""
+
+    def __init__(self, url: str) -> None:
+        """Take the URL; nothing is read yet. Raises OrtdeployError for a URL that cannot be written to."""
+        self._url = admit(url.rstrip("/"), Use.WRITE)
+
+    @property
+    def shown(self) -> str:
+        """Return the URL without secrets."""
+        return self._url.shown
+
+    def make(self, folder: str) -> None:
+        """Refuse a store that lets two processes create the same object; a store has no folders to make."""
+        if not SCHEMES[self._url.scheme].decides:
+            known = ", ".join(sorted(name for name, scheme in SCHEMES.items() if scheme.decides))
+            raise OrtdeployError(
+                f"{self._url}: {self._url.scheme} has no way to create a file that only the first of two processes "
+                f"gets, and by that shards decide who writes a part. Stores that have one: {known}; or take a folder"
+            )
+        probe = f"{folder}/.probe-{uuid4().hex}"
+        try:
+            decides = self.create(probe, b"first") and not self.create(probe, b"second")
+        finally:
+            with suppress(OrtdeployError):
+                self.delete(probe)
+        if not decides:
+            package = SCHEMES[self._url.scheme].package
+            raise OrtdeployError(
+                f"{self._url} lets two processes create the same object: a second put replaced the first one, although "
+                "it was to create the object (If-None-Match). So shards cannot decide there who writes a part. Update "
+                f"the store or {package}, or choose another store, or a folder"
+            )
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Put an object that must not exist. If it does and has these bytes, an answer was lost.
+
+        A store may refuse a put because another one is under way (409); the next attempt tells.
+        """
+
+        def put(system: Any, path: str) -> bool:
+            try:
+                system.pipe_file(path, data, mode="create")
+            except FileExistsError:
+                return False
+            return True
+
+        def may_pass(error: BaseException) -> bool:
+            return isinstance(error, OSError) and not isinstance(error, _DEFINITE)
+
+        is_new = self._do("written", name, lambda system, path: persist(lambda: put(system, path), may_pass))
+        return is_new or self.read(name) == data
+
+    def read(self, name: str) -> bytes | None:
+        """Get an object."""
+
+        def get(system: Any, path: str) -> bytes | None:
+            try:
+                return bytes(system.cat_file(path))
+            except FileNotFoundError:
+                return None
+
+        return self._do("read", name, get)
+
+    def exists(self, name: str) -> bool:
+        """Ask for an object's properties."""
+        return self._info(name) is not None
+
+    def names(self, folder: str) -> Iterator[str]:
+        """Yield what is in a folder, from one listing."""
+
+        def listed(system: Any, path: str) -> list[str]:
+            try:
+                return [str(one) for one in system.ls(path, detail=False)]
+            except FileNotFoundError:
+                return []
+
+        here = folder.rsplit("/", 1)[-1]
+        names = (one.rstrip("/").rsplit("/", 1)[-1] for one in self._do("listed", folder, listed))
+        yield from (name for name in names if name != here)
+
+    def delete(self, name: str) -> None:
+        """Delete an object; if there is none, most stores say nothing."""
+
+        def remove(system: Any, path: str) -> None:
+            with suppress(FileNotFoundError):
+                system.rm_file(path)
+
+        self._do("deleted", name, remove)
+
+    def clear(self, folder: str, keep: Collection[str] = ()) -> None:
+        """Delete the objects of a listing."""
+
+        def remove(system: Any, path: str) -> None:
+            kept = {f"{path}/{name}" for name in keep}
+            for one in system.find(path):
+                if str(one) not in kept:
+                    with suppress(FileNotFoundError):
+                        system.rm_file(one)
+
+        self._do("deleted", folder, remove)
+
+    def look_anew(self, folder: str) -> None:
+        """Do nothing: nothing is remembered."""
+
+    @contextmanager
+    def staging(self, name: str) -> Iterator[Path]:
+        """Yield a path in a temporary folder, which lasts for this one file."""
+        with tempfile.TemporaryDirectory(prefix="ortdeploy-objects-") as folder:
+            yield Path(folder) / name.rsplit("/", 1)[-1]
+
+    def stage(self, path: Path, name: str) -> tuple[str, ...]:
+        """Upload; the marks are the ETag of what was uploaded, and the MD5 that a copy of it has as its ETag."""
+        for one in sorted(beside(path).rglob("*")):
+            if one.is_file():
+                self._upload(one, f"{beside_name(name)}/{one.relative_to(beside(path)).as_posix()}")
+        if not path.exists():
+            return ()
+        self._upload(path, name)
+        with path.open("rb") as file:
+            md5 = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False))
+        own = {md5.hexdigest(), base64.b64encode(md5.digest()).decode()}
+        return tuple(sorted(own | _marks(self._info(name) or {})))
+
+    def publish(self, name: str, final: str) -> bool:
+        """Copy a staged object on the store, then delete it."""
+
+        def copy(system: Any, path: str) -> bool:
+            try:
+                system.cp_file(path, self._path(system, final))
+            except FileNotFoundError:
+                return False
+            with suppress(FileNotFoundError):
+                system.rm_file(path)
+            return True
+
+        return self._do("published", name, copy)
+
+    def holds(self, name: str, written: Written, marks: tuple[str, ...]) -> bool:
+        """Compare the size and a mark; an object that has none of the marks is read."""
+        info = self._info(name)
+        if info is None:
+            raise FileNotFoundError(name)
+        if info.get("size") != written.bytes:
+            return False
+        return not _marks(info).isdisjoint(marks) or self._do("read", name, _digest) == written.sha256
+
+    def taken(self, prefix: str) -> int:
+        """Add up sizes of a listing."""
+
+        def add_up(system: Any, path: str) -> int:
+            try:
+                found = system.ls(path, detail=True)
+            except FileNotFoundError:
+                return 0
+            return sum(int(one["size"] or 0) for one in found if one["name"].rsplit("/", 1)[-1].startswith(prefix))
+
+        return self._do("listed", "", add_up)
+
+    @contextmanager
+    def reports(self) -> Iterator[Path]:
+        """Yield a temporary folder whose files are uploaded at the end of the block."""
+        with tempfile.TemporaryDirectory(prefix="ortdeploy-objects-") as folder:
+            yield Path(folder)
+            for path in sorted(Path(folder).iterdir()):
+                self._upload(path, path.name)
+
+    def _upload(self, path: Path, name: str) -> None:
+        self._do("written", name, lambda system, there: system.put_file(os.fspath(path), there))
+
+    def _info(self, name: str) -> Mapping[str, Any] | None:
+        def info(system: Any, path: str) -> Mapping[str, Any] | None:
+            try:
+                found: Mapping[str, Any] = system.info(path)
+            except FileNotFoundError:
+                return None
+            return found if found.get("type", "file") == "file" else None
+
+        return self._do("read", name, info)
+
+    def _do(self, what: str, name: str, act: Callable[[Any, str], T]) -> T:
+        """Act on an object; its package tries again by itself if the store does not answer. Raises OrtdeployError."""
+        url = admit(f"{self._url.full}/{name}".rstrip("/"), Use.WRITE)
+        with in_words(url, what):
+            system, path = open_store(url)
+            return act(system, path)
+
+    def _path(self, system: Any, name: str) -> str:
+        return str(system._strip_protocol(f"{self._url.full}/{name}"))  # noqa: SLF001  what a file system is to override
+
+
+def _marks(info: Mapping[str, Any]) -> set[str]:
+    """Return what tells an object's content from others, of the names that packages have for it."""
+    return {str(info[key]).strip('"') for key in ("ETag", "etag", "md5Hash") if info.get(key)}
+
+
+def _digest(system: Any, path: str) -> str:
+    """Return the SHA-256 of an object, which is read in pieces."""
+    digest = hashlib.sha256()
+    with system.open(path, "rb") as file:
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+    return digest.hexdigest()
