@@ -203,7 +203,7 @@ def store() -> Iterator[Any]:
     system.store.clear()
     system.pseudo_dirs[:] = [""]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(gate.SCHEMES, "memory", gate.Scheme(package="fsspec", has_user=True))
+        patch.setitem(gate.SCHEMES, "memory", gate.Scheme(package="fsspec", has_user=True, decides=True))
         yield system
     system.store.clear()
 

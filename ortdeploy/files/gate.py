@@ -142,6 +142,12 @@ def admit(path: str, use: Use) -> Url:
     return url
 
 
+def decides(url: str) -> bool:
+    """Return whether a store lets only the first of two processes create an object, as far as its kind tells."""
+    scheme = SCHEMES.get(parse_url(url).scheme)
+    return scheme is not None and scheme.decides
+
+
 def leaves_as_text(path: str, folder: str, roots: Sequence[str]) -> bool:
     """Return whether the text of a local path leads out of the tree, on this system or on Windows."""
     full = os.path.normpath(os.path.join(folder, path))  # noqa: PTH118  joined as text, nothing is looked at

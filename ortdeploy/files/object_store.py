@@ -199,7 +199,10 @@ class Upload:
         """Raise OrtdeployError if shards have made parts there, of which nothing is in the folder."""
         with in_words(self._url, "listed"):
             system, path = open_store(self._url)
-            is_shared = system.exists(f"{path}/{DECISIONS}")
+            try:  # not `exists`, which takes any failure for an answer
+                is_shared = bool(system.ls(f"{path}/{DECISIONS}", detail=False))
+            except FileNotFoundError:
+                is_shared = False
         if is_shared:
             raise OrtdeployError(
                 f"shards have made parts of {self._url}, and on a store only shards go on with what they have begun: "

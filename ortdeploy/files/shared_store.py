@@ -42,12 +42,6 @@ class SharedStore:
 
     def make(self, folder: str) -> None:
         """Refuse a store that lets two processes create the same object; a store has no folders to make."""
-        if not SCHEMES[self._url.scheme].decides:
-            known = ", ".join(sorted(name for name, scheme in SCHEMES.items() if scheme.decides))
-            raise OrtdeployError(
-                f"{self._url}: {self._url.scheme} has no way to create a file that only the first of two processes "
-                f"gets, and by that shards decide who writes a part. Stores that have one: {known}; or take a folder"
-            )
         probe = f"{folder}/.probe-{uuid4().hex}"
         try:
             decides = self.create(probe, b"first") and not self.create(probe, b"second")

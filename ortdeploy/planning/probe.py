@@ -20,7 +20,7 @@ from ortdeploy.facts.problems import Package, Problem, changed_while_read, unrea
 from ortdeploy.files.decoding import decoding
 from ortdeploy.files.digests import signature
 from ortdeploy.files.disk import free_bytes
-from ortdeploy.files.gate import Use, link_out, outside
+from ortdeploy.files.gate import Use, decides, link_out, outside
 from ortdeploy.files.golden_sets import why_nothing_compares
 from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.files.names import is_file, is_folder, is_there, name_aside
@@ -414,7 +414,7 @@ def _shards(folder: Path, job: JobSpec, before: _Before) -> str | None:
     """
     place: SharedPlace = SharedFolder(folder)
     if job.output.url is not None:
-        if before.record is None or is_there(folder):
+        if before.record is None or is_there(folder) or not decides(job.output.url):
             return None
         from ortdeploy.files.shared_store import SharedStore  # noqa: PLC0415  only who has an object store
 

@@ -1,6 +1,7 @@
 """Inputs and outputs on object stores, through fsspec's store in memory."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +119,10 @@ def test_arrays_and_other_formats_are_fetched_whole(tmp_path: Path, cli: Cli, st
     ],
 )
 @pytest.mark.usefixtures("store")
-def test_what_cannot_be_reached_is_said(tmp_path: Path, cli: Cli, path: str, words: str) -> None:
+def test_what_cannot_be_reached_is_said(
+    tmp_path: Path, cli: Cli, path: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "s3fs", None)  # as where it is not installed
     refused = cli("plan", deployment(tmp_path, path, "outbox/run"))
     assert refused.code == 1
     assert words in " ".join((refused.out + refused.err).split())

@@ -84,7 +84,9 @@ class Finish:
         shares = shares_of(table, receipts, [part.number for part in missing])
         ending = self._judged(table, missing, len(shares.workers))
         self._write(decisions, receipts, ending, shares)
-        if not missing and not is_closed:
+        if is_closed:
+            decisions.tidy()  # who closed it may have been killed before that
+        elif not missing:
             decisions.close(list(receipts.values()))
         return ending, shares
 

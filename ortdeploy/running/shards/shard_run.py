@@ -13,7 +13,9 @@ from typing import Any
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.feeds.feeder import open_rows
+from ortdeploy.files.gate import decides
 from ortdeploy.files.shared_place import beside
+from ortdeploy.files.urls import parse_url
 from ortdeploy.plan.part_table import PartTable, PlannedPart, Shard, part_table
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.process.memory_limit import MemoryWatch
@@ -41,6 +43,11 @@ def why_not_shared(step: RunJob) -> str | None:
         return "retry runs on one machine"
     if step.pipeline is not None and step.pipeline.state:
         return "each row takes the state of the one before"
+    if step.output.upload is not None and not decides(step.output.upload):
+        scheme = parse_url(step.output.upload).scheme
+        return (
+            f"{scheme} has no way to create a file that only the first of two processes gets; take a store or a folder"
+        )
     if step.input.upstream is not None:
         return f'it reads the rows of job "{step.input.upstream.job}", and which these are only that job tells'
     if step.batching.auto:

@@ -1,8 +1,7 @@
 """Parts of one plan that several processes make: the bytes of one machine, whatever dies, sleeps or comes twice."""
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,49 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import effort
-from support.fakes import Counter, FakeRuntime, double, refuse_negative
+from support.fakes import FakeRuntime, double, refuse_negative
 from support.jobs import changed, execute, failed, plan_for, report, rows, save
+from support.shards import Killed, die_after, die_before, finish, instead, run_shard
 
 from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.open_parts import CLOSED, open_plans
-from ortdeploy.ledger.opening import copy_of_ledger, open_ledger, read_outputs
+from ortdeploy.ledger.opening import read_outputs
 from ortdeploy.ledger.records import Part
-from ortdeploy.plan.part_table import Shard
-from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import Plan
-from ortdeploy.results.results import JobResult, Status
-from ortdeploy.running.executor import Execution
-from ortdeploy.running.shards.commit_log import CommitLog
-from ortdeploy.running.shards.finish import Finish
+from ortdeploy.results.results import Status
 
 ROWS = 30  # four parts, the last one short
 VALUES = [float(row) for row in range(ROWS)]
-
-
-class Killed(BaseException):
-    """Stands for a kill."""
-
-
-def run_shard(folder: Path, plan: Plan, index: int, count: int, model: Any = double) -> JobResult:
-    with copy_of_ledger(folder / ".ortdeploy") as ledger:
-        execution = Execution(
-            plan=plan,
-            run_id="s1",
-            runtime=FakeRuntime(model),
-            ledger=ledger,
-            observer=Counter(),
-            stop=lambda: False,
-            shard=Shard(index=index, count=count),
-        )
-        (result,) = execution.run()
-    return result
-
-
-def finish(folder: Path, plan: Plan) -> JobResult:
-    (step,) = run_jobs(plan)
-    with open_ledger(folder / ".ortdeploy") as ledger:
-        return Finish(plan=plan, step=step, ledger=ledger, run_id="f1").run()
 
 
 def parts(folder: Path) -> dict[str, bytes]:
@@ -144,29 +114,6 @@ def test_a_lost_ledger_is_made_again_from_the_decisions(tmp_path: Path) -> None:
     assert finish(tmp_path, plan).status is Status.DONE
     (after,) = read_outputs(tmp_path / ".ortdeploy")
     assert after.parts == before.parts
-
-
-@contextmanager
-def instead(monkeypatch: pytest.MonkeyPatch, name: str, do: Callable[..., Any]) -> Iterator[None]:
-    """Let the first call of a method of the commit log be something else."""
-    original, calls = getattr(CommitLog, name), []
-
-    def first_only(log: CommitLog, *arguments: Any) -> Any:
-        calls.append(name)
-        return do(original, log, *arguments) if len(calls) == 1 else original(log, *arguments)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(CommitLog, name, first_only)
-        yield
-
-
-def die_before(_original: Any, *_: Any) -> None:
-    raise Killed
-
-
-def die_after(original: Any, *arguments: Any) -> None:
-    original(*arguments)
-    raise Killed
 
 
 @pytest.mark.parametrize("method", ["begin", "staging", "stage", "decide", "publish"])

@@ -1,0 +1,424 @@
+"""Parts that several processes make on an object store: in memory, and on a real server that is far and unreliable."""
+
+import hashlib
+import importlib.util
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support import s3
+from support.effort import effort
+from support.fakes import FakeRuntime, double, refuse_negative
+from support.jobs import execute, plan_for, save
+from support.s3 import Once
+from support.shards import Killed, die_after, die_before, finish, instead, on_store, run_shard
+
+from ortdeploy.files.atomic import Written
+from ortdeploy.files.shared_store import SharedStore
+from ortdeploy.ledger.opening import read_outputs
+from ortdeploy.plan.steps import Plan
+from ortdeploy.results.results import Status
+
+needs_s3 = pytest.mark.skipif(
+    not all(map(importlib.util.find_spec, ("s3fs", "moto"))), reason="needs s3fs and moto[server]"
+)
+ROWS = 30  # four parts, the last one short
+VALUES = [float(row) for row in range(ROWS)]
+OUT = "memory://bucket/out"
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    with s3.server() as port:
+        yield port
+
+
+@pytest.fixture
+def bucket(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[s3.Store]:
+    with s3.bucket(port, monkeypatch) as bucket:
+        yield bucket
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The parts that one machine makes in a folder."""
+    folder = tmp_path_factory.mktemp("alone")
+    save(folder, VALUES)
+    assert execute(folder, plan_for(folder, ROWS), FakeRuntime(double)).status is Status.DONE
+    return {path.name: path.read_bytes() for path in sorted((folder / "out").glob("part-*"))}
+
+
+def deployment(folder: Path, url: str = OUT) -> Plan:
+    save(folder, VALUES)
+    return on_store(plan_for(folder, ROWS), url)
+
+
+def names(store: Any) -> list[str]:
+    """The objects in the output in memory."""
+    return sorted(str(one).removeprefix("/bucket/out/") for one in store.find("/bucket/out"))
+
+
+def parts(store: Any) -> dict[str, bytes]:
+    return {one: store.cat_file(f"/bucket/out/{one}") for one in names(store) if one.startswith("part-")}
+
+
+def litter(found: list[str]) -> list[str]:
+    """What nobody needs once a plan is closed."""
+    return [
+        one for one in found if one.startswith("_parts/") and one.split("/")[-1] not in {"bound.json", "closed.json"}
+    ]
+
+
+@pytest.mark.parametrize("order", [(0,), (1, 0), (2, 0, 1), (6, 3, 0, 5, 1, 4, 2)], ids=len)
+def test_shards_in_any_order_leave_on_a_store_what_one_machine_leaves(
+    tmp_path: Path, alone: dict[str, bytes], store: Any, order: tuple[int, ...]
+) -> None:
+    plan = deployment(tmp_path)
+    for index in order:
+        assert run_shard(tmp_path, plan, index, len(order)).status in {Status.DONE, Status.NOTHING_TO_DO}
+    assert parts(store) == alone
+    assert finish(tmp_path, plan).status is Status.DONE
+    assert (parts(store), litter(names(store)), s3.local_copies(tmp_path)) == (alone, [], [])
+    report = json.loads(store.cat_file("/bucket/out/_run.json"))
+    assert report["rows"] == {"input": ROWS, "committed": ROWS, "failed": 0, "skipped": 0}
+    assert finish(tmp_path, plan).committed == ROWS
+    assert run_shard(tmp_path, plan, 0, 1).status is Status.NOTHING_TO_DO
+
+
+@pytest.mark.parametrize("method", ["begin", "staging", "stage", "decide", "publish"])
+@pytest.mark.parametrize("die", [die_before, die_after])
+def test_a_shard_that_is_killed_is_run_again(
+    tmp_path: Path, alone: dict[str, bytes], store: Any, method: str, die: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = deployment(tmp_path)
+    with instead(monkeypatch, method, die), pytest.raises(Killed):
+        run_shard(tmp_path, plan, 0, 2)
+    for index in range(3):
+        run_shard(tmp_path, plan, index, 3)
+    assert finish(tmp_path, plan).status is Status.DONE
+    assert (parts(store), litter(names(store))) == (alone, [])
+
+
+@pytest.mark.parametrize("method", ["close", "tidy"])
+@pytest.mark.parametrize("die", [die_before, die_after])
+def test_a_finish_that_is_killed_is_run_again(
+    tmp_path: Path, alone: dict[str, bytes], store: Any, method: str, die: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = deployment(tmp_path)
+    run_shard(tmp_path, plan, 0, 1)
+    with instead(monkeypatch, method, die), pytest.raises(Killed):
+        finish(tmp_path, plan)
+    assert finish(tmp_path, plan).status is Status.DONE
+    (record,) = read_outputs(tmp_path / ".ortdeploy")
+    assert (parts(store), record.rows, record.status) == (alone, ROWS, "done")
+
+
+def wrong(feeds: Any) -> Any:
+    return {"y": double(feeds)["y"] + 1}
+
+
+@pytest.mark.parametrize("finished", [False, True], ids=["decided", "closed"])
+@pytest.mark.parametrize("method", ["decide", "publish"])
+def test_a_shard_that_slept_changes_nothing(
+    tmp_path: Path, alone: dict[str, bytes], store: Any, method: str, monkeypatch: pytest.MonkeyPatch, *, finished: bool
+) -> None:
+    """It would write other bytes, as another processor may; if it decides last, they are never seen."""
+    plan = deployment(tmp_path)
+
+    def sleep(original: Any, *arguments: Any) -> Any:
+        for index in range(2):
+            run_shard(tmp_path, plan, index, 2)
+        if finished:
+            assert finish(tmp_path, plan).status is Status.DONE
+        return original(*arguments)
+
+    with instead(monkeypatch, method, sleep):
+        late = run_shard(tmp_path, plan, 0, 4, wrong if method == "decide" else double)
+    assert late.status in {Status.DONE, Status.NOTHING_TO_DO}
+    assert finish(tmp_path, plan).status is Status.DONE
+    assert (parts(store), litter(names(store))) == (alone, [])
+
+
+def test_a_shard_that_slept_through_a_new_run_fails_and_adds_nothing_to_it(
+    tmp_path: Path, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = deployment(tmp_path)
+
+    def sleep(original: Any, *arguments: Any) -> Any:
+        store.mv("/bucket/out", "/bucket/out.old", recursive=True)
+        store.pipe_file("/bucket/out/part-00000000.jsonl", b"of the new run")
+        return original(*arguments)
+
+    with instead(monkeypatch, "decide", sleep):
+        late = run_shard(tmp_path, plan, 0, 1)
+    assert late.status is Status.FAILED
+    assert "was put aside for a new run" in (late.reason or "")
+    assert names(store) == ["part-00000000.jsonl"]
+    assert store.cat_file("/bucket/out/part-00000000.jsonl") == b"of the new run"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda store, path: store.rm_file(path), "was decided on and is gone"),
+        (lambda store, path: store.pipe_file(path, b"x"), "is not what was decided on"),
+        (lambda store, path: store.pipe_file(path, b"x" * store.size(path)), "is not what was decided on"),
+    ],
+    ids=["gone", "shorter", "other bytes"],
+)
+def test_finish_finds_a_part_that_is_not_what_was_decided(tmp_path: Path, store: Any, spoil: Any, words: str) -> None:
+    plan = deployment(tmp_path)
+    run_shard(tmp_path, plan, 0, 1)
+    spoil(store, "/bucket/out/part-00000002.jsonl")
+    ended = finish(tmp_path, plan)
+    assert ended.status is Status.FAILED
+    assert f"out/part-00000002.jsonl {words}" in (ended.reason or "")
+
+
+def test_failed_rows_are_reported_on_the_store(tmp_path: Path, store: Any) -> None:
+    save(tmp_path, [-1.0 if row in {3, 27} else value for row, value in enumerate(VALUES)])
+    plan = on_store(plan_for(tmp_path, ROWS, max_failed=2), OUT)
+    for index in range(2):
+        run_shard(tmp_path, plan, index, 2, refuse_negative)
+    ended = finish(tmp_path, plan)
+    assert (ended.status, ended.committed, ended.failed) == (Status.DONE, ROWS - 2, 2)
+    failed = [json.loads(line)["row"] for line in store.cat_file("/bucket/out/_failed.jsonl").splitlines()]
+    assert failed == [3, 27]
+
+
+def test_a_lost_ledger_is_made_again_from_the_store(tmp_path: Path, store: Any) -> None:
+    plan = deployment(tmp_path)
+    run_shard(tmp_path, plan, 0, 1)
+    finish(tmp_path, plan)
+    (before,) = read_outputs(tmp_path / ".ortdeploy")
+    (tmp_path / ".ortdeploy/state.db").unlink()
+    assert finish(tmp_path, plan).status is Status.DONE
+    (after,) = read_outputs(tmp_path / ".ortdeploy")
+    assert after.parts == before.parts
+    assert names(store)
+
+
+def test_a_scheme_that_cannot_decide_is_refused_before_any_part(tmp_path: Path) -> None:
+    ended = run_shard(tmp_path, deployment(tmp_path, "sftp://localhost/out"), 0, 1)
+    assert ended.status is Status.FAILED
+    assert "sftp has no way to create a file that only the first of two processes gets" in (ended.reason or "")
+
+
+def test_a_store_that_overwrites_is_refused_before_any_part(
+    tmp_path: Path, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = type(store).pipe_file
+    monkeypatch.setattr(type(store), "pipe_file", lambda self, path, data, **_: pipe(self, path, data))
+    ended = run_shard(tmp_path, deployment(tmp_path), 0, 1)
+    assert ended.status is Status.FAILED
+    assert "a second put replaced the first one" in (ended.reason or "")
+    assert names(store) == []
+
+
+@needs_s3
+@pytest.mark.process
+def test_shards_on_s3_leave_what_one_machine_leaves(tmp_path: Path, alone: dict[str, bytes], bucket: s3.Store) -> None:
+    plan = deployment(tmp_path, bucket.url("out"))
+    for index in (2, 0, 1):
+        assert run_shard(tmp_path, plan, index, 3).status is Status.DONE
+    assert finish(tmp_path, plan).status is Status.DONE
+    assert (bucket.parts("out"), litter(bucket.names("out"))) == (alone, [])
+    assert s3.local_copies(tmp_path) == []
+
+
+@needs_s3
+@pytest.mark.process
+@pytest.mark.parametrize("method", ["decide", "publish"])
+def test_on_s3_a_shard_that_slept_changes_nothing(
+    tmp_path: Path, alone: dict[str, bytes], bucket: s3.Store, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = deployment(tmp_path, bucket.url("out"))
+    before: dict[str, Any] = {}
+
+    def states() -> dict[str, Any]:
+        bucket.system.invalidate_cache()
+        return {one["name"]: one["LastModified"] for one in bucket.system.ls(f"{bucket.bucket}/out", detail=True)
+                if "/part-" in one["name"]}  # fmt: skip
+
+    def sleep(original: Any, *arguments: Any) -> Any:
+        run_shard(tmp_path, plan, 0, 1)
+        finish(tmp_path, plan)
+        before.update(states())
+        return original(*arguments)
+
+    with instead(monkeypatch, method, sleep):
+        late = run_shard(tmp_path, plan, 0, 4, wrong if method == "decide" else double)
+    assert late.status in {Status.DONE, Status.NOTHING_TO_DO}
+    assert states() == before
+    assert (bucket.parts("out"), litter(bucket.names("out"))) == (alone, [])
+
+
+@needs_s3
+@pytest.mark.process
+def test_of_many_that_create_an_object_at_the_same_moment_one_is_first(bucket: s3.Store) -> None:
+    barrier, won = threading.Barrier(8), []
+
+    def race(who: int) -> None:
+        place = SharedStore(bucket.url("out"))
+        for key in range(20):
+            barrier.wait()
+            if place.create(str(key), str(who).encode()):
+                won.append((key, who))
+
+    threads = [threading.Thread(target=race, args=(who,)) for who in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(key for key, _ in won) == list(range(20))
+    assert all(bucket.read(f"out/{key}") == str(who).encode() for key, who in won)
+
+
+_DECISION = r"/_parts/[0-9a-f]{64}/part-00000001\.json$"
+_STAGED = r"/\.part-1\.[0-9a-f]{32}$"
+_PART = r"/out/part-00000001\.jsonl$"
+
+
+def _more(*given: Any) -> Any:
+    """One more case, for the slow tests: packages wait before they try again."""
+    return pytest.param(Once(*given), marks=pytest.mark.slow)
+
+
+@needs_s3
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "faults",
+    [
+        Once("PUT", _DECISION, s3.CONFLICT),
+        Once("PUT", _DECISION, s3.CUT_AFTER),
+        Once("PUT", _DECISION, s3.BROKEN),
+        Once("GET", _DECISION, s3.CUT_WITHIN, s3.CUT_BEFORE),
+        _more("PUT", _DECISION, s3.CUT_BEFORE),
+        _more("PUT", _DECISION, s3.BUSY, s3.CUT_AFTER, s3.CONFLICT),
+        _more("PUT", _STAGED, s3.BUSY, s3.CUT_AFTER),
+        _more("PUT", _PART, s3.CUT_AFTER),
+        _more("PUT", _PART, s3.BROKEN),
+        _more("DELETE", _STAGED, s3.CUT_AFTER),
+        _more("GET", _DECISION, s3.IN_PIECES),
+    ],
+    ids=lambda one: f"{one.method} {' '.join(one.faults)}",
+)
+def test_what_befalls_one_request_changes_nothing(
+    tmp_path: Path, alone: dict[str, bytes], bucket: s3.Store, faults: Once
+) -> None:
+    plan = deployment(tmp_path, bucket.url("out"))
+    bucket.faults = faults
+    assert run_shard(tmp_path, plan, 0, 1).status is Status.DONE
+    assert finish(tmp_path, plan).status is Status.DONE
+    assert faults.is_used_up
+    assert (bucket.parts("out"), litter(bucket.names("out"))) == (alone, [])
+
+
+@needs_s3
+@pytest.mark.process
+def test_a_server_that_ignores_the_condition_is_refused_before_any_part(tmp_path: Path, bucket: s3.Store) -> None:
+    bucket.faults = lambda _request: s3.UNCONDITIONAL
+    ended = run_shard(tmp_path, deployment(tmp_path, bucket.url("out")), 0, 1)
+    assert ended.status is Status.FAILED
+    assert "(If-None-Match). So shards cannot decide there" in (ended.reason or "")
+    assert bucket.names("out") == []
+
+
+@needs_s3
+@pytest.mark.process
+def test_a_part_in_many_pieces_is_uploaded_copied_and_known_again(
+    bucket: s3.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy of what was uploaded in pieces has another ETag; then its MD5 or its bytes tell."""
+    content = np.random.default_rng(1).bytes(12 * 2**20)
+    put = type(bucket.system)._put_file  # noqa: SLF001  a part of a hundred megabytes takes too long
+
+    async def in_pieces(*given: Any, **more: Any) -> None:
+        await put(*given, chunksize=5 * 2**20, **more)
+
+    monkeypatch.setattr(type(bucket.system), "_put_file", in_pieces)
+    place = SharedStore(bucket.url("out"))
+    with place.staging("_parts/.part-0.aa") as path:
+        path.write_bytes(content)
+        marks = place.stage(path, "_parts/.part-0.aa")
+    assert [method for method, path, _ in bucket.asked if "uploadId=" in path and method == "PUT"] == ["PUT"] * 3
+    assert place.publish("_parts/.part-0.aa", "part-0")
+    assert bucket.names("out") == ["part-0"]
+    written = Written(sha256=hashlib.sha256(content).hexdigest(), bytes=len(content), mtime_ns=0)
+    assert place.holds("part-0", written, marks)
+    assert place.holds("part-0", written, ())
+    bucket.put("out/part-0", content[:-1] + b"?")
+    assert not place.holds("part-0", written, marks)
+    with pytest.raises(FileNotFoundError):
+        place.holds("part-1", written, marks)
+
+
+@needs_s3
+@pytest.mark.process
+def test_a_store_that_forbids_says_so(tmp_path: Path, bucket: s3.Store) -> None:
+    bucket.faults = lambda _request: s3.FORBIDDEN
+    ended = run_shard(tmp_path, deployment(tmp_path, bucket.url("out")), 0, 1)
+    assert ended.status is Status.FAILED
+    assert "cannot be" in (ended.reason or "")
+    assert "AccessDenied" in (ended.reason or "") or "Forbidden" in (ended.reason or "")
+
+
+_ASKED = ("pipe_file", "cat_file", "put_file", "cp_file", "rm_file", "info", "ls", "find")
+
+
+@contextmanager
+def failing(store: Any, at: dict[int, bool]) -> Iterator[None]:
+    """Let requests by their number fail: True after they were carried out, False before."""
+    calls = count()
+
+    def failing_at(method: Any) -> Any:
+        def call(*arguments: Any, **more: Any) -> Any:
+            number = next(calls)
+            if at.get(number) is False:
+                raise ConnectionError("away")
+            result = method(*arguments, **more)
+            if at.get(number):
+                raise ConnectionError("the answer was lost")
+            return result
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in _ASKED:
+            patch.setattr(type(store), name, failing_at(getattr(type(store), name)))
+        yield
+
+
+@settings(max_examples=effort(8, 200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_any_schedule_of_kills_and_faults_of_the_store_leaves_every_row_once(
+    tmp_path_factory: pytest.TempPathFactory, alone: dict[str, bytes], store: Any, data: Any
+) -> None:
+    folder = tmp_path_factory.mktemp("schedule")
+    plan = deployment(folder)
+    store.store.clear()
+    methods = st.sampled_from(["begin", "staging", "stage", "decide", "publish", "close", "tidy", None])
+    for _ in range(data.draw(st.integers(1, 6))):
+        shards = data.draw(st.integers(1, 4))
+        index, method = data.draw(st.integers(-1, shards - 1)), data.draw(methods)
+        die = data.draw(st.sampled_from([die_before, die_after]))
+        do = die if method else lambda original, *rest: original(*rest)
+        faults = data.draw(st.dictionaries(st.integers(0, 60), st.booleans(), max_size=3))
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            suppress(Killed),
+            instead(patch, method or "begin", do),
+            failing(store, faults),
+        ):
+            _ = finish(folder, plan) if index < 0 else run_shard(folder, plan, index, shards)
+    run_shard(folder, plan, 0, 1)
+    assert finish(folder, plan).status is Status.DONE
+    assert (parts(store), litter(names(store))) == (alone, [])
