@@ -101,9 +101,7 @@ def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] =
     The outputs of `stale` jobs are replaced, so the inputs recorded for them do not count.
     """
     roots = (spec.folder, *spec.roots)
-    before = {
-        job.name: _look_back(_output_folder(spec, job), state_dir, removable=job.output.removable) for job in spec.jobs
-    }
+    before = {job.name: _look_back(_output_folder(spec, job), state_dir, job) for job in spec.jobs}
     digests = DigestCache(state_dir)
     models = {model.name: probe_model(spec, model, roots, digests) for model in spec.models}
     models |= {one.name: with_row_followers(models[one.name], one.inputs, infer_shapes) for one in _run_by_rows(spec)}
@@ -164,22 +162,42 @@ def _missing_package(job: JobSpec, runtime: RuntimeFacts) -> Package | None:
     return package if package and package.module not in runtime.packages else None
 
 
-def _look_back(folder: Path, state_dir: Path, *, removable: bool) -> _Before:
+def _look_back(folder: Path, state_dir: Path, job: JobSpec) -> _Before:
     """Return what the ledger knows of an output folder; nothing if it starts over.
 
     That is so if the user took away what is not removable, and if an earlier run was killed as it put the output aside.
     """
     with read_ledger(state_dir) as ledger:
-        if ledger is None or not (removable or is_there(folder)):
+        if ledger is None:
             return _Before()
         key = output_key(folder, state_dir)
         record = ledger.output(key)
+        if not (job.output.removable or is_there(folder)) and (record is None or not _may_be_elsewhere(job)):
+            return _Before()
         if record is not None and put_aside_before(ledger, folder, record) is not None:
             return _Before()
         last = record.parts[-1].deployment if record and record.parts else None
         maker = ledger.made_by(last)
         layout = maker.layout if maker else None
         return _Before(record=record, inputs=ledger.inputs(key), merges=ledger.merges(key), layout=layout)
+
+
+def _may_be_elsewhere(job: JobSpec) -> bool:
+    """Return whether shards have made an output on its store; if that cannot be told, `_shards` says why."""
+    try:
+        return _decided_on(job) is not None
+    except OrtdeployError:
+        return True
+
+
+def _decided_on(job: JobSpec) -> "SharedPlace | None":
+    """Return the store of an output on which shards have decided; None if they have not. Raises OrtdeployError."""
+    if job.output.url is None or not decides(job.output.url):
+        return None
+    from ortdeploy.files.shared_store import SharedStore  # noqa: PLC0415  only who has an object store
+
+    place = SharedStore(job.output.url)
+    return place if any(place.names(SHARD_FOLDER)) else None
 
 
 def _stale(folder: Path, before: _Before) -> OutputFacts:
@@ -412,13 +430,11 @@ def _shards(folder: Path, job: JobSpec, before: _Before) -> str | None:
     A store is asked only if the ledger knows parts that are not here, as of what one machine has made. Raises
     OrtdeployError.
     """
-    place: SharedPlace = SharedFolder(folder)
+    place: SharedPlace | None = SharedFolder(folder)
     if job.output.url is not None:
-        if before.record is None or is_there(folder) or not decides(job.output.url):
-            return None
-        from ortdeploy.files.shared_store import SharedStore  # noqa: PLC0415  only who has an object store
-
-        place = SharedStore(job.output.url)
+        place = None if before.record is None or is_there(folder) else _decided_on(job)
+    if place is None:
+        return None
     try:
         return "open" if open_plans(place) else "closed" if any(place.names(SHARD_FOLDER)) else None
     except OSError:
@@ -432,7 +448,7 @@ def _look_at_output(folder: Path, job: JobSpec, state_dir: Path, before: _Before
     if before.record is None and not any(folder.iterdir()):
         return OutputFacts(state="empty")
     if before.record is None:  # a run that began meanwhile stands in the ledger before it writes a file
-        before = _look_back(folder, state_dir, removable=job.output.removable)
+        before = _look_back(folder, state_dir, job)
     if before.record is None:
         return OutputFacts(state="foreign", ledger=_named_ledger(folder))
     is_elsewhere = job.output.url is not None and shards is not None

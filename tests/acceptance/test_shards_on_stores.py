@@ -1,0 +1,162 @@
+"""A saved plan whose shards read from a store and write to it, as a scheduler calls them, against a server process."""
+
+import importlib.util
+import io
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import MANIFEST, Cli, run_process
+from onnx import TensorProto, helper
+from support import s3
+from support.models import save_model, scale_model
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(not all(map(importlib.util.find_spec, ("s3fs", "moto"))), reason="needs s3fs and moto[server]"),
+]
+
+
+@pytest.fixture(scope="module")
+def port() -> Iterator[int]:
+    with s3.server() as port:
+        yield port
+
+
+@pytest.fixture
+def bucket(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[s3.Store]:
+    with s3.bucket(port, monkeypatch) as bucket:
+        yield bucket
+
+
+def put_rows(bucket: s3.Store, name: str, first: int, rows: int) -> None:
+    file = io.BytesIO()
+    np.save(file, np.repeat(np.arange(first, first + rows, dtype=np.float32)[:, None], 4, axis=1))
+    bucket.put(name, file.getvalue())
+
+
+@pytest.fixture
+def manifest(tmp_path: Path, bucket: s3.Store) -> Path:
+    """Rows of four files on the store, and an output on it."""
+    scale_model(tmp_path / "double.onnx")
+    for number in range(4):
+        put_rows(bucket, f"in/{number}.npy", number * 5, 5)
+    text = MANIFEST.replace("data.npy, key: [row]", f'"{bucket.url("in/*.npy")}", key: [row, path]')
+    text = text.replace("outbox/run", f'"{bucket.url("out")}"')
+    (tmp_path / "m.yaml").write_text(text.replace("format: jsonl", "format: jsonl, rows_per_part: 8"))
+    return tmp_path / "m.yaml"
+
+
+def plan_of(manifest: Path, cli: Cli, name: str = "plan.json") -> Path:
+    saved = cli("plan", manifest, "--out", manifest.parent / name)
+    assert saved.code == 0, saved.words
+    return manifest.parent / name
+
+
+def test_rows_from_a_store_get_onto_one_through_shards(cli: Cli, manifest: Path, bucket: s3.Store) -> None:
+    plan = plan_of(manifest, cli)
+    for index in (1, 0):
+        ran = run_process(["apply", plan, "--shard", f"{index}/2"], cwd=manifest.parent)
+        assert ran.code == 0, ran.words
+    refused = cli("apply", manifest)
+    assert refused.code == 1
+    assert "on a store only shards go on with what they have begun" in refused.words
+    assert cli("finish", plan).code == 0
+    rows = [json.loads(line) for part in bucket.parts("out").values() for line in part.splitlines()]
+    assert [(row["row"], row["y"][0]) for row in rows] == [(row, 2.0 * row) for row in range(20)]
+    assert json.loads(bucket.read("out/_run.json"))["rows"]["committed"] == 20
+    assert s3.local_copies(manifest.parent) == []
+    for again in (("apply", plan, "--shard", "0/1"), ("finish", plan), ("apply", manifest)):
+        done = cli(*again)
+        assert (done.code, "nothing to do" in done.out) == (0, True), done.words
+
+
+def test_what_arrives_later_is_the_next_plan_s_and_a_new_run_starts_over(
+    cli: Cli, manifest: Path, bucket: s3.Store
+) -> None:
+    plan = plan_of(manifest, cli)
+    assert cli("apply", plan, "--shard", "0/1").code == 0
+    assert cli("finish", plan).code == 0
+    put_rows(bucket, "in/9.npy", 100, 1)
+    alone = cli("apply", manifest)
+    assert (alone.code, "on a store only shards go on" in alone.words) == (1, True)
+    plan = plan_of(manifest, cli, "second.json")
+    assert cli("apply", plan, "--shard", "0/1").code == 0
+    assert cli("finish", plan).code == 0
+    rows = [json.loads(line)["y"][0] for part in bucket.parts("out").values() for line in part.splitlines()]
+    assert rows == [*(2.0 * row for row in range(20)), 200.0]
+    put_rows(bucket, "in/0.npy", 50, 5)
+    over = cli("apply", manifest, "--new-run")
+    assert over.code == 0, over.words
+    assert not [name for name in bucket.names("out") if name.startswith("_parts/")]
+    assert len(bucket.parts("out")) == 3
+
+
+def test_a_server_that_ignores_the_condition_ends_a_shard_before_any_part(
+    cli: Cli, manifest: Path, bucket: s3.Store
+) -> None:
+    plan = plan_of(manifest, cli)
+    bucket.faults = lambda _request: s3.UNCONDITIONAL
+    refused = cli("apply", plan, "--shard", "0/1")
+    assert refused.code == 1
+    assert "lets two processes create the same object" in refused.words
+    assert bucket.names("out") == []
+
+
+def test_inputs_come_through_a_store_that_is_busy_and_a_network_that_is_cut(
+    cli: Cli, manifest: Path, bucket: s3.Store
+) -> None:
+    plan = plan_of(manifest, cli)
+    bucket.faults = s3.Once("GET", r"/in/2\.npy", s3.BUSY, s3.CUT_WITHIN)
+    assert cli("apply", plan, "--shard", "0/1").code == 0
+    assert bucket.faults.is_used_up
+    assert cli("finish", plan).code == 0
+    assert sum(len(part.splitlines()) for part in bucket.parts("out").values()) == 20
+
+
+@pytest.mark.parametrize("where", ["folder", "store"])
+def test_pictures_come_in_and_go_out_through_shards(cli: Cli, tmp_path: Path, bucket: s3.Store, where: str) -> None:
+    """Many files a row each, and results that are files of their own: what one machine leaves, bit for bit."""
+    pytest.importorskip("PIL")
+    from PIL import Image  # noqa: PLC0415  an extra
+
+    pixels = (TensorProto.UINT8, ["batch", 4, 4, 3])
+    save_model(tmp_path / "m.onnx", [helper.make_node("Identity", ["x"], ["y"])], {"x": pixels}, {"y": pixels})
+    (tmp_path / "in").mkdir()
+    for number in range(20):
+        Image.fromarray(np.full((4, 4, 3), number, np.uint8)).save(tmp_path / f"in/{number:02d}.png")
+        bucket.put(f"in/{number:02d}.png", (tmp_path / f"in/{number:02d}.png").read_bytes())
+    (tmp_path / "in/05.png").write_bytes(b"no picture")
+    bucket.put("in/05.png", b"no picture")
+    text = (
+        "version: 1\nmodels: {m: {path: m.onnx}}\njobs:\n  run:\n    model: m\n    input: {path: IN/*.png}\n"
+        "    batch: {size: 4}\n    errors: {max_failed: 1}\n"
+        "    output: {path: OUT, format: jsonl, images: [y], rows_per_part: 8}\n"
+    )
+    alone = Path(shutil.copytree(tmp_path, tmp_path.with_name(f"{tmp_path.name}-alone")))
+    (alone / "m.yaml").write_text(text.replace("IN", "in").replace("OUT", "out"))
+    assert cli("apply", alone / "m.yaml").code == 0
+    is_store = where == "store"
+    own = text.replace("IN", bucket.url("in") if is_store else "in").replace(
+        "OUT", bucket.url("out") if is_store else "out"
+    )
+    (tmp_path / "m.yaml").write_text(own)
+    plan = plan_of(tmp_path / "m.yaml", cli)
+    for index in (1, 0):
+        ran = cli("apply", plan, "--shard", f"{index}/2")
+        assert ran.code == 0, ran.words
+    assert cli("finish", plan).code == 0
+    found = (path for path in sorted((alone / "out").rglob("*")) if path.suffix in {".png", ".jsonl"})
+    wanted = {path.relative_to(alone / "out").as_posix(): path.read_bytes() for path in found}
+    assert len([name for name in wanted if name.endswith(".png")]) == 19
+    wanted.pop("_failed.jsonl")
+    if is_store:
+        there = {name: bucket.read(f"out/{name}") for name in bucket.names("out")}
+    else:
+        files = (path for path in (tmp_path / "out").rglob("*") if path.is_file())
+        there = {path.relative_to(tmp_path / "out").as_posix(): path.read_bytes() for path in files}
+    assert {name: content for name, content in there.items() if name in wanted or name.endswith(".png")} == wanted
+    assert not [name for name in there if "/." in name]
