@@ -50,6 +50,8 @@ def in_words(url: Url, what: str) -> Iterator[None]:
         raise OrtdeployError(
             f"{url} needs a package that is not installed: {error}. Install it: pip install '{package}'"
         ) from error
+    except OrtdeployError:
+        raise
     except FileNotFoundError as error:
         raise OrtdeployError(f"{url} cannot be {what}: there is no such file") from error
     except Exception as error:
@@ -256,8 +258,15 @@ class Upload:
                     system.rm_file(one)
 
     def put_aside(self, name: str) -> None:
-        """Rename what the store has there to a name beside it."""
+        """Move what the store has there to a name beside it, object by object; where there are folders, rename."""
         with in_words(self._url, "moved"), suppress(FileNotFoundError):
             system, path = open_store(self._url)
-            if system.exists(path):
-                system.mv(path, f"{os.path.dirname(path)}/{name}", recursive=True)  # noqa: PTH120  as text
+            there = f"{os.path.dirname(path)}/{name}"  # noqa: PTH120  as text
+            if SCHEMES[self._url.scheme].has_server:
+                system.mv(path, there, recursive=True)
+                return
+            found = [str(one) for one in system.find(path)]
+            for one in found:  # not `mv`, which stumbles over folders that are only beginnings of names
+                system.cp_file(one, f"{there}{one.removeprefix(path)}")
+            for one in found:
+                system.rm_file(one)
