@@ -1,7 +1,8 @@
 """Files that the first of several processes creates, whole, and nobody changes afterwards: how machines decide.
 
 `link(2)` fails if the name exists, on local file systems and on NFS; a rename would replace the file. On NFS the answer
-may be lost although the link was made; then the file's number of links tells.
+may be lost although the link was made; then the file tells, by its number of links, or, where the client remembers an
+old number, because both names lead to it.
 """
 
 import os
@@ -22,7 +23,7 @@ def create_only(path: Path, data: bytes) -> bool:
         try:
             os.link(temporary, path)
         except OSError:
-            if temporary.stat().st_nlink != 2:  # noqa: PLR2004  its own name, and the one that it was to get
+            if not _is_linked(temporary, path):
                 if path.exists():
                     return False
                 raise
@@ -31,6 +32,13 @@ def create_only(path: Path, data: bytes) -> bool:
             temporary.unlink()
     sync_folder(path.parent)
     return True
+
+
+def _is_linked(temporary: Path, path: Path) -> bool:
+    """Return whether a file has got its second name although the answer was an error."""
+    with suppress(OSError):
+        return temporary.stat().st_nlink == 2 or temporary.samefile(path)  # noqa: PLR2004  its own name, and that one
+    return False
 
 
 def check_decides(folder: Path) -> None:

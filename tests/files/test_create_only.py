@@ -52,6 +52,36 @@ def test_a_link_whose_answer_was_lost_counts(tmp_path: Path, monkeypatch: pytest
     assert names(tmp_path) == ["one"]
 
 
+def test_a_link_whose_answer_was_lost_counts_though_the_number_of_links_is_an_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link, stat = os.link, Path.stat
+
+    def lossy(source: Path, target: Path) -> None:
+        link(source, target)
+        raise TimeoutError(110, "no answer")
+
+    def remembered(path: Path, **more: bool) -> os.stat_result:
+        found = list(stat(path, **more))
+        found[3] = 1
+        return os.stat_result(found)
+
+    monkeypatch.setattr(os, "link", lossy)
+    monkeypatch.setattr(Path, "stat", remembered)
+    assert create_only(tmp_path / "one", b"mine")
+    assert names(tmp_path) == ["one"]
+
+
+def test_a_link_that_failed_is_an_error_and_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Path) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "link", broken)
+    with pytest.raises(OSError, match="Input/output error"):
+        create_only(tmp_path / "one", b"mine")
+    assert names(tmp_path) == []
+
+
 def test_a_file_system_without_links_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def none(*_: Path) -> None:
         raise PermissionError(1, "Operation not permitted")

@@ -100,7 +100,7 @@ class Finish:
                 raise OrtdeployError(f"{self.step.output.shown}/{how}. Bring it back from a copy")
             check_statistics(receipt.statistics)
             found[part.number] = receipt
-        return found
+        return dict(sorted(found.items()))
 
     def _begin(self) -> None:
         self.ledger.begin(

@@ -275,6 +275,42 @@ def test_a_closed_plan_that_was_changed_by_hand_is_damage(tmp_path: Path) -> Non
     assert "is damaged (its digest does not fit)" in (finish(tmp_path, plan).reason or "")
 
 
+def test_finish_finds_what_this_machine_remembers_not_to_exist(
+    tmp_path: Path, alone: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An NFS client may say for a minute that there is no such name; a decision is missing only if it still is then."""
+    plan = deployment(tmp_path)
+    run_shard(tmp_path, plan, 0, 1)
+    read, look, looked = SharedFolder.read, SharedFolder.look_anew, []
+
+    def remembered(place: SharedFolder, name: str) -> bytes | None:
+        return None if "part-00000002" in name and not looked else read(place, name)
+
+    def look_anew(place: SharedFolder, folder: str) -> None:
+        looked.append(folder)
+        look(place, folder)
+
+    monkeypatch.setattr(SharedFolder, "read", remembered)
+    monkeypatch.setattr(SharedFolder, "look_anew", look_anew)
+    assert finish(tmp_path, plan).status is Status.DONE
+    assert (parts(tmp_path), len(looked)) == (alone, 1)
+
+
+def test_a_decision_whose_answer_was_lost_is_one_s_own(
+    tmp_path: Path, alone: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the bytes that were decided on would be deleted as those of the loser."""
+    plan, create = deployment(tmp_path), SharedFolder.create
+
+    def without_answer(place: SharedFolder, name: str, data: bytes) -> bool:
+        return create(place, name, data) and "/part-" not in name
+
+    monkeypatch.setattr(SharedFolder, "create", without_answer)
+    assert run_shard(tmp_path, plan, 0, 1).status is Status.DONE
+    assert finish(tmp_path, plan).status is Status.DONE
+    assert (parts(tmp_path), litter(tmp_path)) == (alone, [])
+
+
 def test_finish_of_a_plan_that_no_shard_ran_says_so(tmp_path: Path) -> None:
     assert "no shard of this plan has run" in (finish(tmp_path, deployment(tmp_path)).reason or "")
 

@@ -1,0 +1,87 @@
+"""A folder that many machines write into, with NFS's habits: errors after success, old answers, files that linger."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ortdeploy.files.shared_folder import SharedFolder
+from ortdeploy.files.shared_place import beside
+
+
+def staged(folder: Path, content: bytes = b"rows") -> SharedFolder:
+    """A folder with a staged file called `.staged`."""
+    (folder / "_parts").mkdir()
+    place = SharedFolder(folder)
+    with place.staging("_parts/.staged") as path:
+        path.write_bytes(content)
+        assert place.stage(path, "_parts/.staged") == ()
+    return place
+
+
+def test_a_staged_file_gets_its_name_once(tmp_path: Path) -> None:
+    place = staged(tmp_path)
+    assert place.publish("_parts/.staged", "part-0")
+    assert not place.publish("_parts/.staged", "part-0")
+    assert (tmp_path / "part-0").read_bytes() == b"rows"
+
+
+def test_a_rename_that_was_carried_out_twice_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS sends again what was not answered, and the second rename finds no file."""
+    place, rename = staged(tmp_path), Path.rename
+
+    def twice(path: Path, target: Path) -> Path:
+        rename(path, target)
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", twice)
+    assert not place.publish("_parts/.staged", "part-0")
+    assert (tmp_path / "part-0").read_bytes() == b"rows"
+
+
+def test_a_deletion_that_was_carried_out_twice_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, unlink = staged(tmp_path), os.unlink
+
+    def twice(path: Path) -> None:
+        unlink(path)
+        raise FileNotFoundError(2, "sent again by NFS")
+
+    monkeypatch.setattr(os, "unlink", twice)
+    place.delete("_parts/.staged")
+    assert list(place.names("_parts")) == []
+
+
+def test_files_that_nfs_keeps_because_they_are_open_are_left_alone(tmp_path: Path) -> None:
+    place = staged(tmp_path)
+    (tmp_path / "_parts/.nfs0000000001").write_bytes(b"deleted, and still open")
+    (tmp_path / "_parts/closed.json").write_bytes(b"{}")
+    assert sorted(place.names("_parts")) == [".staged", "closed.json"]
+    place.clear("_parts", keep=("closed.json",))
+    assert sorted(path.name for path in (tmp_path / "_parts").iterdir()) == [".nfs0000000001", "closed.json"]
+    place.clear("_parts")
+    assert [path.name for path in (tmp_path / "_parts").iterdir()] == [".nfs0000000001"]
+
+
+def test_to_look_anew_changes_the_folder_and_leaves_nothing(tmp_path: Path) -> None:
+    """A client asks again for names that it remembers not to exist once it has changed their folder itself."""
+    place = staged(tmp_path)
+    os.utime(tmp_path / "_parts", (0, 0))
+    place.look_anew("_parts")
+    assert (tmp_path / "_parts").stat().st_mtime > 0
+    assert list(place.names("_parts")) == [".staged"]
+
+
+def test_what_fails_leaves_nothing_staged(tmp_path: Path) -> None:
+    (tmp_path / "_parts").mkdir()
+    place = SharedFolder(tmp_path)
+
+    def fail() -> None:
+        with place.staging("_parts/.staged") as path:
+            path.write_bytes(b"half")
+            beside(path).mkdir()
+            (beside(path) / "picture.png").write_bytes(b"png")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert list(place.names("_parts")) == []
