@@ -12,7 +12,7 @@ import pytest
 from conftest import MANIFEST, Cli, run_process
 from onnx import TensorProto, helper
 from support import s3
-from support.models import save_model, scale_model
+from support.models import Shape, save_model, scale_model
 
 pytestmark = [
     pytest.mark.process,
@@ -123,7 +123,7 @@ def test_pictures_come_in_and_go_out_through_shards(cli: Cli, tmp_path: Path, bu
     pytest.importorskip("PIL")
     from PIL import Image  # noqa: PLC0415  an extra
 
-    pixels = (TensorProto.UINT8, ["batch", 4, 4, 3])
+    pixels: tuple[int, Shape] = (TensorProto.UINT8, ["batch", 4, 4, 3])
     save_model(tmp_path / "m.onnx", [helper.make_node("Identity", ["x"], ["y"])], {"x": pixels}, {"y": pixels})
     (tmp_path / "in").mkdir()
     for number in range(20):

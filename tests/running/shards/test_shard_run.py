@@ -281,7 +281,8 @@ def test_finish_finds_what_this_machine_remembers_not_to_exist(
     """An NFS client may say for a minute that there is no such name; a decision is missing only if it still is then."""
     plan = deployment(tmp_path)
     run_shard(tmp_path, plan, 0, 1)
-    read, look, looked = SharedFolder.read, SharedFolder.look_anew, []
+    read, look = SharedFolder.read, SharedFolder.look_anew
+    looked: list[str] = []
 
     def remembered(place: SharedFolder, name: str) -> bytes | None:
         return None if "part-00000002" in name and not looked else read(place, name)
