@@ -85,7 +85,7 @@ def test_the_readme_names_every_extra() -> None:
     with (REPOSITORY / "pyproject.toml").open("rb") as file:
         extras = set(tomllib.load(file)["project"]["optional-dependencies"]) - {"dev", "test"}
     (text,) = re.findall(r"Extras: (.+?)\n\n", README, re.DOTALL)
-    assert set(re.findall(r"`([a-z]+)`", text)) == extras
+    assert set(re.findall(r"`([a-z0-9]+)`", text)) == extras
 
 
 def test_the_readmes_manifest_is_the_example() -> None:
