@@ -12,12 +12,14 @@ from ortdeploy.facts.data import FileState
 from ortdeploy.files.gate import Fence, LeadsOutError
 from ortdeploy.files.listing import expand
 from ortdeploy.files.names import is_file, is_folder
-from ortdeploy.files.object_store import MARK, list_urls, shown_url, state_of
+from ortdeploy.files.object_store import MARK, is_web, list_states, list_urls, shown_url, state_of
 from ortdeploy.files.urls import Addresses, is_url, parse_url
 
 _MAGIC = "*?["
 _AT_ONCE = 10_000
 """Files whose text is held at once."""
+_ALONE = 16
+"""Objects that are asked for one by one."""
 _OF_THE_SYSTEM = "lost+found"
 """A folder of file systems, which nobody but root reads and nobody fills."""
 
@@ -78,7 +80,7 @@ def file_states(
 
     `patterns` are the paths of the input, as the manifest has them. Raises LeadsOutError if one leads out of a fence.
     """
-    addresses, found = Addresses.of(patterns), []
+    addresses, found = _Looked(patterns, sum(map(is_url, files))), []
     for path in files:
         size, mtime_ns = _look(path, addresses) if fence is None else _look_within(fence, path, addresses, folder)
         found.append(FileState(path=shown(path, folder), size=size, mtime_ns=mtime_ns))
@@ -87,17 +89,34 @@ def file_states(
 
 def find_changed(states: Sequence[FileState], folder: str, patterns: Sequence[str] = ()) -> str | None:
     """Return the first file that is not what it was. Raises OrtdeployError if one cannot be looked at."""
-    addresses = Addresses.of(patterns)
+    addresses = _Looked(patterns, sum(is_url(state.path) for state in states))
     for state in states:
         if _look(full_path(folder, state.path), addresses) != (state.size, state.mtime_ns):
             return state.path
     return None
 
 
-def _look(path: str, addresses: Addresses) -> tuple[int, int]:
+class _Looked:
+    """States of the objects of an input: of a few each is asked for, of many their listings are."""
+
+    def __init__(self, patterns: Sequence[str], number: int) -> None:
+        """Take the paths of the input as the manifest has them, and how many of its files are objects."""
+        self._addresses = Addresses.of(patterns)
+        self._patterns = [one for one in patterns if is_url(one) and not is_web(parse_url(one))]
+        self._listed: dict[str, tuple[int, int]] | None = None if number > _ALONE else {}
+
+    def state(self, path: str) -> tuple[int, int]:
+        """Return size and version of an object. Raises OrtdeployError."""
+        if self._listed is None:
+            listed = (one for pattern in self._patterns for one in list_states(pattern))
+            self._listed = {parse_url(url).shown: state for url, state in listed}
+        return self._listed.get(path) or state_of(self._addresses.full(path))
+
+
+def _look(path: str, addresses: "_Looked") -> tuple[int, int]:
     """Return size and modification time, or version, of a file in full. Raises OrtdeployError."""
     if is_url(path):
-        return state_of(addresses.full(path))
+        return addresses.state(path)
     try:
         found = os.stat(path)  # noqa: PTH116  a hundred thousand of them
     except OSError as error:
@@ -105,7 +124,7 @@ def _look(path: str, addresses: Addresses) -> tuple[int, int]:
     return found.st_size, found.st_mtime_ns
 
 
-def _look_within(fence: Fence, path: str, addresses: Addresses, folder: str) -> tuple[int, int]:
+def _look_within(fence: Fence, path: str, addresses: "_Looked", folder: str) -> tuple[int, int]:
     """Return the same of a file within a fence, in one call of the system if it is no link. Raises OrtdeployError."""
     if is_url(path):
         return _look(path, addresses)
