@@ -27,6 +27,7 @@ class Use(StrEnum):
     READ = "read"
     WRITE = "written"
     LOCAL = "local"
+    FETCH = "fetched"
     POST = "posted to"
 
 

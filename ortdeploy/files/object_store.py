@@ -173,6 +173,19 @@ def _number(version: str) -> int:
     return int(hashlib.sha256(version.encode()).hexdigest()[:15], 16)
 
 
+def fetch_file(address: str, target: Path) -> None:
+    """Fetch what a URL names into a local file. Raises OrtdeployError."""
+    url = admit(address, Use.READ)
+    with in_words(url, "read"):
+        if is_web(url):
+            from ortdeploy.files import web  # noqa: PLC0415  only who has such URLs
+
+            web.fetch(url.full, target)
+        else:
+            system, path = open_store(url)
+            system.get_file(path, str(target))
+
+
 class Fetched(Sequence[str]):
     """A sequence of files that fetches each URL when it is asked for; the last few fetched files are kept."""
 
@@ -209,15 +222,8 @@ class Fetched(Sequence[str]):
         marked = MARK + quote(name, safe="")
         if len(marked) > _LONGEST_NAME:
             raise OrtdeployError(f"{name} is too long a name to be fetched under; {_LONGEST_NAME} signs are possible")
-        url, target = admit(self._addresses.full(name), Use.READ), self._folder / marked
-        with in_words(url, "read"):
-            if is_web(url):
-                from ortdeploy.files import web  # noqa: PLC0415  only who has such URLs
-
-                web.fetch(url.full, target)
-            else:
-                system, path = open_store(url)
-                system.get_file(path, str(target))
+        target = self._folder / marked
+        fetch_file(self._addresses.full(name), target)
         return target
 
 

@@ -34,7 +34,8 @@ def option_path(spec: "Spec", path: str) -> str:
 
 
 def named_paths(spec: "Spec") -> Iterator[NamedPath]:
-    """Yield them all, those of files that must be local first."""
+    """Yield them all: those of files that may be fetched, those of files that must be local, and the others."""
+    yield from (NamedPath(one.path, one.at, Use.FETCH) for one in pinned_files(spec))
     yield from (NamedPath(path, at, Use.LOCAL) for path, at in _local_files(spec))
     for job in spec.jobs:
         at = job.input.source_at
@@ -45,9 +46,22 @@ def named_paths(spec: "Spec") -> Iterator[NamedPath]:
         yield NamedPath(spec.on_end.url, ("on_end", "url"), Use.POST)
 
 
+@ordered_record
+class PinnedFile:
+    """A file whose digest the manifest may pin: a model's or an adapter's."""
+
+    path: str
+    sha256: str | None
+    at: "Path"
+
+
+def pinned_files(spec: "Spec") -> Iterator[PinnedFile]:
+    """Yield the files of models and adapters."""
+    yield from (PinnedFile(model.path, model.sha256, (*model.at, "path")) for model in spec.models)
+    yield from (PinnedFile(adapter.path, adapter.sha256, (*adapter.at, "path")) for adapter in spec.adapters)
+
+
 def _local_files(spec: "Spec") -> "Iterator[tuple[str, Path]]":
-    yield from ((model.path, (*model.at, "path")) for model in spec.models)
-    yield from ((adapter.path, (*adapter.at, "path")) for adapter in spec.adapters)
     for golden in (*(one for m in spec.models for one in m.checks), *(one for a in spec.adapters for one in a.checks)):
         at = (*golden.at, "path")
         yield golden.path, at if at in spec.document.spans else golden.at

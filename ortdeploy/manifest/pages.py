@@ -80,6 +80,12 @@ PAGES: dict[str, tuple[str, str]] = {
         "Profile that is not in the manifest",
         "--profile NAME applies the overrides under profiles: NAME:. The manifest has no such profile.",
     ),
+    "unfetched-file": (
+        "Model or adapter cannot be fetched",
+        "A model or an adapter that is named by a URL is fetched once a machine, into the content store of the state "
+        "directory, under the digest that the manifest gives. It could not be fetched, the server gave another file, "
+        "or there is too little room for it. Once it is there, no server is asked for it any more.",
+    ),
     "unknown-key": (
         "Unknown key",
         "Manifests are strict: a key that ortdeploy does not know is an error, because a misspelt key would "

@@ -6,6 +6,7 @@ from ortdeploy.diagnostics import Diagnostic
 from ortdeploy.facts.models import DiffusionFacts
 from ortdeploy.facts.problems import Problem
 from ortdeploy.files.known_digests import DigestCache
+from ortdeploy.files.urls import is_url
 from ortdeploy.manifest.document import Path as DocumentPath
 from ortdeploy.manifest.named_paths import path_from_manifest
 from ortdeploy.manifest.pipelines import PresetSpec
@@ -39,10 +40,16 @@ def probe_digests(spec: Spec) -> tuple[tuple[Digested, ...], tuple[Diagnostic, .
     for model in spec.models:
         if model.at[0] != "models":  # a component's file is pinned with its preset's folder
             continue
+        if is_url(model.path):  # it is kept by its digest, and so is what it says
+            files += _digested(model.name, model.path, model.sha256, model.sha256 or "", model.at)
+            continue
         facts = probe_model(spec, model, roots, DigestCache(None))
         files += _digested(model.name, model.path, model.sha256, facts.sha256, model.at)
         problems += _unusable(spec, (*model.at, "path"), "unreadable-model", facts.problem)
     for adapter in spec.adapters:
+        if is_url(adapter.path):
+            files += _digested(adapter.name, adapter.path, adapter.sha256, adapter.sha256 or "", adapter.at)
+            continue
         file = probe_adapter(path_from_manifest(spec, adapter.path), adapter.path, roots, DigestCache(None))
         files += _digested(adapter.name, adapter.path, adapter.sha256, file.sha256, adapter.at)
         problems += _unusable(spec, (*adapter.at, "path"), "unreadable-adapter", file.problem)

@@ -230,7 +230,8 @@ def _probe_option_paths(spec: Spec, roots: tuple[str, ...]) -> dict[tuple[str, s
 def _find_links_out(spec: Spec, roots: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """Yield each folder that the manifest names for reading in which a link leads out of the tree, and the link."""
     for named in named_paths(spec):
-        folder = path_from_manifest(spec, named.path) if named.use is Use.LOCAL else None
+        is_here = named.use in {Use.LOCAL, Use.FETCH}
+        folder = path_from_manifest(spec, named.path) if is_here else None
         link = link_out(folder, roots) if folder is not None and is_folder(folder) else None
         if link is not None:
             yield named.path, os.path.relpath(link, spec.folder)

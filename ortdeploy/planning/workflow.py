@@ -25,9 +25,11 @@ from ortdeploy.facts.preflight import Preflight
 from ortdeploy.files.gate import link_out, outside
 from ortdeploy.files.names import STATE_DIR
 from ortdeploy.files.object_store import MIRRORS
+from ortdeploy.files.urls import is_url
 from ortdeploy.manifest.document import stage_diagnostic
 from ortdeploy.manifest.job_order import with_readers
 from ortdeploy.manifest.loader import Loaded, LoadOptions, find_manifests, load_manifest
+from ortdeploy.manifest.named_paths import pinned_files
 from ortdeploy.manifest.op_steps import ONNX
 from ortdeploy.manifest.spec import Spec
 from ortdeploy.providers.catalogue import find_provider, full_name
@@ -438,10 +440,13 @@ def _with_readers(stale: Collection[str], deployment: "Deployment", jobs: Collec
 def _resolve(spec: Spec, host: "HostFacts", state_dir: str | None, stale: Collection[str] = ()) -> "Deployment":
     """Join a spec with facts."""
     from ortdeploy.deployment.resolve import resolve  # noqa: PLC0415  brings numpy, which validate does not need
+    from ortdeploy.planning.fetched_files import with_fetched  # noqa: PLC0415
     from ortdeploy.planning.known_graphs import remembering_placement  # noqa: PLC0415
     from ortdeploy.planning.probe import probe  # noqa: PLC0415
 
-    facts = probe(spec, state_folder(spec.folder, state_dir, spec.roots), host, stale)
+    state = state_folder(spec.folder, state_dir, spec.roots)
+    spec = with_fetched(spec, state)
+    facts = probe(spec, state, host, stale)
     return resolve(spec, facts, _operators(spec), remembering_placement(host))
 
 
@@ -519,9 +524,15 @@ def state_folder(folder: str, state_dir: str | None, roots: Sequence[str]) -> Pa
 
 
 def _unusable_state(spec: Spec, state_dir: str | None) -> tuple[Diagnostic, ...]:
-    """Say what keeps ortdeploy from keeping its ledger where it would lie."""
+    """Say what keeps ortdeploy from keeping its ledger, or files that are fetched, where they would lie."""
     try:
-        state_folder(spec.folder, state_dir, spec.roots)
+        state = state_folder(spec.folder, state_dir, spec.roots)
     except OrtdeployError as error:
         return (stage_diagnostic("state-outside-tree", f"{error}.", Span(path=spec.path, line=1, column=1)),)
-    return ()
+    if not any(is_url(file.path) for file in pinned_files(spec)):
+        return ()
+    from ortdeploy.planning.fetched_files import fetch_files  # noqa: PLC0415  only who names files by URL
+
+    return tuple(
+        stage_diagnostic("unfetched-file", why, spec.document.locate(file.at)) for file, why in fetch_files(spec, state)
+    )

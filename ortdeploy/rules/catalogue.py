@@ -123,6 +123,7 @@ _TABLE: Mapping[str, tuple[Stage, Area]] = {
     "unknown-rank": (Stage.FACTS, Area.MODELS),
     "unknown-tensor": (Stage.FACTS, Area.INPUT),
     "unmatched-input": (Stage.FACTS, Area.INPUT),
+    "unpinned-url": (Stage.TEXT, Area.NAMES),
     "unreachable-provider": (Stage.TEXT, Area.PROVIDERS),
     "unreached-timeout": (Stage.TEXT, Area.TIMING),
     "unreadable-adapter": (Stage.FACTS, Area.ADAPTERS),
