@@ -112,6 +112,11 @@ def _objection_to_parts(url: Url, use: Use) -> str | None:
         return f'"{url}" names a user, whom {url.scheme} takes from no URL. {scheme.package} has settings of its own.'
     if use is Use.POST and url.scheme not in _POSTED_TO:
         return f'"{url}" is no address to which a message can be posted: write an https:// one.'
+    if use is Use.FETCH and (url.has_user or url.has_query):
+        return (
+            f'"{url}" has a user or a query, and plans and reports name models and adapters as they are written here. '
+            "Leave it out: packages of object stores have settings for credentials of their own."
+        )
     if use is Use.WRITE and not scheme.writable:
         return f'"{url}" cannot be written to: {url.scheme} is for reading.'
     if use is Use.WRITE and url.has_query:
