@@ -1,6 +1,7 @@
 """Parts of one plan that several processes make: the bytes of one machine, whatever dies, sleeps or comes twice."""
 
 import json
+import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.effort import effort
 from support.fakes import FakeRuntime, double, refuse_negative
-from support.jobs import changed, execute, failed, plan_for, report, rows, save
+from support.jobs import changed, execute, failed, plan_for, report, rows, save, written_as
 from support.shards import Killed, die_after, die_before, finish, instead, run_shard
 
 from ortdeploy.files.shared_folder import SharedFolder
@@ -18,8 +19,13 @@ from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.open_parts import CLOSED, open_plans
 from ortdeploy.ledger.opening import read_outputs
 from ortdeploy.ledger.records import Part
+from ortdeploy.plan.part_table import PlannedPart
 from ortdeploy.plan.steps import Plan
 from ortdeploy.results.results import Status
+from ortdeploy.running.shards import finish as finish_module
+from ortdeploy.running.shards.commit_log import CommitLog
+from ortdeploy.running.shards.receipt import Receipt
+from ortdeploy.running.shards.shard_run import ShardRun
 
 ROWS = 30  # four parts, the last one short
 VALUES = [float(row) for row in range(ROWS)]
@@ -60,6 +66,54 @@ def test_shards_in_any_order_make_the_parts_of_one_machine(
     assert not litter(tmp_path)
     assert report(tmp_path)["rows"] == {"input": ROWS, "committed": ROWS, "failed": 0, "skipped": 0}
     assert sum(one["rows"] for one in report(tmp_path)["workers"]) == ROWS
+
+
+@pytest.mark.parametrize("last", ["short", "pad", "drop"])
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "npz", "parquet"])
+def test_every_format_has_the_bytes_of_one_machine_also_with_rows_that_fail(
+    tmp_path: Path, kind: str, last: str
+) -> None:
+    values = [-1.0 if row in {3, 27} else value for row, value in enumerate(VALUES)]
+    made, letters = [], []
+    for name in ("alone", "shared"):
+        (tmp_path / name).mkdir()
+        save(tmp_path / name, values)
+        plan = written_as(plan_for(tmp_path / name, ROWS, max_failed=2, last=last), kind)
+        if name == "alone":
+            execute(tmp_path / name, plan, FakeRuntime(refuse_negative))
+        else:
+            for index in (1, 0):
+                run_shard(tmp_path / name, plan, index, 2, refuse_negative)
+            assert finish(tmp_path / name, plan).status is Status.DONE
+        made.append(parts(tmp_path / name))
+        letters.append([(one["row"], one["code"], one["message"]) for one in failed(tmp_path / name)])
+    assert made[0] == made[1]
+    assert letters[0] == letters[1]
+    assert len(made[0]) == 4
+
+
+def test_of_many_that_make_every_part_at_the_same_moment_one_wins_each(
+    tmp_path: Path, alone: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, decide, barrier, won = deployment(tmp_path), CommitLog.decide, threading.Barrier(8, timeout=60), []
+
+    def together(log: CommitLog, part: PlannedPart, receipt: Receipt) -> Receipt:
+        barrier.wait()
+        stands = decide(log, part, receipt)
+        barrier.wait()  # nobody publishes and finds the next one decided before all have tried
+        won.extend([part.number] if stands is receipt else [])
+        return stands
+
+    monkeypatch.setattr(CommitLog, "decide", together)
+    monkeypatch.setattr(ShardRun, "_decided", lambda *_: None)
+    threads = [threading.Thread(target=run_shard, args=(tmp_path, plan, 0, 1)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(won) == [0, 1, 2, 3]
+    assert finish(tmp_path, plan).status is Status.DONE
+    assert (parts(tmp_path), litter(tmp_path)) == (alone, [])
 
 
 def test_finish_says_which_parts_are_missing_and_closes_nothing(tmp_path: Path, alone: dict[str, bytes]) -> None:
@@ -142,6 +196,32 @@ def test_a_finish_that_is_killed_is_run_again(
     assert finish(tmp_path, plan).status is Status.DONE
     (record,) = read_outputs(tmp_path / ".ortdeploy")
     assert (parts(tmp_path), record.rows, record.status) == (alone, ROWS, "done")
+
+
+@pytest.mark.parametrize("place", ["ledger.Ledger.commit_part", "shards.finish.write_report"])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_finish_that_is_killed_as_it_folds_is_run_again(
+    tmp_path: Path, alone: dict[str, bytes], place: str, monkeypatch: pytest.MonkeyPatch, *, after: bool
+) -> None:
+    plan = deployment(tmp_path)
+    run_shard(tmp_path, plan, 0, 1)
+    owner: Any = Ledger if "ledger" in place else finish_module
+    name, calls = place.rsplit(".", 1)[-1], []
+    original = getattr(owner, name)
+
+    def die_at_the_second_or_only(*arguments: Any, **more: Any) -> None:
+        calls.append(name)
+        if after or (len(calls) < 2 and owner is Ledger):
+            original(*arguments, **more)
+        if len(calls) == 2 or owner is finish_module:
+            raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, name, die_at_the_second_or_only)
+        with pytest.raises(Killed):
+            finish(tmp_path, plan)
+    assert finish(tmp_path, plan).status is Status.DONE
+    assert (parts(tmp_path), litter(tmp_path), report(tmp_path)["rows"]["committed"]) == (alone, [], ROWS)
 
 
 def wrong(feeds: Any) -> Any:
