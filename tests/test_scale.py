@@ -16,6 +16,21 @@ def test_the_page_has_the_tables_of_the_script() -> None:
     assert scale.page_with(PAGE, tables) == PAGE
 
 
+def test_the_text_has_the_numbers_of_the_model() -> None:
+    text = " ".join(PAGE.split())
+    object_store, nfs = scale.S3, scale.NFS
+    for said in (
+        f"some {object_store.writes_per_second / object_store.writes:.0f} parts a second on S3",
+        f"some {nfs.writes_per_second / nfs.writes:.0f} on such an NFS server",
+        f"its median is {object_store.median * 1000:.0f} ms and one of a hundred takes {object_store.p99 * 1000:.0f} ms",
+        f"for NFS {nfs.median * 1000:.0f} ms and {nfs.p99 * 1000:.0f} ms",
+        f"One of {1 / object_store.fails:,.0f} requests of the object store fails",
+        f"A prefix takes {object_store.writes_per_second:,.0f} writes a second",
+        f"the NFS server {nfs.writes_per_second:,.0f}.",
+    ):
+        assert said in text, said
+
+
 def test_the_model_gives_the_same_each_time_and_other_numbers_for_another_store() -> None:
     assert scale.simulate(scale.S3, 10, 1) == scale.simulate(scale.S3, 10, 1)
     assert scale.simulate(replace(scale.S3, name="other"), 10, 1) != scale.simulate(scale.S3, 10, 1)
