@@ -39,7 +39,7 @@ class FakeCrew:
         if not self._asked:
             return []
         worker, part = self._asked.pop(0)
-        answer = self._fault(worker, part) or Answer(worker=worker, part=part, said=self._said(worker, part))
+        answer = self._fault(worker, part) or self.answer_of(worker, part)
         if answer.said is None:
             self._asked = [one for one in self._asked if one[0] != worker]
         return [answer]
@@ -47,6 +47,10 @@ class FakeCrew:
     @contextmanager
     def hired(self) -> Iterator["FakeCrew"]:
         yield self
+
+    def answer_of(self, worker: int, part: int | None) -> Answer:
+        """What comes back where nothing goes wrong; the part is made."""
+        return Answer(worker=worker, part=part, said=self._said(worker, part))
 
     def _said(self, worker: int, part: int | None) -> dict[str, Any]:
         if part is None:

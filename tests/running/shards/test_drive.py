@@ -3,11 +3,15 @@
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.crews import FakeCrew
+from support.effort import effort
 from support.fakes import Counter, FakeRuntime, double, refuse_negative
 from support.jobs import changed, execute, failed, plan_for, report, rows, save
 from support.logs import capture_logs
@@ -193,9 +197,6 @@ def test_where_every_worker_refuses_the_plan_the_job_fails_with_the_reason(tmp_p
 
 
 def test_a_driver_that_is_lost_with_its_state_folder_is_replaced(tmp_path: Path, plan: Plan) -> None:
-    class DriverGoneError(BaseException):
-        pass
-
     def go(_worker: int, part: int | None) -> Answer | None:
         if part == 3:
             raise DriverGoneError
@@ -294,3 +295,43 @@ def test_a_job_that_cannot_be_shared_is_refused_before_anybody_is_hired(
 ) -> None:
     ended = drive(tmp_path, changed(plan, **changes), FakeCrew(tmp_path, plan, 1))
     assert (ended.status, words in (ended.reason or "")) == (Status.FAILED, True)
+
+
+class DriverGoneError(BaseException):
+    """Stands for a kill of the driver."""
+
+
+@settings(max_examples=effort(8, 200), deadline=None)
+@given(st.data())
+def test_whatever_is_lost_of_workers_answers_and_drivers_every_row_is_there_once(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("schedule")
+    save(folder, VALUES)
+    plan = plan_for(folder, ROWS)
+    failures: dict[int, int] = {}
+
+    def happen(worker: int, part: int | None) -> Answer | None:
+        """What comes back: a part may be made although nobody hears of it."""
+        event = data.draw(st.sampled_from(["good", "good", "good", "lost", "unheard", "failed", "driver"]))
+        if part is None or event == "good":
+            return None
+        if event == "driver":
+            raise DriverGoneError
+        failures[part] = failures.get(part, 0) + 1
+        if failures[part] > 2:  # the third ends the job by name, which another test is about
+            return None
+        if event == "unheard":
+            crew.answer_of(worker, part)
+        return said(worker, part, "failed", reason="no room") if event == "failed" else lost(worker, part)
+
+    for _ in range(data.draw(st.integers(1, 4))):
+        crew = FakeCrew(folder, plan, data.draw(st.integers(1, 3)), fault=happen)
+        failures.clear()
+        with suppress(DriverGoneError):
+            drive(folder, plan, crew)
+        if data.draw(st.booleans()):
+            shutil.rmtree(folder / ".ortdeploy", ignore_errors=True)
+    assert drive(folder, plan, FakeCrew(folder, plan, 2)).status is Status.DONE
+    assert rows(folder) == [(row, 2 * value) for row, value in enumerate(VALUES)]
+    assert not list((folder / "out").rglob(".*"))
