@@ -179,9 +179,9 @@ def render_status(jobs: "Sequence[JobStatus]", refusals: "Sequence[Refusal]" = (
     table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     live = [_render_live(one.job, one.live) for one in jobs if one.live]
     kept = [f"{one.job}: {_more_rows(one.kept)} kept for the next run" for one in jobs if one.kept]
-    kept += [f"{one.job}: {_count(one.rerun, 'row')} of changed files to run again" for one in jobs if one.rerun]
+    kept += [f"{one.job}: {count(one.rerun, 'row')} of changed files to run again" for one in jobs if one.rerun]
     kept += [
-        f"{one.job}: {_count(one.leaving, 'row')} of changed files to leave their parts" for one in jobs if one.leaving
+        f"{one.job}: {count(one.leaving, 'row')} of changed files to leave their parts" for one in jobs if one.leaving
     ]
     needed = [line for one in jobs if one.delivered for line in _render_delivered(one, verbose=verbose)]
     files = [
