@@ -6,9 +6,7 @@ native code that crashes, its prints, its memory and the program's handling of s
 
 import json
 import os
-import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -380,9 +378,12 @@ def _started(command: str, arguments: Sequence[str]) -> "Iterator[subprocess.Pop
 
 
 def _ask_to_stop(process: "subprocess.Popen[bytes]") -> None:
-    """Ask the program to commit what it has and end. Windows can only end it, which loses no committed row either."""
+    """Ask the program to commit what it has and end. Windows can only end it, which loses no committed row either.
+
+    SIGINT would not do: what a shell starts in the background ignores it, and so do its children.
+    """
     if process.poll() is None:
-        process.send_signal(signal.SIGINT if sys.platform != "win32" else signal.SIGTERM)
+        process.terminate()
 
 
 def _stop_when(stop: threading.Event, process: "subprocess.Popen[bytes]") -> None:
