@@ -136,10 +136,10 @@ def test_a_batch_that_takes_too_long_is_not_chosen(tmp_path: Path) -> None:
             return self.sessions[-1]
 
     with capture_logs() as events:
-        result = execute(tmp_path, measured(limited(tmp_path, 64, run_timeout=0.5)), LargeRuntime(double))
+        result = execute(tmp_path, measured(limited(tmp_path, 64, run_timeout=2.0)), LargeRuntime(double))
     assert (result.status, result.committed, result.failed) == (Status.DONE, 64, 0)
     (late,) = [event for event in events if event["event"] == "run.late_trial"]
-    assert (late["rows"], late["limit"]) == (16, 0.5)
+    assert (late["rows"], late["limit"]) == (16, 2.0)
     (chosen,) = [event for event in events if event["event"] == "batch.chosen"]
     assert chosen["rows"] <= 8
     assert not [event for event in events if event["event"] == "run.late"]
