@@ -1,10 +1,12 @@
 """Facts about data: input files and their columns, output folders, files that operations read."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from ortdeploy.facts.problems import Package, Problem
+from ortdeploy.files.packed import Packed
 from ortdeploy.records import record
 from ortdeploy.tensors.types import TensorType
 
@@ -39,13 +41,35 @@ class FileFacts:
     problem: Problem | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileState:
+class FileState(NamedTuple):
     """A file by its path from the manifest, with forward slashes, and what changes when it does."""
 
     path: str
     size: int
     mtime_ns: int
+
+
+class FileStates(Packed):
+    """An unchangeable list of the states of files; a million take about ten megabytes."""
+
+    NUMBERS = 2
+
+    @classmethod
+    def of(cls, states: Iterable[FileState]) -> "FileStates":
+        """Return states as such a list."""
+        return states if isinstance(states, FileStates) else cls.pack(states)
+
+    make = staticmethod(partial(tuple.__new__, FileState))
+    """Return the state that cells are; as FileState does, without a call in Python."""
+
+
+NO_FILES = FileStates()
+
+
+GONE = 2
+"""What a known file's `done` is in a list, and in the ledger, if it has gone; 1 while it is there."""
+
+_NOTHING: Mapping[str, "KnownFile"] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +90,50 @@ class KnownFile:
     def is_known(self, state: FileState) -> bool:
         """Return whether rows of the file were run in a state; `repaired` are those of failed rows that ran again."""
         return state == self.state or state in self.repaired
+
+
+_NO_SPAN = -1
+
+
+class KnownFiles(Packed):
+    """An unchangeable list of known files. `beside` are those of which more is known than most: repairs and reruns."""
+
+    NUMBERS = 5
+
+    def __init__(
+        self, blocks: Sequence[bytes] = (), count: int = 0, beside: Mapping[str, KnownFile] = _NOTHING
+    ) -> None:
+        """Take packed blocks of `count` entries in all."""
+        super().__init__(blocks, count)
+        self.beside = beside
+
+    @classmethod
+    def of(cls, known: Iterable[KnownFile]) -> "KnownFiles":
+        """Return known files as such a list."""
+        if isinstance(known, KnownFiles):
+            return known
+        files = tuple(known)
+        cells = [cls.cells_of(one.state, GONE if one.gone else int(one.done), one.span) for one in files]
+        packed = cls.pack(cells)
+        packed.beside = {one.state.path: one for one in files if one.repaired or one.rerun is not None}
+        return packed
+
+    @staticmethod
+    def cells_of(state: FileState, done: int, span: tuple[int, int] | None) -> tuple[Any, ...]:
+        """Return a file as the cells of its entry; `done` is 2 if it is gone."""
+        return (*state, done, *(span or (_NO_SPAN, _NO_SPAN)))
+
+    def make(self, cells: tuple[Any, ...]) -> KnownFile:
+        """Return the known file that an entry is."""
+        path, size, mtime_ns, done, first_row, rows = cells
+        if path in self.beside:
+            return self.beside[path]
+        return KnownFile(
+            state=FileState(path, size, mtime_ns),
+            done=bool(done),
+            gone=done == GONE,
+            span=None if first_row == _NO_SPAN else (first_row, rows),
+        )
 
 
 @record
@@ -104,9 +172,9 @@ class InputFacts:
     """
 
     format: str | None = None
-    files: tuple[str, ...] = ()
-    states: tuple[FileState, ...] = ()
-    present: tuple[FileState, ...] = ()
+    files: Sequence[str] = ()
+    states: Sequence[FileState] = NO_FILES
+    present: Sequence[FileState] = NO_FILES
     row_type: TensorType | None = None
     first_row: int = 0
     changed: tuple[str, ...] = ()

@@ -19,7 +19,7 @@ from ortdeploy.plan.steps import PlannedInput, PlannedStep, RunJob
 from ortdeploy.results.rows import HIDDEN, Block, StageError
 from ortdeploy.sources.bytes import DATA
 from ortdeploy.sources.catalogue import open_input
-from ortdeploy.sources.files import full_path
+from ortdeploy.sources.files import InputPaths
 from ortdeploy.sources.protocol import Source, Wanted
 from ortdeploy.tensors.columns import Array, Column, OpRun, OpRunners, beside, is_beside, pick
 from ortdeploy.tensors.elements import numpy_dtype, widened
@@ -73,7 +73,7 @@ def _choosing(job: RunJob) -> tuple[str, ...]:
 @contextmanager
 def open_rows(job: RunJob, folder: str, only: Sequence[int] | None = None) -> Iterator[Source]:
     """Open a job's files, below the manifest's folder or on a store, for all of their rows or only some."""
-    files = [full_path(folder, state.path) for state in job.input.files]
+    files = InputPaths(folder, job.input.files)
     with (
         fetched(files, job.input.patterns) as there,
         open_wanted(job, there, folder, replace(wanted_columns(job), only=only)) as source,

@@ -234,7 +234,7 @@ def fetched(files: Sequence[str], patterns: Sequence[str] = ()) -> Iterator[Sequ
     `patterns` are the input's paths as the manifest has them. `files` has URLs without users and queries; the patterns
     complete them.
     """
-    if not any(map(is_url, files)):
+    if not any(map(is_url, patterns or files)):  # only URLs stand for URLs
         yield files
         return
     with tempfile.TemporaryDirectory(prefix="ortdeploy-objects-") as folder:

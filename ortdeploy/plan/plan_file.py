@@ -6,11 +6,12 @@ import os
 import re
 import types
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from ortdeploy.facts.data import FileState, FileStates
 from ortdeploy.plan.masked import masked_step
 from ortdeploy.plan.selection import keep_jobs
 from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, PlannedCheck, RunJob
@@ -31,17 +32,24 @@ def decode_check(data: Any) -> PlannedCheck:
     return check
 
 
-def encode(value: Any) -> Any:
-    """Turn the plan's dataclasses into JSON values; a step carries its kind under `step`."""
+def encode(value: Any, *, packed: bool = False) -> Any:
+    """Turn the plan's dataclasses into JSON values; a step carries its kind under `step`.
+
+    Lists of files become a few long texts if they are to be `packed`, for a reader of our own.
+    """
     if value is None or isinstance(value, str | int | float):  # as most are
         return value
     if is_dataclass(value) and not isinstance(value, type):
-        data = {field.name: encode(getattr(value, field.name)) for field in fields(value)}
+        data = {field.name: encode(getattr(value, field.name), packed=packed) for field in fields(value)}
         return {"step": STEP_NAMES[type(value)], **data} if type(value) in STEP_NAMES else data
     if isinstance(value, Mapping):
-        return {key: encode(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [encode(item) for item in value]
+        return {key: encode(item, packed=packed) for key, item in value.items()}
+    if isinstance(value, FileState):
+        return value._asdict()
+    if isinstance(value, FileStates) and packed:
+        return {"files": len(value), "packed": [b64encode(block).decode() for block in value.blocks]}
+    if isinstance(value, Sequence) and not isinstance(value, bytes):
+        return [encode(item, packed=packed) for item in value]
     if isinstance(value, frozenset):
         return sorted(value)
     return b64encode(value).decode() if isinstance(value, bytes) else value
@@ -59,6 +67,8 @@ def decode(kind: Any, value: Any) -> Any:
         return _decode_tuple(arguments, value)
     if origin is frozenset:
         return frozenset(decode(arguments[0], item) for item in _expect(list, value))
+    if origin is Sequence:
+        return _decode_files(value)
     if origin is Mapping:
         return {key: decode(arguments[1], item) for key, item in _expect(dict, value).items()}
     if kind is bytes:
@@ -93,6 +103,17 @@ def _decode_tuple(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
     if len(kinds) == 2 and kinds[1] is Ellipsis:  # noqa: PLR2004  tuple[X, ...]
         return tuple(decode(kinds[0], item) for item in items)
     return tuple(decode(kind, item) for kind, item in zip(kinds, items, strict=True))
+
+
+def _decode_files(value: Any) -> FileStates:
+    """Turn files into the list that they were; the only sequences in a plan that are no tuples."""
+    if isinstance(value, list):
+        files = [_expect(dict, one) for one in value]
+        return FileStates.pack(
+            [(_expect(str, one["path"]), _expect(int, one["size"]), _expect(int, one["mtime_ns"])) for one in files]
+        )
+    packed = _expect(dict, value)
+    return FileStates([b64decode(block, validate=True) for block in packed["packed"]], packed["files"])
 
 
 def _expect(kind: type, value: Any) -> Any:

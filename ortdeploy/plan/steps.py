@@ -3,7 +3,7 @@
 `apply` does what the steps say and nothing else. A saved plan is refused when one of its facts has moved.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -220,7 +220,7 @@ class JobInput:
 
     format: str
     patterns: tuple[str, ...]
-    files: tuple[FileState, ...]
+    files: Sequence[FileState]
     gone: tuple[str, ...]
     first_row: int
     rows: int | None
@@ -231,7 +231,7 @@ class JobInput:
     on_change: str
     exif: bool = True
     upstream: UpstreamJob | None = None
-    rerun: tuple[FileState, ...] = ()
+    rerun: Sequence[FileState] = ()
     rerun_rows: int = 0
     rows_before: int = 0
 
@@ -439,7 +439,7 @@ class PlannedFiles:
     """The files that a job's input names, those that are accounted for too."""
 
     job: str
-    files: tuple[FileState, ...]
+    files: Sequence[FileState]
 
 
 @record

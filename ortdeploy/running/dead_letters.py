@@ -1,8 +1,8 @@
 """Completes failed rows with what makes their lines in `_failed.jsonl` replayable: run, plan and the file's digest."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
@@ -47,22 +47,28 @@ class InputDigests:
 class DeadLetters:
     """Completes the failed rows of one run."""
 
-    def __init__(self, context: JobContext, states: Iterable[FileState]) -> None:
+    def __init__(self, context: JobContext, states: Sequence[FileState]) -> None:
         """Take the job and the files that are read."""
         self._run = context.run_id
         self._plan = plan_digest(context.plan, context.step.job)
         self._digests = InputDigests(context)
         self._files = states
+        self._place = 0
 
-    def completed(self, rows: Iterable[FailedRow]) -> list[FailedRow]:
+    def completed(self, rows: Sequence[FailedRow]) -> list[FailedRow]:
         """Return failed rows with run, plan and the digest of their file."""
-        return [replace(row, run=self._run, plan=self._plan, sha256=self._digest(row)) for row in rows]
+        files = self._states({row.path for row in rows})
+        return [replace(row, run=self._run, plan=self._plan, sha256=self._digest(files.get(row.path))) for row in rows]
 
-    @cached_property
-    def _states(self) -> dict[str, FileState]:
-        """The files by path, once a row has failed."""
-        return {state.path: state for state in self._files}
+    def _states(self, paths: set[str]) -> dict[str, FileState]:
+        """Return files by path; they are looked for behind those of earlier rows, for rows fail in their order."""
+        found: dict[str, FileState] = {}
+        for place in chain(range(self._place, len(self._files)), range(self._place)):
+            if len(found) == len(paths):
+                break
+            if (state := self._files[place]).path in paths:
+                found[state.path], self._place = state, place
+        return found
 
-    def _digest(self, row: FailedRow) -> str | None:
-        state = self._states.get(row.path)
+    def _digest(self, state: FileState | None) -> str | None:
         return None if state is None else self._digests.of(state)

@@ -104,7 +104,7 @@ class Letters:
             require_inside([full], (folder, *self._context.plan.roots))
             if not Path(full).is_file():
                 return "the file is not here"
-            (state,) = file_states([full], folder)
+            state: FileState = file_states([full], folder)[0]
         except OrtdeployError as error:
             return str(error)
         return state

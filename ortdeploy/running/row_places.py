@@ -31,7 +31,7 @@ _REPLACED = "the file holds something else now, which counts as a new file"
 class Segment:
     """Rows that are read together: the first row of their files has the number `first_row` in the job."""
 
-    states: tuple[FileState, ...]
+    states: Sequence[FileState]
     first_row: int
     rows: tuple[int, ...]
 

@@ -100,7 +100,7 @@ class Supervisor:
         """Run a plan in a child of its own session: a terminal's signals reach it only through `forward`."""
         attempt = _Attempt()
         skipped = {model: [[one.session, one.reason] for one in skipped] for model, skipped in self._skipped.items()}
-        request = {**self.settings, "plan": encode(plan), "skipped": skipped, "stuck": self._stuck}
+        request = {**self.settings, "plan": encode(plan, packed=True), "skipped": skipped, "stuck": self._stuck}
         self._child = Child(self.module, request, keeps_stderr=True, own_session=True)
         with self._child as child:
             for message in child.messages():

@@ -9,13 +9,15 @@ only, so theirs are settled at once.
 import json
 import os
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
+from itertools import chain
 from pathlib import Path
 
-from ortdeploy.facts.data import ArrivalPolicy, FileState, KnownFile
+from ortdeploy.facts.data import GONE, ArrivalPolicy, FileState, FileStates, KnownFile, KnownFiles
 from ortdeploy.files.atomic import open_whole
+from ortdeploy.files.packed import Packer, joined, next_of
 from ortdeploy.files.urls import is_url
 from ortdeploy.records import mutable_record, record
 
@@ -34,7 +36,7 @@ class Arrivals:
     `gone` are files whose rows are accounted for and that are no longer there, which no run has noted yet.
     """
 
-    read: tuple[FileState, ...]
+    read: FileStates
     changed: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
     rerun: tuple[FileState, ...] = ()
@@ -52,18 +54,19 @@ def sort_arrivals(
     Files of an unfinished run come first, in their order, and must be what they were unless their rows may run again.
     One whose rows are accounted for may go; it may come back with other content, which is a new file.
     """
-    present = {state.path: state for state in states}
-    names = {one.state.path for one in known}
-    unfinished = [one for one in known if not one.done]
-    rerun = [one for one in unfinished if policy.on_change == "rerun" and _is_other(one, present.get(one.state.path))]
+    present, files = FileStates.of(states), KnownFiles.of(known)
+    if not files:
+        return Arrivals(read=present)
+    differing = compare(present, files, gone_again=policy.on_remove == "refuse")
+    others = [(one, differing.now[one.state.path]) for one in differing.known]
+    rerun = [one for one, now in others if not one.done and policy.on_change == "rerun" and _is_other(one, now)]
     again = {one.state.path for one in rerun}
-    unfinished = [one for one in unfinished if one.state.path not in again]
-    changed = [one.state.path for one in unfinished if not _is_as_known(one, present.get(one.state.path))]
-    begun = [present.get(one.state.path, one.state) for one in unfinished]
-    new = [state for state in states if state.path not in names]
+    unfinished = [(one, now) for one, now in others if not one.done and one.state.path not in again]
+    changed = [one.state.path for one, now in unfinished if not _is_as_known(one, now)]
+    begun = _begun(files, {one.state.path: now for one, now in unfinished}, again)
+    anew: set[str] = set()
     gone = []
-    for one in (one for one in known if one.done):
-        now = present.get(one.state.path)
+    for one, now in ((one, now) for one, now in others if one.done):
         if now is None and one.state.path in unsettled:  # it is there, and what it becomes is the next run's business
             continue
         if now is None:
@@ -71,21 +74,85 @@ def sort_arrivals(
         elif one.rerun is None and one.is_known(now):
             continue
         elif policy.on_change == "append" or _is_another(one, now):
-            new.append(now)
+            anew.add(one.state.path)
         elif policy.on_change == "rerun" and one.span is not None:
             rerun.append(one)
         else:
             changed.append(one.state.path)
     if policy.on_remove == "refuse":
         changed += [one.state.path for one in gone]
-    to_run = {state.path for state in new}
-    new = [state for state in states if state.path in to_run]  # in their order
+    new = _in_order(present, differing.new, anew) if anew else differing.new
     return Arrivals(
-        read=(*begun, *new),
+        read=FileStates.pack(chain(begun, new.cells())),
         changed=tuple(changed),
         gone=tuple(one.state.path for one in gone if not one.gone),
-        rerun=tuple(present[one.state.path] for one in rerun),
+        rerun=tuple(now for one in rerun if (now := differing.now[one.state.path]) is not None),
         rerun_rows=sum(one.span[1] for one in rerun if one.span is not None),
+    )
+
+
+def _begun(files: KnownFiles, differing: Mapping[str, FileState | None], again: Collection[str]) -> Iterator[FileState]:
+    """Yield the files of an unfinished run as they are now, or as they were if they have gone."""
+    for cells in files.cells():
+        path, size, mtime_ns, done = cells[:4]
+        if not done and path not in again:
+            yield differing.get(path) or FileState(path, size, mtime_ns)
+
+
+def _in_order(present: FileStates, new: FileStates, anew: Collection[str]) -> FileStates:
+    """Return new files together with those of some paths, in the order in which they are there."""
+    wanted = {*anew, *(path for path, _, _ in new.cells())}
+    return FileStates.pack(state for state in present.cells() if state[0] in wanted)
+
+
+@record
+class Differing:
+    """What differs between the files that are there and those that are known.
+
+    `new` are not known. `known` are in their order those that are not as they were, have gone, or have more to them
+    than a state; `now` says by path how they are now, None if they are not there.
+    """
+
+    new: FileStates
+    known: tuple[KnownFile, ...]
+    now: Mapping[str, FileState | None]
+
+
+def compare(present: FileStates, known: KnownFiles, *, gone_again: bool) -> Differing:
+    """Compare files with known ones, both in any order; where the orders are alike, only what differs is objects.
+
+    Files that are known to have gone are among those that differ only if they are asked for.
+    """
+    now: dict[str, FileState | None] = {}
+    here, early = next_of(present.cells()), Packer(FileStates)
+    late, beside = Packer(KnownFiles), known.beside
+    state = here()
+    for cells in known.cells():
+        while state is not None and state[0] < cells[0]:
+            early.add(state)
+            state = here()
+        if state is None or state[0] != cells[0]:
+            late.add(cells)
+            continue
+        if state != cells[:3] or cells[0] in beside:
+            now[cells[0]] = FileState._make(state)
+        state = here()
+    while state is not None:
+        early.add(state)
+        state = here()
+    new, left = early.packed(), late.packed()
+    both = set()
+    for found, cells in joined(new, left):
+        if found is not None:
+            both.add(cells[0])
+            if found != cells[:3] or cells[0] in beside:
+                now[cells[0]] = FileState._make(found)
+        elif gone_again or cells[3] != GONE or cells[0] in beside:
+            now[cells[0]] = None
+    return Differing(
+        new=FileStates.pack(cells for cells in new.cells() if cells[0] not in both) if both else new,
+        known=tuple(known.make(cells) for cells in known.cells() if cells[0] in now) if now else (),
+        now=now,
     )
 
 
@@ -104,8 +171,10 @@ def _is_as_known(one: KnownFile, now: FileState | None) -> bool:
 
 def rows_before(read: Sequence[FileState], known: Sequence[KnownFile], first_row: int) -> int:
     """Return how many rows of the first file that is read come before a row: it was run in part, and others changed."""
-    begun = [one for one in known if not one.done and one.span is not None and read and one.state.path == read[0].path]
-    return max(0, first_row - begun[0].span[0]) if begun and begun[0].span else 0
+    for path, _, _, done, begin, _ in KnownFiles.of(known).cells() if read else ():
+        if not done and begin >= 0 and path == read[0].path:
+            return int(max(0, first_row - begin))
+    return 0
 
 
 @mutable_record
@@ -120,10 +189,10 @@ class Settling:
     _before: dict[str, list[int]] = field(default_factory=dict)
     _future: dict[str, list[int]] = field(default_factory=dict)
 
-    def settled(self, files: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def settled(self, files: Sequence[str]) -> tuple[Sequence[str], tuple[str, ...]]:
         """Return the settled files, and the others; a file that has gone meanwhile is in neither."""
         if not self.seconds:
-            return tuple(files), ()
+            return files, ()
         self._before = self._remembered()
         found: dict[bool, list[str]] = {True: [], False: []}
         now = time.time_ns()

@@ -4,11 +4,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import overload
 
 from ortdeploy.diagnostics import OrtdeployError, did_you_mean
-from ortdeploy.facts.data import STRICT_ARRIVALS, ArrivalPolicy, FileState, InputFacts, KnownFile
+from ortdeploy.facts.data import STRICT_ARRIVALS, ArrivalPolicy, FileStates, InputFacts, KnownFile
 from ortdeploy.facts.problems import CHANGED, WAITING, Problem
 from ortdeploy.files.decoding import decoding
 from ortdeploy.files.gate import Fence, LeadsOutError
@@ -19,8 +20,8 @@ from ortdeploy.redaction import shown_path
 from ortdeploy.results.rows import Block
 from ortdeploy.sources.arrivals import Settling, sort_arrivals
 from ortdeploy.sources.files import (
+    InputPaths,
     file_states,
-    full_path,
     list_files,
     shown,
     states_digest,
@@ -117,7 +118,7 @@ def _rows_to_come(name: str, files: Sequence[str], facts: InputFacts) -> int | N
     return look_at(name, files[: len(facts.states)], facts).rows
 
 
-def _settled_files(folder: str, patterns: Sequence[str], settling: Settling) -> tuple[tuple[str, ...], frozenset[str]]:
+def _settled_files(folder: str, patterns: Sequence[str], settling: Settling) -> tuple[Sequence[str], frozenset[str]]:
     """Return the files to look at, and the others by their paths from the manifest, which wait until they are settled.
 
     Raises OrtdeployError.
@@ -130,8 +131,8 @@ def _settled_files(folder: str, patterns: Sequence[str], settling: Settling) -> 
 
 
 def _arrived(
-    files: tuple[str, ...],
-    states: tuple[FileState, ...],
+    files: Sequence[str],
+    states: FileStates,
     folder: str,
     known: Sequence[KnownFile],
     policy: ArrivalPolicy,
@@ -139,8 +140,8 @@ def _arrived(
 ) -> InputFacts:
     """Return which files are to be read, of those that are there in these states."""
     arrivals = sort_arrivals(states, known, policy, unsettled)
-    to_read = (*arrivals.read, *arrivals.rerun)
-    read = tuple(full_path(folder, state.path) for state in to_read) if known and to_read else files
+    to_read = FileStates.of(chain(arrivals.read, arrivals.rerun)) if arrivals.rerun else arrivals.read
+    read = InputPaths(folder, to_read) if known and to_read else files
     return InputFacts(
         files=read,
         states=arrivals.read,
@@ -181,6 +182,11 @@ class _Opened(Sequence[str]):
 
     def __len__(self) -> int:
         return len(self._files)
+
+    def __iter__(self) -> Iterator[str]:
+        for path in self._files:
+            self.last = path
+            yield path
 
     @overload
     def __getitem__(self, index: int) -> str: ...

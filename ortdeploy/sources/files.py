@@ -4,18 +4,22 @@ import glob
 import hashlib
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
+from typing import overload
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.facts.data import FileState
+from ortdeploy.facts.data import FileState, FileStates
 from ortdeploy.files.gate import Fence, LeadsOutError
 from ortdeploy.files.listing import expand
 from ortdeploy.files.names import is_file, is_folder
 from ortdeploy.files.object_store import MARK, is_web, list_states, list_urls, shown_url, state_of
+from ortdeploy.files.packed import Names
 from ortdeploy.files.urls import Addresses, is_url, parse_url
 
 _MAGIC = "*?["
+_NO_NAMES = frozenset({"", ".", ".."})
 _AT_ONCE = 10_000
 """Files whose text is held at once."""
 _ALONE = 16
@@ -24,11 +28,13 @@ _OF_THE_SYSTEM = "lost+found"
 """A folder of file systems, which nobody but root reads and nobody fills."""
 
 
-def list_files(folder: str, patterns: Sequence[str] = ()) -> tuple[str, ...]:
+def list_files(folder: str, patterns: Sequence[str] = ()) -> Sequence[str]:
     """Return the files that paths, folders and globs name, each once; sorted within each pattern.
 
     URLs are in their shown form, without users, passwords and queries; `Addresses` of the patterns has those.
     """
+    if len(patterns) == 1 and not is_url(patterns[0]) and "**" not in patterns[0]:  # no file is named twice
+        return _list_local(folder, patterns[0])
     found: dict[str, None] = {}
     addresses = Addresses.of(patterns)
     for pattern in patterns:
@@ -36,13 +42,52 @@ def list_files(folder: str, patterns: Sequence[str] = ()) -> tuple[str, ...]:
             own, listed = parse_url(pattern).full, list_urls(pattern)
             found.update((addresses.shown(pattern) if url == own else parse_url(url).shown, None) for url in listed)
             continue
-        full = os.path.normpath(os.path.join(folder, pattern))  # noqa: PTH118  keeps a glob's text as it is
-        expanded = expand(full)
-        if not expanded:
-            _check_readable(full)
-        _check_folders(full)
-        found.update(dict.fromkeys(expanded))
+        found.update(dict.fromkeys(_list_local(folder, pattern)))
     return tuple(found)
+
+
+def _list_local(folder: str, pattern: str) -> Sequence[str]:
+    full = os.path.normpath(os.path.join(folder, pattern))  # noqa: PTH118  keeps a glob's text as it is
+    expanded = expand(full)
+    if not expanded:
+        _check_readable(full)
+    _check_folders(full)
+    return expanded if isinstance(expanded, Names) else tuple(expanded)
+
+
+class InputPaths(Sequence[str]):
+    """The full paths of files, made of their states when they are asked for."""
+
+    def __init__(self, folder: str, states: Sequence[FileState]) -> None:
+        """Take the manifest's folder."""
+        self._folder = folder
+        self._states = states
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._states)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield them in order."""
+        return (full_path(self._folder, state[0]) for state in self._states)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> "InputPaths": ...
+    def __getitem__(self, index: int | slice) -> "str | InputPaths":
+        """Return one of them, or some."""
+        if isinstance(index, slice):
+            return InputPaths(self._folder, self._states[index])
+        return full_path(self._folder, self._states[index].path)
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether other paths are the same."""
+        return tuple(self) == tuple(other) if isinstance(other, Sequence) else NotImplemented
+
+    def __hash__(self) -> int:
+        """Return a hash of all of them."""
+        return hash(tuple(self))
 
 
 def _check_folders(full: str) -> None:
@@ -75,23 +120,26 @@ def _check_readable(full: str) -> None:
 
 def file_states(
     files: Sequence[str], folder: str, patterns: Sequence[str] = (), fence: Fence | None = None
-) -> tuple[FileState, ...]:
+) -> FileStates:
     """Return size and time of files, without reading them: inputs can be terabytes. Raises OrtdeployError.
 
     `patterns` are the paths of the input, as the manifest has them. Raises LeadsOutError if one leads out of a fence.
     """
-    addresses, found = _Looked(patterns, sum(map(is_url, files))), []
-    for path in files:
-        size, mtime_ns = _look(path, addresses) if fence is None else _look_within(fence, path, addresses, folder)
-        found.append(FileState(path=shown(path, folder), size=size, mtime_ns=mtime_ns))
-    return tuple(found)
+    looks = _looks(files, _Looked(patterns, files), folder, fence)
+    return FileStates.pack((shown(path, folder), size, mtime_ns) for path, size, mtime_ns in looks)
 
 
-def find_changed(states: Sequence[FileState], folder: str, patterns: Sequence[str] = ()) -> str | None:
-    """Return the first file that is not what it was. Raises OrtdeployError if one cannot be looked at."""
-    addresses = _Looked(patterns, sum(is_url(state.path) for state in states))
-    for state in states:
-        if _look(full_path(folder, state.path), addresses) != (state.size, state.mtime_ns):
+def find_changed(
+    states: Sequence[FileState], folder: str, patterns: Sequence[str] = (), fence: Fence | None = None
+) -> str | None:
+    """Return the first file that is not what it was. Raises OrtdeployError if one cannot be looked at.
+
+    Raises LeadsOutError if one leads out of a fence.
+    """
+    paths = InputPaths(folder, states)
+    looks = _looks(paths, _Looked(patterns, paths), folder, fence)
+    for state, (_, size, mtime_ns) in zip(states, looks, strict=True):
+        if state[1] != size or state[2] != mtime_ns:
             return state.path
     return None
 
@@ -99,11 +147,13 @@ def find_changed(states: Sequence[FileState], folder: str, patterns: Sequence[st
 class _Looked:
     """States of the objects of an input: of a few each is asked for, of many their listings are."""
 
-    def __init__(self, patterns: Sequence[str], number: int) -> None:
-        """Take the paths of the input as the manifest has them, and how many of its files are objects."""
+    def __init__(self, patterns: Sequence[str], files: Iterable[str]) -> None:
+        """Take the paths of the input as the manifest has them, and its files."""
         self._addresses = Addresses.of(patterns)
         self._patterns = [one for one in patterns if is_url(one) and not is_web(parse_url(one))]
-        self._listed: dict[str, tuple[int, int]] | None = None if number > _ALONE else {}
+        objects = filter(is_url, files) if any(map(is_url, patterns)) else iter(())
+        is_long = next(islice(objects, _ALONE, None), None) is not None
+        self._listed: dict[str, tuple[int, int]] | None = None if is_long else {}
 
     def state(self, path: str) -> tuple[int, int]:
         """Return size and version of an object. Raises OrtdeployError."""
@@ -111,6 +161,34 @@ class _Looked:
             listed = (one for pattern in self._patterns for one in list_states(pattern))
             self._listed = {parse_url(url).shown: state for url, state in listed}
         return self._listed.get(path) or state_of(self._addresses.full(path))
+
+
+def _looks(
+    paths: Iterable[str], addresses: "_Looked", folder: str, fence: Fence | None
+) -> Iterator[tuple[str, int, int]]:
+    """Yield each full path with size and modification time, or version. Raises OrtdeployError.
+
+    Within a fence, a file that is no link takes one call of the system, and its folder is asked for once.
+    """
+    inside = None
+    for path in paths:
+        if fence is None or is_url(path):
+            yield path, *_look(path, addresses)
+            continue
+        try:
+            found = os.lstat(path)
+        except OSError:
+            found = None  # another look says why
+        is_link = found is not None and stat.S_ISLNK(found.st_mode)
+        above, _, name = path.rpartition(os.sep)
+        if above != inside or is_link or name in _NO_NAMES:
+            if fence.is_left_by(path, is_link=is_link):
+                raise LeadsOutError(shown(path, folder))
+            inside = None if is_link or name in _NO_NAMES else above
+        if found is None or is_link:
+            yield path, *_look(path, addresses)
+        else:
+            yield path, found.st_size, found.st_mtime_ns
 
 
 def _look(path: str, addresses: "_Looked") -> tuple[int, int]:
@@ -124,26 +202,10 @@ def _look(path: str, addresses: "_Looked") -> tuple[int, int]:
     return found.st_size, found.st_mtime_ns
 
 
-def _look_within(fence: Fence, path: str, addresses: "_Looked", folder: str) -> tuple[int, int]:
-    """Return the same of a file within a fence, in one call of the system if it is no link. Raises OrtdeployError."""
-    if is_url(path):
-        return _look(path, addresses)
-    try:
-        found = os.lstat(path)
-    except OSError:
-        found = None  # another look says why
-    is_link = found is not None and stat.S_ISLNK(found.st_mode)
-    if fence.is_left_by(path, is_link=is_link):
-        raise LeadsOutError(shown(path, folder))
-    return _look(path, addresses) if found is None or is_link else (found.st_size, found.st_mtime_ns)
-
-
 def states_digest(states: Sequence[FileState]) -> str:
     """Return a digest of names, sizes and modification times."""
-    digest = hashlib.sha256()
-    for start in range(0, len(states), _AT_ONCE):
-        some = states[start : start + _AT_ONCE]
-        text = "".join([f"{state.path}\0{state.size}\0{state.mtime_ns}\n" for state in some])
+    digest, left = hashlib.sha256(), iter(states)
+    while text := "".join([f"{path}\0{size}\0{mtime_ns}\n" for path, size, mtime_ns in islice(left, _AT_ONCE)]):
         digest.update(os.fsencode(text))  # a name may be any bytes
     return digest.hexdigest()
 

@@ -67,7 +67,8 @@ class FilePerRow:
 
     def blocks(self, start: int, sizes: Iterable[int]) -> Iterator[Block]:
         """Yield blocks; files before the first row are not opened."""
-        files = islice(self.files, start - self.wanted.first_row, None)
+        places = range(start - self.wanted.first_row, len(self.files))
+        files = (self.files[place] for place in places) if places.start else iter(self.files)
         raw_rows = (RawRow(shown(path, self.folder), "", path) for path in files)
         return block_rows(raw_rows, self.decode, self.wanted, start, sizes)
 

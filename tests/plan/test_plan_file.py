@@ -35,9 +35,15 @@ def plan(text: str = RICH, facts: dict[str, Any] | None = None) -> Plan:
     return make_plan(resolve(spec, make_facts(spec, facts)))
 
 
+@pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("text", [RICH, MANIFEST])
-def test_a_plan_comes_back_from_the_child_protocol_as_itself(text: str) -> None:
-    assert decode_plan(json.loads(json.dumps(encode(plan(text))))) == plan(text)
+def test_a_plan_comes_back_from_the_child_protocol_as_itself(text: str, packed: bool) -> None:
+    made = plan(
+        text, {"inputs": {"read": {"files": ["a\udcff.npy", "b.npy"], "columns": {"image": "float32[rows,1,8,8]"}}}}
+    )
+    files = [one.files for one in made.inputs] + [step.input.files for step in made.steps if isinstance(step, RunJob)]
+    assert any(len(one) == 2 for one in files)
+    assert decode_plan(json.loads(json.dumps(encode(made, packed=packed)))) == made
 
 
 def test_a_plan_carries_labels_contract_and_identity() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ortdeploy.facts.data import STRICT_ARRIVALS, ArrivalPolicy, FileState, KnownFile
+from ortdeploy.facts.data import NO_FILES, STRICT_ARRIVALS, ArrivalPolicy, FileState, KnownFile
 from ortdeploy.facts.problems import CHANGED, WAITING
 from ortdeploy.sources.arrivals import FILE, Settling, sort_arrivals
 from ortdeploy.sources.catalogue import probe_input
@@ -83,7 +83,7 @@ def test_the_later_of_both_times_decides_whether_a_file_is_settled(tmp_path: Pat
     write(tmp_path / "a.npy", 10_000)
     path = str(tmp_path / "a.npy")
     assert Settling(3600).settled([path]) == ((), (path,))
-    assert Settling(0).settled([path]) == ((path,), ())
+    assert Settling(0).settled([path]) == ([path], ())
 
 
 def test_a_file_that_goes_meanwhile_and_one_on_an_object_store(tmp_path: Path) -> None:
@@ -103,5 +103,5 @@ def test_a_known_file_that_is_being_written_has_not_gone() -> None:
     known = [KnownFile(state=state("a"), done=True), KnownFile(state=state("b"), done=True)]
     for policy in (APPEND, ArrivalPolicy(on_change="rerun"), ArrivalPolicy(on_remove="refuse")):
         arrivals = sort_arrivals([state("b")], known, policy, unsettled={"a"})
-        assert (arrivals.gone, arrivals.changed, arrivals.read) == ((), (), ())
+        assert (arrivals.gone, arrivals.changed, arrivals.read) == ((), (), NO_FILES)
     assert sort_arrivals([state("b")], known, APPEND, unsettled={"c"}).gone == ("a",)
