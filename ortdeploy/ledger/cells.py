@@ -1,13 +1,15 @@
 """The columns of the ledger's tables, and the seals over their rows.
 
-A seal is a digest over the other cells of a row (`inputs_seal`: over `first_row` and all input files of the output),
-so that a cell that is not what was written is noticed. It guards against damage, not against an attacker: what a cell
-may say at all is checked too, see `ledger.check`.
+A seal is a digest over the other cells of a row, or a checksum where there may be a million of them (`spans`;
+`inputs_seal`: over `first_row` and all input files of the output), so that a cell that is not what was written is
+noticed. It guards against damage, not against an attacker: what a cell may say at all is checked too, see
+`ledger.check`.
 """
 
 import hashlib
 import json
 import sqlite3
+import zlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -108,8 +110,49 @@ def insert_sealed(
     db.execute(query, (output, *cells, seal_of(*cells)))
 
 
+def add_functions(db: sqlite3.Connection) -> None:
+    """Let a connection compute checksums of paths."""
+    db.create_function("crc32", 1, zlib.crc32, deterministic=True)
+
+
+_PRIME = 4294967291
+_OF_PATH = "(crc32(CAST(path AS BLOB)) % 1073741789 + 1)"
+_OF_INPUT = (
+    f"{_OF_PATH} * ((number * 7919 + size % {_PRIME} * 104729 + size / {_PRIME} * 611953 + mtime_ns % {_PRIME} * 31 + "
+    f"mtime_ns / {_PRIME} * 15485863 + done + 1) % {_PRIME}) % {_PRIME}"
+)
+_IS_TYPED = (
+    "typeof(path) = 'blob' AND typeof(number) = 'integer' AND typeof(size) = 'integer' AND "
+    "typeof(mtime_ns) = 'integer' AND typeof(done) = 'integer'"
+)
+
+
+def seal_of_span(first_row: str, rows: str, path: str = "path") -> str:
+    """Return how SQLite computes the seal over a row of `spans`, of which there may be a million, from expressions."""
+    cells = f"({first_row} % {_PRIME} * 7919 + {rows} % {_PRIME} * 31 + 1) % {_PRIME}"
+    return f"((crc32(CAST({path} AS BLOB)) % 1073741789 + 1) * ({cells}) % {_PRIME})"
+
+
 def seal_of_inputs(db: sqlite3.Connection, output: str) -> str:
-    """Return the seal over the first row and the input files of an output."""
+    """Return the seal over the first row and the input files of an output.
+
+    It is a sum, so SQLite computes it in one pass, in any order. Each file's checksum is a product with that of its
+    path, so that two files that exchange their cells have another sum.
+    """
+    add_functions(db)
+    (first_row,) = db.execute("SELECT first_row FROM outputs WHERE output = ?", (output,)).fetchone()
+    query = f"SELECT COUNT(*) FILTER (WHERE {_IS_TYPED}), SUM({_OF_INPUT}) FROM inputs WHERE output = ?"  # noqa: S608  ours
+    count, total = db.execute(query, (output,)).fetchone()
+    return f"{first_row}:{count}:{total or 0}"
+
+
+def seal_inputs(db: sqlite3.Connection, output: str) -> None:
+    """Seal the first row and the input files of an output as they stand now."""
+    db.execute("UPDATE outputs SET inputs_seal = ? WHERE output = ?", (seal_of_inputs(db, output), output))
+
+
+def old_seal_of_inputs(db: sqlite3.Connection, output: str) -> str:
+    """Return the seal over the same as ledgers before version 5 have it."""
     (first_row,) = db.execute("SELECT first_row FROM outputs WHERE output = ?", (output,)).fetchone()
     query = "SELECT number, lower(hex(path)), size, mtime_ns, done FROM inputs WHERE output = ? ORDER BY number, path"
     digest, between = hashlib.sha256(f"[{_text_of(first_row)},[".encode()), ""
@@ -119,8 +162,3 @@ def seal_of_inputs(db: sqlite3.Connection, output: str) -> str:
         between = ","
     digest.update(b"]]")
     return digest.hexdigest()[:_SEAL]
-
-
-def seal_inputs(db: sqlite3.Connection, output: str) -> None:
-    """Seal the first row and the input files of an output as they stand now."""
-    db.execute("UPDATE outputs SET inputs_seal = ? WHERE output = ?", (seal_of_inputs(db, output), output))

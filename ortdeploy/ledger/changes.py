@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ortdeploy.facts.data import FileState
-from ortdeploy.ledger.cells import insert_sealed, seal_inputs, typed, unsealed
+from ortdeploy.ledger.cells import add_functions, insert_sealed, seal_inputs, seal_of_span, typed, unsealed
 from ortdeploy.ledger.records import Rerun, Span
 
 OF_CHANGES = ("spans", "reruns", "leaving", "withdrawn", "replacements", "forgotten")
@@ -31,26 +31,35 @@ def total_rows(db: sqlite3.Connection, output: str) -> int:
     return int(total)
 
 
-def note_spans(db: sqlite3.Connection, output: str, spans: Mapping[str, Span]) -> None:
-    """Note which rows files have, as far as they were run: what was noted of a file before is continued."""
-    for path, (first_row, rows) in spans.items():
-        key = os.fsencode(path)
-        query = "SELECT rows FROM spans WHERE output = ? AND path = ? AND first_row = ?"
-        before = db.execute(query, (output, key, first_row)).fetchone()
-        most = rows if before is None else max(rows, before[0])
-        cells = (first_row, most)
-        db.execute("INSERT OR REPLACE INTO spans VALUES (?, ?, ?, ?, ?)", (output, key, *cells, _seal(key, *cells)))
+def note_spans(db: sqlite3.Connection, output: str, spans: Iterable[tuple[str, int, int]]) -> None:
+    """Note which rows files have, as far as they were run: what was noted of a file before is continued.
+
+    Each is a path, the number of its first row, and how many rows it has.
+    """
+    add_functions(db)
+    most = "(CASE WHEN spans.first_row = ?3 THEN MAX(spans.rows, ?4) ELSE ?4 END)"
+    query = (
+        f"INSERT INTO spans VALUES (?1, ?2, ?3, ?4, {seal_of_span('?3', '?4', '?2')}) "  # noqa: S608  ours
+        f"ON CONFLICT (output, path) DO UPDATE SET first_row = ?3, rows = {most}, seal = {seal_of_span('?3', most)}"
+    )
+    db.executemany(query, ((output, os.fsencode(path), first_row, rows) for path, first_row, rows in spans))
+
+
+def check_spans(db: sqlite3.Connection, output: str) -> None:
+    """Raise ValueError if which rows files have is not what was written."""
+    add_functions(db)
+    is_typed = "typeof(path) = 'blob' AND typeof(first_row) = 'integer' AND typeof(rows) = 'integer'"
+    is_sealed = f"seal IS {seal_of_span('first_row', 'rows')}"
+    query = f"SELECT EXISTS (SELECT * FROM spans WHERE output = ? AND NOT ({is_sealed} AND {is_typed}))"  # noqa: S608  ours
+    if db.execute(query, (output,)).fetchone() != (0,):
+        raise ValueError("which rows an input file has is not what was written")
 
 
 def read_spans(db: sqlite3.Connection, output: str) -> dict[bytes, Span]:
     """Return which rows files have, by path. Raises ValueError where that is not what was written."""
-    query = "SELECT path, first_row, rows, seal FROM spans WHERE output = ?"
-    found: dict[bytes, Span] = {}
-    for key, first_row, rows, seal in db.execute(query, (output,)):
-        if seal != _seal(key, first_row, rows):
-            raise ValueError("which rows an input file has is not what was written")
-        found[key] = (first_row, rows)
-    return found
+    check_spans(db, output)
+    query = "SELECT path, first_row, rows FROM spans WHERE output = ?"
+    return {key: (first_row, rows) for key, first_row, rows in db.execute(query, (output,))}
 
 
 def committed_spans(db: sqlite3.Connection, output: str) -> dict[bytes, Span]:
@@ -67,7 +76,7 @@ def close_files(db: sqlite3.Connection, output: str, through: Iterable[str], fir
     """Note that files of an unfinished run are through, and that it goes on with a part that begins with a row."""
     spans = committed_spans(db, output)
     empty = [path for path in through if os.fsencode(path) not in spans]
-    note_spans(db, output, dict.fromkeys(empty, (first_row, 0)))
+    note_spans(db, output, ((path, first_row, 0) for path in empty))
     rows = [(output, os.fsencode(path)) for path in through]
     db.executemany("UPDATE inputs SET done = 1 WHERE output = ? AND path = ?", rows)
     db.execute("UPDATE outputs SET first_row = ? WHERE output = ?", (first_row, output))
@@ -86,6 +95,17 @@ def forget_files(db: sqlite3.Connection, output: str, paths: Iterable[str]) -> N
         db.executemany(f"DELETE FROM {table} WHERE output = ? AND path = ?", rows)  # noqa: S608  ours
 
 
+def forget_those_taken_up(db: sqlite3.Connection, output: str, states: Iterable[FileState]) -> None:
+    """Forget which rows files have that a run takes up anew; those of an unfinished run keep theirs."""
+    for table in ("spans", "reruns"):
+        if db.execute(f"SELECT EXISTS (SELECT * FROM {table} WHERE output = ?)", (output,)).fetchone() == (1,):  # noqa: S608  ours
+            query = (
+                f"DELETE FROM {table} WHERE output = ?1 AND path = ?2 AND NOT EXISTS "  # noqa: S608  ours
+                "(SELECT * FROM inputs WHERE output = ?1 AND path = ?2 AND NOT done)"
+            )
+            db.executemany(query, ((output, os.fsencode(state[0])) for state in states))
+
+
 def note_empty_files(db: sqlite3.Connection, output: str) -> None:
     """Note that files of a run that is through have no rows, where all rows are known to be of others."""
     query = (
@@ -95,12 +115,12 @@ def note_empty_files(db: sqlite3.Connection, output: str) -> None:
     (known,) = db.execute(query, (output, output)).fetchone()
     if known == total_rows(db, output):
         query = (
-            "SELECT path FROM inputs WHERE output = ? AND done = 0 AND path NOT IN "
-            "(SELECT path FROM spans WHERE output = ?)"
+            "SELECT path FROM inputs WHERE output = ? AND done = 0 AND NOT EXISTS "
+            "(SELECT * FROM spans WHERE spans.output = ? AND spans.path = inputs.path)"
         )
         (first_row,) = db.execute("SELECT first_row FROM outputs WHERE output = ?", (output,)).fetchone()
         empty = [os.fsdecode(path) for (path,) in db.execute(query, (output, output)).fetchall()]
-        note_spans(db, output, dict.fromkeys(empty, (first_row, 0)))
+        note_spans(db, output, ((path, first_row, 0) for path in empty))
 
 
 def read_reruns(db: sqlite3.Connection, output: str) -> tuple[Rerun, ...]:

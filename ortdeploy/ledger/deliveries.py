@@ -41,7 +41,7 @@ class Reader:
     """A job that reads another one's rows: the files that it has taken up, and those of which rows failed there."""
 
     job: str
-    known: tuple[KnownFile, ...] = ()
+    known: Sequence[KnownFile] = ()
     failed: frozenset[str] = frozenset()
 
     def needs(self, one: Delivery) -> bool:

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ortdeploy.facts.data import FileState, KnownFile
+from ortdeploy.facts.data import GONE, FileState, KnownFile, KnownFiles
 from ortdeploy.ledger.cells import (
     BEGUN_COLUMNS,
     DEPLOYMENT_COLUMNS,
@@ -44,15 +44,14 @@ from ortdeploy.ledger.changes import (
     OF_CHANGES,
     begin_leaving,
     begin_reruns,
+    check_spans,
     close_files,
-    committed_spans,
     end_leaving,
-    forget_files,
+    forget_those_taken_up,
     note_empty_files,
     note_spans,
     read_leaving,
     read_reruns,
-    read_spans,
     read_withdrawn,
     total_rows,
 )
@@ -71,16 +70,11 @@ from ortdeploy.ledger.records import (
     Repair,
     Replacement,
     Revision,
-    Span,
     output_key,
 )
 from ortdeploy.ledger.replacements import begin_replacement, end_replacement, forget_replacement, read_replacements
 from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.results.rows import FailedRow
-
-_GONE = 2
-"""What `inputs.done` is of a file that was run and is no longer there; 1 while it is."""
-
 
 _OF_OUTPUTS = ("parts", "begun", "failures", "inputs", "merges", "revisions", "repairs", *OF_CHANGES)
 
@@ -209,16 +203,15 @@ class Ledger:
                 "AND row < start + rows)",
                 (output, output),
             )
-            known = {path for (path,) in db.execute("SELECT path FROM inputs WHERE output = ? AND NOT done", (output,))}
-            forget_files(db, output, [one.path for one in files if os.fsencode(one.path) not in known])
+            forget_those_taken_up(db, output, files)
             db.executemany(
                 "INSERT INTO inputs VALUES (?, ?, ?, ?, ?, 0) ON CONFLICT (output, path) DO UPDATE SET "
                 "number = CASE WHEN done THEN excluded.number ELSE number END, "
                 "size = excluded.size, mtime_ns = excluded.mtime_ns, done = 0",
-                [
-                    (output, os.fsencode(one.path), number, one.size, one.mtime_ns)
-                    for number, one in enumerate(files, self._next_number(db, output))
-                ],
+                (
+                    (output, os.fsencode(path), number, size, mtime_ns)
+                    for number, (path, size, mtime_ns) in enumerate(files, self._next_number(db, output))
+                ),
             )
             self._mark_gone(db, output, gone)
             seal_inputs(db, output)
@@ -229,31 +222,42 @@ class Ledger:
         number: int = db.execute(query, (output,)).fetchone()[0]
         return number
 
-    def inputs(self, output: str) -> tuple[KnownFile, ...]:
-        """Return the input files of an output that runs have taken up, in the order in which their rows count."""
+    def inputs(self, output: str, *, spans: bool = True) -> KnownFiles:
+        """Return the input files of an output that runs have taken up, in the order in which their rows count.
+
+        Without `spans`, only those of an unfinished run say which rows they have.
+        """
         with undamaged():
             self._check_inputs(output)
-            query = "SELECT path, size, mtime_ns, done FROM inputs WHERE output = ? ORDER BY number"
-            rows = self._connection.execute(query, (output,)).fetchall()
-            repaired, spans = self._repairs(output), committed_spans(self._connection, output)
-            reruns = {os.fsencode(one.state.path): one.state for one in read_reruns(self._connection, output)}
-            return tuple(
-                KnownFile(
-                    state=FileState(path=os.fsdecode(path), size=size, mtime_ns=time),
-                    done=bool(done),
-                    gone=done == _GONE,
-                    repaired=tuple(repaired.get(path, ())),
-                    span=spans.get(path),
-                    rerun=reruns.get(path),
-                )
-                for path, size, time, done in rows
+            db = self._connection
+            check_spans(db, output)
+            query = (
+                "SELECT inputs.path, size, mtime_ns, done, CASE WHEN first_row <= ?2 THEN first_row ELSE -1 END, "
+                "CASE WHEN first_row <= ?2 THEN MIN(rows, ?2 - first_row) ELSE -1 END FROM inputs LEFT JOIN spans ON "
+                "spans.output = inputs.output AND spans.path = inputs.path AND (?3 OR NOT done) "
+                "WHERE inputs.output = ?1 ORDER BY number"
             )
+            rows = db.execute(query, (output, total_rows(db, output), spans))
+            found = KnownFiles.pack((os.fsdecode(path), *cells) for path, *cells in rows)
+            found.beside = self._beside(output, found)
+            return found
+
+    def _beside(self, output: str, files: KnownFiles) -> dict[str, KnownFile]:
+        """Return the files that were repaired, or whose rows run again, by path."""
+        repaired = {os.fsdecode(path): tuple(states) for path, states in self._repairs(output).items()}
+        reruns = {one.state.path: one.state for one in read_reruns(self._connection, output)}
+        paths = {*repaired, *reruns}
+        return {
+            cells[0]: replace(files.make(cells), repaired=repaired.get(cells[0], ()), rerun=reruns.get(cells[0]))
+            for cells in (files.cells() if paths else ())
+            if cells[0] in paths
+        }
 
     def check_inputs(self, output: str) -> None:
         """Raise OrtdeployError if what is noted of the input files of an output is not what was written."""
         with undamaged():
             self._check_inputs(output)
-            read_spans(self._connection, output)
+            check_spans(self._connection, output)
             read_reruns(self._connection, output)
 
     def _check_inputs(self, output: str) -> None:
@@ -296,7 +300,7 @@ class Ledger:
 
     @staticmethod
     def _mark_gone(db: sqlite3.Connection, output: str, paths: Sequence[str]) -> None:
-        rows = [(_GONE, output, os.fsencode(path)) for path in paths]
+        rows = [(GONE, output, os.fsencode(path)) for path in paths]
         db.executemany("UPDATE inputs SET done = ? WHERE output = ? AND path = ? AND done", rows)
 
     def rename(self, output: str, new: str) -> None:
@@ -324,14 +328,14 @@ class Ledger:
         *,
         provenance: Mapping[str, Any] | None = None,
         statistics: Mapping[str, Any] | None = None,
-        spans: Mapping[str, Span] | None = None,
+        spans: Iterable[tuple[str, int, int]] = (),
     ) -> None:
         """Commit a part that lies under its final name, with its failed rows, its origin, and the job's statistics.
 
-        `spans` say by path which rows its files have, as far as they are in it.
+        `spans` say which rows its files have, as far as they are in it: path, first row and number of rows.
         """
         with self._transaction() as db:
-            note_spans(db, output, spans or {})
+            note_spans(db, output, spans)
             part = _with_provenance(db, part, provenance)
             insert_sealed(db, "parts", output, PART_COLUMNS, part_cells(part))
             db.execute("DELETE FROM begun WHERE output = ?", (output,))
@@ -346,14 +350,14 @@ class Ledger:
         failures: Sequence[FailedRow],
         *,
         provenance: Mapping[str, Any] | None = None,
-        spans: Mapping[str, Span] | None = None,
+        spans: Iterable[tuple[str, int, int]] = (),
     ) -> Begun:
         """Keep what is through of a part, in place of what an earlier run has kept of it, with its new failed rows.
 
         `spans` are as in `commit_part`. Return it with the digest of what it was made from.
         """
         with self._transaction() as db:
-            note_spans(db, output, spans or {})
+            note_spans(db, output, spans)
             part = _with_provenance(db, begun.part, provenance)
             insert_sealed(db, "begun", output, BEGUN_COLUMNS, (*part_cells(part), begun.state, begun.name))
             self._insert_failures(db, output, part.number, failures)

@@ -21,6 +21,7 @@ What version 4 has more than version 3, for outputs whose parts may be carried a
 
 What version 5 has more than version 4, for input files that change:
 
+- `outputs.inputs_seal` is a sum, see `ledger.cells`.
 - `spans`: which rows of the job a file has, as far as they were run. Files that version 4 has run have none.
 - `reruns`: files whose rows run again, with the state that is read, and the row up to which parts hold the results.
 - `leaving`: rows that are to leave their parts. `withdrawn`: those that have left.
@@ -32,7 +33,15 @@ What version 5 has more than version 4, for input files that change:
 import sqlite3
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.ledger.cells import BEGUN_COLUMNS, MERGE_COLUMNS, PART_COLUMNS, insert_sealed, seal_inputs, seal_of
+from ortdeploy.ledger.cells import (
+    BEGUN_COLUMNS,
+    MERGE_COLUMNS,
+    PART_COLUMNS,
+    insert_sealed,
+    old_seal_of_inputs,
+    seal_inputs,
+    seal_of,
+)
 from ortdeploy.ledger.damage import FILE, undamaged
 
 LEDGER_VERSION = 5
@@ -121,7 +130,7 @@ CREATE TABLE repairs (
 _TO_VERSION_5 = """
 CREATE TABLE spans (
     output TEXT NOT NULL REFERENCES outputs ON DELETE CASCADE, path TEXT NOT NULL, first_row INTEGER NOT NULL,
-    rows INTEGER NOT NULL, seal TEXT, PRIMARY KEY (output, path)
+    rows INTEGER NOT NULL, seal INTEGER, PRIMARY KEY (output, path)
 ) WITHOUT ROWID;
 CREATE TABLE reruns (
     output TEXT NOT NULL REFERENCES outputs ON DELETE CASCADE, path TEXT NOT NULL, size INTEGER NOT NULL,
@@ -164,6 +173,8 @@ def bring_up_to_date(connection: sqlite3.Connection) -> None:
         with undamaged():
             if version == 3:  # noqa: PLR2004  the one whose seals are over fewer cells
                 _unseal_version_3(connection)
+            if version in {3, 4}:
+                _unseal_inputs(connection)
             _seal_all(connection)
         connection.execute(f"PRAGMA user_version = {LEDGER_VERSION}")
         connection.execute("COMMIT")
@@ -184,6 +195,13 @@ def _unseal_version_3(db: sqlite3.Connection) -> None:
             named, cells, seal = row[: len(key)], row[len(key) : -1], row[-1]
             new = None if seal is not None and seal_of(*cells) == seal else seal or "none"
             db.execute(f"UPDATE {table} SET seal = ? WHERE {where}", (new, *named))  # noqa: S608  ours
+
+
+def _unseal_inputs(db: sqlite3.Connection) -> None:
+    """Take off the seals over input files that fit what was written; one that does not fit stays, and never fits."""
+    for output, seal in db.execute("SELECT output, inputs_seal FROM outputs").fetchall():
+        if seal is not None and seal == old_seal_of_inputs(db, output):
+            db.execute("UPDATE outputs SET inputs_seal = NULL WHERE output = ?", (output,))
 
 
 def _seal_all(db: sqlite3.Connection) -> None:

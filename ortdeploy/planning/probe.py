@@ -90,7 +90,7 @@ class _Before:
     """The ledger's record of a job's output, of its last part's layout, and of the input files that went into it."""
 
     record: OutputRecord | None = None
-    inputs: tuple[KnownFile, ...] = ()
+    inputs: Sequence[KnownFile] = ()
     merges: tuple[Merge, ...] = ()
     layout: Mapping[str, Any] | None = None
 
@@ -166,6 +166,7 @@ def _look_back(folder: Path, state_dir: Path, job: JobSpec) -> _Before:
     """Return what the ledger knows of an output folder; nothing if it starts over.
 
     That is so if the user took away what is not removable, and if an earlier run was killed as it put the output aside.
+    Which rows files have that are through is told only where these may run again.
     """
     with read_ledger(state_dir) as ledger:
         if ledger is None:
@@ -179,7 +180,8 @@ def _look_back(folder: Path, state_dir: Path, job: JobSpec) -> _Before:
         last = record.parts[-1].deployment if record and record.parts else None
         maker = ledger.made_by(last)
         layout = maker.layout if maker else None
-        return _Before(record=record, inputs=ledger.inputs(key), merges=ledger.merges(key), layout=layout)
+        inputs = ledger.inputs(key, spans=job.input.arrivals.on_change == "rerun")
+        return _Before(record=record, inputs=inputs, merges=ledger.merges(key), layout=layout)
 
 
 def _may_be_elsewhere(job: JobSpec) -> bool:

@@ -1,16 +1,34 @@
 """Which rows of a job each input file has, as its blocks tell."""
 
+from collections.abc import Iterator
+
 import numpy as np
 
-from ortdeploy.ledger.records import Span
+from ortdeploy.files.packed import Packed, Packer
 from ortdeploy.results.rows import FILE_PATH, FILE_ROW, Block
 
 
-def add_spans(spans: dict[str, Span], block: Block) -> None:
-    """Add the files of a block's rows to those that are known by their path."""
-    for path, first_row, end in _files_of(block):
-        known_end = sum(spans.get(path, (first_row, 0)))
-        spans[path] = (first_row, max(known_end, end) - first_row)
+class _Spans(Packed):
+    """Paths, each with the number of its first row and how many rows it has."""
+
+    NUMBERS = 2
+
+
+class FileSpans:
+    """The rows of files, as far as blocks have told; a file may be among them several times, each with more rows."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._told = Packer(_Spans)
+
+    def add(self, block: Block) -> None:
+        """Add the files of a block's rows."""
+        for path, first_row, end in _files_of(block):
+            self._told.add((path, first_row, end - first_row))
+
+    def all(self) -> Iterator[tuple[str, int, int]]:
+        """Yield each path with the number of its first row and how many rows it has."""
+        yield from self._told.packed().cells()
 
 
 def _files_of(block: Block) -> "list[tuple[str, int, int]]":
@@ -21,5 +39,6 @@ def _files_of(block: Block) -> "list[tuple[str, int, int]]":
     rows = np.asarray(block.rows, dtype=np.int64)
     firsts = rows - np.asarray(block.columns[FILE_ROW], dtype=np.int64)
     paths = block.columns[FILE_PATH]
-    ends = [*np.flatnonzero(np.diff(firsts)).tolist(), len(rows) - 1]
-    return [*found, *((str(paths[at]), int(firsts[at]), int(rows[at]) + 1) for at in ends)]
+    ends = [*np.flatnonzero(np.diff(firsts)), len(rows) - 1]
+    begins, last = firsts[ends].tolist(), (rows[ends] + 1).tolist()
+    return [*found, *((str(paths[at]), begin, end) for at, begin, end in zip(ends, begins, last, strict=True))]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.durations import Histogram, timed
 from ortdeploy.files.atomic import TEMPORARY, Hashing, Written, open_synced, sync_folder
-from ortdeploy.ledger.records import Begun, Part, Span
+from ortdeploy.ledger.records import Begun, Part
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.running.exploded import as_lines, written_columns
-from ortdeploy.running.file_spans import add_spans
+from ortdeploy.running.file_spans import FileSpans
 from ortdeploy.running.member import Finished
 from ortdeploy.running.provenance import of_any_host
 from ortdeploy.sinks.catalogue import SINKS
@@ -137,7 +137,6 @@ class Totals:
     """What a part holds, added up block by block.
 
     `new_rows` are those of this run; `is_exact` says whether the next run can complete the file with equal bytes.
-    `spans` say by path which rows files have, as far as they are in it.
     """
 
     def __init__(self, begun: Begun | None = None) -> None:
@@ -150,7 +149,7 @@ class Totals:
         self.state: State | None = None
         self.written: Written | None = None
         self.is_exact = True
-        self.spans: dict[str, Span] = {}
+        self._spans = FileSpans()
 
     def add(self, finished: Finished) -> None:
         """Add a block."""
@@ -162,7 +161,12 @@ class Totals:
         self.committed += finished.outcome.committed
         self._failed += len(finished.outcome.failed)
         self._skipped += finished.outcome.skipped
-        add_spans(self.spans, finished.block)
+        self._spans.add(finished.block)
+
+    @property
+    def spans(self) -> Iterable[tuple[str, int, int]]:
+        """Which rows files have, as far as they are in the part: path, number of the first row, how many."""
+        return self._spans.all()
 
     def part(self, number: int, name: str) -> Part:
         """Return the part with this name; None if no row gave a result."""

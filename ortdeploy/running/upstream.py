@@ -101,7 +101,7 @@ def _why_waiting(upstream: UpstreamJob, record: OutputRecord | None, ended: Mapp
     )
 
 
-def _own(step: RunJob, folder: str, ledger: Ledger) -> tuple[OutputRecord | None, tuple[KnownFile, ...]]:
+def _own(step: RunJob, folder: str, ledger: Ledger) -> tuple[OutputRecord | None, Sequence[KnownFile]]:
     """Return what the ledger knows of the job's own output, and which files it has read; nothing if it starts over."""
     place = Path(folder) / step.output.path
     key = ledger.key(place)

@@ -4,7 +4,6 @@ import json
 import os
 import sqlite3
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from ortdeploy.durations import Histogram
 from ortdeploy.facts.data import FileState
 from ortdeploy.files.atomic import open_whole, remove_temporaries
 from ortdeploy.ledger import cells
-from ortdeploy.ledger.cells import seal_of, seal_of_inputs
+from ortdeploy.ledger.cells import old_seal_of_inputs, seal_of
 from ortdeploy.ledger.damage import FILE
 from ortdeploy.ledger.opening import open_ledger, read_ledger, read_outputs
 from ortdeploy.ledger.output_lock import hold_output, is_live
@@ -66,27 +65,37 @@ def test_failures_of_a_part_that_was_given_up_go_when_the_job_begins_again(tmp_p
 FILES = tuple(FileState(path=f"in/{number}\udcff", size=number, mtime_ns=10**18 + number) for number in range(5))
 
 
-def test_the_seal_over_input_files_is_the_same_however_many_are_taken_at_once(
+def test_the_seal_over_input_files_before_version_5_is_the_same_however_many_are_taken_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with open_ledger(tmp_path) as ledger:
         ledger.begin("out", made_by=made_by({}), job="j", run="r", files=FILES)
         ledger.begin("none", made_by=made_by({}), job="j", run="r")
     with sqlite3.connect(tmp_path / FILE) as db:
-        seals = dict(db.execute("SELECT output, inputs_seal FROM outputs"))
+        seals = {output: old_seal_of_inputs(db, output) for output in ("out", "none")}
         rows = [[n, os.fsencode(one.path).hex(), one.size, one.mtime_ns, 0] for n, one in enumerate(FILES)]
         assert seals == {"out": seal_of(0, rows), "none": seal_of(0, [])}
         monkeypatch.setattr(cells, "_AT_ONCE", 2)
-        assert seal_of_inputs(db, "out") == seals["out"]
+        assert old_seal_of_inputs(db, "out") == seals["out"]
     with open_ledger(tmp_path) as ledger:
         assert [one.state for one in ledger.inputs("out")] == list(FILES)
 
 
 @pytest.mark.parametrize(
-    "damage", ["SET size = 9 WHERE size = 4", "SET done = 1 WHERE size = 0", "SET mtime_ns = 'x' WHERE size = 1"]
+    "damage",
+    [
+        "SET size = 9 WHERE size = 4",
+        "SET size = 3 + 4294967291 WHERE size = 2",
+        "SET size = 7 - size WHERE size IN (3, 4)",
+        "SET number = 7 - number WHERE number IN (3, 4)",
+        "SET done = 1 WHERE size = 0",
+        "SET mtime_ns = 'x' WHERE size = 1",
+        "SET size = 4.5 WHERE size = 4",
+        "SET path = x'696e2f39' WHERE size = 4",
+        "SET path = CAST(path AS TEXT) WHERE size = 4",
+    ],
 )
-def test_damage_to_any_input_file_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
-    monkeypatch.setattr(cells, "_AT_ONCE", 2)
+def test_damage_to_any_input_file_is_noticed(tmp_path: Path, damage: str) -> None:
     with open_ledger(tmp_path) as ledger:
         ledger.begin("out", made_by=made_by({}), job="j", run="r", files=FILES)
         ledger.check_inputs("out")
@@ -105,8 +114,8 @@ def test_files_are_done_with_their_run_as_they_were_then(tmp_path: Path) -> None
         ledger.end("out", "done", None)
         assert ledger.are_done("out", FILES)
         assert ledger.are_done("out", FILES[1:3])
-        assert not ledger.are_done("out", [*FILES, replace(FILES[0], path="in/new")])
-        assert not ledger.are_done("out", [replace(FILES[0], size=7)])
+        assert not ledger.are_done("out", [*FILES, FILES[0]._replace(path="in/new")])
+        assert not ledger.are_done("out", [FILES[0]._replace(size=7)])
         ledger.note_gone("out", [FILES[0].path])
         assert ledger.are_done("out", FILES)
 
