@@ -4,11 +4,13 @@ Beside it are `height` and `width`, int64. Decoded by Pillow. Palettes, transpar
 turned as its EXIF orientation says, unless the manifest says `exif: false`.
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
+from io import BytesIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -35,6 +37,13 @@ _SIDES = ("height", "width")
 _ORIENTATION = 0x0112
 """The EXIF tag that says how a picture is to be turned."""
 
+_TOLD_IN_INFO = frozenset({"JPEG", "PNG"})
+_OF_EXIF = frozenset({"exif", "Raw profile type exif", "XML:com.adobe.xmp", "xmp"})
+"""What Pillow looks for an orientation in, of these two formats; to ask for it takes a tenth of a small picture."""
+
+_AT_ONCE = 1 << 20
+_FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+
 _GREY_16 = ("I;16", "I;16L", "I;16B", "I;16N", "I")
 
 
@@ -47,7 +56,7 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
 
 def _decode(raw: RawRow, wanted: Wanted, sides: Sequence[str]) -> dict[str, Any]:
     try:
-        with _pillow().open(raw.value) as image:
+        with _opened(raw.value) as file, _pillow().open(file) as image:
             width, height = image.size
             limit = wanted.memory_limit
             check_room(_DECODED * width * height, lambda: f"an image of {width:,} x {height:,} pixels", limit)
@@ -58,6 +67,8 @@ def _decode(raw: RawRow, wanted: Wanted, sides: Sequence[str]) -> dict[str, Any]
     except FileNotFoundError as error:
         raise RowError("the file is gone", "vanished-file") from error
     except OSError as error:
+        if isinstance(error, _pillow_error()):  # it names what it was given
+            error = type(error)(f"cannot identify image file {raw.value!r}")
         if error.errno is None:  # Pillow's own complaint about the content
             raise _undecodable(raw, error) from error
         raise RowError(f"the file cannot be read: {error.strerror}", "unreadable-file", transient=True) from error
@@ -65,6 +76,21 @@ def _decode(raw: RawRow, wanted: Wanted, sides: Sequence[str]) -> dict[str, Any]
         if is_a_bug(error):
             raise
         raise _undecodable(raw, error) from error
+
+
+def _opened(path: str) -> BinaryIO:
+    """Open a file; a small one is read at once, for its reader takes longer to make than it to read. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | _FLAGS)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size > _AT_ONCE:
+            return os.fdopen(os.dup(descriptor), "rb")
+        content = os.read(descriptor, size)
+        while len(content) < size and (more := os.read(descriptor, size)):
+            content += more
+        return BytesIO(content)
+    finally:
+        os.close(descriptor)
 
 
 @cache
@@ -75,6 +101,15 @@ def _pillow() -> Any:
     return Image
 
 
+@cache
+def _pillow_error() -> type[OSError]:
+    """Return Pillow's error for what is none of its formats."""
+    from PIL import UnidentifiedImageError  # noqa: PLC0415  as above
+
+    found: type[OSError] = UnidentifiedImageError
+    return found
+
+
 def _undecodable(raw: RawRow, error: Exception) -> RowError:
     reason = f"{reason_of(error)}{what_it_is('image', raw.value)}"
     return RowError(f"not an image that can be decoded: {reason}", "not-an-image")
@@ -83,6 +118,8 @@ def _undecodable(raw: RawRow, error: Exception) -> RowError:
 def _upright(image: Any) -> Any:
     """Return a picture turned as its EXIF orientation says."""
     image.load()  # of a TIFF, Pillow turns what it loads, and then says that nothing is to be turned
+    if image.format in _TOLD_IN_INFO and _OF_EXIF.isdisjoint(image.info):
+        return image
     method = _turns().get(image.getexif().get(_ORIENTATION))
     return image if method is None else image.transpose(method)
 
