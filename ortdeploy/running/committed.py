@@ -5,6 +5,7 @@ from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.digests import file_digest
+from ortdeploy.files.gate import Fence
 from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.ledger.check import check_output
 from ortdeploy.ledger.damage import undamaged
@@ -67,9 +68,9 @@ def _check_delivered(step: RunJob, folder: str) -> None:
             )
 
 
-def check_inputs(step: RunJob, folder: str) -> None:
-    """Raise OrtdeployError if an input file is gone, or not what it was when the plan was made."""
-    changed = find_changed(step.input.files, folder, step.input.patterns)
+def check_inputs(step: RunJob, folder: str, fence: Fence | None = None) -> None:
+    """Raise OrtdeployError if an input file is gone, or not what it was when the plan was made, or out of a fence."""
+    changed = find_changed(step.input.files, folder, step.input.patterns, fence)
     if changed is not None and step.input.upstream is not None:
         _check_delivered(step, folder)
     elif changed is not None:

@@ -4,15 +4,17 @@ It knows no format, no provider and no YAML. One job failing does not lose the o
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import bound, log
+from ortdeploy.facts.data import FileState
 from ortdeploy.files.gate import Use, admit, require_inside
 from ortdeploy.files.remembered import TuningCache
 from ortdeploy.ledger.ledger import Ledger
@@ -150,9 +152,7 @@ class Execution:
     def _leads_out(self, step: OpenSession | LoadAdapter | RunJob) -> OrtdeployError | None:
         """Say which path of a step leads out of the tree: a saved plan may have been changed since it was checked."""
         paths = (
-            [step.output.path, *(one.path for one in (*step.input.files, *step.input.rerun))]
-            if isinstance(step, RunJob)
-            else [step.path]
+            [step.output.path, *(one.path for one in _read_early(step))] if isinstance(step, RunJob) else [step.path]
         )
         full = (full_path(self.plan.folder, path) for path in paths if path)  # op steps have no file
         try:
@@ -473,6 +473,11 @@ def _with_layout(step: OpenSession, layout: PlannedThreadLayout) -> OpenSession:
     names = {candidate.name for candidate in step.candidates}
     candidates = tuple(candidate for candidate in layout.candidates if candidate.name in names)
     return replace(step, candidates=candidates, options=layout.options, thread_layouts=(layout,))
+
+
+def _read_early(step: RunJob) -> Iterable[FileState]:
+    """Return the input files of a job that something may read before the job looks at all of them, as it begins."""
+    return chain(step.input.rerun, step.input.files if step.batching.auto or step.retry else ())
 
 
 def _runners(step: RunJob, sessions: Mapping[str, _Opened]) -> OpRunners:

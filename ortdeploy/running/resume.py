@@ -10,6 +10,7 @@ from urllib.parse import unquote
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.files.atomic import make_durable_folder, remove_temporaries, sync_folder
+from ortdeploy.files.gate import Fence
 from ortdeploy.files.names import name_aside
 from ortdeploy.ledger.damage import undamaged
 from ortdeploy.ledger.merges import complete_merges, complete_replacements
@@ -59,7 +60,7 @@ def resume(context: JobContext, begun_part: BegunPart) -> Position | None:
         if begun_part.complete(known):
             known = context.ledger.output(context.output) or known
         position = _take_up(context, known, begun_part)
-    check_inputs(step, context.plan.folder)
+    check_inputs(step, context.plan.folder, Fence((context.plan.folder, *context.plan.roots)))
     if context.upload is not None:
         context.upload.check(known=known is not None)
     make_durable_folder(context.folder)

@@ -13,7 +13,7 @@ from typing import Any
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.feeds.feeder import open_rows
-from ortdeploy.files.gate import decides
+from ortdeploy.files.gate import Fence, decides
 from ortdeploy.files.shared_place import beside
 from ortdeploy.files.urls import parse_url
 from ortdeploy.plan.part_table import PartTable, PlannedPart, Shard, part_table
@@ -99,7 +99,7 @@ class ShardRun:
         why_not = why_not_shared(step)
         if why_not is not None:
             raise OrtdeployError(f"{step.output.shown} cannot be made in shards: {why_not}")
-        check_inputs(step, context.plan.folder)
+        check_inputs(step, context.plan.folder, Fence((context.plan.folder, *context.plan.roots)))
         record = context.ledger.output(context.output)
         in_ledger = {part.number for part in record.parts} if record is not None else set()
         table = part_table(step, first_number(record, step))
