@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _NAME = "nothing-to-do.json"
-_FORMAT_VERSION = 1
+_FORMAT_VERSION = 2
 _MOST = 16
 """Command lines whose answer is kept."""
 _MOST_TEXT = 32 * 1024 * 1024
@@ -72,6 +72,8 @@ class Recollection:
         with suppress(OSError, ValueError, TypeError, KeyError):
             if self._began < known["since"]:  # a clock that was set back makes files unsettled again
                 return None
+            if known["folders"] != _folders(known["rests_on"]["patterns"]):  # something has come or gone
+                return None
             look = _Look(self._began)
             look.at_all(known["rests_on"], self._folder)
             return str(known["printed"]) if look.digest() == known["state"] else None
@@ -86,15 +88,22 @@ class Recollection:
             return
         rests_on = {**rests_on, "code": code_files()}
         with suppress(OSError, ValueError):
-            look = _Look(self._began)
+            look, folders = _Look(self._began), _folders(rests_on["patterns"])
             look.at_all(rests_on, self._folder)
             if look.is_settled:
                 entry = {"since": self._began, "rests_on": rests_on, "state": look.digest(), "printed": printed}
+                entry["folders"] = folders
                 _write(state_dir, self._key, {**entry, "seal": seal(entry)})
 
     def _where(self) -> "list[tuple[int, int] | None]":
         """Return which folders the manifest's and the state folder are: neither may be exchanged meanwhile."""
         return [_place(folder) for folder in (self._folder, self._state_dir) if folder is not None]
+
+
+def _folders(patterns: "Sequence[str]") -> "list[list[int] | None]":
+    """Return how the folders are in which patterns look: where one has changed, its files need not be looked at."""
+    folders = (pattern if os.path.isdir(pattern) else os.path.dirname(pattern) for pattern in patterns)  # noqa: PTH112, PTH120
+    return [[*_seen(os.stat(folder))] if os.path.isdir(folder) else None for folder in folders]  # noqa: PTH112, PTH116
 
 
 def code_files() -> "list[str]":
