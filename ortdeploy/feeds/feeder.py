@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from ortdeploy.plan.pipeline import PlannedWireStep
 from ortdeploy.plan.steps import PlannedInput, PlannedStep, RunJob
 from ortdeploy.results.rows import HIDDEN, Block, StageError
 from ortdeploy.sources.bytes import DATA
-from ortdeploy.sources.catalogue import open_input
+from ortdeploy.sources.catalogue import indexes_of, open_input
 from ortdeploy.sources.files import InputPaths
 from ortdeploy.sources.protocol import Source, Wanted
 from ortdeploy.tensors.columns import Array, Column, OpRun, OpRunners, beside, is_beside, pick
@@ -71,12 +72,18 @@ def _choosing(job: RunJob) -> tuple[str, ...]:
 
 
 @contextmanager
-def open_rows(job: RunJob, folder: str, only: Sequence[int] | None = None) -> Iterator[Source]:
-    """Open a job's files, below the manifest's folder or on a store, for all of their rows or only some."""
+def open_rows(
+    job: RunJob, folder: str, only: Sequence[int] | None = None, state_dir: Path | None = None
+) -> Iterator[Source]:
+    """Open a job's files, below the manifest's folder or on a store, for all of their rows or only some.
+
+    With a state folder, readers of text go to the first row by the indexes that lie there.
+    """
     files = InputPaths(folder, job.input.files)
+    indexes = None if state_dir is None else indexes_of(job.input.format, state_dir, folder)
     with (
         fetched(files, job.input.patterns) as there,
-        open_wanted(job, there, folder, replace(wanted_columns(job), only=only)) as source,
+        open_wanted(job, there, folder, replace(wanted_columns(job), only=only, indexes=indexes)) as source,
     ):
         yield source
 

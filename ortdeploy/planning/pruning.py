@@ -19,6 +19,7 @@ from ortdeploy.ledger.output_lock import sole_use
 from ortdeploy.ledger.records import output_file
 from ortdeploy.planning import known_graphs, last_good
 from ortdeploy.records import record
+from ortdeploy.sources import row_index
 
 Jobs = Mapping[str, frozenset[str]]
 """The jobs of each manifest that could be read, by its full path."""
@@ -114,6 +115,10 @@ def _graphs(needed: _Needed) -> Entries:
     return known_graphs.entries(needed.state_dir)
 
 
+def _indexes(needed: _Needed) -> Entries:
+    return row_index.entries(needed.state_dir)
+
+
 def _of_outputs(folder: str) -> Callable[[_Needed], Entries]:
     """Return what gives the files that a folder has of each output: needed while the ledger knows the output."""
 
@@ -150,6 +155,7 @@ _CACHES: Sequence[tuple[str, Callable[[_Needed], Entries], str]] = (
     ("store", _stored, "jobs and last good versions need them"),
     (COMPILED, _compiled, "sessions of jobs open them"),
     (known_graphs.FOLDER, _graphs, "looked up within 30 days"),
+    (row_index.FOLDER, _indexes, "kept within 30 days"),
     (TEXTS, _of_outputs(TEXTS), "ortdeploy diff compares with them"),
     (live_progress.FOLDER, _of_outputs(live_progress.FOLDER), "of outputs that the ledger knows"),
     (TOLD, _told, "of manifests that are there"),

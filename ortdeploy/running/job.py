@@ -72,7 +72,7 @@ class JobRun:
         blocks, loop = self._take_up(position)
         self._announce(position, blocks)
         context = self._context
-        open_source = partial(open_rows, context.step, context.plan.folder, context.only)
+        open_source = partial(open_rows, context.step, context.plan.folder, context.only, context.ledger.state_dir)
         loop.run(self._stream.run(open_source, position.done) if context.step.input.files else _no_blocks())
         self._withdraw()
         if context.step.output.keep is not None:

@@ -1,19 +1,19 @@
 """The input formats by name, and the probe that they share."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
-from typing import overload
+from typing import TYPE_CHECKING, cast, overload
 
 from ortdeploy.diagnostics import OrtdeployError, did_you_mean
 from ortdeploy.facts.data import STRICT_ARRIVALS, ArrivalPolicy, FileStates, InputFacts, KnownFile
 from ortdeploy.facts.problems import CHANGED, WAITING, Problem
 from ortdeploy.files.decoding import decoding
 from ortdeploy.files.gate import Fence, LeadsOutError
-from ortdeploy.files.object_store import fetched
+from ortdeploy.files.object_store import Fetched, fetched
 from ortdeploy.modules import Modules, as_it_is
 from ortdeploy.records import ordered_record
 from ortdeploy.redaction import shown_path
@@ -30,6 +30,9 @@ from ortdeploy.sources.mistaken import find_mistaken
 from ortdeploy.sources.opened import format_suffix, is_compressed, one_of_each_suffix
 from ortdeploy.sources.protocol import Source, SourceModule, Wanted
 from ortdeploy.tensors.types import TensorType
+
+if TYPE_CHECKING:
+    from ortdeploy.sources.row_index import KeptIndexes, TextModule
 
 SOURCES: Modules[SourceModule] = Modules(
     "ortdeploy.sources",
@@ -68,10 +71,12 @@ def probe_input(
     exif: bool | None = None,
     policy: ArrivalPolicy = STRICT_ARRIVALS,
     state_dir: Path | None = None,
+    counted: bool = False,
 ) -> InputFacts:
     """Find a job's files, their format, and the beginning of the data.
 
-    Known files whose rows are accounted for are left out, unless there are no others.
+    Known files whose rows are accounted for are left out, unless there are no others. Where the rows are to be
+    `counted`, text files are read for it; else they are told if an index in `state_dir` does.
     """
     try:
         files, unsettled = _settled_files(folder, patterns, Settling(policy.stable_for, state_dir))
@@ -100,22 +105,49 @@ def probe_input(
             return replace(facts, problem=problem)
         with fetched(facts.files, patterns) as there:
             problem = _mistaken(name, there, folder, declared=declared is not None)
-            return replace(facts, problem=problem) if problem else _seen(name, there, facts, known)
+            packed = next(filter(is_compressed, there), None) if counted and name in STREAMED else None
+            facts = replace(facts, problem=problem, unseekable=packed and shown(packed, folder))
+            count = _counter(name, there, folder, state_dir, memory_limit, counted=counted)
+            return facts if problem else _seen(name, there, facts, known, count)
     except OrtdeployError as error:
         return InputFacts(format=name, files=files, problem=Problem(kind="unreadable", detail=f"{error}."))
 
 
-def _seen(name: str, files: Sequence[str], facts: InputFacts, known: Sequence[KnownFile]) -> InputFacts:
+_Count = Callable[[Sequence[str]], int | None]
+
+_MOST_LOOKED_UP = 1000
+"""Files whose rows a plan sums up from their indexes without being asked to count."""
+
+
+def _counter(
+    name: str, files: Sequence[str], folder: str, state_dir: Path | None, limit: int | None, *, counted: bool
+) -> _Count:
+    """Return what tells how many rows some of the files have that only reading tells; None if that is not known."""
+    indexes = None if state_dir is None or isinstance(files, Fetched) else indexes_of(name, state_dir, folder)
+    if indexes is None:
+        return lambda _files: None
+    from ortdeploy.sources.row_index import count_rows, known_rows  # noqa: PLC0415  only who reads text
+
+    read = partial(cast("TextModule", SOURCES[name]).read_rows, folder=folder, limit=limit)
+    if counted:
+        return lambda some: count_rows(some, read, indexes)
+    if len(files) > _MOST_LOOKED_UP or not indexes.is_there:
+        return lambda _files: None
+    return lambda some: known_rows(some, indexes)
+
+
+def _seen(name: str, files: Sequence[str], facts: InputFacts, known: Sequence[KnownFile], count: _Count) -> InputFacts:
     """Return what the beginning of the data says, and how many rows are to come. Raises OrtdeployError."""
     seen = look_at(name, files, facts)
-    return replace(seen, rows=_rows_to_come(name, files, seen)) if known else seen
-
-
-def _rows_to_come(name: str, files: Sequence[str], facts: InputFacts) -> int | None:
-    """Return how many rows of the files count on: those of changed files that run again have their numbers."""
-    if not facts.states or not facts.rerun:
-        return facts.rows if facts.states else 0
-    return look_at(name, files[: len(facts.states)], facts).rows
+    if seen.problem is not None:
+        return seen
+    to_come = files[: len(seen.states)] if known and seen.rerun else files
+    rows = seen.rows if to_come is files else look_at(name, to_come, seen).rows
+    if rows is None:
+        opened = _Opened(to_come)
+        with decoding(lambda: shown(opened.last, ""), name):
+            rows = count(opened)
+    return replace(seen, rows=rows if seen.states or not known else 0)
 
 
 def _settled_files(folder: str, patterns: Sequence[str], settling: Settling) -> tuple[Sequence[str], frozenset[str]]:
@@ -171,6 +203,15 @@ def _without_files(
         return InputFacts(gone=arrivals.gone, problem=Problem(kind=WAITING, detail=detail))
     detail = f"No file matches {shown_patterns} in {folder}. Paths are relative to the manifest."
     return InputFacts(problem=Problem(kind="unmatched", detail=detail))
+
+
+def indexes_of(name: str, state_dir: Path, folder: str) -> "KeptIndexes | None":
+    """Return the indexes of an input's files; None for formats that are not read from the beginning to the end."""
+    if name not in STREAMED:
+        return None
+    from ortdeploy.sources.row_index import KeptIndexes  # noqa: PLC0415  only who reads text
+
+    return KeptIndexes(state_dir, folder, name)
 
 
 class _Opened(Sequence[str]):

@@ -1,12 +1,11 @@
 """CSV with a header line. Cells are read as the element type of the model input that they feed."""
 
 import csv
-import io
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import islice
-from typing import Any, TextIO
+from functools import partial
+from typing import Any, BinaryIO
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
@@ -17,6 +16,7 @@ from ortdeploy.results.rows import Block
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.opened import Lines, open_binary
 from ortdeploy.sources.protocol import Wanted
+from ortdeploy.sources.row_index import START, Mark, NoIndexes, rows_from
 from ortdeploy.sources.rows import RawRow, RowError, block_rows
 from ortdeploy.tensors.types import ROWS, TensorType
 
@@ -37,44 +37,64 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
     return replace(facts, columns={name: TensorType(None, (ROWS,)) for name in header or ()})
 
 
-@contextmanager
-def _open(path: str, name: str) -> Iterator[TextIO]:
-    """Open a file as text, in which bytes that are not UTF-8 can be recognised."""
-    with open_binary(path, name) as file:
-        text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="", errors="surrogateescape")
-        yield text
-        text.detach()
+_CHUNK = 64 * 1024
+_BOM = b"\xef\xbb\xbf"
+
+
+def _pieces(file: BinaryIO, most: int) -> Iterator[bytes]:
+    """Yield the lines of a file, which end in a line feed, a carriage return or both; one that is too long is cut."""
+    open_line: list[bytes] = []
+    while chunk := file.read(_CHUNK):
+        open_line.append(chunk)
+        if not any(end in chunk for end in (b"\n", b"\r")) and not open_line[0].endswith(b"\r"):
+            if sum(map(len, open_line)) > most:
+                break
+            continue
+        *whole, last = b"".join(open_line).splitlines(keepends=True)
+        open_line = [] if last.endswith(b"\n") else [last]  # what ends in \r may go on with \n
+        yield from whole
+        if not open_line:
+            yield last
+    if open_line:
+        yield b"".join(open_line)
 
 
 class _Records:
-    """The lines of a file, with a limit for the size of one record."""
+    """The lines of a file from a mark on, with a limit for the size of one record.
 
-    def __init__(self, file: TextIO, lines: Lines) -> None:
-        self._file, self._lines = file, lines
+    `line` and `offset` are how many lines and bytes are in front of the next one. Bytes that are not UTF-8 become
+    signs by which they can be recognised.
+    """
+
+    def __init__(self, file: BinaryIO, lines: Lines, mark: Mark = START) -> None:
+        file.seek(mark.offset)
+        self._pieces, self._lines = _pieces(file, lines.most), lines
         self._left = lines.most
-        self._number = 0
+        self.line, self.offset = mark.line, mark.offset
 
     def __iter__(self) -> Iterator[str]:
         return self
 
     def __next__(self) -> str:
-        line = self._file.readline(self._left + 1)
-        self._number += 1
-        self._left -= len(line)
+        piece = next(self._pieces)
+        self.line += 1
+        self._left -= len(piece)
         if self._left < 0:
-            raise self._lines.too_long(self._number)
-        if not line:
-            raise StopIteration
-        return line
+            raise self._lines.too_long(self.line)
+        is_first = not self.offset
+        self.offset += len(piece)
+        text = piece.decode(errors="surrogateescape")
+        return text.removeprefix("\ufeff") if is_first else text
 
-    def begin(self) -> None:
-        """Begin a record, which may have several lines."""
+    def begin(self) -> tuple[int, int]:
+        """Begin a record, which may have several lines; return how many lines and bytes are in front of it."""
         self._left = self._lines.most
+        return self.line, self.offset
 
 
 def _header(path: str, limit: int | None) -> list[str]:
     try:
-        with _open(path, path) as file:
+        with open_binary(path, path) as file:
             names = next(csv.reader(_Records(file, Lines(path, LINE_OF_VALUES, limit))), [])
     except csv.Error as error:
         raise OrtdeployError(f"{path} cannot be read: {error}") from error
@@ -103,20 +123,10 @@ class _CsvSource:
     wanted: Wanted
 
     def blocks(self, start: int, sizes: Iterable[int]) -> Iterator[Block]:
-        raw_rows = islice(self._raw_rows(), start - self.wanted.first_row, None)
+        indexes = self.wanted.indexes or NoIndexes()
+        read = partial(read_rows, folder=self.folder, limit=self.wanted.memory_limit)
+        raw_rows = rows_from(self.files, read, indexes, start - self.wanted.first_row)
         return block_rows(raw_rows, self._decode, self.wanted, start, sizes)
-
-    def _raw_rows(self) -> Iterator[RawRow]:
-        for path in self.files:
-            names = _header(path, self.wanted.memory_limit)
-            name = shown(path, self.folder)
-            with _open(path, name) as file:
-                records = _Records(file, Lines(name, LINE_OF_VALUES, self.wanted.memory_limit))
-                reader = csv.reader(records, strict=True)
-                next(reader)
-                rows = (cells for cells in _guarded(reader, records) if cells or len(names) > 1)
-                for number, cells in enumerate(rows):
-                    yield RawRow(name, f":{reader.line_num}", (names, cells), number)
 
     def _decode(self, raw: RawRow) -> dict[str, Any]:
         names, cells = raw.value
@@ -129,16 +139,30 @@ class _CsvSource:
         return dict(zip(names, cells, strict=True))
 
 
-def _guarded(reader: Any, records: _Records) -> Iterator[list[str] | RowError]:
-    """Yield the reader's lines; one that is not CSV is a failed row."""
+def read_rows(path: str, mark: Mark, *, folder: str, limit: int | None) -> Iterator[RawRow]:
+    """Yield the records of a file from a mark on."""
+    names, name, number = _header(path, limit), shown(path, folder), mark.row
+    with open_binary(path, name) as file:
+        records = _Records(file, Lines(name, LINE_OF_VALUES, limit), mark)
+        reader = csv.reader(records, strict=True)
+        if mark == START:
+            next(reader)
+        for begin, cells in _guarded(reader, records):
+            if cells or len(names) > 1:
+                yield RawRow(name, f":{records.line}", (names, cells), number, begin)
+                number += 1
+
+
+def _guarded(reader: Any, records: _Records) -> Iterator[tuple[tuple[int, int], list[str] | RowError]]:
+    """Yield the reader's records, each with what is in front of it; one that is not CSV is a failed row."""
     while True:
-        records.begin()
+        begin = records.begin()
         try:
-            yield next(reader)
+            yield begin, next(reader)
         except StopIteration:
             return
         except csv.Error as error:
-            yield RowError(f"the line is not CSV: {error}", "not-csv")
+            yield begin, RowError(f"the line is not CSV: {error}", "not-csv")
 
 
 @contextmanager

@@ -219,6 +219,11 @@ def shown(path: str, folder: str) -> str:
     return path if is_url(path) else os.path.relpath(path, folder).replace(os.sep, "/")
 
 
+def is_fetched(path: str) -> bool:
+    """Return whether a file was fetched from a URL, and goes again."""
+    return MARK in path and shown_url(path) is not None
+
+
 def full_path(folder: str, path: str) -> str:
     """Return the full path of a path below the manifest's folder; a URL is unchanged."""
     if ":" in path or path.startswith("/") or folder.endswith(os.sep):

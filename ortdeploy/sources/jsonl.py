@@ -4,7 +4,8 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import islice
+from functools import partial
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from ortdeploy.results.rows import HIDDEN, Block
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.opened import Lines, open_binary
 from ortdeploy.sources.protocol import Wanted
+from ortdeploy.sources.row_index import START, Mark, NoIndexes, rows_from
 from ortdeploy.sources.rows import RawRow, RowError, block_rows
 from ortdeploy.tensors.types import ROWS, TensorType
 
@@ -27,7 +29,8 @@ PACKAGE = None
 
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
     """Take columns and shapes from the first lines that are not empty. A size in which their lists differ is open."""
-    lines = islice(_raw_lines(files, facts_folder=None, limit=facts.memory_limit), FIRST_ROWS)
+    read = partial(read_rows, mark=START, folder=None, limit=facts.memory_limit)
+    lines = islice(chain.from_iterable(map(read, files)), FIRST_ROWS)
     first = next(lines, None)
     if first is None:
         return replace(facts, rows=0)
@@ -92,14 +95,17 @@ def _parse(line: bytes) -> dict[str, Any]:
     return row
 
 
-def _raw_lines(files: Sequence[str], facts_folder: str | None, limit: int | None) -> Iterator[RawRow]:
-    for path in files:
-        name = shown(path, facts_folder) if facts_folder else path
-        lines = Lines(name, LINE_OF_VALUES, limit)
-        with open_binary(path, name) as file:
-            filled = ((place, line) for place, line in enumerate(lines.read(file), 1) if line.strip())
-            for number, (place, line) in enumerate(filled):
-                yield RawRow(name, f":{place}", line, number)
+def read_rows(path: str, mark: Mark, *, folder: str | None, limit: int | None) -> Iterator[RawRow]:
+    """Yield the lines of a file that are not empty, from a mark on."""
+    name = shown(path, folder) if folder else path
+    number, offset = mark.row, mark.offset
+    with open_binary(path, name) as file:
+        file.seek(offset)
+        for before, line in enumerate(Lines(name, LINE_OF_VALUES, limit).read(file, mark.line), mark.line):
+            if line.strip():
+                yield RawRow(name, f":{before + 1}", line, number, (before, offset))
+                number += 1
+            offset += len(line)
 
 
 @ordered_record
@@ -109,8 +115,9 @@ class _JsonlSource:
     wanted: Wanted
 
     def blocks(self, start: int, sizes: Iterable[int]) -> Iterator[Block]:
-        lines = _raw_lines(self.files, self.folder, self.wanted.memory_limit)
-        raw_rows = islice(lines, start - self.wanted.first_row, None)
+        indexes = self.wanted.indexes or NoIndexes()
+        read = partial(read_rows, folder=self.folder, limit=self.wanted.memory_limit)
+        raw_rows = rows_from(self.files, read, indexes, start - self.wanted.first_row)
         return block_rows(raw_rows, self._decode, self.wanted, start, sizes)
 
     def _decode(self, raw: RawRow) -> dict[str, Any]:

@@ -61,9 +61,8 @@ class Lines:
         self._room = room(limit)
         self.most = self._room // taken
 
-    def read(self, file: BinaryIO) -> Iterator[bytes]:
-        """Yield the lines of a file. Raises OrtdeployError at a line that is too long."""
-        number = 0
+    def read(self, file: BinaryIO, number: int = 0) -> Iterator[bytes]:
+        """Yield the lines of a file behind the first `number`. Raises OrtdeployError at a line that is too long."""
         while line := file.readline(self.most + 1):
             number += 1
             if len(line) > self.most:

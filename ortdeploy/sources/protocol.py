@@ -7,13 +7,16 @@ a failed row for each of the others. Memory is flat: a source holds one block, a
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Package
 from ortdeploy.records import record
 from ortdeploy.results.rows import Block
 from ortdeploy.tensors.types import TensorType
+
+if TYPE_CHECKING:
+    from ortdeploy.sources.row_index import Indexes
 
 
 @record
@@ -39,6 +42,7 @@ class Wanted:
     rate: int | None = None
     ends: tuple[int, int] | None = None
     exif: bool = True
+    indexes: "Indexes | None" = None
 
 
 def pieces_of(only: Sequence[int], sizes: Iterable[int]) -> Iterator[tuple[int, int]]:

@@ -39,12 +39,16 @@ class RowError(Exception):
 
 
 class RawRow(NamedTuple):
-    """A row before it is decoded: its file, its place in it, and the value for the format's `decode`."""
+    """A row before it is decoded: its file, its place in it, and the value for the format's `decode`.
+
+    `number` is its number in the file. Of a text file, `begin` says how many lines and bytes are in front of it.
+    """
 
     path: str
     place: str
     value: Any
     number: int = 0
+    begin: tuple[int, int] = (0, 0)
 
     @property
     def source(self) -> str:

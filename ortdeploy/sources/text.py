@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import islice
+from functools import partial
 from typing import Any
 
 from ortdeploy.facts.data import InputFacts
@@ -13,6 +13,7 @@ from ortdeploy.results.rows import Block
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.opened import Lines, open_binary
 from ortdeploy.sources.protocol import Wanted
+from ortdeploy.sources.row_index import Mark, NoIndexes, rows_from
 from ortdeploy.sources.rows import RawRow, RowError, block_rows
 from ortdeploy.tensors.types import ROWS, TensorType
 
@@ -36,16 +37,21 @@ class _TextSource:
     wanted: Wanted
 
     def blocks(self, start: int, sizes: Iterable[int]) -> Iterator[Block]:
-        lines = islice(self._lines(), start - self.wanted.first_row, None)
+        indexes = self.wanted.indexes or NoIndexes()
+        read = partial(read_rows, folder=self.folder, limit=self.wanted.memory_limit)
+        lines = rows_from(self.files, read, indexes, start - self.wanted.first_row)
         return block_rows(lines, _decode, self.wanted, start, sizes)
 
-    def _lines(self) -> Iterator[RawRow]:
-        for path in self.files:
-            name = shown(path, self.folder)
-            with open_binary(path, name) as file:
-                lines = Lines(name, LINE_OF_TEXT, self.wanted.memory_limit)
-                for number, line in enumerate(lines.read(file), 1):
-                    yield RawRow(name, f":{number}", line, number - 1)
+
+def read_rows(path: str, mark: Mark, *, folder: str, limit: int | None) -> Iterator[RawRow]:
+    """Yield the lines of a file from a mark on."""
+    name, offset = shown(path, folder), mark.offset
+    with open_binary(path, name) as file:
+        file.seek(offset)
+        lines = Lines(name, LINE_OF_TEXT, limit).read(file, mark.line)
+        for number, line in enumerate(lines, mark.row):
+            yield RawRow(name, f":{number + 1}", line, number, (number, offset))
+            offset += len(line)
 
 
 def _decode(raw: RawRow) -> dict[str, Any]:

@@ -1,0 +1,278 @@
+"""Where rows begin in text files, so that a reader goes to a row without reading those before it.
+
+A file's index has its number of rows, if the file was read to its end, and a mark every megabyte: the number of a row,
+of the line before it, and the place at which it begins. It does not depend on parts, so it serves every plan. A reader
+makes it on its way, and a plan that must know the number of rows reads files for it. Indexes lie in the state folder,
+by the path of their file from the manifest, and count only while size and time of the file are what they were and the
+bytes in front of a mark too. A compressed file has no marks: one goes past it as a whole, or through it from its start.
+"""
+
+import hashlib
+import json
+import os
+import time
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, Protocol
+
+from ortdeploy.files.atomic import open_whole
+from ortdeploy.records import record
+from ortdeploy.sources.files import is_fetched, shown
+from ortdeploy.sources.opened import is_compressed
+from ortdeploy.sources.rows import RawRow
+
+FOLDER = "row-index"
+"""The folder in the state folder."""
+
+EVERY = 1024 * 1024
+"""Bytes between two marks, at least."""
+
+_KEPT_EVERY = 64 * EVERY
+"""Bytes that are read between two moments at which an index is kept: after a kill, so much is read again."""
+
+MOST = 10_000
+"""Indexes that stay in a state folder; inputs come and go for years."""
+
+FORGOTTEN_AFTER = 30 * 86400.0
+"""Seconds after which an index is not needed: its file was read long ago."""
+
+_LOOKED_AT_EVERY = 1000
+"""Indexes that one process keeps between two looks at how many there are, the first with the first."""
+
+_CHECKED = 4096
+"""Bytes in front of a mark that must be what they were."""
+
+_SMALL = 64 * 1024
+"""Bytes of a file that is read again each time: that takes no longer than to look for its index."""
+
+_RACY_NS = 2_000_000_000  # a file changed later than this before it is read may change again within one tick
+_FORMAT_VERSION = 1
+
+
+class Mark(NamedTuple):
+    """A place in a file: the number of the row that begins there, of the lines before it, and of the bytes.
+
+    `check` is a checksum of the bytes in front of it.
+    """
+
+    row: int
+    line: int
+    offset: int
+    check: int = 0
+
+
+START = Mark(0, 0, 0)
+
+
+@record
+class FileIndex:
+    """What is known of one file; `rows` is None if it was not read to its end."""
+
+    marks: tuple[Mark, ...] = ()
+    rows: int | None = None
+
+    def before(self, row: int) -> Mark:
+        """Return the last mark that is not behind a row of the file."""
+        place = bisect_right(self.marks, row, key=lambda mark: mark.row)
+        return self.marks[place - 1] if place else START
+
+
+UNKNOWN = FileIndex()
+
+ReadRows = Callable[[str, Mark], Iterator[RawRow]]
+"""Yields the rows of a file from a mark on, each with where it begins."""
+
+
+class TextModule(Protocol):
+    """What the module of a text format has beside what each has."""
+
+    def read_rows(self, path: str, mark: Mark, *, folder: str, limit: int | None) -> Iterator[RawRow]:
+        """Yield the rows of a file from a mark on; `limit` is the memory limit of the job."""
+
+
+class Indexes(Protocol):
+    """The indexes of the files of one input."""
+
+    def of(self, path: str) -> FileIndex:
+        """Return what is known of a file, which is not changed since."""
+
+    def keep(self, path: str, index: FileIndex) -> None:
+        """Keep what is known of a file now."""
+
+
+class NoIndexes:
+    """Knows nothing, and keeps nothing."""
+
+    def of(self, _path: str) -> FileIndex:
+        """Return that nothing is known."""
+        return UNKNOWN
+
+    def keep(self, _path: str, _index: FileIndex) -> None:
+        """Do nothing."""
+
+
+class KeptIndexes:
+    """The indexes of files of one format, in a state folder. Where they cannot be kept, they are made again."""
+
+    def __init__(self, state_dir: Path, folder: str, kind: str) -> None:
+        """Take the manifest's folder, from which files are named."""
+        self._folder = state_dir / FOLDER
+        self._base = folder
+        self._kind = kind
+        self._states: dict[str, list[int]] = {}
+        self._kept = 0
+
+    @property
+    def is_there(self) -> bool:
+        """Whether an index was kept at all."""
+        return self._folder.is_dir()
+
+    def of(self, path: str) -> FileIndex:
+        """Return what is known of a file, which is not changed since."""
+        with suppress(OSError):
+            self._states[path] = _state(path)
+            if self._states[path][0] < _SMALL:
+                return UNKNOWN
+            with suppress(ValueError, KeyError, TypeError, RecursionError):
+                document = json.loads(self._place(path).read_bytes())
+                if document["seal"] == _seal(document["told"]) and document["told"]["of"] == self._of(path):
+                    marks = tuple(Mark(*mark) for mark in document["told"]["marks"])
+                    if self._is_sound(path, marks):
+                        return FileIndex(marks=marks, rows=document["told"]["rows"])
+        return UNKNOWN
+
+    def keep(self, path: str, index: FileIndex) -> None:
+        """Keep what is known of a file now, unless the file changed while it was read or may do so unseen."""
+        state = self._states.get(path)
+        with suppress(OSError):
+            if is_fetched(path) or state is None or state[0] < _SMALL or _state(path) != state:
+                return
+            if max(state[1:]) > time.time_ns() - _RACY_NS:
+                return
+            told = {"of": self._of(path), "rows": index.rows, "marks": [list(mark) for mark in index.marks]}
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with open_whole(self._place(path)) as file:
+                document = {"format_version": _FORMAT_VERSION, "told": told, "seal": _seal(told)}
+                file.write(json.dumps(document).encode())
+            if self._kept % _LOOKED_AT_EVERY == 0:
+                self._forget_oldest()
+            self._kept += 1
+
+    def _forget_oldest(self) -> None:
+        """Remove the indexes that were kept first, where there are too many. Raises OSError."""
+        kept = [(entry.stat().st_mtime_ns, entry.path) for entry in os.scandir(self._folder)]
+        for _, path in sorted(kept)[: max(0, len(kept) - MOST)]:
+            os.unlink(path)  # noqa: PTH108  text
+
+    def _of(self, path: str) -> list[object]:
+        size, mtime_ns, _ = self._states[path]
+        return [_FORMAT_VERSION, self._kind, self._name(path), size, mtime_ns]
+
+    def _name(self, path: str) -> str:
+        return os.fsencode(shown(path, self._base)).hex()
+
+    def _place(self, path: str) -> Path:
+        return self._folder / f"{hashlib.sha256(self._name(path).encode()).hexdigest()[:32]}.json"
+
+    @staticmethod
+    def _is_sound(path: str, marks: Sequence[Mark]) -> bool:
+        """Return whether the bytes in front of the last mark are what they were."""
+        with open(path, "rb") as file:  # noqa: PTH123  any file name
+            return not marks or check_of(file, marks[-1].offset) == marks[-1].check
+
+
+def _state(path: str) -> list[int]:
+    found = os.stat(path)  # noqa: PTH116  text
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+
+
+def _seal(told: object) -> str:
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def check_of(file: BinaryIO, offset: int) -> int:
+    """Return the checksum of the bytes in front of a place; the file stays where it is."""
+    at = file.tell()
+    file.seek(max(0, offset - _CHECKED))
+    found = zlib.crc32(file.read(min(offset, _CHECKED)))
+    file.seek(at)
+    return found
+
+
+def rows_from(files: Iterable[str], read: ReadRows, indexes: Indexes, skip: int) -> Iterator[RawRow]:
+    """Yield the rows of files behind the first `skip` of them; whole files before those are not read if they are known.
+
+    What is read is noted in the indexes.
+    """
+    for path in files:
+        known = indexes.of(path)
+        if known.rows is not None and known.rows <= skip:
+            skip -= known.rows
+            continue
+        mark = known.before(skip)
+        rows = _noted(path, read(path, mark), mark, known, indexes)
+        passed = sum(1 for _ in islice(rows, skip - mark.row))
+        if mark.row + passed < skip:
+            skip -= mark.row + passed
+            continue
+        yield from rows
+        skip = 0
+
+
+def count_rows(files: Iterable[str], read: ReadRows, indexes: Indexes) -> int:
+    """Return how many rows files have; those of which that is not known are read."""
+    total = 0
+    for path in files:
+        known = indexes.of(path)
+        if known.rows is None:
+            mark = known.before(2**63)
+            rows = mark.row + sum(1 for _ in _noted(path, read(path, mark), mark, known, indexes))
+        else:
+            rows = known.rows
+        total += rows
+    return total
+
+
+def known_rows(files: Iterable[str], indexes: Indexes) -> int | None:
+    """Return how many rows files have, if that is known of each; none is read."""
+    total = 0
+    for path in files:
+        rows = indexes.of(path).rows
+        if rows is None:
+            return None
+        total += rows
+    return total
+
+
+def _noted(path: str, rows: Iterator[RawRow], start: Mark, known: FileIndex, indexes: Indexes) -> Iterator[RawRow]:
+    """Yield rows, and note where they begin that have no mark behind them yet."""
+    marks = list(known.marks)
+    has_marks = not is_compressed(path)
+    due = (marks[-1].offset if marks else 0) + EVERY
+    kept, count, total = start.offset, start.row, known.rows
+    try:
+        for raw in rows:
+            line, offset = raw.begin
+            if offset >= due and has_marks:
+                with open(path, "rb") as file:  # noqa: PTH123  any file name
+                    marks.append(Mark(raw.number, line, offset, check_of(file, offset)))
+                due = offset + EVERY
+                if offset >= kept + _KEPT_EVERY:
+                    indexes.keep(path, FileIndex(marks=tuple(marks), rows=total))
+                    kept = offset
+            count = raw.number + 1
+            yield raw
+        total = count
+    finally:
+        if len(marks) > len(known.marks) or total != known.rows:
+            indexes.keep(path, FileIndex(marks=tuple(marks), rows=total))
+
+
+def entries(state_dir: Path) -> dict[Path, bool]:
+    """Return the indexes of a state folder, each with whether it was kept of late."""
+    since = time.time() - FORGOTTEN_AFTER
+    return {path: path.stat().st_mtime >= since for path in sorted((state_dir / FOLDER).glob("*.json"))}
