@@ -166,6 +166,8 @@ class InputFacts:
     sample rates of recordings in Hz, each with the rows that have it. Columns `beside` the others feed an input only by
     their name.
 
+    `unseekable` is a file that was counted for a plan of parts and that is read from its start for each of them.
+
     Where the rows are those of another job, `names` says which columns are called otherwise in its files, and the files
     are those that this job has not read. `restarted`: some that it has read, that job does not have any more.
     `superseded` rows of this job stem from rows that the other one has run again or withdrawn since.
@@ -193,6 +195,7 @@ class InputFacts:
     names: Mapping[str, str] = field(default_factory=dict)
     restarted: bool = False
     superseded: int = 0
+    unseekable: str | None = None
     missing_package: Package | None = None
     problem: Problem | None = None
 

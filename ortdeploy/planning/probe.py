@@ -95,10 +95,11 @@ class _Before:
     layout: Mapping[str, Any] | None = None
 
 
-def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] = ()) -> Facts:
+def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] = (), *, counted: bool = False) -> Facts:
     """Look at every file that the manifest names and at every place that it writes to.
 
-    The outputs of `stale` jobs are replaced, so the inputs recorded for them do not count.
+    The outputs of `stale` jobs are replaced, so the inputs recorded for them do not count. Rows that only reading tells
+    are `counted` if the plan is to fix parts.
     """
     roots = (spec.folder, *spec.roots)
     before = {job.name: _look_back(_output_folder(spec, job), state_dir, job) for job in spec.jobs}
@@ -123,6 +124,7 @@ def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] =
                 state_dir,
                 host.runtime,
                 {name: _Before() if name in stale else one for name, one in before.items()},
+                counted=counted,
             )
             for job in spec.jobs
         },
@@ -289,7 +291,13 @@ def _content_problem(path: Path, option: OptionPath) -> Problem | None:
 
 
 def _probe_input(
-    spec: Spec, job: JobSpec, state_dir: Path, runtime: RuntimeFacts, before_jobs: Mapping[str, _Before]
+    spec: Spec,
+    job: JobSpec,
+    state_dir: Path,
+    runtime: RuntimeFacts,
+    before_jobs: Mapping[str, _Before],
+    *,
+    counted: bool,
 ) -> InputFacts:
     before = before_jobs[job.name]
     first_row = before.record.first_row if before.record else 0
@@ -312,6 +320,7 @@ def _probe_input(
         exif=job.input.exif,
         policy=job.input.arrivals,
         state_dir=state_dir,
+        counted=counted,
     )
     return replace(facts, first_row=first_row, rows_before=rows_before(facts.states, before.inputs, first_row))
 

@@ -106,12 +106,14 @@ def plan_manifests(
     new_run: bool = False,
     retry: bool = False,
     trial: "Trial | None" = None,
+    counted: bool = False,
 ) -> Planned:
     """Validate, look at the world, object, and write down the steps; `device` is a file to take for this machine.
 
     `jobs` are names or globs of the jobs that are wanted; None: all, without those that are `excluded`. `new_run`: jobs
     whose result is unfinished, or made from something else, start over. `retry`: failed rows of jobs are run, nothing
     else. `trial`: the first rows are run, and what they leave goes into its folder.
+    `counted`: rows that only reading tells are counted, for a plan that fixes the parts of its jobs.
     """
     validated = validate(paths, options)
     plans: list[Plan] = []
@@ -130,7 +132,7 @@ def plan_manifests(
         elsewhere = device is not None
         asked = spec if trial is None else trial.of_spec(spec)
         plan, deployment, found, changed = _plan_one(
-            asked, host, state_dir, wanted, new_run=new_run, retry=retry, elsewhere=elsewhere
+            asked, host, state_dir, wanted, new_run=new_run, retry=retry, elsewhere=elsewhere, counted=counted
         )
         diagnostics += _assumed(found) if device else found
         changes += changed
@@ -302,6 +304,7 @@ def _plan_one(
     new_run: bool,
     retry: bool,
     elsewhere: bool,
+    counted: bool,
 ) -> "tuple[Plan | None, Deployment | None, tuple[Diagnostic, ...], tuple[Changes, ...]]":
     from ortdeploy.planning.known_graphs import remembered_in  # noqa: PLC0415
     from ortdeploy.planning.make.plan import make_plan  # noqa: PLC0415
@@ -311,12 +314,12 @@ def _plan_one(
         return None, None, unusable, ()
     state = state_folder(spec.folder, state_dir, spec.roots)
     with remembered_in(state):
-        deployment = _resolve(spec, host, state_dir)
+        deployment = _resolve(spec, host, state_dir, counted=counted)
         changes = () if elsewhere or retry else _changes_of_stale(deployment, state, jobs)
         deployment = _without_changes(deployment) if retry else deployment
         startable = _startable(deployment) if new_run else frozenset() if retry else _rerun_by_themselves(deployment)
         stale = _with_readers({name for name in startable if jobs is None or name in jobs}, deployment, jobs)
-        deployment = _resolve(spec, host, state_dir, stale) if stale else deployment
+        deployment = _resolve(spec, host, state_dir, stale, counted=counted) if stale else deployment
         deployment, diagnostics = _judge(deployment, state_dir, elsewhere=elsewhere)
     plan = None if has_errors(diagnostics) else make_plan(deployment, jobs, retry=retry, new_run=new_run)
     return plan, deployment, diagnostics, changes
@@ -371,7 +374,7 @@ def _plan_saved(
     unusable = _unusable_state(loaded.spec, state_dir)
     if unusable:
         return None, unusable
-    deployment = _resolve_saved(saved, loaded.spec, _probe_host([loaded.spec]), state_dir)
+    deployment = _resolve_saved(saved, loaded.spec, _probe_host([loaded.spec]), state_dir, counted=in_shards)
     deployment = _with_shared_outputs(deployment) if in_shards else deployment
     moved = moved_facts(saved, deployment)
     if moved:
@@ -385,12 +388,14 @@ def _plan_saved(
     return make_plan(deployment, saved.jobs), found + judged
 
 
-def _resolve_saved(saved: "SavedPlan", spec: Spec, host: "HostFacts", state_dir: str | None) -> "Deployment":
+def _resolve_saved(
+    saved: "SavedPlan", spec: Spec, host: "HostFacts", state_dir: str | None, *, counted: bool
+) -> "Deployment":
     """Join spec and facts; a job starts over as long as the run that was to make room for it is still the last."""
-    deployment = _resolve(spec, host, state_dir)
+    deployment = _resolve(spec, host, state_dir, counted=counted)
     last = {job.spec.name: job.output.run for job in deployment.jobs}
     stale = {name for name in _startable(deployment) if saved.starts_over.get(name, "") == last[name]}
-    return _resolve(spec, host, state_dir, stale) if stale else deployment
+    return _resolve(spec, host, state_dir, stale, counted=counted) if stale else deployment
 
 
 def _startable(deployment: "Deployment") -> frozenset[str]:
@@ -437,7 +442,9 @@ def _with_readers(stale: Collection[str], deployment: "Deployment", jobs: Collec
     return frozenset(stale) | {name for name in read & begun if jobs is None or name in jobs}
 
 
-def _resolve(spec: Spec, host: "HostFacts", state_dir: str | None, stale: Collection[str] = ()) -> "Deployment":
+def _resolve(
+    spec: Spec, host: "HostFacts", state_dir: str | None, stale: Collection[str] = (), *, counted: bool = False
+) -> "Deployment":
     """Join a spec with facts."""
     from ortdeploy.deployment.resolve import resolve  # noqa: PLC0415  brings numpy, which validate does not need
     from ortdeploy.planning.fetched_files import with_fetched  # noqa: PLC0415
@@ -446,7 +453,7 @@ def _resolve(spec: Spec, host: "HostFacts", state_dir: str | None, stale: Collec
 
     state = state_folder(spec.folder, state_dir, spec.roots)
     spec = with_fetched(spec, state)
-    facts = probe(spec, state, host, stale)
+    facts = probe(spec, state, host, stale, counted=counted)
     return resolve(spec, facts, _operators(spec), remembering_placement(host))
 
 

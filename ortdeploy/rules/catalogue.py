@@ -131,6 +131,7 @@ _TABLE: Mapping[str, tuple[Stage, Area]] = {
     "unreadable-labels": (Stage.FACTS, Area.OUTPUT),
     "unreadable-model": (Stage.FACTS, Area.MODELS),
     "unreadable-sensor": (Stage.FACTS, Area.TIMING),
+    "unseekable-input": (Stage.FACTS, Area.INPUT),
     "unsourced-names": (Stage.TEXT, Area.OUTPUT),
     "unsupported-operator": (Stage.OPENING, Area.MODELS),
     "unsupported-tensor": (Stage.FACTS, Area.OUTPUT),

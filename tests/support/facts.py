@@ -116,6 +116,7 @@ def input_facts(data: Mapping[str, Any]) -> InputFacts:
         digest=data.get("digest", "1" * 64),
         columns={name: tensor(text) for name, text in data.get("columns", {}).items()},
         rows=data.get("rows"),
+        unseekable=data.get("unseekable"),
         changed=tuple(data.get("changed", ())),
         files=tuple(data.get("files", ())),
         states=tuple(FileState(path=path, size=1, mtime_ns=1) for path in data.get("files", ())),

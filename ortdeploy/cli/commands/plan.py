@@ -27,6 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
         excluded=arguments.excluded,
         device=arguments.device,
         new_run=arguments.new_run,
+        counted=arguments.out is not None,
     )
     rejected = has_errors(planned.diagnostics)
     if arguments.format == "json":

@@ -1,0 +1,81 @@
+"""Shards and interrupted jobs go to their rows in tables of text, and leave what one machine leaves at once."""
+
+import gzip
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import MANIFEST, Cli
+
+from ortdeploy.sources import csv, row_index
+
+TABLE = MANIFEST.replace("key: [row]", "columns: {x: [a, b, c, d]}, key: [row]").replace(
+    "jsonl", "jsonl, rows_per_part: 400"
+)
+
+
+def parts(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / "outbox/run").glob("part-*")}
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The rows at which files are begun to be read, of which an index is kept however new they are."""
+    monkeypatch.setattr(row_index, "_RACY_NS", -(10**18))
+    found = []
+    real = csv.read_rows
+
+    def watched(path: str, mark: row_index.Mark, **more: Any) -> Iterator[Any]:
+        found.append(mark.row)
+        return real(path, mark, **more)
+
+    monkeypatch.setattr(csv, "read_rows", watched)
+    return found
+
+
+CSV_ROWS = 3000
+
+
+def as_csv(folder: Path, name: str = "data.csv", bad: int | None = None) -> None:
+    """Write a table whose rows have line ends within cells, long settled; it is large enough for marks."""
+    values = ["x" if row == bad else str(row) for row in range(CSV_ROWS)]
+    lines = [f'{value},{row},1,2,"{"note " * 200}\n{row}"\n' for row, value in enumerate(values)]
+    content = "".join(["a,b,c,d,note\n", *lines]).encode()
+    (folder / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    os.utime(folder / name, (1e9, 1e9))
+
+
+@pytest.mark.parametrize("name", ["data.csv", "data.csv.gz"])
+def test_a_shard_of_a_table_of_text_makes_the_parts_of_one_machine(
+    cli: Cli, deployment: Path, name: str, begun: list[int]
+) -> None:
+    as_csv(deployment, name)
+    (deployment / "m.yaml").write_text(TABLE.replace("data.npy", name))
+    alone = Path(shutil.copytree(deployment, deployment.parent / f"alone-{name}"))
+    assert cli("apply", alone / "m.yaml").code == 0
+    planned = cli("plan", deployment / "m.yaml", "--out", deployment / "plan.json")
+    assert (planned.code, "3,000 rows" in planned.out) == (0, True)
+    assert ("unseekable-input" in planned.words) == (name == "data.csv.gz")
+    begun.clear()
+    for index in (7, 0, 1, 2, 3, 4, 5, 6):
+        assert cli("apply", deployment / "plan.json", "--shard", f"{index}/8").code == 0
+    assert cli("finish", deployment / "plan.json").code == 0
+    assert parts(deployment) == parts(alone)
+    assert (max(begun) > 1900) == (name == "data.csv")
+
+
+def test_a_job_that_failed_goes_on_where_it_was(cli: Cli, deployment: Path, begun: list[int]) -> None:
+    as_csv(deployment, bad=2500)
+    manifest = deployment / "m.yaml"
+    manifest.write_text(TABLE.replace("data.npy", "data.csv"))
+    assert cli("apply", manifest).code == 1
+    assert len(parts(deployment)) == 6
+    manifest.write_text(manifest.read_text() + "    errors: {max_failed: 1}\n")
+    begun.clear()
+    assert cli("apply", manifest).code == 0
+    assert max(begun) > 1900
+    assert len(parts(deployment)) == 8
+    assert (deployment / "outbox/run/_failed.jsonl").read_text().count("data.csv:5003") == 1
