@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, cast, overload
+from typing import TYPE_CHECKING, overload
 
 from ortdeploy.diagnostics import OrtdeployError, did_you_mean
 from ortdeploy.facts.data import STRICT_ARRIVALS, ArrivalPolicy, FileStates, InputFacts, KnownFile
@@ -32,7 +32,7 @@ from ortdeploy.sources.protocol import Source, SourceModule, Wanted
 from ortdeploy.tensors.types import TensorType
 
 if TYPE_CHECKING:
-    from ortdeploy.sources.row_index import KeptIndexes, TextModule
+    from ortdeploy.sources.row_index import KeptIndexes
 
 SOURCES: Modules[SourceModule] = Modules(
     "ortdeploy.sources",
@@ -126,13 +126,14 @@ def _counter(
     indexes = None if state_dir is None or isinstance(files, Fetched) else indexes_of(name, state_dir, folder)
     if indexes is None:
         return lambda _files: None
-    from ortdeploy.sources.row_index import count_rows, known_rows  # noqa: PLC0415  only who reads text
-
-    read = partial(cast("TextModule", SOURCES[name]).read_rows, folder=folder, limit=limit)
     if counted:
-        return lambda some: count_rows(some, read, indexes)
+        from ortdeploy.sources.row_counts import count_files  # noqa: PLC0415  only who saves a plan
+
+        return lambda some: count_files(some, name, folder, indexes.state_dir, limit)
     if len(files) > _MOST_LOOKED_UP or not indexes.is_there:
         return lambda _files: None
+    from ortdeploy.sources.row_index import known_rows  # noqa: PLC0415  only who reads text
+
     return lambda some: known_rows(some, indexes)
 
 
@@ -144,9 +145,7 @@ def _seen(name: str, files: Sequence[str], facts: InputFacts, known: Sequence[Kn
     to_come = files[: len(seen.states)] if known and seen.rerun else files
     rows = seen.rows if to_come is files else look_at(name, to_come, seen).rows
     if rows is None:
-        opened = _Opened(to_come)
-        with decoding(lambda: shown(opened.last, ""), name):
-            rows = count(opened)
+        rows = count(to_come)
     return replace(seen, rows=rows if seen.states or not known else 0)
 
 

@@ -120,6 +120,7 @@ class KeptIndexes:
 
     def __init__(self, state_dir: Path, folder: str, kind: str) -> None:
         """Take the manifest's folder, from which files are named."""
+        self.state_dir = state_dir
         self._folder = state_dir / FOLDER
         self._base = folder
         self._kind = kind

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from conftest import MANIFEST, Cli
 
-from ortdeploy.sources import csv, row_index
+from ortdeploy.process import child
+from ortdeploy.sources import csv, row_counts, row_index
 
 TABLE = MANIFEST.replace("key: [row]", "columns: {x: [a, b, c, d]}, key: [row]").replace(
     "jsonl", "jsonl, rows_per_part: 400"
@@ -79,3 +80,39 @@ def test_a_job_that_failed_goes_on_where_it_was(cli: Cli, deployment: Path, begu
     assert max(begun) > 1900
     assert len(parts(deployment)) == 8
     assert (deployment / "outbox/run/_failed.jsonl").read_text().count("data.csv:5003") == 1
+
+
+def test_several_tables_are_counted_in_several_processes(
+    cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_counts, "WORTH_A_PROCESS", 1024)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
+    counted = []
+
+    def watched(module: str, request: Any) -> child.Answer:
+        answer = child.ask(module, request)
+        counted.append([message["rows"] for message in answer.messages])
+        return answer
+
+    monkeypatch.setattr(row_counts, "ask", watched)
+    for number in range(3):
+        as_csv(deployment, f"data-{number}.csv")
+    (deployment / "m.yaml").write_text(TABLE.replace("data.npy", "data-*.csv"))
+    planned = cli("plan", deployment / "m.yaml", "--out", deployment / "plan.json")
+    assert (planned.code, "9,000 rows" in planned.out) == (0, True)
+    assert sorted(counted) == [[3000], [3000, 3000]]
+
+
+def test_a_table_that_cannot_be_counted_refuses_the_plan(
+    cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_counts, "WORTH_A_PROCESS", 1024)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
+    for number in range(2):
+        as_csv(deployment, f"data-{number}.csv.gz")
+    torn = (deployment / "data-1.csv.gz").read_bytes()[:-2000]
+    (deployment / "data-1.csv.gz").write_bytes(torn)
+    (deployment / "m.yaml").write_text(TABLE.replace("data.npy", "data-*.csv.gz"))
+    refused = cli("plan", deployment / "m.yaml", "--out", deployment / "plan.json")
+    assert refused.code == 1
+    assert "data-1.csv.gz cannot be decompressed" in refused.words

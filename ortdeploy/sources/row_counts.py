@@ -1,0 +1,72 @@
+"""Counts the rows of text files for a plan that fixes parts: large files in several processes at once."""
+
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from ortdeploy.files.decoding import decoding
+from ortdeploy.process.child import Asked, ask
+from ortdeploy.sources.files import shown
+from ortdeploy.sources.row_index import KeptIndexes, count_rows
+
+if TYPE_CHECKING:
+    from ortdeploy.sources.row_index import TextModule
+
+WORTH_A_PROCESS = 32 * 1024 * 1024
+"""Bytes of a file that takes longer to read than a process takes to start."""
+
+
+def count_files(files: Sequence[str], kind: str, folder: str, state_dir: Path, limit: int | None) -> int:
+    """Return how many rows files have; `limit` is the memory limit of the job. Raises OrtdeployError."""
+    indexes = KeptIndexes(state_dir, folder, kind)
+    counted: dict[str, int] = {}
+    shares = _shares([path for path in files if _size(path) >= WORTH_A_PROCESS and indexes.of(path).rows is None])
+    if len(shares) > 1:
+        with ThreadPoolExecutor(len(shares)) as pool:
+            told = {"kind": kind, "folder": folder, "state_dir": str(state_dir), "limit": limit}
+            found = pool.map(lambda share: ask(__name__, {**told, "files": share}).messages, shares)
+            counted.update((message["file"], message["rows"]) for messages in found for message in messages)
+    left = [path for path in files if path not in counted]  # those of a child that ended early too, which tell why
+    return sum(counted.values()) + _count(left, kind, folder, indexes, limit)
+
+
+def _count(files: Iterable[str], kind: str, folder: str, indexes: KeptIndexes, limit: int | None) -> int:
+    from ortdeploy.sources.catalogue import SOURCES  # noqa: PLC0415  which imports this where rows are counted
+
+    read = partial(cast("TextModule", SOURCES[kind]).read_rows, folder=folder, limit=limit)
+    total = 0
+    for path in files:
+        with decoding(lambda path=path: shown(path, folder), kind):  # type: ignore[misc]
+            total += count_rows([path], read, indexes)
+    return total
+
+
+def _shares(files: Sequence[str]) -> list[list[str]]:
+    """Return files in as many shares as there are cores, of about as many bytes each."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    shares: list[list[str]] = [[] for _ in range(min(cores, len(files)))]
+    taken = [0] * len(shares)
+    for path in sorted(files, key=_size, reverse=True):
+        place = taken.index(min(taken))
+        shares[place].append(path)
+        taken[place] += _size(path)
+    return shares
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size  # noqa: PTH116  text
+    except OSError:
+        return 0  # who reads it says why
+
+
+def main(asked: Asked) -> None:
+    """Entry of a child process: count the rows of files, and keep their indexes."""
+    told: dict[str, Any] = asked.request
+    indexes = KeptIndexes(Path(told["state_dir"]), told["folder"], told["kind"])
+    for path in told["files"]:
+        rows = _count([path], told["kind"], told["folder"], indexes, told["limit"])
+        asked.say(file=path, rows=rows)
