@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ortdeploy.facts.data import GONE, ArrivalPolicy, FileState, FileStates, KnownFile, KnownFiles
 from ortdeploy.files.atomic import open_whole
-from ortdeploy.files.packed import Packer, joined, next_of
+from ortdeploy.files.packed import Names, Packer, joined, next_of
 from ortdeploy.files.urls import is_url
 from ortdeploy.records import mutable_record, record
 
@@ -189,19 +189,19 @@ class Settling:
     _before: dict[str, list[int]] = field(default_factory=dict)
     _future: dict[str, list[int]] = field(default_factory=dict)
 
-    def settled(self, files: Sequence[str]) -> tuple[Sequence[str], tuple[str, ...]]:
+    def settled(self, files: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
         """Return the settled files, and the others; a file that has gone meanwhile is in neither."""
         if not self.seconds:
             return files, ()
         self._before = self._remembered()
-        found: dict[bool, list[str]] = {True: [], False: []}
+        found = {True: Packer(Names), False: Packer(Names)}
         now = time.time_ns()
         for path in files:
             with suppress(FileNotFoundError):
-                found[is_url(path) or self._is_settled(path, os.stat(path), now)].append(path)  # noqa: PTH116  many
+                found[is_url(path) or self._is_settled(path, os.stat(path), now)].add((path,))  # noqa: PTH116  many
         if self._future != self._before:
             self._remember()
-        return tuple(found[True]), tuple(found[False])
+        return found[True].packed(), found[False].packed()
 
     def _is_settled(self, path: str, stat: os.stat_result, now: int) -> bool:
         latest = max(stat.st_mtime_ns, stat.st_ctime_ns)
