@@ -203,7 +203,8 @@ class RerunRun:
         segments = list(_segments(known.reruns, part))
         suffix = SINKS[context.step.output.format].SUFFIX
         new = context.folder / f".rerun-{part.number:05d}{suffix}{TEMPORARY}"
-        blocks = stream.run(partial(open_segments, context.step, context.plan.folder, segments), segments[0].rows[0])
+        read = partial(open_segments, context.step, context.plan.folder, segments, context.ledger.state_dir)
+        blocks = stream.run(read, segments[0].rows[0])
         PartWriter(context.step, context.folder, self._origin).write_file(new, map(again.note, blocks))
         if stream.stopped:
             raise StoppedError

@@ -206,7 +206,8 @@ class RetryRun:
             context.observer.rows_done(self._done, len(again.failed))
             return finished
 
-        rows = partial(open_segments, self._step, context.plan.folder, found.segments)
+        state_dir = context.ledger.state_dir
+        rows = partial(open_segments, self._step, context.plan.folder, found.segments, state_dir)
         blocks = stream.run(rows, found.rows[0])
         new = context.folder / f".retry-{part.number:05d}{SINKS[self._step.output.format].SUFFIX}{TEMPORARY}"
         PartWriter(self._step, context.folder, self._origin).write_file(new, map(noted, blocks))

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
@@ -130,9 +131,9 @@ def leave(rows: Sequence[int], path: str, reason: str) -> None:
 
 
 @contextmanager
-def open_segments(step: RunJob, folder: str, segments: Sequence[Segment]) -> Iterator[Source]:
+def open_segments(step: RunJob, folder: str, segments: Sequence[Segment], state_dir: Path) -> Iterator[Source]:
     """Open the rows of several files, one file after the other."""
-    yield _Segments(step, folder, segments)
+    yield _Segments(step, folder, segments, state_dir)
 
 
 @ordered_record
@@ -140,10 +141,11 @@ class _Segments:
     step: RunJob
     folder: str
     segments: Sequence[Segment]
+    state_dir: Path
 
     def blocks(self, _start: int, sizes: Iterable[int]) -> Iterator[Block]:
         """Yield the blocks of each file's rows; rows that it does not have any more are in none."""
         for segment in self.segments:
             source = replace(self.step.input, files=segment.states, first_row=segment.first_row, rows_before=0)
-            with open_rows(replace(self.step, input=source), self.folder, segment.rows) as opened:
+            with open_rows(replace(self.step, input=source), self.folder, segment.rows, self.state_dir) as opened:
                 yield from (block for block in opened.blocks(segment.rows[0], sizes) if block.count)

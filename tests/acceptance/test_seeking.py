@@ -80,6 +80,9 @@ def test_a_job_that_failed_goes_on_where_it_was(cli: Cli, deployment: Path, begu
     assert max(begun) > 1900
     assert len(parts(deployment)) == 8
     assert (deployment / "outbox/run/_failed.jsonl").read_text().count("data.csv:5003") == 1
+    begun.clear()
+    assert cli("retry", manifest, "--job", "run").code == 0
+    assert min(begun) > 1900
 
 
 def test_several_tables_are_counted_in_several_processes(
