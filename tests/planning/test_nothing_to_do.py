@@ -439,6 +439,12 @@ def test_a_folder_that_is_exchanged_meanwhile_is_not_remembered(
     assert plans.made == 2
 
 
+def test_where_a_file_has_come_the_others_are_not_looked_at(known: Known, monkeypatch: pytest.MonkeyPatch) -> None:
+    (known.folder / "inbox/new.npy").touch()
+    monkeypatch.setattr(nothing_to_do, "_Look", lambda *_: pytest.fail("files were looked at"))
+    assert known.answer() is None
+
+
 def _entries(folder: Path) -> Iterator[dict[str, object]]:
     yield from json.loads((folder / ".ortdeploy/nothing-to-do.json").read_text())["answers"].values()
 

@@ -5,12 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps, PngImagePlugin
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files import room
 from ortdeploy.files.gate import Fence, LeadsOutError
+from ortdeploy.results.rows import Block
 from ortdeploy.sources import files as files_module
+from ortdeploy.sources import image
 from ortdeploy.sources.catalogue import SOURCES
 from ortdeploy.sources.files import file_states, full_path, shown, states_digest
 from ortdeploy.sources.opened import format_suffix, is_compressed, one_of_each_suffix
@@ -103,3 +105,50 @@ def test_the_sides_of_a_picture_are_read_where_they_are_wanted(tmp_path: Path, s
     assert {side: int(np.asarray(block.columns[side][0])) for side in sides} == {
         side: {"height": 2, "width": 3}[side] for side in sides
     }
+
+
+_XMP = '<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF><rdf:Description tiff:Orientation="6"/></rdf:RDF></x:xmpmeta>'
+
+
+@pytest.mark.parametrize("told_in", ["exif", "xmp", "nothing"])
+@pytest.mark.parametrize("kind", ["png", "jpeg"])
+def test_a_picture_is_turned_as_pillow_turns_it(tmp_path: Path, kind: str, told_in: str) -> None:
+    picture = Image.fromarray(np.arange(8 * 16 * 3, dtype=np.uint8).reshape(8, 16, 3))
+    path = tmp_path / f"a.{kind}"
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    if told_in == "exif":
+        picture.save(path, exif=exif)
+    elif told_in == "xmp" and kind == "png":
+        text = PngImagePlugin.PngInfo()
+        text.add_itxt("XML:com.adobe.xmp", _XMP)
+        picture.save(path, pnginfo=text)
+    elif told_in == "xmp":
+        picture.save(path, xmp=_XMP.encode())
+    else:
+        picture.save(path)
+    with Image.open(path) as opened:
+        wanted = np.asarray(ImageOps.exif_transpose(opened))
+    assert wanted.shape == ((8, 16, 3) if told_in == "nothing" else (16, 8, 3))
+    (block,) = read_pictures([path], tmp_path)
+    np.testing.assert_array_equal(np.asarray(block.columns["pixels"])[0], wanted)
+
+
+def read_pictures(paths: list[Path], folder: Path) -> list[Block]:
+    wanted = Wanted(dtypes={"pixels": None})
+    with SOURCES["image"].open_source([str(path) for path in paths], str(folder), wanted) as source:
+        return list(source.blocks(0, iter([4, 4])))
+
+
+def test_large_pictures_are_read_as_small_ones_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Image.fromarray(np.zeros((2, 3, 3), np.uint8)).save(tmp_path / "a.png")
+    monkeypatch.setattr(image, "_AT_ONCE", 8)
+    (block,) = read_pictures([tmp_path / "a.png"], tmp_path)
+    assert np.asarray(block.columns["pixels"]).shape == (1, 2, 3, 3)
+
+
+def test_what_is_no_picture_is_named_by_its_file(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"none at all")
+    (block,) = read_pictures([tmp_path / "a.png"], tmp_path)
+    assert f"cannot identify image file '{tmp_path}/a.png'" in block.failed[0].message
+    assert [row.code for row in read_pictures([tmp_path / "gone.png"], tmp_path)[0].failed] == ["vanished-file"]
