@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -151,7 +151,7 @@ def _shares(output: Path) -> "Shares | None":
     return open_shares(output)
 
 
-_Inputs = dict[str, tuple[KnownFile, ...]]
+_Inputs = Mapping[str, Sequence[KnownFile]]
 
 
 def _read(spec: Spec, folder: Path) -> tuple[dict[str, OutputRecord], dict[str, tuple[DeliveredFile, ...]], _Inputs]:
