@@ -210,7 +210,7 @@ class _Parser:
         else:
             first = node.pairs[0][0].span if node.pairs else span
             behind = first.end if (first.line, first.column) == (span.line, span.column) else None
-        if behind is not None:
+        if behind != span.end:
             node.span = Span(path=span.path, line=span.line, column=span.column, end=behind)
 
     def _node(self, event: Any) -> _Node:
