@@ -3,7 +3,10 @@
 import importlib.util
 import io
 import json
+import os
 import shutil
+import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +15,8 @@ import pytest
 from conftest import MANIFEST, Cli, run_process
 from onnx import TensorProto, helper
 from support import s3
+from support.effort import effort
+from support.forks import start_program
 from support.models import Shape, save_model, scale_model
 
 pytestmark = [
@@ -115,6 +120,59 @@ def test_inputs_come_through_a_store_that_is_busy_and_a_network_that_is_cut(
     assert bucket.faults.is_used_up
     assert cli("finish", plan).code == 0
     assert sum(len(part.splitlines()) for part in bucket.parts("out").values()) == 20
+
+
+class KilledAt:
+    """Kills a process (SIGKILL) as its n-th request since the start comes; the request is carried out, or is not."""
+
+    def __init__(self, number: int, *, carried_out: bool) -> None:
+        self.pid: int | None = None
+        self._left, self._fault = number, s3.CUT_AFTER if carried_out else s3.CUT_BEFORE
+
+    def __call__(self, _request: s3.Request) -> str | None:
+        self._left -= 1
+        if self._left != 0 or self.pid is None:
+            return None
+        os.kill(self.pid, signal.SIGKILL)
+        return self._fault
+
+
+@pytest.mark.slow
+def test_processes_that_are_killed_at_any_request_leave_every_row_once(
+    cli: Cli, manifest: Path, bucket: s3.Store
+) -> None:
+    plan = plan_of(manifest, cli)
+    before = len(bucket.asked)
+    assert cli("apply", plan, "--shard", "0/1").code == 0
+    requests = len(bucket.asked) - before
+    wanted = bucket.parts("out")
+    shutil.rmtree(manifest.parent / ".ortdeploy", ignore_errors=True)
+    bucket.system.rm(f"{bucket.bucket}/out", recursive=True)
+    moments = np.random.default_rng(25)
+    killed = 0
+    for _ in range(effort(24, 200)):
+        number = int(moments.integers(1, requests))
+        if number % 8 == 0:  # all again, in an output of its own
+            bucket.system.rm(f"{bucket.bucket}/out", recursive=True)
+        kill = KilledAt(number, carried_out=bool(moments.integers(2)))
+        command: list[str | Path] = (
+            ["finish", plan] if number % 7 == 0 else ["apply", plan, "--shard", f"{number % 2}/2"]
+        )
+        with start_program(
+            command, cwd=manifest.parent, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process:
+            kill.pid = process.pid
+            bucket.faults = kill
+            killed += process.wait() == -signal.SIGKILL
+            kill.pid = None
+        bucket.faults = lambda _request: None
+    assert killed
+    assert cli("apply", plan, "--shard", "0/1").code == 0
+    assert cli("finish", plan).code == 0
+    assert bucket.parts("out") == wanted
+    assert {name.rsplit("/", 1)[-1] for name in bucket.names("out") if name.startswith("_parts/")} == {
+        "bound.json", "closed.json",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("where", ["folder", "store"])

@@ -183,6 +183,10 @@ class CommitLog:
             return None if removable else f"{part.file} was decided on and is gone"
         return f"{part.file} is not what was decided on"
 
+    def has(self, file: str) -> bool:
+        """Return whether the output has a file. Raises OrtdeployError, OSError."""
+        return self._output.exists(file)
+
     def taken(self) -> int:
         """Return how many bytes the published parts take. Raises OrtdeployError, OSError."""
         return self._output.taken("part-")

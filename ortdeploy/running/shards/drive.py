@@ -24,7 +24,7 @@ from ortdeploy.running.error_budget import ErrorBudget
 from ortdeploy.running.job_report import recorded_result
 from ortdeploy.running.shards.alike import facts_of_this_worker, has_other_processor, why_refused
 from ortdeploy.running.shards.commit_log import ClosedError, CommitLog
-from ortdeploy.running.shards.finish import Finish, decisions_of, first_number
+from ortdeploy.running.shards.finish import Finish, decisions_of, first_number, standing_record
 from ortdeploy.running.shards.handout import Handout, LostPartError
 from ortdeploy.running.shards.shard_run import why_not_shared
 from ortdeploy.running.shards.worker_process import Said
@@ -111,6 +111,7 @@ class Drive:
         table = part_table(self.step, first_number(record, self.step))
         decisions = decisions_of(self.plan, self.step, record, folder)
         decisions.begin()
+        record = standing_record(record, self.step, table, decisions)
         known = set() if record is None else {part.number for part in record.parts}
         left = [part for part in table if part.number not in known]
         handing = _Handing(self, table, *_undecided(decisions, left))

@@ -75,6 +75,9 @@ class Finish:
             raise OrtdeployError(
                 f"no shard of this plan has run on {self.step.output.shown}: ortdeploy apply PLAN --shard I/N runs one"
             )
+        if record is not None and standing_record(record, self.step, table, decisions) is None:
+            self.ledger.forget(self._output)
+            record = None
         is_closed = decisions.is_closed()
         receipts = decisions.closed_receipts() if is_closed else self._decided(decisions)
         if not _is_all_in(record, table):
@@ -178,6 +181,35 @@ def first_number(record: OutputRecord | None, step: RunJob) -> int:
     """Return the number behind those of the parts of inputs of earlier, finished runs."""
     parts = () if record is None else record.parts
     return max((part.number + 1 for part in parts if part.start < step.input.first_row), default=0)
+
+
+def standing_record(
+    record: OutputRecord | None, step: RunJob, table: PartTable, decisions: CommitLog
+) -> OutputRecord | None:
+    """Return what the ledger knows of an output; None if the user took that away, and the plan begins anew.
+
+    A ledger may remember parts of an output that was deleted; then they are gone, or others have been decided on since.
+    Raises OrtdeployError if only some are gone, OSError.
+    """
+    if record is None or step.output.removable or table.first_row or decisions.is_closed():
+        return record
+    gone: list[str | None] = []
+    there = 0
+    for part in (one for one in record.parts if one.file is not None and _is_planned(table, one.number)):
+        receipt = decisions.decided(table.part(part.number))
+        if receipt is not None and receipt.part.sha256 != part.sha256:
+            return None
+        if receipt is None and decisions.has(str(part.file)):
+            there += 1
+        elif receipt is None:
+            gone.append(part.file)
+    if gone and there:
+        raise OrtdeployError(f"{step.output.shown}/{gone[0]} was committed and is gone. Bring it back from a copy")
+    return None if gone else record
+
+
+def _is_planned(table: PartTable, number: int) -> bool:
+    return 0 <= number - table.first_number < len(table)
 
 
 def decisions_of(plan: Plan, step: RunJob, record: OutputRecord | None, folder: Path) -> CommitLog:

@@ -29,7 +29,7 @@ from ortdeploy.running.part_writer import PartWriter
 from ortdeploy.running.provenance import provenance
 from ortdeploy.running.resume import Position
 from ortdeploy.running.shards.commit_log import ClosedError, CommitLog
-from ortdeploy.running.shards.finish import decisions_of, first_number
+from ortdeploy.running.shards.finish import decisions_of, first_number, standing_record
 from ortdeploy.running.shards.receipt import Receipt
 from ortdeploy.running.shards.told import Told
 from ortdeploy.running.statistics import JobStatistics
@@ -101,11 +101,12 @@ class ShardRun:
             raise OrtdeployError(f"{step.output.shown} cannot be made in shards: {why_not}")
         check_inputs(step, context.plan.folder, Fence((context.plan.folder, *context.plan.roots)))
         record = context.ledger.output(context.output)
-        in_ledger = {part.number for part in record.parts} if record is not None else set()
         table = part_table(step, first_number(record, step))
         decisions = decisions_of(context.plan, step, record, context.folder)
         try:
             decisions.begin()
+            record = standing_record(record, step, table, decisions)
+            in_ledger = {part.number for part in record.parts} if record is not None else set()
             for part in self._parts(table, decisions, in_ledger):
                 self._run_part(decisions, part)
         except ClosedError:

@@ -1,6 +1,7 @@
 """Parts of one plan that several processes make: the bytes of one machine, whatever dies, sleeps or comes twice."""
 
 import json
+import shutil
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -271,6 +272,29 @@ def test_a_shard_whose_own_rows_break_the_budget_fails(tmp_path: Path) -> None:
     ended = run_shard(tmp_path, plan, 0, 1, refuse_negative)
     assert (ended.status, ended.failed) == (Status.FAILED, 8)
     assert litter(tmp_path) == []
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0], ids=["the same bytes", "other bytes"])
+def test_an_output_that_was_taken_away_begins_anew_whatever_the_ledger_remembers(tmp_path: Path, value: float) -> None:
+    save(tmp_path, VALUES)
+    execute(tmp_path, plan_for(tmp_path, ROWS), FakeRuntime(double))
+    shutil.rmtree(tmp_path / "out")
+    values = [one + value for one in VALUES]
+    save(tmp_path, values)
+    plan = plan_for(tmp_path, ROWS)
+    for index in range(2):
+        assert run_shard(tmp_path, plan, index, 2).status is Status.DONE
+    assert finish(tmp_path, plan).status is Status.DONE
+    assert rows(tmp_path) == [(row, 2 * one) for row, one in enumerate(values)]
+
+
+def test_a_part_that_is_gone_from_what_one_machine_began_is_told(tmp_path: Path) -> None:
+    plan = deployment(tmp_path)
+    execute(tmp_path, plan, FakeRuntime(double))
+    (tmp_path / "out/part-00000001.jsonl").unlink()
+    ended = run_shard(tmp_path, plan, 0, 1)
+    assert ended.status is Status.FAILED
+    assert "out/part-00000001.jsonl was committed and is gone. Bring it back" in (ended.reason or "")
 
 
 def test_another_plan_is_refused_until_the_first_is_finished(tmp_path: Path) -> None:
