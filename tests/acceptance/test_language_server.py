@@ -4,12 +4,13 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import REPOSITORY
+from support.pages import snippets
 
 from ortdeploy.schemas import bundled_schema
 
@@ -20,26 +21,28 @@ pytestmark = [
     pytest.mark.process,
     pytest.mark.skipif(PROGRAM is None, reason="npm install yaml-language-server brings it"),
 ]
-TEXT = """\
-# yaml-language-server: $schema=deployment.schema.json
+FIRST = "# yaml-language-server: $schema=deployment.schema.json"
+TEXT = f"""\
+{FIRST}
 version: 1
 models:
-  m: {path: m.onnx}
+  m: {{path: m.onnx}}
 jobs:
   run:
     model: m
-    bach: {size: 8}
-    input: {path: a.npy}
-    output: {path: out, format: exel}
+    bach: {{size: 8}}
+    input: {{path: a.npy}}
+    output: {{path: out, format: exel}}
 """
 
 
 class Server:
-    """A language server, and one document that is open in it."""
+    """A language server, and one document that is open in it. The server asks for `settings`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str, text: str, settings: Mapping[str, Any]) -> None:
+        self._settings = settings
         self._process = subprocess.Popen([str(PROGRAM), "--stdio"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        self._uri, self._last = (folder / "m.yaml").as_uri(), 0
+        self._uri, self._last = (folder / name).as_uri(), 0
         capabilities = {
             "textDocument": {"hover": {"contentFormat": ["plaintext"]}},
             "workspace": {"configuration": True},
@@ -49,7 +52,7 @@ class Server:
             "initialize", processId=None, rootUri=folder.as_uri(), capabilities=capabilities, workspaceFolders=folders
         )
         self._send(method="initialized", params={})
-        document = {"uri": self._uri, "languageId": "yaml", "version": 1, "text": TEXT}
+        document = {"uri": self._uri, "languageId": "yaml", "version": 1, "text": text}
         self._send(method="textDocument/didOpen", params={"textDocument": document})
 
     def ask(self, method: str, **params: Any) -> Any:
@@ -79,9 +82,10 @@ class Server:
     def _until(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         while True:
             one = self._receive()
-            if "method" in one and "id" in one:  # it asks for settings, of which there are none
+            if "method" in one and "id" in one:
                 items = one["params"].get("items") if isinstance(one.get("params"), dict) else None
-                self._send(id=one["id"], result=None if items is None else [{} for _ in items])
+                given = None if items is None else [self._settings.get(item.get("section"), {}) for item in items]
+                self._send(id=one["id"], result=given)
             elif wanted(one):
                 return one
 
@@ -96,10 +100,20 @@ class Server:
         return found
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
+def by_the_page() -> dict[str, Any]:
+    """The settings of the page for editors, as the server asks for them."""
+    page = (REPOSITORY / "docs/editors.md").read_text(encoding="utf-8")
+    (text,) = [body for _, title, body in snippets(page) if title == ".vscode/settings.json"]
+    return {"yaml": {"schemas": json.loads(text)["yaml.schemas"], "validate": True, "hover": True, "completion": True}}
+
+
+@pytest.fixture(params=["by its first line", "by settings"])
+def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
     (tmp_path / "deployment.schema.json").write_text(bundled_schema("deployment"), encoding="utf-8")
-    found = Server(tmp_path)
+    if request.param == "by settings":
+        found = Server(tmp_path, "deployments/m.yaml", TEXT.replace(FIRST, "# a manifest"), by_the_page())
+    else:
+        found = Server(tmp_path, "m.yaml", TEXT, {})
     yield found
     found.end()
 
@@ -112,9 +126,11 @@ def test_wrong_keys_and_values_are_marked_while_typing(server: Server) -> None:
 
 
 def test_hovering_over_a_key_says_what_it_is(server: Server) -> None:
+    assert server.problems()  # which come once it has its settings
     assert "Job output" in json.dumps(server.at("textDocument/hover", 9, 5))
 
 
 def test_keys_are_completed(server: Server) -> None:
+    assert server.problems()
     labels = {one["label"] for one in server.at("textDocument/completion", 10, 4)["items"]}
     assert {"pipelines", "adapters", "limits"} <= labels
