@@ -114,9 +114,10 @@ print(time.perf_counter() - begin)
 """.replace("{{", "{").replace("}}", "}")
 
 
-def _graph(
+def save_network(
     nodes: Sequence[NodeProto], x: Sequence[Any], y: Sequence[Any], weights: Mapping[str, np.ndarray], path: Path
 ) -> None:
+    """Write a model that takes x [batch, …] and gives y [batch, …]."""
     graph = helper.make_graph(
         nodes,
         path.stem,
@@ -144,7 +145,7 @@ def save_cnn(path: Path, size: int = 32) -> None:
         helper.make_node("GlobalAveragePool", ["e"], ["f"]),
         helper.make_node("Flatten", ["f"], ["y"]),
     ]
-    _graph(nodes, ["batch", 3, size, size], ["batch", 10], weights, path)
+    save_network(nodes, ["batch", 3, size, size], ["batch", 10], weights, path)
 
 
 def save_transformer(path: Path, tokens: int | str = 64, width: int = 256) -> None:
@@ -170,7 +171,7 @@ def save_transformer(path: Path, tokens: int | str = 64, width: int = 256) -> No
         helper.make_node("MatMul", ["g", "o"], ["f"]),
         helper.make_node("ReduceMean", ["f"], ["y"], axes=[1], keepdims=0),
     ]
-    _graph(nodes, ["batch", tokens, width], ["batch", width], weights, path)
+    save_network(nodes, ["batch", tokens, width], ["batch", width], weights, path)
 
 
 def prepare(folder: Path) -> None:
@@ -182,7 +183,7 @@ def prepare(folder: Path) -> None:
     np.save(folder / "cnn.npy", random.normal(size=(CNN_ROWS, 3, 32, 32)).astype(np.float32))
     np.save(folder / "transformer.npy", random.normal(size=(BLOCK_ROWS, 64, 256)).astype(np.float32))
     save_table(folder / "mlp.parquet", TABLE_ROWS)
-    _graph(
+    save_network(
         [
             helper.make_node("Transpose", ["x"], ["t"], perm=[0, 3, 1, 2]),
             helper.make_node("Conv", ["t", "w"], ["c"], strides=[2, 2]),

@@ -50,7 +50,7 @@ def choose_layout(
     OrtdeployError when the job's input cannot be read, and StuckTrialError if a trial hangs.
     """
     by_name = {layout.name: layout for layout in opening.thread_layouts}
-    key = _key(opening, job)
+    key = layout_key("threads", opening, job, opening.thread_layouts)
     name = tuning_cache.find(key)
     if name not in by_name:
         rates = _rates(opening, job, first_runs(plan, job, _RUNS, ops or {}), open_layout) if may_measure else {}
@@ -63,10 +63,11 @@ def choose_layout(
     return by_name[name]
 
 
-def _key(opening: OpenSession, job: RunJob) -> str:
-    layouts = [[layout.name, dict(layout.options)] for layout in opening.thread_layouts]
+def layout_key(what: str, opening: OpenSession, job: RunJob, layouts: Sequence[PlannedThreadLayout]) -> str:
+    """Return a key for the best of some layouts: on this machine, for this model, its providers and the job's batch."""
+    named = [[layout.name, dict(layout.options)] for layout in layouts]
     chains = [[[one.name, dict(one.options)] for one in session.providers] for session in opening.candidates]
-    return choice_key("threads", opening.sha256, layouts, chains, job.batching.size)
+    return choice_key(what, opening.sha256, named, chains, job.batching.size)
 
 
 def _rates(opening: OpenSession, job: RunJob, runs: Sequence[Feeds], open_layout: OpenLayout) -> dict[str, float]:

@@ -10,7 +10,14 @@ from ortdeploy.deployment.fed_values import FedValue
 from ortdeploy.deployment.op_steps import OpStep
 from ortdeploy.deployment.pipeline_types import PipelineTypes
 from ortdeploy.deployment.placement_prediction import Prediction
-from ortdeploy.deployment.threads import ThreadLayout, sleeping, thread_layouts, usable_cores
+from ortdeploy.deployment.threads import (
+    LEAST_BATCHES,
+    ThreadLayout,
+    sleeping,
+    thread_layouts,
+    tried_layouts,
+    usable_cores,
+)
 from ortdeploy.facts.data import HashedFile, InputFacts, OutputFacts
 from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import DeviceFacts, RuntimeFacts
@@ -32,7 +39,7 @@ from ortdeploy.manifest.spec import (
 )
 from ortdeploy.plan.batching import Batching
 from ortdeploy.plan.made_by import made_by_digest, output_layout
-from ortdeploy.providers.catalogue import find_provider, full_name
+from ortdeploy.providers.catalogue import CPU, find_provider, full_name
 from ortdeploy.providers.option_files import needed_libraries
 from ortdeploy.providers.secrets import masked_options
 from ortdeploy.records import record
@@ -335,6 +342,12 @@ class ResolvedJob:
         return not (self.is_finished or self.is_waiting)
 
     @property
+    def may_try_layouts(self) -> bool:
+        """Whether the job has whole batches of a known size, and enough of them to compare ways to use threads."""
+        size = None if self.batching.auto or self.pipeline is not None else self.batching.size
+        return size is not None and (self.input.rows is None or self.input.rows >= LEAST_BATCHES * size)
+
+    @property
     def is_current(self) -> bool:
         """Whether what is committed was made from what the manifest and its files are now."""
         unmoved = not self.input.changed and not self.input.restarted
@@ -422,6 +435,21 @@ class Deployment:
             return ()
         limits = (job.spec.limits.threads for job in self.jobs if model in job.models)
         return thread_layouts(min([usable_cores(machine), *(limit for limit in limits if limit is not None)]))
+
+    def tried_layouts_of(self, model: ResolvedModel) -> tuple[ThreadLayout, ...]:
+        """Return the ways to use threads that a model's jobs try, if the manifest says nothing of threads.
+
+        Rows must give the same in any order: on the CPU provider, proven to be independent of their batch.
+        """
+        machine = self.facts.machine
+        jobs = [job for job in self.jobs if model in job.models]
+        on_cpu = all([provider.name for provider in one.chain] == [CPU] for one in model.usable)
+        checked = model.spec.checks_rows and model.spec.row_tolerance is None and not model.facts.draws
+        free = model.spec.free_threads and checked
+        if machine is None or not (free and on_cpu and model.usable and all(job.may_try_layouts for job in jobs)):
+            return ()
+        limits = [job.spec.limits.threads for job in jobs if job.spec.limits.threads is not None]
+        return tried_layouts(usable_cores(machine), min(limits, default=None))
 
 
 def _written(entry: ProviderSpec) -> list[Any]:

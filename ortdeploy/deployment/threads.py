@@ -4,7 +4,8 @@ A session's pool of n threads are n - 1 and its caller: with k callers, n + k - 
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ortdeploy.facts.host import MachineFacts
@@ -20,7 +21,10 @@ ON_THE_PROCESSOR = {CPU, _OPENVINO, _XNNPACK}
 
 @record
 class ThreadLayout:
-    """One way to use threads: sessions, the batches that each runs at once, the size of each one's pool."""
+    """One way to use threads: sessions, the batches that each runs at once, the size of each one's pool.
+
+    0 `threads` are as many as ONNX Runtime takes by itself.
+    """
 
     sessions: int = 1
     callers: int = 1
@@ -28,8 +32,9 @@ class ThreadLayout:
 
     @property
     def name(self) -> str:
-        """`2 sessions of 1 thread`; `1 session of 1 thread with 2 callers`."""
-        text = f"{_count(self.sessions, 'session')} of {_count(self.threads, 'thread')}"
+        """`2 sessions of 1 thread`; `1 session of 1 thread with 2 callers`; `1 session of all threads`."""
+        threads = _count(self.threads, "thread") if self.threads else "all threads"
+        text = f"{_count(self.sessions, 'session')} of {threads}"
         return text if self.callers == 1 else f"{text} with {self.callers} callers"
 
 
@@ -53,6 +58,39 @@ def thread_layouts(threads: int) -> tuple[ThreadLayout, ...]:
         ThreadLayout(),
     )
     return tuple(sorted(found, key=lambda one: -max(one.sessions, one.callers, one.threads)))
+
+
+SMALL_WEIGHTS = 1024 * 1024
+"""Bytes of weights below which a run is short, and much of it is starting and joining threads."""
+
+
+LEAST_BATCHES = 64
+"""Batches of a job that tries layouts: fewer are over before anything is measured."""
+
+
+def tried_layouts(cores: int, limit: int | None) -> tuple[ThreadLayout, ...]:
+    """Return the thread layouts that a job tries if nothing is written about threads; the first takes least memory.
+
+    They are one wide session, the same session with a second caller, and a session of one thread for each core; those
+    may be callers of one session where memory is short. Under a `limit` a second caller would be a thread too many.
+    """
+    threads = cores if limit is None else min(cores, limit)
+    if threads == 1:
+        return ()
+    wide = ThreadLayout(threads=0 if limit is None else limit)
+    shared = () if limit is not None else (replace(wide, callers=2),)
+    return (wide, *shared, ThreadLayout(callers=threads), ThreadLayout(sessions=threads))
+
+
+def predicted_layout(layouts: Sequence[ThreadLayout], weight_bytes: int) -> ThreadLayout:
+    """Return the layout to begin with where none was measured: the wide session, for little weight with two callers.
+
+    Runs of a small network are short, and a second caller computes while the first one's threads start and join. In
+    front of large weights callers only take the memory's bandwidth from each other. The answer rests on the model
+    alone, and both run one session, whose results are the same: so equal processes begin alike.
+    """
+    shared = replace(layouts[0], callers=2)
+    return shared if shared in layouts and weight_bytes < SMALL_WEIGHTS else layouts[0]
 
 
 def usable_cores(machine: MachineFacts) -> int:

@@ -5,6 +5,9 @@ from dataclasses import field, replace
 
 from ortdeploy.records import record
 
+ROOMY = 0.85
+"""A job that is predicted to take less than this share of its limit keeps the CPU arena: it does not come near."""
+
 
 @record
 class Opening:
@@ -53,7 +56,8 @@ class MemoryForecast:
 
     `fitting` is the largest batch that its limits have room for, where its own does not fit, `count` the largest number
     of each session. `disk` is what its output takes, where that does not depend on values. `thread_layouts` are the
-    ways to use threads that its limits have room for, where those are to be measured, with what it takes in each.
+    ways to use threads that its limits have room for, where those are to be measured, with what it takes in each;
+    `tried_layouts` those that it may try on its own rows, with what it takes while the sessions of all are open.
     """
 
     parts: tuple[MemoryPart, ...]
@@ -63,6 +67,7 @@ class MemoryForecast:
     count: int | None = None
     disk: int | None = None
     thread_layouts: Mapping[str, int] = field(default_factory=dict)
+    tried_layouts: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def total(self) -> int:

@@ -21,6 +21,12 @@ class InFlight:
         self._blocks = self._bytes = 0
         self._closed = False
 
+    def serve(self, sessions: int) -> None:
+        """Let another number of sessions take blocks from now on."""
+        with self._changed:
+            self._least, self._most = LEAST * sessions + 1, MOST * sessions
+            self._changed.notify()
+
     def wait(self) -> bool:
         """Wait until there is room for another block; return False if none is wanted."""
         with self._changed:

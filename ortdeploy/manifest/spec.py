@@ -100,7 +100,8 @@ class ModelSpec:
 
     `has_providers_and_sessions`: the manifest wrote both. `cpu_fallback` is forbid, warn, allow, a number of nodes or a
     share of them. `probe` is the relative and absolute tolerance of the comparison with the CPU; None leaves it out.
-    `auto_threads`: how many sessions of how many threads it gets is measured. `unchecked`: the manifest says that there
+    `auto_threads`: how many sessions of how many threads it gets is measured. `free_threads`: the manifest says nothing
+    of that, and its jobs may try. `unchecked`: the manifest says that there
     are no checks. `row_tolerance` is how much a row's results may depend on the rows beside it, relative and absolute;
     None: by element type, where `checks_rows`.
     """
@@ -124,6 +125,7 @@ class ModelSpec:
     gate: bool
     at: Path
     auto_threads: bool = False
+    free_threads: bool = False
     unchecked: bool = False
     checks_rows: bool = True
     row_tolerance: tuple[float, float] | None = None
@@ -524,10 +526,27 @@ def _model(name: str, data: Mapping[str, Any], at: Path, providers_at: Path) -> 
         checks=_checks(data, at),
         at=at,
         auto_threads=data.get("threads") == "auto",
+        free_threads=not _fixes_threads(data),
         unchecked=data.get("checks") == [],
         checks_rows=data.get("row_independence") is not False,
         row_tolerance=_row_tolerance(data.get("row_independence")),
     )
+
+
+_FIXING = frozenset({
+    "intra_op_num_threads", "inter_op_num_threads", "execution_mode", "use_per_session_threads",
+    "use_deterministic_compute", "enable_profiling", "optimized_model_filepath",
+})  # fmt: skip
+"""Session options that belong to one session, and so to one way to use threads."""
+
+_FIXING_CONFIG = frozenset({"session.intra_op_thread_affinities", "session.intra_op.allow_spinning"})
+
+
+def _fixes_threads(data: Mapping[str, Any]) -> bool:
+    """Return whether a model's own words decide its sessions or their threads, or want little memory."""
+    session = data.get("session", {})
+    written = _FIXING.intersection(session) or _FIXING_CONFIG.intersection(session.get("config", {}))
+    return bool(written) or "sessions" in data or "threads" in data or data.get("memory") == "lean"
 
 
 def _check(entry: Any, at: Path) -> CheckSpec:

@@ -14,7 +14,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from ortdeploy.facts.data import FileState, FileStates
 from ortdeploy.plan.masked import masked_step
 from ortdeploy.plan.selection import keep_jobs
-from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, PlannedCheck, RunJob
+from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, PlannedCheck, RunJob, Step
 
 _STEPS = {"open-session": OpenSession, "load-adapter": LoadAdapter, "run-job": RunJob}
 STEP_NAMES = {kind: name for name, kind in _STEPS.items()}
@@ -129,7 +129,7 @@ def plan_digest(plan: Plan, job: str) -> str:
 
     How far the job is does not change it, nor do secrets, nor where the manifest's folder is mounted.
     """
-    steps = [_lasting(step) if isinstance(step, RunJob) else step for step in keep_jobs(plan, [job]).steps]
+    steps = [_lasting(step) for step in keep_jobs(plan, [job]).steps]
     text = json.dumps([encode(masked_step(step)) for step in steps], sort_keys=True)
     return hashlib.sha256(without_folder(text, json.dumps(plan.folder)[1:-1]).encode()).hexdigest()
 
@@ -141,8 +141,14 @@ def without_folder(text: str, folder: str) -> str:
     return re.sub(rf"(?<![\w./\\~-]){re.escape(folder)}(?![\w.~-])", ".", text)
 
 
-def _lasting(step: RunJob) -> RunJob:
-    """Return what of a job is the same however far it is, and whoever reads it."""
+def _lasting(step: Step) -> Step:
+    """Return what of a step is the same however far the job is, whoever reads it, and whatever room there is."""
+    if isinstance(step, OpenSession):
+        return replace(step, tried_layouts=())
+    return _lasting_job(step) if isinstance(step, RunJob) else step
+
+
+def _lasting_job(step: RunJob) -> RunJob:
     upstream = step.input.upstream
     return replace(
         step,

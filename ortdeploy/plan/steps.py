@@ -82,6 +82,7 @@ class OpenSession:
 
     `shared_arena` are the settings of the process's arena where they use it; `trim`: freed memory goes back to the
     system. `thread_layouts` are those to measure: the best of them takes the place of `candidates` and `options`.
+    `tried_layouts` are those that the first job tries on its own rows; it begins with the first, or a known one.
     `extensions`: the model has operators of onnxruntime-extensions. `files` are the model's, the first its own;
     `option_files` are libraries of providers, and files that options name. A session of op steps has a `graph` in place
     of a file; one with op steps in the model's graph has a `fusion`.
@@ -102,6 +103,7 @@ class OpenSession:
     shared_arena: Mapping[str, int] | None = None
     trim: bool = False
     thread_layouts: tuple[PlannedThreadLayout, ...] = ()
+    tried_layouts: tuple[PlannedThreadLayout, ...] = ()
     extensions: bool = False
     files: tuple[HashedFile, ...] = ()
     option_files: tuple[HashedFile, ...] = ()

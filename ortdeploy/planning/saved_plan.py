@@ -7,8 +7,8 @@ Paths: a manifest, its overlays and roots are relative to the plan file's folder
 is relative to its manifest.
 
 These are left out of the file, because a run changes them or another machine forecasts them differently: how much of a
-job is done, its run, memory forecasts, predicted placement, thread layouts to measure, and the place of a plugin's
-library.
+job is done, its run, memory forecasts, predicted placement, thread layouts to measure or to try, and the place of a
+plugin's library.
 """
 
 import json
@@ -69,7 +69,7 @@ LEFT_OUT: Mapping[type, frozenset[str]] = {
     JobInput: frozenset({"files", "first_row", "rows", "rerun", "rerun_rows", "rows_before"}),
     JobOutput: frozenset({"committed_rows", "replaces", "aside", "upgraded_at", "changed"}),
     JobLimits: frozenset({"forecast"}),
-    OpenSession: frozenset({"thread_layouts"}),
+    OpenSession: frozenset({"thread_layouts", "tried_layouts"}),
     PlannedSession: frozenset({"predicted"}),
     PlannedDevice: frozenset({"library"}),
     PlannedCheck: frozenset({"record", "leak_runs", "synthetic_inputs"}),

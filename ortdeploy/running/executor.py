@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import bound, log
 from ortdeploy.facts.data import FileState
+from ortdeploy.facts.preflight import ROOMY
 from ortdeploy.files.gate import Use, admit, require_inside
 from ortdeploy.files.remembered import TuningCache
 from ortdeploy.ledger.ledger import Ledger
@@ -47,6 +48,7 @@ from ortdeploy.running.left_over import complete_left_over
 from ortdeploy.running.pause_watch import PauseWatch
 from ortdeploy.runtime.protocol import Runtime
 from ortdeploy.sessions.opening import ModelOpener, OnNativeCall, OpenedModel, OpenedSession, SkippedSession
+from ortdeploy.sessions.releasable import held
 from ortdeploy.sessions.row_proof import ProvenRows, RowProof
 from ortdeploy.sessions.trials import StuckTrialError
 from ortdeploy.sources.files import full_path
@@ -54,12 +56,10 @@ from ortdeploy.tensors.columns import OpRunners
 
 if TYPE_CHECKING:
     from ortdeploy.plan.part_table import Shard
+    from ortdeploy.running.layout_trial import LayoutTrial
     from ortdeploy.running.retry import RetryRun
     from ortdeploy.running.shards.shard_run import ShardRun
     from ortdeploy.running.shards.told import Told
-
-_ROOMY = 0.85
-"""A job that is predicted to take less than this share of its limit keeps the CPU arena: it does not come near."""
 
 _Opened = OpenedModel | OrtdeployError
 """A model's open sessions, or why there is none."""
@@ -204,9 +204,12 @@ class Execution:
     def _laid_out(self, step: OpenSession, sessions: Mapping[str, _Opened], known: dict[str, JobResult]) -> OpenSession:
         """Return the step with the thread layout that is best for its first job, if the plan asks to measure it.
 
-        If a run hangs meanwhile, how that job ends is `known` from then on.
+        If a run hangs meanwhile, how that job ends is `known` from then on. If the job is to try layouts while it runs,
+        return the step with the one that it begins with.
         """
         jobs = [job for job in self._jobs_of(step) if job.job not in known]
+        if step.tried_layouts and jobs:
+            return _with_layout(step, self._begun_layout(step, jobs[0]))
         if not step.thread_layouts or not jobs:
             return step
         from ortdeploy.autotune.thread_layout import choose_layout  # noqa: PLC0415  only where it is measured
@@ -229,6 +232,43 @@ class Execution:
             except StuckTrialError as error:
                 known[jobs[0].job] = self._stuck_result(jobs[0], error)
         return replace(step, thread_layouts=()) if found is None else _with_layout(step, found)
+
+    def _begun_layout(self, step: OpenSession, job: RunJob) -> PlannedThreadLayout:
+        """Return the layout with which a job begins: that of its parts, the one that was found here, or the predicted.
+
+        A shard begins with what is predicted, for others may make the rows beside its own.
+        """
+        record = self._record(job)
+        if record is not None and record.origins:
+            name = record.statistics.get("layout")
+        else:
+            name = self.tuning_cache.find(self._layout_key(step, job)) if self.shard is None else None
+        return next((one for one in step.tried_layouts if one.name == name), step.tried_layouts[0])
+
+    @staticmethod
+    def _layout_key(step: OpenSession, job: RunJob) -> str:
+        from ortdeploy.autotune.thread_layout import layout_key  # noqa: PLC0415  only where layouts are free
+
+        layouts = sorted(step.tried_layouts, key=lambda one: one.name)
+        return layout_key("tried", replace(step, candidates=step.tried_layouts[0].candidates), job, layouts)
+
+    def _trial(self, step: RunJob, opened: OpenedModel) -> "LayoutTrial | None":
+        """Return what tries the other layouts while the job runs; None if there are none, or the best one is known."""
+        opening = opened.step
+        if opening is None or not opening.tried_layouts or step.retry or self.shard is not None:
+            return None
+        key = self._layout_key(opening, step)
+        if self.tuning_cache.find(key) is not None:
+            return None
+        from ortdeploy.running.layout_trial import LayoutTrial  # noqa: PLC0415  only where layouts are tried
+
+        return LayoutTrial(
+            opened,
+            [one for one in opening.tried_layouts if one.name != opened.layout],
+            open_layout=partial(self._open_layout, opening),
+            keep=partial(self.tuning_cache.keep, key),
+            last_row=step.input.rows,
+        )
 
     def _open_layout(self, step: OpenSession, layout: PlannedThreadLayout) -> OpenedModel:
         """Open a model's sessions with one thread layout, to measure it. Raises OrtdeployError."""
@@ -261,7 +301,7 @@ class Execution:
             return opening
         needs = (step.limits.forecast for step in self._jobs_of(opening))
         layout = opening.thread_layouts[0].name if opening.thread_layouts else None
-        if all(need and need.unknown is None and need.total_of(layout) < limit * _ROOMY for need in needs):
+        if all(need and need.unknown is None and need.total_of(layout) < limit * ROOMY for need in needs):
             return opening
         (log.debug if trial else log.info)(
             "session.without_arena", model=opening.model, session=opening.session, limit=limit
@@ -305,7 +345,12 @@ class Execution:
             opened = self._compose(step, sessions)
             if isinstance(opened, OrtdeployError):
                 return self._refused(step, opened)
-            result = self._run_on(step, opened)
+            trial = self._trial(step, opened) if step.pipeline is None else None
+            if trial is not None:
+                sessions[step.session] = opened = trial.opened  # nobody else holds what the trial may let go of
+            result = self._run_on(step, opened, trial)
+            if trial is not None:
+                sessions[step.session] = opened = held(trial.opened)
             name = failed_component(opened) or step.session
             failed = sessions.get(name)
             if not (result.provider_failed and isinstance(failed, OpenedModel) and failed.remaining):
@@ -344,7 +389,7 @@ class Execution:
         except OrtdeployError as error:
             return error
 
-    def _run_on(self, step: RunJob, opened: OpenedModel) -> JobResult:
+    def _run_on(self, step: RunJob, opened: OpenedModel, trial: "LayoutTrial | None") -> JobResult:
         self.on_native_call({"model": step.model, "job": step.job})
         try:
             step = self._with_found_batch(step, opened) if step.batching.auto else step
@@ -366,6 +411,7 @@ class Execution:
                 files=self.files,
                 most_rows=self.most_rows,
                 stuck=self.stuck.get(step.job, ()),
+                trial=trial,
             )
             return self._traced(context) if not step.input.rerun else self._run_again(context)
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ortdeploy.files.object_store import Upload
 from ortdeploy.ledger.ledger import Ledger
@@ -15,6 +16,9 @@ from ortdeploy.running.pause_watch import PauseWatch
 from ortdeploy.sessions.opening import OpenedModel, OpenedSession
 from ortdeploy.sessions.row_proof import RowProof
 
+if TYPE_CHECKING:
+    from ortdeploy.running.layout_trial import LayoutTrial
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobContext:
@@ -26,7 +30,7 @@ class JobContext:
     what native libraries printed since the last call. `prove` returns the proof for a session that the rows of a batch
     do not depend on each other. `most_rows`: only so many rows are run, from the first on.
     `stuck` are the rows of each run that an earlier process could not end.
-    `trace` takes spans.
+    `trace` takes spans. `trial` tries other thread layouts while the job runs.
     """
 
     plan: Plan
@@ -43,6 +47,7 @@ class JobContext:
     most_rows: int | None = None
     stuck: tuple[frozenset[int], ...] = ()
     trace: JobTrace | None = None
+    trial: "LayoutTrial | None" = None
     folder: Path = field(init=False)
     output: str = field(init=False)
     upload: Upload | None = field(init=False)
@@ -53,6 +58,11 @@ class JobContext:
         """The numbers of the rows that are run, where not all are."""
         first = self.step.input.first_row
         return None if self.most_rows is None else range(first, first + self.most_rows)
+
+    @property
+    def layout(self) -> str | None:
+        """The name of the thread layout that the job has now, if the manifest does not fix it."""
+        return self.opened.layout if self.trial is None else self.trial.opened.layout
 
     @property
     def on_batch(self) -> OnBatch | None:

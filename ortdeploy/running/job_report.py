@@ -60,7 +60,7 @@ class JobReport:
         """Return what the report says of sessions and memory, as JSON has it."""
         memory = {**self._memory_by_stage, "last_rows": memory_now()}
         ran = ran_on(self._context.plan, self._context.step, self.members, self._context.opened, memory)
-        return {**ran, "machine": self.gauges.plain()}
+        return {**ran, "layout": self._context.layout, "machine": self.gauges.plain()}
 
     def result(self, ending: Ending, pending: int = 0) -> JobResult:
         """Return how the job ended; `pending` rows failed that the ledger does not know. Counts are the ledger's."""

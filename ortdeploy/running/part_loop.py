@@ -188,9 +188,9 @@ class PartLoop:
         log.info("part.committed", part=part.number, rows=part.rows, failed=part.failed, file=part.file)
 
     def _kept(self) -> dict[str, Any]:
-        """Return what the ledger keeps of the job: its statistics, and the state after the last committed row."""
-        state = {} if self._committed_state is None else {"state": self._committed_state}
-        return {**self._statistics.plain(), **state}
+        """Return what the ledger keeps of the job: its statistics, its thread layout, the state after the last row."""
+        kept = {"state": self._committed_state, "layout": self._context.layout}
+        return {**self._statistics.plain(), **{name: value for name, value in kept.items() if value is not None}}
 
     def _check_sum(self) -> None:
         """Check that rows in = committed + failed + skipped, that all parts exist, and the whole error budget."""

@@ -86,9 +86,10 @@ class JobStatistics:
         for one in counts:
             adapters.update({" + ".join(names) or "none": rows for names, rows in dict(one.adapter_rows).items()})
         peaks = [peak for peak in (self._earlier.get("peak_memory_bytes"), peak_memory()) if peak is not None]
+        session_seconds = float(self._earlier.get("session_seconds", 0.0)) + self._stream.session_seconds
         return {
             "seconds": round(self._seconds_before + self.seconds, 6),
-            "session_seconds": round(float(self._earlier.get("session_seconds", 0.0)) + self.seconds * len(members), 6),
+            "session_seconds": round(session_seconds, 6),
             "stages": {name: histogram.plain() for name, histogram in self._stages().items()},
             "adapter_rows": dict(sorted(adapters.items())),
             "retries": self._counted("retries", sum(member.rows.counts.retried for member in members)),
@@ -168,10 +169,10 @@ def run_share(statistics: Mapping[str, Any]) -> float | None:
 
 def check_statistics(kept: Mapping[str, Any]) -> None:
     """Raise ValueError, TypeError, LookupError or AttributeError where numbers are not such as `plain` gives."""
-    for name, kind in _KINDS.items():
+    for name, kind in {**_KINDS, "layout": str}.items():
         if name in kept and not isinstance(kept[name], kind):
             raise ValueError(f"{name} of a job is {kept[name]!r}")
-    if not kept.keys() <= {*_KINDS, "state"} or (kept and set(kept["stages"]) != set(STAGES)):
+    if not kept.keys() <= {*_KINDS, "state", "layout"} or (kept and set(kept["stages"]) != set(STAGES)):
         raise ValueError("what a job has measured is not what was written")
     histograms = [Histogram.from_plain(stage) for stage in kept.get("stages", {}).values()]
     numbers = [

@@ -8,8 +8,10 @@ import contextvars
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any
 
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.durations import Histogram, timed
@@ -21,13 +23,17 @@ from ortdeploy.process.tracing import OnBatch
 from ortdeploy.results.rows import Block
 from ortdeploy.running.batch_runner import Prepared
 from ortdeploy.running.block_sizes import BlockSizes
+from ortdeploy.running.lanes import Lane
 from ortdeploy.running.member import Finished, Member, Ticket
 from ortdeploy.running.overlap import Overlap
-from ortdeploy.running.row_runner import RowRunner
+from ortdeploy.running.row_runner import Outcome, RowRunner
 from ortdeploy.running.stall_watch import StalledError, StallWatch
 from ortdeploy.sessions.opening import OpenedSession
 from ortdeploy.sessions.row_proof import RowProof
 from ortdeploy.sources.protocol import Source
+
+if TYPE_CHECKING:
+    from ortdeploy.running.layout_trial import LayoutTrial
 
 PATIENCE = 1.0
 """Seconds in which threads that are no longer needed may end before they are left behind."""
@@ -48,24 +54,27 @@ class Stream:
         prove: Callable[[OpenedSession], RowProof | None] = lambda _opened: None,
         stuck: Sequence[frozenset[int]] = (),
         on_batch: OnBatch | None = None,
+        trial: "LayoutTrial | None" = None,
     ) -> None:
         """Take the job's sessions; `dispensable` ones may fail while another is left. `stop` ends the reading.
 
         `prove` returns the proof for a session that the rows of a batch do not depend on each other. `stuck` are the
         rows of each run that could not be ended, and are not run together again. `on_batch` is told each batch.
+        `trial` may bring further sessions, and choose which of them get blocks.
         """
         self._job = job
-        self.members = [
-            Member(opened=opened, rows=RowRunner(job, opened.session, opened.probe, prove(opened), opened.ops, stuck))
-            for opened in sessions
-        ]
-        if on_batch is not None:
-            for member in self.members:
-                member.rows.tell(on_batch)
+        self._prove = prove
+        self._stuck = stuck
+        self._on_batch = on_batch
+        self._trial = trial
+        self.members = [self._member(opened) for opened in sessions]
+        self.lane = Lane(self.members)
+        self.lane.activate(True)
+        self._lanes = [self.lane]
+        self._threads: list[threading.Thread] = []
         self._dispensable = dispensable
         self._stop = stop
         self._feeder = Feeder(job, sessions[0].ops)
-        self._waiting: SimpleQueue[Ticket | None] = SimpleQueue()
         self._in_order: SimpleQueue[Ticket | BaseException | None] = SimpleQueue()
         self._in_flight = InFlight(len(sessions))
         self._overlap = Overlap(undecided=job.pipeline is not None and len(sessions) == 1)
@@ -83,8 +92,11 @@ class Stream:
         Raises what the source raises, ProviderFailedError when no session is left, StalledError, StuckRunError.
         """
         sizes = BlockSizes(self._job, start)
-        threads = [self._thread("reader", self._read, open_source, sizes, start)]
-        threads += [self._thread("session", self._serve, member, sizes) for member in self.members]
+        self._sizes = sizes
+        if self._trial is not None:
+            self._trial.begin(self)
+        self._threads.append(self._thread("reader", self._read, open_source, sizes, start))
+        self._start(self.lane)
         try:
             while True:
                 ticket = self._next_ticket()
@@ -96,10 +108,63 @@ class Stream:
                 finished = self._result(ticket)
                 yield finished
                 self._overlap.finished(finished.block.count)
+                if self._trial is not None:
+                    self._trial.finished(finished, ticket.prepared)
                 self._stall.progress()  # a slow disk is no session that hangs
                 self._in_flight.release(ticket.size_bytes)
         finally:
-            self._close(threads)
+            self._close()
+
+    def add_lane(self, sessions: Sequence[OpenedSession]) -> Lane:
+        """Add sessions of another thread layout, which wait until they get blocks."""
+        lane = Lane([self._member(opened) for opened in sessions])
+        self.members += lane.members
+        self._lanes.append(lane)
+        self._start(lane)
+        return lane
+
+    def use(self, lane: Lane) -> None:
+        """Give the blocks to the sessions of another lane from now on, those too that wait for one."""
+        with self._ending:
+            before, self.lane = self.lane, lane
+            before.activate(False)
+            lane.activate(True)
+            for ticket in before.taken_back():
+                lane.put(ticket)
+        self._in_flight.serve(len(lane.members))
+
+    def in_background(self, work: Callable[[], Any]) -> "Future[Any]":
+        """Let a thread of the job do something beside its blocks."""
+        future: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(work())
+            except BaseException as error:  # noqa: BLE001  whoever wants the result raises it
+                future.set_exception(error)
+
+        self._threads.append(self._thread("layout", run))
+        return future
+
+    def run_again(self, opened: OpenedSession, prepared: Prepared) -> Outcome:
+        """Run a block once more, on one session; nobody counts it. Raises what running raises."""
+        rows = RowRunner(self._job, opened.session, None, None, opened.ops, self._stuck)
+        return rows.run(prepared)
+
+    @property
+    def session_seconds(self) -> float:
+        """Seconds in which sessions got blocks, of all sessions together."""
+        return sum(lane.session_seconds for lane in self._lanes)
+
+    def _member(self, opened: OpenedSession) -> Member:
+        rows = RowRunner(self._job, opened.session, opened.probe, self._prove(opened), opened.ops, self._stuck)
+        if self._on_batch is not None:
+            rows.tell(self._on_batch)
+        return Member(opened=opened, rows=rows)
+
+    def _start(self, lane: Lane) -> None:
+        """Start the threads of a lane's sessions."""
+        self._threads += [self._thread("session", self._serve, lane, member, self._sizes) for member in lane.members]
 
     @property
     def cpu_seconds(self) -> float:
@@ -113,14 +178,14 @@ class Stream:
         thread.start()
         return thread
 
-    def _close(self, threads: Sequence[threading.Thread]) -> None:
+    def _close(self) -> None:
         """End the threads; one that hangs in native code or on a file is left behind."""
         self._closed = True
         self._in_flight.close()
-        for _ in self.members:
-            self._waiting.put(None)
+        for lane in self._lanes:
+            lane.close()
         patient_until = time.perf_counter() + PATIENCE
-        for thread in threads:
+        for thread in self._threads:
             thread.join(max(patient_until - time.perf_counter(), 0))
 
     def _read(self, open_source: OpenSource, sizes: BlockSizes, start: int) -> None:
@@ -165,9 +230,9 @@ class Stream:
         with timed(self.prepare_times):
             return Prepared(block=block, feeds=self._feeder.prepare_block(block))
 
-    def _serve(self, member: Member, sizes: BlockSizes) -> None:
+    def _serve(self, lane: Lane, member: Member, sizes: BlockSizes) -> None:
         """Body of a session's thread: run waiting blocks until there are no more or the provider fails."""
-        while (ticket := self._waiting.get()) is not None:
+        for ticket in lane.tickets():
             if self._closed or not ticket.begin():
                 return
             member.current = ticket
@@ -184,6 +249,7 @@ class Stream:
             if member.failure is not None:  # it was given up as hung, and another session has the block
                 return
             member.current = None
+            lane.ran(finished.block.count)
             ticket.finished.set_result(finished)
 
     def _run_on(self, member: Member, ticket: Ticket, sizes: BlockSizes) -> Finished:
@@ -212,7 +278,7 @@ class Stream:
         """Offer a block to the sessions; if none takes blocks any more, end it with the error that ended the job."""
         with self._ending:
             if self._error is None:
-                self._waiting.put(ticket)
+                self.lane.put(ticket)
             elif ticket.begin():
                 ticket.finished.set_exception(self._error)
 
@@ -221,9 +287,8 @@ class Stream:
         with self._ending:
             self._error = error
             ticket.finished.set_exception(error)
-            while not self._waiting.empty():
-                waiting = self._waiting.get()
-                if waiting is not None and waiting.begin():
+            for waiting in self.lane.taken_back():
+                if waiting.begin():
                     waiting.finished.set_exception(error)
 
     def _next_ticket(self) -> Ticket | None:

@@ -1,6 +1,7 @@
 """Writes down the sessions of a model, with the options that each is given."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from ortdeploy.deployment.resolved import (
     Deployment,
@@ -9,6 +10,8 @@ from ortdeploy.deployment.resolved import (
     ResolvedProvider,
 )
 from ortdeploy.deployment.threads import (
+    ThreadLayout,
+    predicted_layout,
     provider_with_threads,
     with_threads,
     without_spinning,
@@ -36,6 +39,39 @@ def planned_layouts(
         if all(forecast is None or layout.name in forecast.thread_layouts for forecast in forecasts):
             opening = planned_opening(model.laid_out(layout), layout.threads, varying=varying)
             yield PlannedThreadLayout(name=layout.name, candidates=opening.candidates, options=opening.options)
+
+
+def planned_trials(
+    model: ResolvedModel,
+    opening: OpenSession,
+    deployment: Deployment,
+    jobs: Sequence[ResolvedJob],
+    *,
+    varying: bool,
+) -> Iterator[PlannedThreadLayout]:
+    """Yield the thread layouts that the first job tries on its rows, the predicted one first, as far as there is room.
+
+    Several sessions take more memory than callers of one, which take their place where only they have room.
+    """
+    found = deployment.tried_layouts_of(model)
+    own = [job for job in jobs if model in job.models]
+    known = [deployment.preflight.memory.get(job.spec.name) for job in own]
+    fitting = [one for one in found if all(need is not None and one.name in need.tried_layouts for need in known)]
+    narrow = [one for one in fitting if one.threads == 1]
+    fitting = [one for one in fitting if one not in narrow[:-1]]
+    if len(fitting) < 2:  # noqa: PLR2004  to compare
+        return
+    first = predicted_layout(fitting, model.facts.weights.size)
+    for layout in (first, *(one for one in fitting if one != first)):
+        laid_out = model.laid_out(layout)
+        made = planned_opening(laid_out, 1, varying=varying) if layout in narrow else _as_wide(opening, layout)
+        yield PlannedThreadLayout(name=layout.name, candidates=made.candidates, options=made.options)
+
+
+def _as_wide(opening: OpenSession, layout: ThreadLayout) -> OpenSession:
+    """Return how the wide session is opened, with as many callers as a layout has."""
+    candidates = tuple(replace(one, callers=layout.callers) for one in opening.candidates)
+    return replace(opening, candidates=candidates)
 
 
 def planned_adapter(adapter: AdapterSpec, facts: AdapterFacts) -> LoadAdapter:

@@ -15,7 +15,8 @@ from pathlib import Path
 from ortdeploy.deployment.pipeline_types import TypedStep
 from ortdeploy.deployment.resolved import Deployment, ResolvedJob, ResolvedModel, ResolvedSession
 from ortdeploy.deployment.threads import ThreadLayout
-from ortdeploy.facts.preflight import MemoryForecast, MemoryPart
+from ortdeploy.facts.host import MachineFacts
+from ortdeploy.facts.preflight import ROOMY, MemoryForecast, MemoryPart
 from ortdeploy.feeds.in_flight import LEAST, SMALL_BYTES
 from ortdeploy.files.room import PROCESS
 from ortdeploy.manifest.pipelines import DIFFUSION
@@ -68,6 +69,9 @@ _TEXT_VALUE = 64
 _LINE_NUMBERS = 16
 """The numbers of its row and its item, int64, in each line of an output that explodes."""
 
+_TRIAL_SHARE = 0.5
+"""Of the machine's memory, for sessions that are opened to be tried."""
+
 _CANDIDATES = tuple(2**power for power in range(12, -1, -1))
 """Batch sizes that are tried for advice."""
 
@@ -92,15 +96,43 @@ def _forecast(deployment: Deployment, job: ResolvedJob) -> MemoryForecast:
         fewer = range(max((one.spec.count for one in job.model.usable), default=1) - 1, 0, -1)
         count = next((most for most in fewer if _total_with(job, most) <= bound), None)
     layouts = {layout.name: _total_in(job, layout) for layout in deployment.thread_layouts_of(job.model)}
+    tried = {} if unknown else _fitting_trials(job, deployment.tried_layouts_of(job.model), limit, machine)
+    more = max(tried.values(), default=total) - total
     return MemoryForecast(
-        parts=parts,
+        parts=(*parts, *((MemoryPart(what="layouts to try", size=more),) if more > 0 else ())),
         unknown=unknown,
         limit=limit,
         fitting=fitting,
         count=count,
         disk=disk,
         thread_layouts={name: size for name, size in layouts.items() if bound is None or size <= bound},
+        tried_layouts=tried,
     )
+
+
+def _fitting_trials(
+    job: ResolvedJob, layouts: Sequence[ThreadLayout], limit: int | None, machine: MachineFacts | None
+) -> dict[str, int]:
+    """Return the layouts that a job has room to try, each with all that is open then.
+
+    Callers are added to the wide session, sessions of one thread stand beside it. A job that comes near its limit opens
+    its sessions otherwise, and half of the machine is left to others.
+    """
+    rooms = [limit and limit * ROOMY, machine and machine.memory_bytes and machine.memory_bytes * _TRIAL_SHARE]
+    room = min((one for one in rooms if one), default=None)
+    found: dict[str, int] = {}
+    widest = 0
+    for layout in layouts:
+        laid_out = replace(job, model=job.model.laid_out(layout))
+        if layout.threads != 1:
+            taken = _total(laid_out, job.batching.run_size)
+        else:
+            sizes = {part.what: part.size for part in _parts(laid_out, job.batching.run_size)[0]}
+            taken = widest + int(_kept_bytes(laid_out.model)) + sizes["activations"] + sizes["rows and results"]
+        if room is None or taken <= room:
+            found[layout.name] = taken
+            widest = max(widest, taken) if layout.threads != 1 else widest
+    return found
 
 
 def _total_with(job: ResolvedJob, most: int) -> int:

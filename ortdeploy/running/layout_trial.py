@@ -1,0 +1,285 @@
+"""Tries thread layouts on a job's own rows: some blocks run in one, the next in another, and the best goes on.
+
+Results are kept, so trying costs only what a slower layout costs for some tenths of a second. Nothing is tried before
+the first rows are through, nor in a job that would be over before. A layout whose results differ in a bit is not used:
+interruptions, and how busy a machine is, change no byte of any part.
+"""
+
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.events import log
+from ortdeploy.plan.steps import PlannedThreadLayout
+from ortdeploy.records import mutable_record
+from ortdeploy.running.batch_runner import Prepared
+from ortdeploy.running.lanes import Lane
+from ortdeploy.running.member import Finished
+from ortdeploy.running.row_runner import Outcome
+from ortdeploy.sessions.opening import OpenedModel, OpenedSession
+from ortdeploy.sessions.releasable import ReleasableSession, releasable
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+FIRST_BLOCKS = 6
+"""Blocks that grow to their size, and tell how long the job will take."""
+
+LEAST_SECONDS = 3.0
+"""A job that is over sooner tries nothing."""
+
+OPENINGS = 10
+"""What is left of a job must take this much longer than opening the other sessions."""
+
+SETTLING, MEASURED = 1, 3
+"""Blocks that each session runs before it is measured, and blocks that are measured at least."""
+
+LEAST_WINDOW, MOST_WINDOW, SHARE = 0.25, 2.0, 0.02
+"""Seconds for which a layout is measured at once: a share of what is left, within bounds."""
+
+ROUNDS = 4
+HOPELESS = 0.85
+"""Of the best: a layout that is slower than this in all rounds so far is not measured again."""
+
+WORTH = 1.03
+"""A layout that takes more memory must be this much faster."""
+
+OpenLayout = Callable[[PlannedThreadLayout], OpenedModel]
+
+
+class Lanes(Protocol):
+    """What a trial needs of a stream."""
+
+    @property
+    def lane(self) -> Lane:
+        """The lane that gets blocks."""
+
+    def add_lane(self, sessions: Sequence[OpenedSession]) -> Lane:
+        """Add sessions that wait until they get blocks."""
+
+    def use(self, lane: Lane) -> None:
+        """Give the blocks to a lane from now on."""
+
+    def in_background(self, work: Callable[[], Any]) -> "Future[Any]":
+        """Let a thread of the job do something beside its blocks."""
+
+    def run_again(self, opened: OpenedSession, prepared: Prepared) -> Outcome:
+        """Run a block once more; nobody counts it."""
+
+
+_Blocks = Generator[None, tuple[Finished, Prepared], None]
+"""A generator that is sent each finished block, with its tensors."""
+
+
+@mutable_record
+class _Pace:
+    """A layout that is tried, with the rows that it has run and the seconds that they took."""
+
+    opened: OpenedModel
+    lane: Lane
+    rows: int = 0
+    seconds: float = 0.0
+
+    @property
+    def name(self) -> str:
+        return self.opened.layout or ""
+
+    @property
+    def rate(self) -> float:
+        """Rows per second."""
+        return self.rows / max(self.seconds, 1e-9)
+
+
+class LayoutTrial:
+    """Tries the other layouts of one job. `opened` are the sessions that it has, or goes on with."""
+
+    def __init__(
+        self,
+        begun: OpenedModel,
+        others: Sequence[PlannedThreadLayout],
+        *,
+        open_layout: OpenLayout,
+        keep: Callable[[str], None],
+        last_row: int | None,
+    ) -> None:
+        """Take the sessions with which the job begins, and the `others`, which `open_layout` opens.
+
+        `keep` remembers the name of what was chosen. The job ends before `last_row`, if that is known.
+        """
+        self.opened = releasable(begun)
+        self.others = tuple(others)
+        self._open_layout = open_layout
+        self._keep = keep
+        self._last_row = last_row
+        self._blocks: _Blocks | None = None
+        self._is_clear = True
+
+    @property
+    def callers(self) -> int:
+        """How many threads call the sessions of all other layouts."""
+        return sum(one.candidates[0].count * one.candidates[0].callers for one in self.others)
+
+    def begin(self, stream: Lanes) -> None:
+        """Begin with the first block of a stream."""
+        self._blocks = self._try(stream)
+        next(self._blocks)
+
+    def finished(self, finished: Finished, prepared: Prepared) -> None:
+        """Note a block that is through."""
+        if self._blocks is not None:
+            try:
+                self._blocks.send((finished, prepared))
+            except StopIteration:
+                self._blocks = None
+
+    def _try(self, stream: Lanes) -> _Blocks:
+        begin = time.perf_counter()
+        rows = 0
+        for _ in range(FIRST_BLOCKS):
+            finished, prepared = yield
+            rows += finished.block.count
+        while finished.outcome.failed or finished.outcome.skipped:
+            finished, prepared = yield
+            rows += finished.block.count
+        left = self._seconds_left(finished, rows / max(time.perf_counter() - begin, 1e-9))
+        opening = self.opened.seconds * sum(one.candidates[0].count for one in self.others if not self._is_open(one))
+        if left is not None and left < max(LEAST_SECONDS, OPENINGS * opening):
+            return
+        opened = stream.in_background(partial(self._open_others, stream, prepared, finished.outcome))
+        del finished, prepared  # which may be large
+        while not opened.done():
+            yield
+        paces = [_Pace(self.opened, stream.lane)]
+        paces += [_Pace(one, stream.add_lane(one.sessions)) for one in opened.result()]
+        if len(paces) > 1:
+            window = MOST_WINDOW if left is None else min(max(LEAST_WINDOW, left * SHARE), MOST_WINDOW)
+            yield from self._measure(stream, paces, window)
+        yield from self._decide(stream, paces)
+
+    def _seconds_left(self, finished: Finished, rate: float) -> float | None:
+        """Return how long the rest of the job takes at this rate; None if nobody knows how many rows there are."""
+        if self._last_row is None:
+            return None
+        return (self._last_row - finished.block.start - finished.block.count) / rate
+
+    def _open_others(self, stream: Lanes, block: Prepared, expected: Outcome) -> list[OpenedModel]:
+        """Open the other layouts, and return those whose results of a block are the same to the last bit."""
+        found = []
+        for layout in self.others:
+            try:
+                opened = self._opened(layout)
+                outcome = stream.run_again(opened.sessions[0], block)
+            except (OrtdeployError, MemoryError) as error:
+                log.debug("layout.refused", layout=layout.name, reason=str(error))
+                self._is_clear = False
+                continue
+            differing = _differing(expected, outcome)
+            if differing is None:
+                found.append(opened)
+            else:
+                log.info("layout.differs", layout=layout.name, kept=self.opened.layout, column=differing)
+        return found
+
+    def _opened(self, layout: PlannedThreadLayout) -> OpenedModel:
+        """Return the sessions of a layout: those that are open with its callers, or others. Raises OrtdeployError."""
+        return with_callers(self.opened, layout) if self._is_open(layout) else releasable(self._open_layout(layout))
+
+    def _is_open(self, layout: PlannedThreadLayout) -> bool:
+        """Return whether the sessions of a layout are those that the job began with."""
+        step = self.opened.step
+        return step is not None and _as_opened(layout) == _as_opened(step.thread_layouts[0])
+
+    def _measure(self, stream: Lanes, paces: Sequence[_Pace], window: float) -> _Blocks:
+        """Measure layouts in turn, for other processes slow a machine down for tenths of a second."""
+        tried = list(paces)
+        for _ in range(ROUNDS):
+            for pace in tried:
+                yield from _measure_once(stream, pace, window)
+            fastest = max(pace.rate for pace in tried)
+            tried = [pace for pace in tried if pace.rate > fastest * HOPELESS]
+            if len(tried) == 1:
+                return
+
+    def _decide(self, stream: Lanes, paces: Sequence[_Pace]) -> _Blocks:
+        """Go on with the best layout, and let go of the sessions of the others."""
+        best = _best(paces)
+        if len(paces) > 1:
+            rates = {pace.name: round(pace.rate, 1) for pace in paces}
+            model = best.opened.step.model if best.opened.step else ""
+            log.info("threads.chosen", model=model, layout=best.name, rows_per_second=rates)
+        if self._is_clear:
+            self._keep(best.name)
+        self.opened = best.opened
+        stream.use(best.lane)
+        others = [pace for pace in paces if pace is not best]
+        for pace in others:
+            pace.lane.close()
+        while any(pace.lane.is_busy for pace in others):
+            yield
+        kept = {id(one.session) for one in best.opened.sessions}
+        for one in (one for pace in others for one in pace.opened.sessions):
+            if id(one.session) not in kept and isinstance(one.session, ReleasableSession):
+                one.session.release()
+
+
+def _measure_once(stream: Lanes, pace: _Pace, window: float) -> _Blocks:
+    """Add to the pace of one layout, from the end of one block to the end of another."""
+    lane = pace.lane
+    stream.use(lane)
+    settled = lane.mark.blocks + SETTLING * len(lane.members)
+    while lane.mark.blocks < settled:
+        yield
+    begin = end = lane.mark
+    while end.blocks - begin.blocks < MEASURED or end.at - begin.at < window:
+        yield
+        end = lane.mark
+    pace.rows += end.rows - begin.rows
+    pace.seconds += end.at - begin.at
+
+
+def _best(paces: Sequence[_Pace]) -> _Pace:
+    """Return the layout that is nearly as fast as the fastest, and was begun with or takes least memory."""
+    fastest = max((pace.rate for pace in paces if pace.seconds), default=0.0)
+    return next(pace for pace in paces if not pace.seconds or pace.rate * WORTH >= fastest)
+
+
+def _as_opened(layout: PlannedThreadLayout) -> tuple[Any, ...]:
+    """Return what a layout opens, however many callers there are."""
+    return tuple(replace(one, callers=1) for one in layout.candidates), dict(layout.options)
+
+
+def with_callers(opened: OpenedModel, layout: PlannedThreadLayout) -> OpenedModel:
+    """Return the same sessions with the callers of another layout."""
+    apart = list({id(one.session): one for one in opened.sessions}.values())
+    callers = layout.candidates[0].callers
+    sessions = tuple(
+        replace(one, candidate=layout.candidates[0], instance=number * callers + caller)
+        for number, one in enumerate(apart)
+        for caller in range(callers)
+    )
+    step = opened.step and replace(opened.step, candidates=layout.candidates, thread_layouts=(layout,))
+    return replace(opened, sessions=sessions, step=step)
+
+
+def _differing(one: Outcome, other: Outcome) -> str | None:
+    """Return the first column in which two outcomes of a block differ in a bit; None if they do not."""
+    if len(one.failed) != len(other.failed) or one.skipped != other.skipped:
+        return ""
+    return next((name for name in one.columns if not _same_bits(one.columns[name], other.columns[name])), None)
+
+
+def _same_bits(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        if one.dtype != other.dtype or one.shape != other.shape:
+            return False
+        return bool(one.tolist() == other.tolist() if one.dtype == object else one.tobytes() == other.tobytes())
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_same_bits(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_same_bits, one, other))
+    return bool(one == other)
