@@ -175,14 +175,14 @@ class LayoutTrial:
                 opened = self._opened(layout)
                 outcome = stream.run_again(opened.sessions[0], block)
             except (OrtdeployError, MemoryError) as error:
-                log.debug("layout.refused", layout=layout.name, reason=str(error))
+                log.debug("threads.refused", layout=layout.name, reason=str(error))
                 self._is_clear = False
                 continue
             differing = _differing(expected, outcome)
             if differing is None:
                 found.append(opened)
             else:
-                log.info("layout.differs", layout=layout.name, kept=self.opened.layout, column=differing)
+                log.info("threads.differ", layout=layout.name, kept=self.opened.layout, column=differing)
         return found
 
     def _opened(self, layout: PlannedThreadLayout) -> OpenedModel:

@@ -304,6 +304,7 @@ STEP = OpenSession(
 def trial_begun(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tried]:
     clock = [0.0]
     monkeypatch.setattr(layout_trial, "time", Clock(clock))
+    monkeypatch.setattr(lanes, "time", Clock(clock))
 
     def begin(
         seconds: Mapping[str, float],
@@ -384,7 +385,7 @@ def test_a_layout_that_differs_in_a_bit_gets_no_rows_and_the_log_says_so(begun: 
         tried_.run(400)
     assert NARROW not in tried_.stream.used
     assert tried_.kept == [SHARED]
-    (event,) = [event for event in events if event["event"] == "layout.differs"]
+    (event,) = [event for event in events if event["event"] == "threads.differ"]
     assert (event["layout"], event["kept"], event["column"]) == (NARROW, SHARED, "y")
 
 
@@ -399,7 +400,7 @@ def test_a_layout_that_cannot_be_opened_is_left_out_and_tried_again_next_time(be
     with capture_logs() as events:
         tried_.run(400)
     assert tried_.trial.opened.layout == SHARED
-    assert [event["reason"] for event in events if event["event"] == "layout.refused"] == ["no room"]
+    assert [event["reason"] for event in events if event["event"] == "threads.refused"] == ["no room"]
     assert tried_.kept == []
 
 
@@ -537,7 +538,7 @@ def test_results_that_differ_keep_the_first_layout(tmp_path: Path, clock: list[f
         runtime = LayoutRuntime(double, clock=clock, differing=(1,))
         assert execute(tmp_path, planned(tmp_path), runtime).status is Status.DONE
     assert rows(tmp_path) == EXPECTED
-    assert [event["layout"] for event in events if event["event"] == "layout.differs"] == [NARROW]
+    assert [event["layout"] for event in events if event["event"] == "threads.differ"] == [NARROW]
     assert report(tmp_path)["layout"] in {WIDE, SHARED}
 
 
