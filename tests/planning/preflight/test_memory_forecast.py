@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -145,6 +146,41 @@ def test_ways_to_use_threads_that_memory_has_no_room_for_are_not_measured(wide: 
     assert "is measured: 1 session of 2 threads; 1 session of 1 thread\n" in planned.out
     planned = cli("plan", write(wide, top="limits: {memory: 400MiB, threads: 2}", model=", threads: auto", size=128))
     assert "is measured: 1 session of 2 threads; 1 session of 1 thread with 2 callers; 2 sess" in planned.out
+
+
+def test_layouts_to_try_are_in_the_forecast_and_only_those_that_have_room(
+    wide: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ortdeploy.deployment.resolved.usable_cores", lambda _: 2)
+
+    def planned(**settings: Any) -> tuple[str, int]:
+        result = cli("plan", write(wide, size=16, **settings), "--format", "json")
+        assert result.code == 0, result.out
+        opening, job = json.loads(result.out)["steps"]
+        parts = {one["what"]: one["size"] for one in job["limits"]["forecast"]["parts"]}
+        return "; ".join(one["name"] for one in opening["tried_layouts"]), parts.get("layouts to try", 0)
+
+    wide_session, shared = "1 session of all threads", "1 session of all threads with 2 callers"
+    callers, narrow = "1 session of 1 thread with 2 callers", "2 sessions of 1 thread"
+    names, free = planned()
+    assert names == f"{shared}; {wide_session}; {narrow}"
+    assert free > 3 * 4 * MIB  # a run of the second caller, and one of each narrow session
+    assert planned(model=", session: {execution_mode: sequential}") == ("", 0)
+    fixed = forecast_of(wide, cli)
+    room = fixed + free
+    assert planned(top=f"limits: {{memory: {int(room / 0.85) + MIB}}}") == (names, free)
+    names, less = planned(top=f"limits: {{memory: {int(room / 0.85) - MIB}}}")
+    assert narrow not in names
+    assert less < free
+    assert callers not in names  # it takes as much: the weights are nothing
+    assert planned(top=f"limits: {{memory: {int(fixed / 0.85) - MIB}}}") == ("", 0)
+
+
+def forecast_of(folder: Path, cli: Cli) -> int:
+    """Return what a job is predicted to take with one session."""
+    path = write(folder, size=16, model=", session: {execution_mode: sequential}")
+    job = json.loads(cli("plan", path, "--format", "json").out)["steps"][1]
+    return sum(one["size"] for one in job["limits"]["forecast"]["parts"])
 
 
 @pytest.mark.parametrize("limit", [pytest.param("200MiB", marks=pytest.mark.slow), "180MiB"])
