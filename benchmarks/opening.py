@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime
-import structlog
 from measure import describe_machine, interleaved
 from onnx import TensorProto, helper, numpy_helper, save
 
@@ -107,7 +106,6 @@ def run_once(session: onnxruntime.InferenceSession) -> onnxruntime.InferenceSess
 
 def main() -> None:
     """Measure and print."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger("warning"))
     print(f"{describe_machine()}; medians of {ROUNDS}")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "mlp.onnx"
