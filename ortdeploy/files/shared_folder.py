@@ -28,6 +28,11 @@ class SharedFolder:
         """Return its path."""
         return str(self._folder)
 
+    @property
+    def at_once(self) -> int:
+        """Return 1."""
+        return 1
+
     def make(self, folder: str) -> None:
         """Make a folder in it, and refuse a file system that cannot decide."""
         path = self._folder / folder

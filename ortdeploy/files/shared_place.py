@@ -22,6 +22,10 @@ class SharedPlace(Protocol):
     def shown(self) -> str:
         """Return how messages call the place."""
 
+    @property
+    def at_once(self) -> int:
+        """Return how many requests it takes at the same time: a store is far, and answers many as quickly as one."""
+
     def make(self, folder: str) -> None:
         """Make a folder in it, durably. Raises OrtdeployError if files there could be created twice."""
 

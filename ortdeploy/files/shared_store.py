@@ -24,6 +24,7 @@ from ortdeploy.retries import persist
 T = TypeVar("T")
 
 _PIECE = 1024 * 1024
+_AT_ONCE = 16
 _DEFINITE = (FileNotFoundError, FileExistsError, PermissionError, ConnectionError, TimeoutError)
 """Errors of the system that a store means, or after which its package has tried again by itself."""
 
@@ -39,6 +40,11 @@ class SharedStore:
     def shown(self) -> str:
         """Return the URL without secrets."""
         return self._url.shown
+
+    @property
+    def at_once(self) -> int:
+        """Return a number far below what a store takes from one client."""
+        return _AT_ONCE
 
     def make(self, folder: str) -> None:
         """Refuse a store that lets two processes create the same object; a store has no folders to make."""
@@ -80,15 +86,23 @@ class SharedStore:
 
         def get(system: Any, path: str) -> bytes | None:
             try:
-                return bytes(system.cat_file(path))
+                return bytes(system.cat_file(path, start=0))  # without a start, s3fs asks for the size first
             except FileNotFoundError:
                 return None
 
         return self._do("read", name, get)
 
     def exists(self, name: str) -> bool:
-        """Ask for an object's properties."""
-        return self._info(name) is not None
+        """Ask for the first byte; for properties, s3fs lists what is not there. Objects here are never empty."""
+
+        def first(system: Any, path: str) -> bool:
+            try:
+                system.cat_file(path, start=0, end=1)
+            except FileNotFoundError:
+                return False
+            return True
+
+        return self._do("read", name, first)
 
     def names(self, folder: str) -> Iterator[str]:
         """Yield what is in a folder, from one listing."""
@@ -134,7 +148,7 @@ class SharedStore:
             yield Path(folder) / name.rsplit("/", 1)[-1]
 
     def stage(self, path: Path, name: str) -> tuple[str, ...]:
-        """Upload; the marks are the ETag of what was uploaded, and the MD5 that a copy of it has as its ETag."""
+        """Upload; the marks are the MD5, in the forms in which stores have it as an object's ETag."""
         for one in sorted(beside(path).rglob("*")):
             if one.is_file():
                 self._upload(one, f"{beside_name(name)}/{one.relative_to(beside(path)).as_posix()}")
@@ -143,8 +157,7 @@ class SharedStore:
         self._upload(path, name)
         with path.open("rb") as file:
             md5 = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False))
-        own = {md5.hexdigest(), base64.b64encode(md5.digest()).decode()}
-        return tuple(sorted(own | _marks(self._info(name) or {})))
+        return md5.hexdigest(), base64.b64encode(md5.digest()).decode()
 
     def publish(self, name: str, final: str) -> bool:
         """Copy a staged object on the store, then delete it."""

@@ -110,24 +110,14 @@ class CommitLog:
         raw = self._output.read(self._name(self._decision(part)))
         return None if raw is None else load_receipt(raw, part, self.name(part), self._shown(self._decision(part)))
 
-    def all_decided(self) -> Iterator[tuple[PlannedPart, Receipt]]:
-        """Yield the parts that are decided. For those that seem not to be, a second look asks again.
+    @property
+    def at_once(self) -> int:
+        """How many parts are best asked about at the same time."""
+        return self._output.at_once
 
-        Raises OrtdeployError, OSError.
-        """
-        missing = []
-        for part in self._table:
-            receipt = self.decided(part)
-            if receipt is None:
-                missing.append(part)
-            else:
-                yield part, receipt
-        if missing:
-            self._output.look_anew(self._folder)
-        for part in missing:
-            receipt = self.decided(part)
-            if receipt is not None:
-                yield part, receipt
+    def look_anew(self) -> None:
+        """Let the next look at decisions ask for those that seem not to be there. Raises OrtdeployError."""
+        self._output.look_anew(self._folder)
 
     def decide(self, part: PlannedPart, receipt: Receipt) -> Receipt:
         """Decide on a part whose bytes are staged; return the receipt that stands, which may be somebody else's.
@@ -135,7 +125,7 @@ class CommitLog:
         Raises ClosedError, OrtdeployError, OSError.
         """
         decision = self._name(self._decision(part))
-        is_first = self._is_open() and self._output.create(decision, dump_receipt(receipt))
+        is_first = self._output.create(decision, dump_receipt(receipt))
         if is_first and not self._is_open():  # who woke after the decisions were put away: nobody has seen this one
             self._output.delete(decision)
             is_first = False

@@ -5,8 +5,11 @@ and any number of times, also while shards run.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +36,8 @@ from ortdeploy.running.statistics import check_statistics, sum_of_statistics
 from ortdeploy.sinks.catalogue import SINKS
 
 _MOST_NAMED = 10
+_TOGETHER = 1000
+"""Parts that wait for a thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +84,7 @@ class Finish:
             self.ledger.forget(self._output)
             record = None
         is_closed = decisions.is_closed()
-        receipts = decisions.closed_receipts() if is_closed else self._decided(decisions)
+        receipts = decisions.closed_receipts() if is_closed else self._decided(decisions, table)
         if not _is_all_in(record, table):
             self._begin()
             self._commit(table, receipts)
@@ -93,17 +98,30 @@ class Finish:
             decisions.close(list(receipts.values()))
         return ending, shares
 
-    def _decided(self, decisions: CommitLog) -> dict[int, Receipt]:
+    def _decided(self, decisions: CommitLog, table: PartTable) -> dict[int, Receipt]:
         """Return the receipts that there are, by part, each part published. Raises OrtdeployError, OSError."""
-        found = {}
-        for part, receipt in decisions.all_decided():
-            decisions.publish(receipt)
-            how = decisions.lost(receipt, removable=self.step.output.removable)
-            if how is not None:
-                raise OrtdeployError(f"{self.step.output.shown}/{how}. Bring it back from a copy")
-            check_statistics(receipt.statistics)
-            found[part.number] = receipt
+        found = self._settled(decisions, table)
+        missing = [part for part in table if part.number not in found]
+        if missing:
+            decisions.look_anew()
+            found |= self._settled(decisions, missing)
         return dict(sorted(found.items()))
+
+    def _settled(self, decisions: CommitLog, parts: Iterable[PlannedPart]) -> dict[int, Receipt]:
+        settled = _in_threads(partial(self._settle, decisions), parts, decisions.at_once)
+        return {receipt.part.number: receipt for receipt in settled if receipt is not None}
+
+    def _settle(self, decisions: CommitLog, part: PlannedPart) -> Receipt | None:
+        """Return the receipt of a part that is decided, published and as it was decided."""
+        receipt = decisions.decided(part)
+        if receipt is None:
+            return None
+        decisions.publish(receipt)
+        how = decisions.lost(receipt, removable=self.step.output.removable)
+        if how is not None:
+            raise OrtdeployError(f"{self.step.output.shown}/{how}. Bring it back from a copy")
+        check_statistics(receipt.statistics)
+        return receipt
 
     def _begin(self) -> None:
         self.ledger.begin(
@@ -175,6 +193,19 @@ class Finish:
                     seconds=float(record.statistics.get("seconds", 0.0)),
                 )
         self.ledger.end(self._output, ending.status, ending.reason, ended)
+
+
+def _in_threads(
+    do: Callable[[PlannedPart], Receipt | None], parts: Iterable[PlannedPart], at_once: int
+) -> Iterator[Receipt | None]:
+    """Yield what is done with each part, so many at the same time."""
+    if at_once == 1:
+        yield from map(do, parts)
+        return
+    left = iter(parts)
+    with ThreadPoolExecutor(at_once) as pool:
+        while some := tuple(islice(left, _TOGETHER)):
+            yield from pool.map(do, some)
 
 
 def first_number(record: OutputRecord | None, step: RunJob) -> int:
