@@ -44,7 +44,7 @@ def test_rows_come_from_a_store_and_go_to_one(tmp_path: Path, cli: Cli, store: A
     manifest = deployment(tmp_path, "memory://in/*.jsonl", "memory://out/run", rows_per_part="16")
     planned = cli("plan", manifest)
     assert planned.code == 0, planned.out
-    assert "writes memory://out/run/part-*.jsonl" in planned.out
+    assert "output memory://out/run/part-*.jsonl" in planned.out
     done = cli("apply", manifest)
     assert done.code == 0, done.out + done.err
     assert "in memory://out/run" in done.out
@@ -123,6 +123,8 @@ def test_what_cannot_be_reached_is_said(
     tmp_path: Path, cli: Cli, path: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "s3fs", None)  # as where it is not installed
+    registry = pytest.importorskip("fsspec.registry")
+    monkeypatch.delitem(registry._registry, "s3", raising=False)  # noqa: SLF001  what it was found as before
     refused = cli("plan", deployment(tmp_path, path, "outbox/run"))
     assert refused.code == 1
     assert words in " ".join((refused.out + refused.err).split())
