@@ -50,7 +50,8 @@ def test_a_plan_for_another_device_says_what_it_assumes(cli: Cli, deployment: Pa
     assert cli("plan", path).code == 1
     planned = cli("plan", path, "--device", jetson)
     assert planned.code == 0, planned.out
-    assert "TensorrtExecutionProvider, CUDAExecutionProvider, CPUExecutionProvider" in planned.out
+    for place, name in enumerate(("Tensorrt", "CUDA", "CPU"), 1):
+        assert f"─ {place} {name}ExecutionProvider\n" in planned.out
     refused = cli("plan", path, "--device", pi, "--format", "json")
     assert {(d["rule"], d["certainty"]) for d in refused.json["diagnostics"]} == {("unavailable-provider", "assumed")}
     assert "(assumed: this machine does not prove it)" in cli("plan", path, "--device", pi).out
