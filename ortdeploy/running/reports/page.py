@@ -70,6 +70,8 @@ summary { cursor: pointer; } code { font-size: .85em; overflow-wrap: anywhere; }
   --good: #1f7a4a; --warn: #8a5a00; }
   main { display: block; max-width: none; padding: 0; } section, header { break-inside: avoid; margin-bottom: 1rem; }
   .scroll { max-height: none; overflow: visible; } input[type=search] { display: none; }
+  .found tbody tr:nth-child(n+41) { display: none; } tr { break-inside: avoid; }
+  .found:has(tr:nth-child(41))::after { content: "The first 40 rows; the page itself has more."; color: var(--soft); }
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 """
 
