@@ -175,6 +175,9 @@ def _session(step: OpenSession) -> Node:
     if step.thread_layouts:
         names = "; ".join(layout.name for layout in step.thread_layouts)
         children.append(Node(label="threads", text=f"the best of these is measured: {names}"))
+    if step.tried_layouts:
+        names = "; ".join(layout.name for layout in step.tried_layouts)
+        children.append(Node(label="threads", text=f"tried on the first job's rows: {names}"))
     if step.options:
         children.append(Node(label="session options", text=_options(step.options)))
     return Node(label="session", text=f"{step.session}: {model}{on}", children=tuple(children))
