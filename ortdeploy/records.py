@@ -10,7 +10,7 @@ of a graph or by the line of a manifest stays a dataclass.
 
 from collections.abc import Callable, Mapping
 from dataclasses import _FIELD, MISSING, Field, FrozenInstanceError, field  # type: ignore[attr-defined]  # for _Fields
-from inspect import get_annotations
+from functools import cached_property
 from operator import attrgetter
 from typing import Any, NoReturn, TypeVar, dataclass_transform
 
@@ -40,50 +40,71 @@ def mutable_record(kind: _Class) -> _Class:
 
 
 def _make(kind: type, *, in_order: bool, frozen: bool = True) -> Any:
-    """Make a class again, with slots: they cannot be added to one that is there."""
-    types = get_annotations(kind)
+    """Make a class again, with slots: they cannot be added to one that is there.
+
+    What its methods need is found out when the first of them is called: many classes are only passed by.
+    """
+    types = kind.__annotations__
     names = tuple(types)
-    written = {name: kind.__dict__[name] for name in names if name in kind.__dict__}
+    body = dict(kind.__dict__)
+    written = {name: body.pop(name) for name in names if name in body}
     if any(isinstance(one, Field) and not one.init for one in written.values()):
         raise TypeError(f"{kind.__qualname__} has a field that is not given: leave it to dataclass")
-    compared = _values(_fields_that("compare", names, written))
+    shape = _Shape(kind.__qualname__, names, written)
+    for unwanted in ("__dict__", "__weakref__"):
+        body.pop(unwanted, None)
     made: Any = type(kind)(
         kind.__name__,
         kind.__bases__,
         {
-            "__eq__": _equal_by(compared),
-            "__hash__": (lambda self: hash(compared(self))) if frozen else None,
-            "__repr__": _text_of(_fields_that("repr", names, written)),
-            **({"__setattr__": _refuse_to_set, "__delattr__": _refuse_to_delete} if frozen else {}),
+            "__eq__": _equal_by(shape),
+            "__hash__": _hash_by(shape) if frozen else None,
+            "__repr__": _text_of(shape),
+            **(_FROZEN if frozen else {}),
             "__getstate__": lambda self: tuple(getattr(self, name) for name in names),
+            "__setstate__": _set_state(names),
             "__match_args__": names if in_order else (),
-            **{name: one for name, one in kind.__dict__.items() if name not in {*names, "__dict__", "__weakref__"}},
+            **body,
             "__annotations__": types,
             "__dataclass_fields__": _Fields(types, written),
             "__qualname__": kind.__qualname__,
             "__slots__": names,
         },
     )
-    setters: dict[str, _Set] = {name: made.__dict__[name].__set__ for name in names}
-    by_name = _init_by_name(setters, _Defaults(kind.__qualname__, names, written), getattr(made, "__post_init__", None))
-    made.__init__ = _init_in_order(kind.__qualname__, names, by_name) if in_order else by_name
-    made.__setstate__ = _set_state(tuple(setters.values()))
+    made.__init__ = _first_init(made, shape, in_order=in_order)
     return made
 
 
-def _fields_that(wanted: str, names: tuple[str, ...], written: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the fields that take part in comparisons (`compare`) or in the text (`repr`)."""
-    return tuple(name for name in names if getattr(written.get(name), wanted, True) is not False)
+class _Shape:
+    """What the methods of one record need; each is found out when it is first asked for."""
+
+    def __init__(self, kind: str, names: tuple[str, ...], written: Mapping[str, Any]) -> None:
+        self.kind, self.names, self.written = kind, names, written
+
+    @cached_property
+    def compared(self) -> Callable[[Any], tuple[Any, ...]]:
+        """What returns the values that two records are compared by."""
+        return _values(self.fields_that("compare"))
+
+    @cached_property
+    def shown(self) -> tuple[str, ...]:
+        """The fields that a record's text has."""
+        return self.fields_that("repr")
+
+    def fields_that(self, wanted: str) -> tuple[str, ...]:
+        """Return the fields that take part in comparisons (`compare`) or in the text (`repr`)."""
+        written = self.written
+        return tuple(name for name in self.names if getattr(written.get(name), wanted, True) is not False)
 
 
 class _Defaults:
     """What is taken for fields that are not given."""
 
-    def __init__(self, kind: str, names: tuple[str, ...], written: Mapping[str, Any]) -> None:
-        self._kind, self._names = kind, frozenset(names)
+    def __init__(self, shape: _Shape) -> None:
+        self._kind, self._names = shape.kind, frozenset(shape.names)
         self._makers: dict[str, Callable[[], Any]] = {}
         self._values: dict[str, Any] = {}
-        for name, one in written.items():
+        for name, one in shape.written.items():
             if not isinstance(one, Field):
                 self._values[name] = one
             elif one.default_factory is not MISSING:
@@ -98,6 +119,18 @@ class _Defaults:
             lacking, unknown = sorted(self._names - whole.keys()), sorted(whole.keys() - self._names)
             raise TypeError(f"{self._kind}() lacks {lacking} and has no {unknown}")
         return whole
+
+
+def _first_init(made: Any, shape: _Shape, *, in_order: bool) -> Callable[..., None]:
+    """Return what makes the first instance of a record, and puts what makes the others into its own place."""
+
+    def init(self: Any, /, *first: Any, **given: Any) -> None:
+        setters = {name: made.__dict__[name].__set__ for name in shape.names}
+        by_name = _init_by_name(setters, _Defaults(shape), getattr(made, "__post_init__", None))
+        made.__init__ = _init_in_order(shape.kind, shape.names, by_name) if in_order else by_name
+        made.__init__(self, *first, **given)
+
+    return init
 
 
 def _init_by_name(setters: Mapping[str, _Set], defaults: _Defaults, after: Any) -> Callable[..., None]:
@@ -156,24 +189,29 @@ def _values(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
     return lambda one: tuple(getattr(one, name) for name in names)
 
 
-def _equal_by(values: Callable[[Any], tuple[Any, ...]]) -> Callable[[Any, Any], bool]:
+def _equal_by(shape: _Shape) -> Callable[[Any, Any], bool]:
     def equal(self: Any, other: Any) -> bool:
+        values = shape.compared
         return values(self) == values(other) if other.__class__ is self.__class__ else NotImplemented
 
     return equal
 
 
-def _text_of(names: tuple[str, ...]) -> Callable[[Any], str]:
+def _hash_by(shape: _Shape) -> Callable[[Any], int]:
+    return lambda self: hash(shape.compared(self))
+
+
+def _text_of(shape: _Shape) -> Callable[[Any], str]:
     def text(self: Any) -> str:
-        return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in names)})"
+        return f"{type(self).__qualname__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shape.shown)})"
 
     return text
 
 
-def _set_state(setters: tuple[_Set, ...]) -> Callable[[Any, Any], None]:
+def _set_state(names: tuple[str, ...]) -> Callable[[Any, Any], None]:
     def set_state(self: Any, state: Any) -> None:
-        for put, value in zip(setters, state, strict=True):
-            put(self, value)
+        for name, value in zip(names, state, strict=True):
+            object.__setattr__(self, name, value)
 
     return set_state
 
@@ -184,3 +222,6 @@ def _refuse_to_set(_self: Any, name: str, _value: Any) -> NoReturn:
 
 def _refuse_to_delete(_self: Any, name: str) -> NoReturn:
     raise FrozenInstanceError(f"cannot delete field {name!r}")
+
+
+_FROZEN = {"__setattr__": _refuse_to_set, "__delattr__": _refuse_to_delete}
