@@ -48,4 +48,15 @@ def versions() -> dict[str, str]:
     """Return what to paste into a bug report."""
     found = {name: package_version(name) for name in (*PACKAGES, *OPTIONAL)}
     found = {name: known for name, known in found.items() if name in PACKAGES or known != _MISSING}
-    return {**found, "python": platform.python_version(), "platform": platform.platform()}
+    return {**found, "python": platform.python_version(), "platform": _platform()}
+
+
+@cache
+def _platform() -> str:
+    """Return what `platform.platform()` does; on Linux that starts a process, to learn how the processor is called."""
+    if sys.platform != "linux":
+        return platform.platform()
+    system = platform.uname()
+    library = "".join(platform.libc_ver())
+    parts = (system.system, system.release, system.machine, *(("with", library) if library else ()))
+    return "-".join(part.replace(" ", "_") for part in parts)

@@ -9,7 +9,7 @@ from typing import Any
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.decoding import decoding
 from ortdeploy.files.names import is_file, is_folder
-from ortdeploy.files.numpy_files import read_npz
+from ortdeploy.files.numpy_archives import read_npz
 from ortdeploy.records import record
 from ortdeploy.tensors.columns import Array
 

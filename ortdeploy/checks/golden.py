@@ -11,7 +11,7 @@ from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.decoding import is_a_bug, reason_of
 from ortdeploy.files.golden_sets import INPUTS, OUTPUTS
 from ortdeploy.files.names import is_file
-from ortdeploy.files.numpy_files import read_npz
+from ortdeploy.files.numpy_archives import read_npz
 from ortdeploy.files.onnx_data import KINDS
 from ortdeploy.plan.steps import GoldenValue
 from ortdeploy.records import record

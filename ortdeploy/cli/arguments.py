@@ -2,6 +2,9 @@
 
 import argparse
 import os
+import sys
+from contextlib import suppress
+from functools import partial
 
 TYPE_CHECKING = False  # typing takes as long to import as the rest of a command that has nothing to do
 if TYPE_CHECKING:
@@ -83,6 +86,18 @@ _PATHS = frozenset({"DIR", "FILE", "FILE.onnx_adapter", "FILE|FOLDER", "MODEL.on
 """The placeholders of arguments that take local files and folders."""
 
 
+def _columns() -> int:
+    """Return the width of help texts: the terminal's, or COLUMNS.
+
+    argparse asks shutil for it at each flag that is added, and shutil brings every way to compress.
+    """
+    written = os.environ.get("COLUMNS", "")
+    columns = int(written) if written.isdecimal() else 0
+    with suppress(OSError, ValueError, AttributeError):  # no terminal, or no standard output at all
+        columns = columns or os.get_terminal_size(sys.__stdout__.fileno()).columns  # type: ignore[union-attr]
+    return (columns or 80) - 2
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser that exits with 64 for wrong usage, so that it cannot look like a rejection or like changes.
 
@@ -91,6 +106,7 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, *arguments: "Any", **settings: "Any") -> None:
         settings["allow_abbrev"] = False
+        settings["formatter_class"] = partial(settings.get("formatter_class", argparse.HelpFormatter), width=_columns())
         super().__init__(*arguments, **settings)
         self.register("action", None, _Once)
         self.register("action", "store", _Once)

@@ -1,5 +1,6 @@
 """Entry of the program: runs a command from `commands/`, and turns every ending into an exit code."""
 
+import atexit
 import gc
 import importlib
 import io
@@ -28,6 +29,7 @@ TYPE_CHECKING = False  # typing takes as long to import as the rest of a command
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+    from typing import NoReturn
 
 
 def main(argv: "Sequence[str] | None" = None) -> int:
@@ -86,12 +88,23 @@ def run() -> None:
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # its own allocator keeps what was freed
     gc.set_threshold(_ALLOCATIONS)
     code = main()
-    if any(thread.name.startswith("ortdeploy-") for thread in threading.enumerate()):
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-    gc.freeze()  # Python's own end looks for cycles in all that was imported, for as long as a small job runs
+    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    if any(thread.name.startswith("ortdeploy-") for thread in others) or all(thread.daemon for thread in others):
+        _end(code)
     sys.exit(code)
+
+
+def _end(code: int) -> "NoReturn":
+    """End the process with all that was written, and with what others have asked to be called at its end.
+
+    Nothing is taken apart: Python would unload every module, and native libraries whatever they hold, which takes as
+    long as a small job runs, and is when providers are known to crash.
+    """
+    atexit._run_exitfuncs()  # noqa: SLF001  what Python itself calls then
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):  # closed, or nobody reads it; `main` has said so
+            stream.flush()
+    os._exit(code)
 
 
 def _parse(argv: list[str]) -> "argparse.Namespace":

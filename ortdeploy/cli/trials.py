@@ -6,8 +6,9 @@ import uuid
 from ortdeploy.cli.children.apply import run_plan
 from ortdeploy.cli.commands.shared import load_options
 from ortdeploy.cli.signals import StopFlag
+from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.trial import Trial
-from ortdeploy.planning.workflow import Planned, plan_manifests
+from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.results.results import JobResult, Status
 
 STATE = ".state"

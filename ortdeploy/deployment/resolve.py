@@ -47,7 +47,7 @@ from ortdeploy.plan.batching import Batching
 from ortdeploy.providers.catalogue import find_provider, full_name
 from ortdeploy.tensors.row_axes import RowAxes, rows_first, to_front
 from ortdeploy.tensors.types import INTEGERS, ROWS, WIDER, Shape, TensorType
-from ortdeploy.transforms.resample import RATE, needs_rate
+from ortdeploy.transforms.sample_rates import RATE, needs_rate
 
 DEFAULT_BATCH = 32
 _MOST_SORTED = 8  # batches that are read at once, so that rows of one adapter fill runs

@@ -45,7 +45,7 @@ from ortdeploy.providers.secrets import masked_options
 from ortdeploy.records import record
 from ortdeploy.tensors.row_axes import RowAxes, to_front, to_place
 from ortdeploy.tensors.types import Shape, TensorType
-from ortdeploy.transforms.resample import needs_rate
+from ortdeploy.transforms.sample_rates import needs_rate
 from ortdeploy.units import allowed_count, allows_none
 
 

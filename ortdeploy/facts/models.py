@@ -10,9 +10,6 @@ from ortdeploy.facts.problems import Problem
 from ortdeploy.records import record
 from ortdeploy.tensors.types import Shape, TensorType
 
-EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
-"""The session option that says where external data lies, if not beside the model."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:

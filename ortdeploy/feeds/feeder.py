@@ -18,15 +18,13 @@ from ortdeploy.files.object_store import fetched
 from ortdeploy.plan.pipeline import PlannedWireStep
 from ortdeploy.plan.steps import PlannedInput, PlannedStep, RunJob
 from ortdeploy.results.rows import HIDDEN, Block, StageError
-from ortdeploy.sources.bytes import DATA
 from ortdeploy.sources.catalogue import indexes_of, open_input
 from ortdeploy.sources.files import InputPaths
-from ortdeploy.sources.protocol import Source, Wanted
+from ortdeploy.sources.protocol import DATA, Source, Wanted
 from ortdeploy.tensors.columns import Array, Column, OpRun, OpRunners, beside, is_beside, pick
 from ortdeploy.tensors.elements import numpy_dtype, widened
 from ortdeploy.tensors.types import TensorType, format_shape
-from ortdeploy.transforms.catalogue import PREPARE
-from ortdeploy.transforms.resample import RATE, needs_rate
+from ortdeploy.transforms.sample_rates import RATE, needs_rate
 
 
 def wanted_columns(job: RunJob) -> Wanted:
@@ -232,6 +230,8 @@ def _build_prepare(step: PlannedStep, ops: OpRunners) -> Step:
     if step.op is not None:
         line, run = step.op, ops[step.op.name]
         return lambda array, _rate: _run_op(line, run, array)
+    from ortdeploy.transforms.catalogue import PREPARE  # noqa: PLC0415  only who has steps
+
     tensor = TensorType(step.dtype, step.shape, step.layout)
     if needs_rate(step.name, step.options):
         at = cache(lambda rate: PREPARE[step.name].build({**step.options, "from": rate}, tensor))
@@ -257,7 +257,11 @@ def _run_op(line: PlannedWireStep, run: OpRun, array: Array) -> Array:
 
 def _is_even(step: PlannedStep) -> bool:
     """Return whether rows of one shape give rows of one shape."""
-    return PREPARE[step.name].contract.even if step.op is None else not step.op.by_row
+    if step.op is not None:
+        return not step.op.by_row
+    from ortdeploy.transforms.catalogue import PREPARE  # noqa: PLC0415  only who has steps
+
+    return PREPARE[step.name].contract.even
 
 
 class _PreparedInput:

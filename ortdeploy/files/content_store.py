@@ -14,7 +14,6 @@ import errno
 import hashlib
 import json
 import os
-import shutil
 import stat
 import sys
 import time
@@ -24,6 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from ortdeploy.files.atomic import open_whole, sync_folder
+from ortdeploy.files.disk import free_at, remove_folder
 from ortdeploy.files.known_digests import DigestCache
 
 FOLDER = "store"
@@ -84,7 +84,7 @@ class ContentStore:
         if is_digest(digest) and (self._folder / _FILES / digest).is_file():
             return True
         folder = next(one for one in (self._folder, *self._folder.absolute().parents) if one.is_dir())
-        return os.access(folder, os.W_OK) and size <= shutil.disk_usage(folder).free * MOST_OF_THE_DISK
+        return os.access(folder, os.W_OK) and size <= free_at(folder) * MOST_OF_THE_DISK
 
     def find(self, digest: str) -> Path | None:
         """Return the path of the bytes with a digest; None if they are not kept, or are damaged."""
@@ -147,7 +147,7 @@ class ContentStore:
                 _remove(path)
         for folder in self._entries(_TREES):
             if is_digest(folder.name) and not folder.is_symlink() and any(map(_is_last_name, folder.rglob("*"))):
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_folder(folder)
         return given_back
 
     def sizes(self) -> dict[Path, int]:
@@ -204,7 +204,7 @@ def _take(source: BinaryIO, target: BinaryIO) -> str:
     if _clone(source, target):
         with Path(target.name).open("rb") as taken:
             return hashlib.file_digest(taken, "sha256").hexdigest()
-    size, free = os.fstat(source.fileno()).st_size, shutil.disk_usage(Path(target.name).parent).free
+    size, free = os.fstat(source.fileno()).st_size, free_at(Path(target.name).parent)
     if size > free * MOST_OF_THE_DISK:
         raise NotKeptError(f"a copy takes {size:,} bytes of {free:,} that are free, which is more than half")
     digest = hashlib.sha256()

@@ -1,6 +1,6 @@
-"""Free disk space."""
+"""Free disk space, and folders that are removed whole."""
 
-import shutil
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,5 +12,22 @@ def free_bytes(folder: Path) -> int | None:
     while not is_there(folder) and folder != folder.parent:
         folder = folder.parent
     with suppress(OSError):
-        return shutil.disk_usage(folder).free
+        return free_at(folder)
     return None
+
+
+def free_at(folder: Path) -> int:
+    """Return the bytes that this user may still write where a folder is. Raises OSError."""
+    if hasattr(os, "statvfs"):
+        found = os.statvfs(folder)
+        return found.f_bavail * found.f_frsize
+    import shutil  # noqa: PLC0415  brings every way to compress
+
+    return shutil.disk_usage(folder).free
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder with all that is in it, as far as that can be removed."""
+    import shutil  # noqa: PLC0415  brings every way to compress
+
+    shutil.rmtree(folder, ignore_errors=True)

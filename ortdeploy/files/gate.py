@@ -9,16 +9,12 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from pathlib import Path
-from urllib.parse import unquote
 
 from ortdeploy.diagnostics import OrtdeployError, did_you_mean
-from ortdeploy.files.urls import Url, is_chain, is_url, parse_url
+from ortdeploy.files.urls import Url, decoded, is_chain, is_url, parse_url
 from ortdeploy.records import record
 from ortdeploy.redaction import remember_secret, shown_path
-
-Address = IPv4Address | IPv6Address
 
 
 class Use(StrEnum):
@@ -63,16 +59,6 @@ SCHEMES: dict[str, Scheme] = {
 
 _LOCAL = frozenset({"file", "local"})
 _POSTED_TO = frozenset({"http", "https"})
-_ONLY_THERE = (
-    "169.254.0.0/16", "fe80::/10", "fd00:ec2::254/128", "100.100.100.200/32", "168.63.129.16/32", "0.0.0.0/8", "::/128",
-)  # fmt: skip
-_NEVER = tuple(ip_network(one) for one in _ONLY_THERE)
-"""Addresses that mean this machine's own network link, and those at which clouds hand out its credentials."""
-
-ANYWHERE = 2
-"""How near a server may be that the manifest itself names: on this machine too."""
-
-_EMBEDDED = ip_network("64:ff9b::/96")  # IPv4 addresses behind NAT64
 
 
 def objection(path: str, use: Use) -> str | None:
@@ -121,11 +107,12 @@ def _objection_to_parts(url: Url, use: Use) -> str | None:
         return f'"{url}" cannot be written to: {url.scheme} is for reading.'
     if use is Use.WRITE and url.has_query:
         return f'"{url}" has a query, and an output is a folder of many files. Leave the query out.'
-    address = _literal_address(url.host) if scheme.has_server else None
-    return None if address is None or not _is_forbidden(address) else f'"{url}" leads to {address}. {_WHY_NEVER}'
+    if not scheme.has_server:
+        return None
+    from ortdeploy.files.addresses import why_forbidden  # noqa: PLC0415  few deployments name a server
 
-
-_WHY_NEVER = "At such addresses a machine finds its own credentials and nobody's data."
+    why_not = why_forbidden(url.host)
+    return None if why_not is None else f'"{url}" leads to {why_not}'
 
 
 def _local_spelling(path: str, url: Url) -> str | None:
@@ -133,7 +120,7 @@ def _local_spelling(path: str, url: Url) -> str | None:
     for link in path.split("::"):
         scheme, mark, rest = link.partition("://")
         if mark and scheme.lower() in _LOCAL:
-            return shown_path(unquote(rest).removeprefix("localhost")) or "."
+            return shown_path(decoded(rest).removeprefix("localhost")) or "."
     return path.partition(":")[2] if url.scheme in _LOCAL else None
 
 
@@ -238,56 +225,3 @@ def _links(folder: str, skipped: str) -> Iterator[str]:
         yield from (path for name in (*folders, *files) if os.path.islink(path := os.path.join(parent, name)))  # noqa: PTH114, PTH118  as text
         if parent == folder and skipped in folders:
             folders.remove(skipped)
-
-
-def nearness(address: Address) -> int:
-    """Return 0 for an address of the internet, 1 for one of a private network, 2 for this machine."""
-    address = _unwrapped(address)
-    return ANYWHERE if address.is_loopback else 0 if address.is_global else 1
-
-
-def reachable(host: str, port: int, most: int) -> list[str]:
-    """Return the addresses of a server. Raises OrtdeployError if one is nearer than `most`, or is never allowed."""
-    import socket  # noqa: PLC0415  few deployments name a server
-
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as error:
-        raise OrtdeployError(f"the server {host} is not found: {getattr(error, 'strerror', None) or error}") from error
-    addresses = [ip_address(str(one[4][0]).partition("%")[0]) for one in found]
-    for address in addresses:
-        if _is_forbidden(address):
-            raise OrtdeployError(f"{host} leads to {address}. {_WHY_NEVER}".rstrip("."))
-        if nearness(address) > most:
-            raise OrtdeployError(f"{host} leads to {address}, which is nearer than the server that the manifest names")
-    return [str(address) for address in addresses]
-
-
-def _is_forbidden(address: Address) -> bool:
-    address = _unwrapped(address)
-    return address.is_multicast or any(address in network for network in _NEVER)
-
-
-def _unwrapped(address: Address) -> Address:
-    """Return the IPv4 address inside of an IPv6 one, or the address itself."""
-    if isinstance(address, IPv4Address):
-        return address
-    if address in _EMBEDDED:
-        return IPv4Address(int(address) & 0xFFFFFFFF)
-    return address.ipv4_mapped or address.sixtofour or address
-
-
-def _literal_address(host: str) -> Address | None:
-    """Return the address that a host is written as, in dots, as one number or in hexadecimal; None for a name."""
-    try:
-        return ip_address(host.partition("%")[0])
-    except ValueError:
-        pass
-    if not re.fullmatch(r"[0-9a-fA-FxX.]+", host):
-        return None
-    import socket  # noqa: PLC0415  few deployments name a server
-
-    try:
-        return IPv4Address(socket.inet_aton(host))
-    except OSError:
-        return None

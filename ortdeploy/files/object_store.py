@@ -7,18 +7,15 @@ object appears whole or not at all, and every part that the ledger has committed
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, overload
-from urllib.parse import quote, unquote
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.files.gate import ANYWHERE, SCHEMES, Use, admit, reachable
+from ortdeploy.files.gate import SCHEMES, Use, admit
 from ortdeploy.files.shared_place import DECISIONS
-from ortdeploy.files.urls import Addresses, Url, is_url, parse_url
+from ortdeploy.files.urls import Addresses, Url, decoded, encoded, is_url, parse_url
 
 _MAGIC = "*?["
 MARK = "url="
@@ -31,13 +28,13 @@ MIRRORS = ".ortdeploy/outputs"
 
 def mirror_of(url: str) -> str:
     """Return the folder beside the manifest in which an output is written before its upload."""
-    return f"{MIRRORS}/{quote(parse_url(url).shown.rstrip('/'), safe='')}"
+    return f"{MIRRORS}/{encoded(parse_url(url).shown.rstrip('/'))}"
 
 
 def shown_url(path: str) -> str | None:
     """Return the URL of a fetched file, without secrets; None for any other file."""
     name = os.path.basename(path)  # noqa: PTH119  as text
-    return unquote(name[len(MARK) :]) if name.startswith(MARK) else None
+    return decoded(name[len(MARK) :]) if name.startswith(MARK) else None
 
 
 @contextmanager
@@ -46,6 +43,8 @@ def in_words(url: Url, what: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
+        from importlib.util import find_spec  # noqa: PLC0415  only when something is wrong
+
         package = SCHEMES[url.scheme].package if find_spec("fsspec") else "ortdeploy[objects]"
         raise OrtdeployError(
             f"{url} needs a package that is not installed: {error}. Install it: pip install '{package}'"
@@ -66,6 +65,8 @@ def is_web(url: Url) -> bool:
 def open_store(url: Url) -> tuple[Any, str]:
     """Return the file system of an admitted URL, and the path in it."""
     if SCHEMES[url.scheme].has_server:
+        from ortdeploy.files.addresses import ANYWHERE, reachable  # noqa: PLC0415  only who names a server
+
         reachable(url.host, 0, ANYWHERE)
     import fsspec  # noqa: PLC0415  an extra: only who has URLs needs it
 
@@ -219,7 +220,7 @@ class Fetched(Sequence[str]):
         return str(self._here[place])
 
     def _fetch(self, name: str) -> Path:
-        marked = MARK + quote(name, safe="")
+        marked = MARK + encoded(name)
         if len(marked) > _LONGEST_NAME:
             raise OrtdeployError(f"{name} is too long a name to be fetched under; {_LONGEST_NAME} signs are possible")
         target = self._folder / marked
@@ -237,6 +238,8 @@ def fetched(files: Sequence[str], patterns: Sequence[str] = ()) -> Iterator[Sequ
     if not any(map(is_url, patterns or files)):  # only URLs stand for URLs
         yield files
         return
+    import tempfile  # noqa: PLC0415  only who has URLs
+
     with tempfile.TemporaryDirectory(prefix="ortdeploy-objects-") as folder:
         yield Fetched(files, Path(folder), Addresses.of(patterns))
 

@@ -1,7 +1,6 @@
 """A folder that many processes write into, on a local file system or on NFS. Hard links decide who is first."""
 
 import os
-import shutil
 import uuid
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -10,6 +9,7 @@ from pathlib import Path
 from ortdeploy.files.atomic import Written, make_durable_folder, sync_folder
 from ortdeploy.files.create_only import check_decides, create_only
 from ortdeploy.files.digests import file_digest
+from ortdeploy.files.disk import remove_folder
 from ortdeploy.files.shared_place import beside
 
 _STILL_OPEN = ".nfs"
@@ -72,7 +72,7 @@ class SharedFolder:
         for name in set(self.names(folder)) - set(keep):
             path = self._folder / folder / name
             if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
+                remove_folder(path)
             else:
                 path.unlink(missing_ok=True)
         if not keep:
@@ -94,13 +94,13 @@ class SharedFolder:
             yield path
         except BaseException:
             path.unlink(missing_ok=True)
-            shutil.rmtree(beside(path), ignore_errors=True)
+            remove_folder(beside(path))
             raise
 
     def stage(self, path: Path, name: str) -> tuple[str, ...]:  # noqa: ARG002  it has the name already
         """Make the names durable; the bytes are."""
         if not path.exists():  # no row gave a result
-            shutil.rmtree(beside(path), ignore_errors=True)
+            remove_folder(beside(path))
         if beside(path).is_dir():
             for folder, _, _ in os.walk(beside(path)):
                 sync_folder(Path(folder))

@@ -6,9 +6,10 @@ by their position, never by how they look, and a shown URL has none of them.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import field
 from hashlib import sha256
-from urllib.parse import unquote
+
+from ortdeploy.records import ordered_record, record
 
 MASK = "***"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+._-]+):(?=//|:)|(data):(?=[^/\\])", re.IGNORECASE)
@@ -23,7 +24,7 @@ _BRACKETS = re.compile(r"(?<=:)//([^/?#@]*@)?\[[0-9A-Fa-f:.]*\]")
 _LONG_ENOUGH = 4  # characters from which a secret is looked for in other people's words: a 1 is everywhere
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@record
 class Url:
     """A URL: `full` opens it, `shown` has no secrets, and `secrets` are the texts that only `full` has.
 
@@ -53,6 +54,20 @@ class Url:
         for secret in sorted(self.secrets, key=len, reverse=True):
             text = text.replace(secret, MASK)
         return text
+
+
+def decoded(text: str) -> str:
+    """Return a text with the signs that %XX stands for."""
+    from urllib.parse import unquote  # noqa: PLC0415  few deployments have URLs
+
+    return unquote(text)
+
+
+def encoded(text: str) -> str:
+    """Return a text that is one part of a path: every sign that may mean something there becomes %XX."""
+    from urllib.parse import quote  # noqa: PLC0415  few deployments have URLs
+
+    return quote(text, safe="")
 
 
 def is_url(text: str) -> bool:
@@ -109,7 +124,7 @@ def _secrets(user: str, query: str) -> tuple[str, ...]:
     name, _, password = user.partition(":")
     values = [part.partition("=")[2] or part for part in re.split(r"[?&;#]", query) if part]
     written = [user, password or name, query, *values]
-    return tuple(dict.fromkeys(one for text in written for one in (text, unquote(text)) if len(one) >= _LONG_ENOUGH))
+    return tuple(dict.fromkeys(one for text in written for one in (text, decoded(text)) if len(one) >= _LONG_ENOUGH))
 
 
 def _unclear(text: str, scheme: str) -> Url:
@@ -141,14 +156,14 @@ def _shown_in_text(found: re.Match[str]) -> str:
     return f"{parse_url(text).shown if '://' in text else text}{found[0][len(text) :]}"
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@ordered_record
 class Addresses:
     """The full URLs of one input, found by their shown names.
 
     URLs that differ only in their query are shown with a digest of it, so that each has a name of its own.
     """
 
-    urls: tuple[tuple[str, Url], ...]
+    urls: tuple[tuple[str, Url], ...] = field(repr=False)
 
     @classmethod
     def of(cls, patterns: Sequence[str]) -> "Addresses":

@@ -20,7 +20,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.files.gate import ANYWHERE, nearness, reachable
+from ortdeploy.files.addresses import ANYWHERE, nearness, reachable
 from ortdeploy.files.urls import parse_url
 from ortdeploy.records import ordered_record
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
+from ortdeploy.runtime.protocol import Session
 from ortdeploy.sessions.opening import OpenedSession
 from ortdeploy.sessions.run_limit import end_runs
 from ortdeploy.sessions.runs import prove_effect
@@ -91,3 +92,8 @@ class ComposedSession:
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Any]:
         """Take rows through and return the named outputs, each with the rows first. Raises OrtdeployError."""
         raise NotImplementedError
+
+
+def components_of(session: Session) -> tuple[Component, ...]:
+    """Return the sessions of which one consists; none if it is no pipeline's."""
+    return tuple(session.components.values()) if isinstance(session, ComposedSession) else ()

@@ -56,3 +56,11 @@ class Batching:
     def short_batch(self, rows: int) -> int:
         """Return the number of rows of the short batch that is run at the end of `rows` rows; 0: there is none."""
         return rows % self.run_size if self.last == "short" else 0
+
+    def sizes_run(self, rows: int | None) -> tuple[int, ...]:
+        """Return the known numbers of rows that runs have, of `rows` rows in all, if these are known."""
+        if self.size is None:
+            return ()
+        whole = rows is None or rows >= self.size or self.pad_to is not None
+        rest = 0 if rows is None else self.short_batch(rows)
+        return tuple(size for size in (self.size if whole else 0, rest) if size)

@@ -6,7 +6,6 @@ Where borders are follows from the plan alone, so whoever runs a part writes the
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ortdeploy.plan.plan_file import plan_digest
 from ortdeploy.plan.steps import Plan, RunJob
@@ -29,7 +28,7 @@ class Shard:
         return f"{self.index}/{self.count}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class PlannedPart:
     """A part by its number, with its first row and the row behind its last."""
 

@@ -28,7 +28,9 @@ from ortdeploy.ledger.output_lock import shared_use
 from ortdeploy.manifest.loader import LoadOptions, find_manifests
 from ortdeploy.manifest.named_paths import path_from_manifest
 from ortdeploy.manifest.option_paths import find_option_paths
-from ortdeploy.planning.workflow import Planned, plan_manifests, state_folder, validate
+from ortdeploy.planning.planned import Planned
+from ortdeploy.planning.state_folder import state_folder
+from ortdeploy.planning.workflow import plan_manifests, validate
 from ortdeploy.records import record
 
 if TYPE_CHECKING:

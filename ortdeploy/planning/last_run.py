@@ -7,25 +7,21 @@ Beside it lies the text of the manifest with which each output was last run.
 import json
 import platform
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortdeploy.deployment.resolved import Deployment, ResolvedJob
-from ortdeploy.files.atomic import open_whole
-from ortdeploy.files.names import TEXTS
 from ortdeploy.ledger.opening import read_ledger
-from ortdeploy.ledger.records import OutputRecord, output_file, output_key
-from ortdeploy.plan.steps import RunJob
+from ortdeploy.ledger.records import OutputRecord, output_key
 from ortdeploy.planning.differences import NOTHING, Difference, Value, find_differences
+from ortdeploy.planning.run_text import text_of
 from ortdeploy.providers.secrets import masked_document
 from ortdeploy.records import record
 from ortdeploy.versions import versions
 
 if TYPE_CHECKING:
     from ortdeploy.manifest.spec import Spec
-    from ortdeploy.plan.steps import Plan
 
 _COMPARED = ("manifest", "model", "components", "adapters", "sessions", "device", "versions")
 """Of what the ledger keeps of a part's origin, what is known before a run."""
@@ -67,7 +63,7 @@ def _changes(deployment: Deployment, job: ResolvedJob, state_dir: Path) -> Chang
         known = {one.state.path: one.state for one in ledger.inputs(output)}
     then = _then(record, origins)
     now = _now(deployment, job, then)
-    found = [*_of_the_text(deployment.spec, record.run, _text_of(state_dir, output))]
+    found = [*_of_the_text(deployment.spec, record.run, text_of(state_dir, output))]
     found += find_differences(Value.plain(then), Value.plain(now))
     sizes = {state.path: state for state in job.input.present}
     found += [
@@ -75,25 +71,6 @@ def _changes(deployment: Deployment, job: ResolvedJob, state_dir: Path) -> Chang
         for name in job.input.changed
     ]
     return Changes(job=job.spec.name, run=record.run, differences=tuple(found))
-
-
-def keep_text(spec: "Spec", plan: "Plan", state_dir: Path, run: str) -> None:
-    """Keep the manifest's text for each job that is about to run, with profile, overlays and sets, without secrets.
-
-    What cannot be kept is compared by its digests alone.
-    """
-    known = {"run": run, "manifest": masked_document(spec.document.data)}
-    for step in plan.steps:
-        if isinstance(step, RunJob):
-            path = _text_of(state_dir, output_key(Path(plan.folder) / step.output.path, state_dir))
-            with suppress(OSError):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with open_whole(path) as file:
-                    file.write(json.dumps(known).encode(errors="surrogateescape"))
-
-
-def _text_of(state_dir: Path, output: str) -> Path:
-    return output_file(state_dir, TEXTS, output, ".json")
 
 
 def _of_the_text(spec: "Spec", run: str, kept: Path) -> Iterator[Difference]:

@@ -66,7 +66,18 @@ class Recollection:
 
     def answer(self) -> str | None:
         """Return what the command printed, if it would print the same again."""
-        known = None if self._state_dir is None else _read(self._state_dir).get(self._key)
+        known = self.recall(_NAME)
+        printed = None if known is None else known.get("printed")
+        return printed if isinstance(printed, str) and _PLAIN.fullmatch(printed) else None
+
+    def keep(self, rests_on: "Mapping[str, Any] | None", state_dir: str, printed: str | None) -> None:
+        """Remember what was printed; where that cannot be kept, the next plan is made as ever."""
+        if rests_on is not None and printed is not None and _PLAIN.fullmatch(printed):
+            self.remember(_NAME, self.look(rests_on), state_dir, {"printed": printed})
+
+    def recall(self, name: str) -> "dict[str, Any] | None":
+        """Return what a file of the state folder remembers of the command line, while all that it rests on is so."""
+        known = None if self._state_dir is None else _read(self._state_dir, name).get(self._key)
         if known is None or not _is_whole(known):
             return None
         with suppress(OSError, ValueError, TypeError, KeyError):
@@ -76,24 +87,29 @@ class Recollection:
                 return None
             look = _Look(self._began)
             look.at_all(known["rests_on"], self._folder)
-            return str(known["printed"]) if look.digest() == known["state"] else None
+            return known if look.digest() == known["state"] else None
         return None
 
-    def keep(self, rests_on: "Mapping[str, Any] | None", state_dir: str, printed: str | None) -> None:
-        """Remember what was printed; where that cannot be kept, the next plan is made as ever."""
-        mine = self._state_dir is not None and os.path.realpath(self._state_dir) == os.path.realpath(state_dir)
-        if rests_on is None or printed is None or not mine:
-            return
-        if not _PLAIN.fullmatch(printed) or self._where() != self._places:
-            return
+    def look(self, rests_on: "Mapping[str, Any]") -> "dict[str, Any] | None":
+        """Return how things are, as `remember` takes it; None if they may have been otherwise when planning began."""
+        if self._state_dir is None or self._where() != self._places:
+            return None
         rests_on = {**rests_on, "code": code_files()}
         with suppress(OSError, ValueError):
             look, folders = _Look(self._began), _folders(rests_on["patterns"])
             look.at_all(rests_on, self._folder)
             if look.is_settled:
-                entry = {"since": self._began, "rests_on": rests_on, "state": look.digest(), "printed": printed}
-                entry["folders"] = folders
-                _write(state_dir, self._key, {**entry, "seal": seal(entry)})
+                return {"since": self._began, "rests_on": rests_on, "state": look.digest(), "folders": folders}
+        return None
+
+    def remember(self, name: str, seen: "Mapping[str, Any] | None", state_dir: str, told: "Mapping[str, Any]") -> None:
+        """Keep what the command came to, for as long as things are as they were seen."""
+        mine = self._state_dir is not None and os.path.realpath(self._state_dir) == os.path.realpath(state_dir)
+        if seen is None or not mine:
+            return
+        entry = {**seen, **told}
+        with suppress(OSError, ValueError):
+            _write(state_dir, name, self._key, {**entry, "seal": seal(entry)})
 
     def _where(self) -> "list[tuple[int, int] | None]":
         """Return which folders the manifest's and the state folder are: neither may be exchanged meanwhile."""
@@ -269,9 +285,9 @@ def _place(folder: str) -> "tuple[int, int] | None":
     return None
 
 
-def _read(state_dir: str) -> "dict[str, Any]":
-    """Return what is remembered, by command line; nothing if that is not as it was written."""
-    path = os.path.join(state_dir, _NAME)  # noqa: PTH118  text
+def _read(state_dir: str, name: str) -> "dict[str, Any]":
+    """Return what a file remembers, by command line; nothing if that is not as it was written."""
+    path = os.path.join(state_dir, name)  # noqa: PTH118  text
     with suppress(ValueError, KeyError, TypeError, RecursionError):
         document = json.loads(_text(path) if os.path.isfile(path) else "")  # noqa: PTH113  no pipe
         if document["format_version"] == _FORMAT_VERSION:
@@ -280,12 +296,8 @@ def _read(state_dir: str) -> "dict[str, Any]":
 
 
 def _is_whole(entry: "Mapping[str, Any]") -> bool:
-    """Tell whether an entry is as it was written: its seal fits, and a terminal may get what it says."""
-    if not isinstance(entry, dict) or not isinstance(entry.get("printed"), str):
-        return False
-    return seal({key: entry[key] for key in entry if key != "seal"}) == entry.get("seal") and bool(
-        _PLAIN.fullmatch(entry["printed"])
-    )
+    """Tell whether an entry is as it was written."""
+    return isinstance(entry, dict) and seal({key: entry[key] for key in entry if key != "seal"}) == entry.get("seal")
 
 
 def seal(entry: "Mapping[str, Any]") -> str:
@@ -293,12 +305,12 @@ def seal(entry: "Mapping[str, Any]") -> str:
     return hashlib.sha256(json.dumps(entry, sort_keys=True).encode()).hexdigest()
 
 
-def _write(state_dir: str, key: str, entry: "Mapping[str, Any]") -> None:
+def _write(state_dir: str, name: str, key: str, entry: "Mapping[str, Any]") -> None:
     from pathlib import Path  # noqa: PLC0415  only where something is written
 
     from ortdeploy.files.atomic import open_whole  # noqa: PLC0415
 
-    answers = {**{other: one for other, one in _read(state_dir).items() if other != key}, key: entry}
+    answers = {**{other: one for other, one in _read(state_dir, name).items() if other != key}, key: entry}
     kept = dict(list(answers.items())[-_MOST:])
-    with open_whole(Path(state_dir) / _NAME) as file:
+    with open_whole(Path(state_dir) / name) as file:
         file.write(json.dumps({"format_version": _FORMAT_VERSION, "answers": kept}).encode())

@@ -48,12 +48,28 @@ def rests_on(deployments: "Sequence[Deployment]", paths: Sequence[str], state_di
     }
 
 
+def rests_on_beside_data(
+    deployments: "Sequence[Deployment]", paths: Sequence[str], state_dir: Path
+) -> Mapping[str, Any] | None:
+    """Return what plans for `paths` rest on beside code, machine, inputs and outputs; None if that cannot be told."""
+    if not deployments or not all(map(_is_told, deployments)):
+        return None
+    specs = [each.spec for each in deployments]
+    return {
+        "files": sorted({*_named(specs), *(os.path.abspath(one) for each in deployments for one in _read(each))}),  # noqa: PTH100
+        "trees": sorted({str(one) for each in deployments for one in _trees(each)}),
+        "absent": [],
+        "writable": [],
+        "patterns": list(_manifests(paths)),
+        "state_dir": os.path.abspath(state_dir),  # noqa: PTH100
+    }
+
+
 def text_rests_on(specs: "Sequence[Spec]", paths: Sequence[str], state_dir: Path) -> Mapping[str, Any]:
     """Return what the manifests of `paths` rest on, and what the ledger says of their jobs."""
     ledger = os.path.abspath(state_dir / FILE)  # noqa: PTH100  keeps links
-    named = {os.path.abspath(path) for spec in specs for path in (spec.path, *spec.overlays)}  # noqa: PTH100
     return {
-        "files": sorted({ledger, *named}),
+        "files": sorted({ledger, *_named(specs)}),
         "trees": [],
         "absent": [f"{ledger}-journal", f"{ledger}-wal"],
         "writable": [],
@@ -64,6 +80,11 @@ def text_rests_on(specs: "Sequence[Spec]", paths: Sequence[str], state_dir: Path
         ],
         "state_dir": os.path.abspath(state_dir),  # noqa: PTH100
     }
+
+
+def _named(specs: "Sequence[Spec]") -> set[str]:
+    """Return the manifests and their overlays."""
+    return {os.path.abspath(path) for spec in specs for path in (spec.path, *spec.overlays)}  # noqa: PTH100
 
 
 def _escaped_outputs(specs: "Sequence[Spec]") -> list[str]:
@@ -94,18 +115,23 @@ def _has_magic(path: str) -> bool:
 
 def _files(deployment: "Deployment", state_dir: Path) -> Iterator[str | Path]:
     """Yield every file that planning has looked at but those of inputs, and outputs' folders with their parts."""
-    spec, facts = deployment.spec, deployment.facts
-    yield from (path_from_manifest(spec, model.path) for model in spec.models)
-    yield from (file.path for model in facts.models.values() for file in model.files)
-    yield from (path_from_manifest(spec, adapter.path) for adapter in spec.adapters)
-    yield from (file.path for file in facts.labels.values())
-    yield from (file.path for one in facts.resources.values() for file in one.files)
+    yield from _read(deployment)
     with read_ledger(state_dir) as ledger:
         for folder in _outputs(deployment):
             yield from (folder, _there(folder))
             record = ledger.output(output_key(folder, state_dir)) if ledger else None
             parts = record.parts if record else ()
             yield from (folder / str(file.file) for part in parts for file in part.files)
+
+
+def _read(deployment: "Deployment") -> Iterator[str | Path]:
+    """Yield the files of models, adapters and steps."""
+    spec, facts = deployment.spec, deployment.facts
+    yield from (path_from_manifest(spec, model.path) for model in spec.models)
+    yield from (file.path for model in facts.models.values() for file in model.files)
+    yield from (path_from_manifest(spec, adapter.path) for adapter in spec.adapters)
+    yield from (file.path for file in facts.labels.values())
+    yield from (file.path for one in facts.resources.values() for file in one.files)
 
 
 def _outputs(deployment: "Deployment") -> Iterator[Path]:

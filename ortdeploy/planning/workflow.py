@@ -3,7 +3,6 @@
 Commands call as far as they go.
 """
 
-import os
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -22,9 +21,7 @@ from ortdeploy.diagnostics import (
     sort_diagnostics,
 )
 from ortdeploy.facts.preflight import Preflight
-from ortdeploy.files.gate import link_out, outside
-from ortdeploy.files.names import STATE_DIR
-from ortdeploy.files.object_store import MIRRORS
+from ortdeploy.files.gate import outside
 from ortdeploy.files.urls import is_url
 from ortdeploy.manifest.document import stage_diagnostic
 from ortdeploy.manifest.job_order import with_readers
@@ -32,6 +29,8 @@ from ortdeploy.manifest.loader import Loaded, LoadOptions, find_manifests, load_
 from ortdeploy.manifest.named_paths import pinned_files
 from ortdeploy.manifest.op_steps import ONNX
 from ortdeploy.manifest.spec import Spec
+from ortdeploy.planning.planned import Planned
+from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.providers.catalogue import find_provider, full_name
 from ortdeploy.providers.option_files import needed_libraries
 from ortdeploy.records import record
@@ -54,23 +53,6 @@ class Validated:
 
     specs: tuple[Spec, ...]
     diagnostics: tuple[Diagnostic, ...]
-
-
-@record
-class Planned:
-    """Plans for the manifests that nothing speaks against, and everything that does.
-
-    `deployments` are what the plans were made of. `changes` are of jobs whose last run was made from something else.
-    `stand_ins` are plans of manifests as they last ran well, for they are refused now.
-    `specs` are of all manifests whose text is right, those that are refused for another reason too.
-    """
-
-    plans: "tuple[Plan, ...]"
-    diagnostics: tuple[Diagnostic, ...]
-    deployments: "tuple[Deployment, ...]" = ()
-    changes: "tuple[Changes, ...]" = ()
-    stand_ins: "tuple[Plan, ...]" = ()
-    specs: tuple[Spec, ...] = ()
 
 
 def validate(paths: Sequence[str], options: LoadOptions, *, devices: bool = False) -> Validated:
@@ -507,27 +489,6 @@ def _look_at_jobs(deployment: "Deployment") -> Preflight:
         refused_batches=try_batches(deployment),
         memory=forecast_memory(deployment),
     )
-
-
-def state_folder(folder: str, state_dir: str | None, roots: Sequence[str]) -> Path:
-    """Return where a manifest's ledger lies: --state-dir, or .ortdeploy beside the manifest.
-
-    Raises OrtdeployError where it, or a link in it, leads out of the manifest's folder tree and of the roots: what a
-    checkout brings along must not write anywhere else.
-    """
-    path = Path(state_dir).absolute() if state_dir else Path(folder) / STATE_DIR
-    if state_dir is None and outside(str(path), (folder, *roots)):
-        raise OrtdeployError(
-            f"{STATE_DIR} beside the manifest is a link to {os.path.realpath(path)}, out of the manifest's folder "
-            "tree. If the ledger is to lie there, name that place with --state-dir, or allow its root with --allow-root"
-        )
-    link = link_out(path, (folder, *roots), skipped=Path(MIRRORS).name)
-    if link is not None:
-        raise OrtdeployError(
-            f"{link} is a link to {os.path.realpath(link)}, out of the state directory, where nothing may lead "
-            "elsewhere. Remove it, or allow its root with --allow-root"
-        )
-    return path
 
 
 def _unusable_state(spec: Spec, state_dir: str | None) -> tuple[Diagnostic, ...]:

@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 import threading
-import traceback
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -319,6 +318,8 @@ def _say_to(messages: BinaryIO) -> Say:
 def _print_traceback(error: BaseException | None) -> None:
     if error is not None:
         with suppress(OSError, ValueError):
+            import traceback  # noqa: PLC0415  only when something is wrong
+
             sys.stderr.write(without_secrets("".join(traceback.format_exception(error))))
             sys.stderr.flush()
 

@@ -9,11 +9,11 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from ortdeploy.process.sensors import read_temperature
+from ortdeploy.records import mutable_record
 
 SECONDS_BETWEEN = 1.0
 """Seconds between two readings of the gauges, at least."""
@@ -22,7 +22,7 @@ _SYS = Path("/sys/class")
 _MICRO, _MILLI = 1e-6, 1e-3
 
 
-@dataclass(slots=True, kw_only=True)
+@mutable_record
 class Meter:
     """A counter of energy that only grows.
 
@@ -33,8 +33,8 @@ class Meter:
     read: Callable[[], int | None]
     unit: float = _MICRO
     wraps: int | None = None
-    _last: int | None = field(init=False, default=None)
-    _steps: int = field(init=False, default=0)
+    _last: int | None = None
+    _steps: int = 0
 
     def look(self) -> None:
         """Add the energy since the last look."""

@@ -6,7 +6,6 @@ ONNX Runtime and its providers print some errors to the process's standard outpu
 import ctypes
 import os
 import re
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -61,6 +60,8 @@ def _make_file() -> int:
 
         fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_APPEND)
         return descriptor
+    import tempfile  # noqa: PLC0415  only where there is no memfd_create
+
     with tempfile.TemporaryFile("a+b") as file:
         return os.dup(file.fileno())
 

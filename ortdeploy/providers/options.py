@@ -8,6 +8,9 @@ from ortdeploy.providers.catalogue import Provider
 from ortdeploy.schemas import load_schema
 from ortdeploy.units import parse_size
 
+EXTERNAL_DATA_FOLDER = "session.model_external_initializers_file_folder_path"
+"""The session option that says where external data lies, if not beside the model."""
+
 _BOOLEANS = {"1/0": ("1", "0"), "true/false": ("true", "false"), "True/False": ("True", "False")}
 
 

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ortdeploy.records import mutable_record
+
 if TYPE_CHECKING:
     from ortdeploy.tensors.columns import Column
-
 
 FILE_ROW = "\0row of the file"
 """The column that holds the number of each row in its file, from 0; no column of a file is called so."""
@@ -40,7 +41,7 @@ class FailedRow:
     plan: str = ""
 
 
-@dataclass(slots=True, kw_only=True)
+@mutable_record
 class Block:
     """Rows `start` to `start + count` of the job; `rows` are the numbers of those that `columns` hold.
 

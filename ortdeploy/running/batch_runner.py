@@ -2,9 +2,9 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,21 +12,23 @@ from ortdeploy.events import log
 from ortdeploy.feeds.feeder import Feeder
 from ortdeploy.plan.pipeline import PlannedWireStep
 from ortdeploy.plan.steps import PlannedStep, RunJob
+from ortdeploy.records import mutable_record, record
 from ortdeploy.results.rows import Block, StageError
 from ortdeploy.running.exploded import check_lists
 from ortdeploy.runtime.protocol import Session
-from ortdeploy.sessions.cpu_comparison import CpuComparison
 from ortdeploy.sessions.row_proof import MixedRowsError, RowProof
 from ortdeploy.sessions.runs import SessionRuns
 from ortdeploy.tensors.columns import Array, Column, OpRun, OpRunners, size_bytes
 from ortdeploy.tensors.types import TensorType
-from ortdeploy.transforms.catalogue import POSTPROCESS
+
+if TYPE_CHECKING:
+    from ortdeploy.sessions.cpu_comparison import CpuComparison
 
 Piece = tuple[Sequence[int], dict[str, Column]]
 """Rows of a block, by their places in it, and their results."""
 
 
-@dataclass(slots=True)
+@mutable_record
 class RunCounts:
     """Counts of rows and batches of one session, for the statistics of its job."""
 
@@ -36,7 +38,7 @@ class RunCounts:
     halved: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Prepared:
     """A block with the tensors of all its rows, [rows, …] each; None if its batches must be fed one by one."""
 
@@ -49,7 +51,7 @@ class Prepared:
         return size_bytes(self.block.columns) + size_bytes(self.feeds or {})
 
 
-@dataclass(slots=True, kw_only=True)
+@mutable_record
 class BatchRun:
     """Rows of a block that ran together: their feeds and results, [rows, …] each, or the reason why there are none."""
 
@@ -67,7 +69,7 @@ class BatchRunner:
         self,
         job: RunJob,
         session: Session,
-        probe: CpuComparison | None,
+        probe: "CpuComparison | None",
         proof: RowProof | None,
         counts: RunCounts,
         *,
@@ -153,6 +155,8 @@ def _build_postprocess(step: PlannedStep, ops: OpRunners) -> Callable[[Mapping[s
     """Return what makes a step's results of those so far."""
     if step.op is not None:
         return partial(_run_op, step.op, ops[step.op.name])
+    from ortdeploy.transforms.catalogue import POSTPROCESS  # noqa: PLC0415  only who has steps
+
     apply = POSTPROCESS[step.name].build(step.options, TensorType(step.dtype, step.shape, step.layout))
     return lambda results: apply(np.asarray(results[step.options[step.name]]))
 

@@ -31,7 +31,7 @@ from ortdeploy.ledger.forgetting import BEGUN_WITH
 from ortdeploy.ledger.ledger import Ledger, provenance_entry
 from ortdeploy.ledger.records import Begun, OutputRecord, Part
 from ortdeploy.ledger.written import is_as_written
-from ortdeploy.pipelines.steps import pack_state
+from ortdeploy.pipelines.state import pack_state
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import FailedRow
 from ortdeploy.running.block_sizes import part_border

@@ -20,9 +20,7 @@ from ortdeploy.files.gate import Use, admit, require_inside
 from ortdeploy.files.remembered import TuningCache
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import OutputRecord
-from ortdeploy.pipelines.component import ComposedSession
-from ortdeploy.pipelines.compose import compose, failed_component
-from ortdeploy.pipelines.op_step import op_runners
+from ortdeploy.plan.part_table import Shard
 from ortdeploy.plan.plan_file import encode
 from ortdeploy.plan.selection import keep_jobs, run_jobs
 from ortdeploy.plan.steps import (
@@ -351,7 +349,7 @@ class Execution:
             result = self._run_on(step, opened, trial)
             if trial is not None:
                 sessions[step.session] = opened = held(trial.opened)
-            name = failed_component(opened) or step.session
+            name = _failed_model(step, opened)
             failed = sessions.get(name)
             if not (result.provider_failed and isinstance(failed, OpenedModel) and failed.remaining):
                 if step.pipeline is None:
@@ -383,6 +381,8 @@ class Execution:
         refused = next((one for one in opened.values() if isinstance(one, OrtdeployError)), None)
         if refused is not None:
             return refused
+        from ortdeploy.pipelines.compose import compose  # noqa: PLC0415  few jobs run a pipeline
+
         try:
             with self.files.composing(step.pipeline) as pipeline:
                 return compose(pipeline, {k: v for k, v in opened.items() if isinstance(v, OpenedModel)})
@@ -456,10 +456,7 @@ class Execution:
         """Return the proof for a session that the rows of a batch do not depend on each other."""
         if not step.row_check.counts:
             return None
-        session = opened.session
-        parts = (
-            [one.opened for one in session.components.values()] if isinstance(session, ComposedSession) else [opened]
-        )
+        parts = _parts(step, opened)
         steps = [one for one in keep_jobs(self.plan, [step.job]).steps if not isinstance(one, RunJob)]
         models = [
             [one.sha256, encode(one.options), encode(one.run_options)] for one in steps if isinstance(one, OpenSession)
@@ -521,6 +518,24 @@ def _with_layout(step: OpenSession, layout: PlannedThreadLayout) -> OpenSession:
     return replace(step, candidates=candidates, options=layout.options, thread_layouts=(layout,))
 
 
+def _parts(step: RunJob, opened: OpenedSession) -> list[OpenedSession]:
+    """Return the sessions that a session of a job consists of: itself, or those of a pipeline's models."""
+    if step.pipeline is None:
+        return [opened]
+    from ortdeploy.pipelines.component import components_of  # noqa: PLC0415  few jobs run a pipeline
+
+    return [one.opened for one in components_of(opened.session)]
+
+
+def _failed_model(step: RunJob, opened: OpenedModel) -> str:
+    """Return the model whose provider has failed: the job's, or one of its pipeline's."""
+    if step.pipeline is None:
+        return step.session
+    from ortdeploy.pipelines.compose import failed_component  # noqa: PLC0415  few jobs run a pipeline
+
+    return failed_component(opened) or step.session
+
+
 def _read_early(step: RunJob) -> Iterable[FileState]:
     """Return the input files of a job that something may read before the job looks at all of them, as it begins."""
     return chain(step.input.rerun, step.input.files if step.batching.auto or step.retry else ())
@@ -528,6 +543,10 @@ def _read_early(step: RunJob) -> Iterable[FileState]:
 
 def _runners(step: RunJob, sessions: Mapping[str, _Opened]) -> OpRunners:
     """Return what runs a job's op steps. Raises OrtdeployError if one of their sessions could not be opened."""
+    if not step.op_lines:
+        return {}
+    from ortdeploy.pipelines.op_step import op_runners  # noqa: PLC0415  few jobs have them
+
     opened: dict[str, OpenedSession] = {}
     for line in step.op_lines:
         model = sessions[line.name]

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ortdeploy.facts.models import EXTERNAL_DATA_FOLDER
 from ortdeploy.plan.steps import LoadAdapter, OpenSession, PlannedSession
+from ortdeploy.providers.options import EXTERNAL_DATA_FOLDER
 from ortdeploy.running.held_files import HeldFiles, adapter_file
 from ortdeploy.runtime.protocol import Runtime, Session
 

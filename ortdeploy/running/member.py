@@ -2,16 +2,15 @@
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 
-from ortdeploy.records import mutable_record
+from ortdeploy.records import mutable_record, record
 from ortdeploy.results.rows import Block
 from ortdeploy.running.batch_runner import Prepared
 from ortdeploy.running.row_runner import Outcome, RowRunner
 from ortdeploy.sessions.opening import OpenedSession
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class Finished:
     """A block that went through all stages, and how long its runs took."""
 

@@ -14,7 +14,7 @@ from typing import Any
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.ledger.records import Part, part_name
-from ortdeploy.pipelines.steps import pack_state
+from ortdeploy.pipelines.state import pack_state
 from ortdeploy.running.begun_part import BegunPart, UntilError
 from ortdeploy.running.block_sizes import part_border
 from ortdeploy.running.committed import check_inputs, check_parts, committed_parts, taken_bytes

@@ -21,7 +21,7 @@ from ortdeploy.sinks.protocol import Sink
 from ortdeploy.tensors.columns import Column
 
 if TYPE_CHECKING:
-    from ortdeploy.pipelines.steps import State
+    from ortdeploy.pipelines.state import State
 
 
 class PartWriter:

@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime, tzinfo
 from pathlib import Path
 
 from ortdeploy.files.disk import free_bytes
 from ortdeploy.plan.timing import ALWAYS, Hours, JobTiming, PauseLimits
 from ortdeploy.process.sensors import Battery, Temperature, read_battery, read_temperature
-from ortdeploy.records import record
+from ortdeploy.records import mutable_record, record
 from ortdeploy.units import format_size
 
 SECONDS_BETWEEN = 1.0
@@ -32,7 +32,7 @@ class Senses:
     free_bytes: Callable[[Path], int | None] = free_bytes
 
 
-@dataclass(slots=True)
+@mutable_record
 class PauseWatch:
     """Tells whether one job must pause. Once it must, the answer stays the same until the next run.
 
@@ -45,8 +45,8 @@ class PauseWatch:
     paused_for: str = ""
     senses: Senses = field(default_factory=Senses)
     reason: str | None = None
-    _began: float = field(init=False)
-    _looked: float = field(init=False, default=float("-inf"))
+    _began: float = 0.0
+    _looked: float = float("-inf")
 
     def __post_init__(self) -> None:
         """Start the clock of the job."""

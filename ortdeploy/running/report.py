@@ -10,7 +10,6 @@ from typing import Any
 from ortdeploy.durations import Histogram
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.ledger.records import OutputRecord, Part
-from ortdeploy.pipelines.component import ComposedSession
 from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.plan.plan_file import plan_digest
 from ortdeploy.plan.steps import OpenSession, Plan, RowCheck, RunJob
@@ -180,8 +179,8 @@ def _model(plan: Plan, step: RunJob) -> dict[str, Any]:
 def _components(plan: Plan, members: Sequence[Member]) -> dict[str, Any]:
     """Say of each model of a pipeline what its session was asked for, and where its nodes are."""
     known = {one.session: one for one in plan.steps if isinstance(one, OpenSession)}
-    session = members[0].opened.session
-    components = session.components.values() if isinstance(session, ComposedSession) else ()
+    from ortdeploy.pipelines.component import components_of  # noqa: PLC0415  few jobs run a pipeline
+
     return {
         component.model: {
             "path": known[component.model].path,
@@ -193,7 +192,7 @@ def _components(plan: Plan, members: Sequence[Member]) -> dict[str, Any]:
             ],
             "placement": dict(component.opened.session.placement),
         }
-        for component in components
+        for component in components_of(members[0].opened.session)
     }
 
 

@@ -5,18 +5,18 @@ from dataclasses import field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.files.atomic import make_durable_folder, remove_temporaries, sync_folder
 from ortdeploy.files.gate import Fence
 from ortdeploy.files.names import name_aside
+from ortdeploy.files.urls import decoded
 from ortdeploy.ledger.damage import undamaged
 from ortdeploy.ledger.merges import complete_merges, complete_replacements
 from ortdeploy.ledger.put_aside import put_aside_before
 from ortdeploy.ledger.records import PART_DIGITS, Begun, OutputRecord
-from ortdeploy.pipelines.steps import State, unpack_state
+from ortdeploy.pipelines.state import State, unpack_state
 from ortdeploy.records import record
 from ortdeploy.results.results import Status
 from ortdeploy.running.begun_part import BegunPart
@@ -109,7 +109,7 @@ def _put_aside(context: JobContext, aside: Path) -> None:
         context.folder.rename(aside)
         sync_folder(context.folder.parent)
     if context.upload is not None:
-        context.upload.put_aside(unquote(aside.name).rpartition("/")[2])
+        context.upload.put_aside(decoded(aside.name).rpartition("/")[2])
     context.ledger.rename(context.output, context.ledger.key(aside))
     log.info("output.put_aside", output=context.step.output.shown, kept=aside.name)
 

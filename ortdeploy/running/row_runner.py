@@ -6,24 +6,26 @@ All batches of a block run first and are postprocessed together, so that the wor
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortdeploy.durations import Histogram, timed
 from ortdeploy.feeds.feeder import cut
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.process.tracing import OnBatch
+from ortdeploy.records import mutable_record
 from ortdeploy.results.rows import Block, FailedRow, StageError
 from ortdeploy.running.batch_runner import BatchRun, BatchRunner, Piece, Prepared, RunCounts
 from ortdeploy.running.salvage import Salvage, failed_row
 from ortdeploy.runtime.protocol import Session
-from ortdeploy.sessions.cpu_comparison import CpuComparison
 from ortdeploy.sessions.row_proof import RowProof
 from ortdeploy.tensors.columns import Column, OpRunners, join, pick, size_bytes
 
+if TYPE_CHECKING:
+    from ortdeploy.sessions.cpu_comparison import CpuComparison
 
-@dataclass(slots=True, kw_only=True)
+
+@mutable_record
 class Outcome:
     """The results of a block: keys and outputs, [rows, …] each, and the rows that failed or were skipped.
 
@@ -49,7 +51,7 @@ class RowRunner:
         self,
         job: RunJob,
         session: Session,
-        probe: CpuComparison | None = None,
+        probe: "CpuComparison | None" = None,
         proof: RowProof | None = None,
         ops: OpRunners | None = None,
         stuck: Sequence[frozenset[int]] = (),

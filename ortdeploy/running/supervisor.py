@@ -7,20 +7,22 @@ with the next session of the model, and other jobs continue without the model.
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ortdeploy.diagnostics import LockedError, OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.plan.plan_file import encode
 from ortdeploy.plan.selection import keep_jobs
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession, RunJob
-from ortdeploy.process.child import Child, how_it_ended
 from ortdeploy.process.native_output import explain
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.records import mutable_record
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.executor import Execution
 from ortdeploy.sessions.opening import SkippedSession
+
+if TYPE_CHECKING:
+    from ortdeploy.process.child import Child
 
 
 class ChildBugError(Exception):
@@ -67,7 +69,7 @@ class Supervisor:
     stopped: Callable[[], bool]
     _skipped: dict[str, tuple[SkippedSession, ...]] = field(default_factory=dict)
     _stuck: dict[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
-    _child: Child | None = None
+    _child: "Child | None" = None
 
     def run(self) -> tuple[JobResult, ...]:
         """Run the plan to its end. Raises LockedError, OrtdeployError and ChildBugError as the child did."""
@@ -101,6 +103,8 @@ class Supervisor:
         attempt = _Attempt()
         skipped = {model: [[one.session, one.reason] for one in skipped] for model, skipped in self._skipped.items()}
         request = {**self.settings, "plan": encode(plan, packed=True), "skipped": skipped, "stuck": self._stuck}
+        from ortdeploy.process.child import Child  # noqa: PLC0415  only where a plan needs one
+
         self._child = Child(self.module, request, keeps_stderr=True, own_session=True)
         with self._child as child:
             for message in child.messages():
@@ -184,6 +188,8 @@ def _describe(attempt: _Attempt, code: int) -> str:
         what = f'opened session {doing["session"]} of model "{doing["model"]}"'
     else:
         what = f'ran job {doing["job"]} on session {attempt.opened.get(doing["model"], "")} of model "{doing["model"]}"'
+    from ortdeploy.process.child import how_it_ended  # noqa: PLC0415  loaded with the child
+
     return f"the process that {what} {how_it_ended(code)}"
 
 

@@ -13,7 +13,7 @@ from ortdeploy.files.digests import boot_id, signature
 
 ort.disable_telemetry_events()
 
-__all__ = ["library_id", "ort"]
+__all__ = ["library_id", "ort", "preload"]
 
 _NATIVE = (".dll", ".dylib", ".pyd", ".so")
 
@@ -27,3 +27,8 @@ def library_id() -> str:
 
 def _is_native(name: str) -> bool:
     return name.endswith(_NATIVE) or ".so." in name
+
+
+def preload() -> None:
+    """Load CUDA and cuDNN from where pip's nvidia packages put them, if this wheel wants them."""
+    ort.preload_dlls()

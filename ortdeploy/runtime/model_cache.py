@@ -13,7 +13,6 @@ import json
 import os
 import platform
 import re
-import shutil
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -23,6 +22,7 @@ from typing import Any
 
 from ortdeploy.files.atomic import open_whole, sync_folder
 from ortdeploy.files.digests import file_digest
+from ortdeploy.files.disk import remove_folder
 from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.plan.steps import OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.process.memory import WEIGHTS
@@ -100,7 +100,7 @@ class CacheEntry:
         """Make an empty folder to make the model in, and return the model's path. Raises OSError."""
         for left in self._building.parent.glob(f".{self._folder.name}.*.making"):
             if left == self._building or left.stat().st_mtime < time.time() - _ABANDONED_SECONDS:
-                shutil.rmtree(left, ignore_errors=True)
+                remove_folder(left)
         self._building.mkdir(parents=True)
         return self._building / MODEL
 
@@ -121,11 +121,13 @@ class CacheEntry:
 
     def abandon(self) -> None:
         """Remove the unfinished entry."""
-        shutil.rmtree(self._building, ignore_errors=True)
+        remove_folder(self._building)
 
     def forget(self) -> None:
         """Remove the entry."""
         with suppress(FileNotFoundError):
+            import shutil  # noqa: PLC0415  only where an entry is no good
+
             shutil.rmtree(self._folder)
 
 

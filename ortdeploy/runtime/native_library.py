@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ortdeploy.process.child import Asked, ask, how_it_ended
 from ortdeploy.providers.catalogue import find_provider
-from ortdeploy.runtime.library import ort
+from ortdeploy.runtime.library import ort, preload
 
 _SECONDS = 60
 _FILES = {"NvTensorRTRTX": "nv_tensorrt_rtx"}
@@ -49,11 +49,6 @@ def find_missing(plugin: str | None, names: Collection[str]) -> frozenset[str]:
         return frozenset()
     done = ask(__name__, elsewhere, seconds=_SECONDS)
     return frozenset(elsewhere) - frozenset(message["loaded"] for message in done.messages)
-
-
-def preload() -> None:
-    """Load CUDA and cuDNN from where pip's nvidia packages put them, if this wheel wants them."""
-    ort.preload_dlls()
 
 
 def _folder() -> Path:

@@ -15,14 +15,12 @@ import numpy as np
 from onnxruntime.capi.onnxruntime_pybind11_state import EPFail, Fail, RuntimeException
 
 from ortdeploy.diagnostics import OrtdeployError, OutOfMemoryError, ProviderFailedError, TransientError
-from ortdeploy.facts.models import EXTERNAL_DATA_FOLDER
 from ortdeploy.plan.steps import LoadAdapter, OpenSession, PlannedProvider, PlannedSession
 from ortdeploy.providers.catalogue import CPU
-from ortdeploy.runtime.library import ort
+from ortdeploy.providers.options import EXTERNAL_DATA_FOLDER
+from ortdeploy.runtime.library import ort, preload
 from ortdeploy.runtime.model_cache import CacheEntry, cache_options, maps_weights, reuse_options, took_nodes
-from ortdeploy.runtime.native_library import preload
 from ortdeploy.runtime.ort_values import needs_ort_values, run_with_ort_values
-from ortdeploy.runtime.plugins import describe, ep_devices, register
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.elements import numpy_dtype
@@ -299,6 +297,8 @@ def _add_devices(options: ort.SessionOptions, candidate: PlannedSession) -> None
     """Give plugin providers their devices, in order; ONNX Runtime puts the CPU provider after them by itself."""
     for provider in candidate.providers:
         if provider.device is not None:
+            from ortdeploy.runtime.plugins import register  # noqa: PLC0415  not for the CPU alone
+
             register(provider.name, provider.device.library)
             options.add_provider_for_devices([_find_device(provider)], dict(provider.options))
 
@@ -311,6 +311,8 @@ def _nothing(value: ort.NodeArg) -> Array:
 
 def _find_device(provider: PlannedProvider) -> ort.OrtEpDevice:
     """Return the planned device. Raises OrtdeployError if it is not what the plan saw."""
+    from ortdeploy.runtime.plugins import describe, ep_devices  # noqa: PLC0415  not for the CPU alone
+
     planned = provider.device
     known = describe(provider.name, planned.library) if planned else ()
     for facts, device in zip(known, ep_devices(provider.name), strict=True):

@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
+from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
@@ -14,10 +14,11 @@ from ortdeploy.process.native_output import because
 from ortdeploy.providers.catalogue import CPU
 from ortdeploy.records import record
 from ortdeploy.runtime.protocol import Runtime, Session
-from ortdeploy.sessions.cpu_comparison import CpuComparison
-from ortdeploy.sessions.fused import with_proof
 from ortdeploy.sessions.placement import check_placement
 from ortdeploy.tensors.columns import OpRunners
+
+if TYPE_CHECKING:
+    from ortdeploy.sessions.cpu_comparison import CpuComparison
 
 OnNativeCall = Callable[[Mapping[str, str]], None]
 """Is told what is about to be done in native code: `model` with the `session` to open, or with the `job` to run."""
@@ -31,7 +32,7 @@ class SkippedSession:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@record
 class OpenedSession:
     """An open session: its candidate in the plan, instance number, and CPU reference. Compared by identity.
 
@@ -41,8 +42,11 @@ class OpenedSession:
     session: Session
     candidate: PlannedSession
     instance: int = 0
-    probe: CpuComparison | None = None
+    probe: "CpuComparison | None" = None
     ops: OpRunners = field(default_factory=dict)
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
     @property
     def name(self) -> str:
@@ -135,6 +139,8 @@ class ModelOpener:
             self.on_native_call({"model": step.model, "session": candidate.name})
             probe = None
             if number == 0 and _is_probed(step, candidate):
+                from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  not for the CPU alone
+
                 with ThreadPoolExecutor(1) as beside:  # while the provider compiles, the CPU session is opened
                     opening = beside.submit(self._open_probe, step)
                     session = self._open(step, candidate)
@@ -152,7 +158,7 @@ class ModelOpener:
         try:
             session = self.runtime.open_session(step, candidate)
             remark = check_placement(step, candidate, session)
-            session = with_proof(session, step, candidate, self.runtime)
+            session = self._proven(session, step, candidate)
         except OrtdeployError as error:
             raise OrtdeployError(f"{error}{because(self.native_text())}") from error
         if remark is not None:
@@ -171,11 +177,21 @@ class ModelOpener:
             log.debug("session.printed", model=step.model, session=candidate.name, text=native_text)
         return session
 
-    def _open_probe(self, step: OpenSession) -> CpuComparison:
+    def _proven(self, session: Session, step: OpenSession, candidate: PlannedSession) -> Session:
+        """Return a session; if op steps are in its model's graph, its first run proves that they are right there."""
+        if step.fusion is None:
+            return session
+        from ortdeploy.sessions.fused import with_proof  # noqa: PLC0415  few models have op steps in their graph
+
+        return with_proof(session, step, candidate, self.runtime)
+
+    def _open_probe(self, step: OpenSession) -> "CpuComparison":
         """Open the CPU session that the first batch is compared with."""
         rtol, atol = step.probe or (0.0, 0.0)
         reference = on_cpu(step)
         session = self.runtime.open_session(reference, reference.candidates[0])
+        from ortdeploy.sessions.cpu_comparison import CpuComparison  # noqa: PLC0415  not for the CPU alone
+
         return CpuComparison(session=session, rtol=rtol, atol=atol)
 
 

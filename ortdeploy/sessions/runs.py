@@ -6,7 +6,6 @@ the base model, and an adapter that changes nothing is logged.
 
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -19,7 +18,6 @@ from ortdeploy.events import log
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import StageError
 from ortdeploy.runtime.protocol import Session
-from ortdeploy.sessions.cpu_comparison import CpuComparison
 from ortdeploy.sessions.row_proof import RowProof
 from ortdeploy.sessions.rows_first import not_by_row, rows_first
 from ortdeploy.sessions.run_limit import LimitedSession
@@ -29,6 +27,7 @@ from ortdeploy.tensors.row_axes import to_place
 
 if TYPE_CHECKING:
     from ortdeploy.process.tracing import OnBatch
+    from ortdeploy.sessions.cpu_comparison import CpuComparison
 
 _FEW = 4  # rows that tell whether an adapter changes anything
 
@@ -59,7 +58,7 @@ class SessionRuns:
     """Runs one job's batches on a session."""
 
     def __init__(
-        self, job: RunJob, session: Session, probe: CpuComparison | None = None, proof: RowProof | None = None
+        self, job: RunJob, session: Session, probe: "CpuComparison | None" = None, proof: RowProof | None = None
     ) -> None:
         """Take the session, its CPU comparison, and its proof that rows are rows."""
         self._job = job
@@ -226,7 +225,7 @@ class SessionRuns:
     def _run_by_name(self, adapters: tuple[str, ...], feeds: Mapping[str, Array]) -> Mapping[str, Any]:
         return dict(zip(self._fetch, self._run(feeds, adapters), strict=True))
 
-    def _run_both(self, probe: CpuComparison, feeds: Mapping[str, Array], adapters: tuple[str, ...]) -> Sequence[Any]:
+    def _run_both(self, probe: "CpuComparison", feeds: Mapping[str, Array], adapters: tuple[str, ...]) -> Sequence[Any]:
         """Run a batch on the CPU session too, at the same time, and compare. Raises ProviderFailedError.
 
         The proof is the first batch that both have run: one that is refused for a bad row proves nothing.
@@ -234,6 +233,8 @@ class SessionRuns:
         if self._reference is None or probe.session is None:
             self._forget_comparison()
             return self._run(feeds, adapters)
+        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  not for the CPU alone
+
         with ThreadPoolExecutor(1) as beside:
             reference = beside.submit(self._run, feeds, adapters, self._reference)
             values = self._run(feeds, adapters)

@@ -5,7 +5,6 @@ A column whose rows are vectors becomes one column per element: scores.0, scores
 
 import csv
 import io
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -39,6 +38,8 @@ class _CsvSink:
                 return
             self._header = header
         with path.open("rb") as part:
+            import shutil  # noqa: PLC0415  brings every way to compress, and few parts are taken up again
+
             shutil.copyfileobj(part, self._file)
 
     def write(self, columns: Mapping[str, Column]) -> None:

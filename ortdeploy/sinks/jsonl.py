@@ -4,7 +4,6 @@
 """
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -29,6 +28,8 @@ class _JsonlSink:
 
     def take_up(self, path: Path) -> None:
         with path.open("rb") as part:
+            import shutil  # noqa: PLC0415  brings every way to compress, and few parts are taken up again
+
             shutil.copyfileobj(part, self._file)
 
     def write(self, columns: Mapping[str, Column]) -> None:

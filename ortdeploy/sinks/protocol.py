@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import BinaryIO, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from ortdeploy.facts.problems import Package
-from ortdeploy.tensors.columns import Column
+from ortdeploy.tensors.columns import Array, Column
 
 RowShape = tuple[int | None, ...] | None
 """The shape of a column's rows, with None for sizes that differ between rows; None: the shape is unknown."""
@@ -34,7 +33,7 @@ class Sink(Protocol):
         """Write the rows that are still buffered. Whoever opened the file flushes and closes it."""
 
 
-def as_rows(name: str, column: Column) -> npt.NDArray[Any]:
+def as_rows(name: str, column: Column) -> Array:
     """Return a column as one array, text and bytes as objects. Raises ValueError if its rows differ in shape."""
     try:
         array = np.asarray(column)

@@ -16,7 +16,7 @@ import numpy as np
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.files.room import check_room
-from ortdeploy.sources.protocol import Wanted
+from ortdeploy.sources.protocol import DATA, Wanted
 from ortdeploy.sources.rows import FilePerRow, RawRow, RowError
 from ortdeploy.tensors.columns import Array
 from ortdeploy.tensors.types import ROWS, TensorType
@@ -25,7 +25,6 @@ SUFFIXES: tuple[str, ...] = ()
 FIRST_ROWS = 4
 PACKAGE = None
 
-DATA = "data"
 _COPIES = 2
 """What a file takes while it is read, in units of its bytes: its own, and its row among those of a block."""
 

@@ -1,16 +1,10 @@
 """Recognises input files that hold something else than their format says, and says what to write."""
 
-import lzma
-import zlib
 from collections.abc import Sequence
 from pathlib import Path, PurePath
-from typing import BinaryIO, cast
 
 from ortdeploy.files.content import HEAD, Content, mistaken, recognise
-from ortdeploy.sources.opened import COMPRESSED, is_compressed
-
-_BROKEN = (OSError, EOFError, lzma.LZMAError, zlib.error)
-"""What is raised over a file that cannot be decompressed; who reads it says so."""
+from ortdeploy.sources.opened import is_compressed
 
 
 def find_mistaken(name: str, files: Sequence[str], *, declared: bool, may_be_packed: bool) -> str | None:
@@ -64,11 +58,13 @@ def _begin(path: str) -> bytes:
 
 
 def _begin_decompressed(path: str) -> bytes:
-    opener = COMPRESSED.get(PurePath(path).suffix.lower())
-    if opener is None:
+    """Return the beginning of a file; nothing if it cannot be decompressed, for then whoever reads it says so."""
+    if not is_compressed(path):
         return _begin(path)
+    from ortdeploy.sources.compressed import BROKEN, open_compressed  # noqa: PLC0415  few files are compressed
+
     try:
-        with cast("BinaryIO", opener(path)) as file:
+        with open_compressed(path, PurePath(path).suffix.lower()) as file:
             return file.read(HEAD)
-    except _BROKEN:
+    except (OSError, *BROKEN):
         return b""

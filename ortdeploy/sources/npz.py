@@ -10,7 +10,8 @@ from functools import partial
 
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Problem
-from ortdeploy.files.numpy_files import Archive, fill, open_npz
+from ortdeploy.files.numpy_archives import Archive, open_npz
+from ortdeploy.files.numpy_files import fill
 from ortdeploy.files.room import check_room
 from ortdeploy.sources.arrays import ArraysError, ArraySource, Rows, check_rows, tensor_type
 from ortdeploy.sources.mapped import BLOCK_BYTES, BlockedRows

@@ -1,20 +1,16 @@
 """Opens input files; .gz, .bz2 and .xz files are decompressed."""
 
-import bz2
-import gzip
-import lzma
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import PurePath
-from typing import BinaryIO, cast
-from zlib import error as DeflateError  # noqa: N812  zlib names it so
+from typing import BinaryIO
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.room import allowed, room
 from ortdeploy.units import format_size
 
-COMPRESSED: Mapping[str, Callable[[str], object]] = {".bz2": bz2.open, ".gz": gzip.open, ".xz": lzma.open}
-"""How files are opened whose last suffix says that they are compressed."""
+_COMPRESSED = frozenset({".bz2", ".gz", ".xz"})
+"""The last suffixes of files that are compressed."""
 
 
 def format_suffix(path: str) -> str:
@@ -36,19 +32,27 @@ def one_of_each_suffix(files: Sequence[str]) -> Collection[str]:
 
 def is_compressed(path: str) -> bool:
     """Return whether a file's last suffix says that it is compressed."""
-    return PurePath(path).suffix.lower() in COMPRESSED
+    return PurePath(path).suffix.lower() in _COMPRESSED
 
 
 @contextmanager
 def open_binary(path: str, shown: str) -> Iterator[BinaryIO]:
     """Open a file, decompressed. Raises OrtdeployError, also for errors while it is read."""
-    opener = COMPRESSED.get(PurePath(path).suffix.lower())
     try:
-        with cast("BinaryIO", opener(path)) if opener else open(path, "rb") as file:  # noqa: PTH123  any file name
+        with _decompressed(path, shown) if is_compressed(path) else open(path, "rb") as file:  # noqa: PTH123  any name
             yield file
     except OSError as error:  # gzip's and bz2's complaints about content too
         raise OrtdeployError(f"{shown} cannot be read: {error.strerror or error}") from error
-    except (EOFError, lzma.LZMAError, DeflateError) as error:
+
+
+@contextmanager
+def _decompressed(path: str, shown: str) -> Iterator[BinaryIO]:
+    from ortdeploy.sources.compressed import BROKEN, open_compressed  # noqa: PLC0415  few files are compressed
+
+    try:
+        with open_compressed(path, PurePath(path).suffix.lower()) as file:
+            yield file
+    except BROKEN as error:
         raise OrtdeployError(f"{shown} cannot be decompressed: {error}") from error
 
 

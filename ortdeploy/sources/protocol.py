@@ -18,6 +18,9 @@ from ortdeploy.tensors.types import TensorType
 if TYPE_CHECKING:
     from ortdeploy.sources.row_index import Indexes
 
+DATA = "data"
+"""The column of files as they are that has their bytes."""
+
 
 @record
 class Wanted:

@@ -5,9 +5,8 @@ from operator import attrgetter
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+Array = np.ndarray[tuple[Any, ...], np.dtype[Any]]
 Column = Array | list[Any]
 """An array with the rows first; or a list with one array or value per row, where rows differ in shape."""
 

@@ -22,10 +22,9 @@ from ortdeploy.tensors.contracts import (
 )
 from ortdeploy.tensors.types import TensorType
 from ortdeploy.transforms.protocol import Apply, Options
+from ortdeploy.transforms.sample_rates import RESAMPLE
 
 SOXR = Package(module="soxr", name="soxr", extra="audio")
-RATE = "rate"
-"""The column of a source with the sample rate of each row."""
 _MOST = 10_000_000
 FLOATS = TypeConstraint("T", ("float32", "float64"), "float32 or float64", "cast before")
 _RECORDINGS = forms("rows *dims frames")
@@ -43,7 +42,7 @@ def count(frames: int, rate: int, options: Options) -> int:
 
 
 CONTRACT = Contract(
-    name="resample",
+    name=RESAMPLE,
     meaning="Recordings at another number of samples a second",
     inputs=(FormalParameter("x", "T", _RECORDINGS, "recordings", finite=True),),
     outputs=(FormalParameter("resampled", "T", forms("rows *dims new_frames"), "recordings at that rate"),),
@@ -61,11 +60,6 @@ def build(options: Options, tensor: TensorType) -> Apply:  # noqa: ARG001  the s
         raise ContractError("it needs the rate that recordings have: from, or a source of recordings")
     rate = options["from"]
     return lambda array: (resampled(array, rate, options),)
-
-
-def needs_rate(step: str, options: Options) -> bool:
-    """Return whether a prepare step needs the sample rate of each row's file."""
-    return step == CONTRACT.name and "from" not in options
 
 
 def resampled(array: Array, rate: int, options: Options) -> Array:

@@ -398,7 +398,7 @@ def test_an_input_that_vanishes_after_the_plan_is_an_error(
         (deployment / "data.npy").unlink()
         return planned
 
-    monkeypatch.setattr("ortdeploy.cli.commands.apply.plan_manifests", plan_then_lose)
+    monkeypatch.setattr("ortdeploy.cli.plans.plan_manifests", plan_then_lose)
     result = cli("apply", deployment / "m.yaml")
     assert result.code == 1
     assert "data.npy cannot be read: No such file" in result.out

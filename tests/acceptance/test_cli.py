@@ -25,7 +25,7 @@ from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.ledger.output_lock import hold_output
 from ortdeploy.manifest.pages import PAGES
 from ortdeploy.plan.made_by import MadeBy
-from ortdeploy.planning import probe
+from ortdeploy.planning import data_places, probe
 from ortdeploy.rules.catalogue import RULES
 
 
@@ -805,11 +805,17 @@ def test_a_run_that_begins_while_another_plans_is_not_taken_for_a_stranger(
     """The ledger is read before the output folders are looked at; a run may begin in between."""
     assert cli("apply", deployment / "m.yaml").code == 0
     calls = iter(range(9))
-    real = probe._look_back  # noqa: SLF001  what happens in between cannot be arranged from outside
-    nothing = probe._Before()  # noqa: SLF001
-    monkeypatch.setattr(probe, "_look_back", lambda *where, **how: real(*where, **how) if next(calls) else nothing)
+    real, nothing = data_places.look_back, data_places.Before()
+
+    def look_back(places: data_places.DataPlaces, state_dir: Path) -> data_places.Before:
+        """Know of nothing at first: what happens in between cannot be arranged from outside."""
+        return real(places, state_dir) if next(calls) else nothing
+
+    for room in (probe, data_places):
+        monkeypatch.setattr(room, "look_back", look_back)
     assert "nothing to do" in cli("apply", deployment / "m.yaml").out
-    monkeypatch.setattr(probe, "_look_back", lambda *_where, **_how: nothing)
+    for room in (probe, data_places):
+        monkeypatch.setattr(room, "look_back", lambda *_where: nothing)
     assert "error[finished-output]" in cli("plan", deployment / "m.yaml").out
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,14 +14,27 @@ WATCHED = {
     "PIL", "asyncio", "dataclasses", "email", "fsspec", "html", "importlib.metadata", "jsonschema", "numpy",
     "numpy.random", "onnx", "onnxruntime", "pyarrow", "socket", "sqlite3", "ssl", "statistics", "structlog",
     "rich", "tokenizers", "typing", "yaml", "zoneinfo",
+    "bz2", "gzip", "lzma", "shutil", "subprocess", "tempfile", "zipfile",
+    "ortdeploy.deployment.resolve", "ortdeploy.files.addresses", "ortdeploy.manifest.document",
+    "ortdeploy.pipelines.component", "ortdeploy.pipelines.compose", "ortdeploy.planning.probe",
+    "ortdeploy.planning.workflow", "ortdeploy.process.child", "ortdeploy.rules.protocol",
+    "ortdeploy.sessions.cpu_comparison", "ortdeploy.sessions.fused", "ortdeploy.transforms.catalogue",
     "ortdeploy.autotune.batch_size", "ortdeploy.operations.nms", "ortdeploy.presets.stable_diffusion",
     "ortdeploy.running.reports.html", "ortdeploy.running.retry", "ortdeploy.sinks.csv", "ortdeploy.sources.csv",
     "ortdeploy.transforms.resize",
 }  # fmt: skip
 """What takes its time: packages, modules of Python's own that bring many others, and formats and steps not asked for."""
 
-TEXT = {"dataclasses", "typing", "yaml"}
-PLANNING = TEXT | {"numpy", "onnxruntime", "sqlite3"}
+TEXT = {
+    "dataclasses", "typing", "yaml", "ortdeploy.manifest.document", "ortdeploy.planning.workflow",
+    "ortdeploy.rules.protocol",
+}  # fmt: skip
+RUNNING = {"dataclasses", "typing", "numpy", "onnxruntime", "sqlite3"}
+PLANNING = TEXT | RUNNING | {
+    "subprocess", "tempfile", "shutil", "bz2", "lzma", "ortdeploy.deployment.resolve", "ortdeploy.planning.probe",
+    "ortdeploy.process.child", "ortdeploy.transforms.catalogue", "ortdeploy.pipelines.component",
+    "ortdeploy.sessions.cpu_comparison",
+}  # fmt: skip
 
 MAY_LOAD = {
     "--help": set(),
@@ -30,6 +44,7 @@ MAY_LOAD = {
     "status m.yaml": TEXT | {"sqlite3"},
     "plan m.yaml": PLANNING,
     "apply m.yaml": PLANNING,
+    "apply, only files have come": RUNNING,
 }
 """By command, what it may load of them where the model is one that was planned with before."""
 
@@ -72,3 +87,14 @@ def test_what_was_read_before_is_not_loaded_for_again(deployment: Path) -> None:
     assert _loaded(deployment, "status m.yaml") == MAY_LOAD["status, as before"]
     assert "numpy" in _loaded(deployment, "apply m.yaml")
     assert _loaded(deployment, "apply m.yaml") == MAY_LOAD["apply, nothing to do"]
+
+
+def test_where_only_files_have_come_no_manifest_and_no_rule_is_loaded(deployment: Path) -> None:
+    text = (deployment / "m.yaml").read_text()
+    (deployment / "inbox").mkdir()
+    (deployment / "m.yaml").write_text(text.replace("path: data.npy", "path: inbox/*.npy"))
+    shutil.copy(deployment / "data.npy", deployment / "inbox/a.npy")
+    assert "yaml" in _loaded(deployment, "apply -q m.yaml")
+    shutil.copy(deployment / "data.npy", deployment / "inbox/b.npy")
+    assert _loaded(deployment, "apply -q m.yaml") <= MAY_LOAD["apply, only files have come"]
+    assert len(list((deployment / "outbox/run").glob("part-*"))) == 2

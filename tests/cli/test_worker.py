@@ -12,7 +12,7 @@ from conftest import MANIFEST, Cli
 from onnx import numpy_helper
 from support import forks
 
-from ortdeploy.cli.commands.apply import load_plan_file
+from ortdeploy.cli.plans import load_plan_file
 from ortdeploy.plan.part_table import bound_digest
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.running.shards.worker_process import WorkerProcess

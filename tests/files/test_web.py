@@ -10,7 +10,7 @@ from support.web import Server, running
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files import web
-from ortdeploy.files.gate import ANYWHERE, reachable
+from ortdeploy.files.addresses import ANYWHERE, reachable
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from support.models import save_model
 from ortdeploy.cli.main import main
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.pipelines.component import Component
-from ortdeploy.pipelines.steps import State, pack_state, unpack_state
+from ortdeploy.pipelines.state import State, pack_state, unpack_state
 from ortdeploy.process.memory_limit import MemoryWatch
 
 FLOAT = TensorProto.FLOAT

@@ -19,8 +19,9 @@ import pytest
 from conftest import Cli
 from support.models import scale_model
 
+from ortdeploy.cli import plans as plans_of_commands
 from ortdeploy.cli.arguments import build_parser
-from ortdeploy.cli.commands import apply, status
+from ortdeploy.cli.commands import status
 from ortdeploy.cli.main import main
 from ortdeploy.events import log
 from ortdeploy.facts.data import ArrivalPolicy
@@ -84,7 +85,7 @@ class Plans:
             self.made += 1
             return plan_manifests(*arguments, **settings)  # type: ignore[arg-type]  # as it was called
 
-        monkeypatch.setattr(apply, "plan_manifests", counted)
+        monkeypatch.setattr(plans_of_commands, "plan_manifests", counted)
 
 
 @pytest.fixture
@@ -433,7 +434,7 @@ def test_a_folder_that_is_exchanged_meanwhile_is_not_remembered(
         return planned
 
     with monkeypatch.context() as patch:
-        patch.setattr(apply, "plan_manifests", exchange)
+        patch.setattr(plans_of_commands, "plan_manifests", exchange)
         assert "nothing to do" in cli("apply", folder / "m.yaml").out
     cli("apply", folder / "m.yaml")
     assert plans.made == 2

@@ -200,7 +200,7 @@ def test_what_is_no_plan_is_refused_in_words(cli: Cli, tmp_path: Path, text: str
 
 def test_a_plan_file_that_is_too_large_is_refused(cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = save(cli, deployment)
-    for module in ("ortdeploy.planning.saved_plan", "ortdeploy.cli.commands.apply"):
+    for module in ("ortdeploy.planning.saved_plan", "ortdeploy.cli.plans"):
         monkeypatch.setattr(f"{module}.MAX_BYTES", 100)
     assert "it has more than 100 bytes" in words(cli("apply", plan).out)
 

@@ -12,11 +12,12 @@ from typing import Any
 
 from conftest import Result
 
-from ortdeploy.cli.commands import apply
+from ortdeploy.cli import plans
 from ortdeploy.cli.main import main
 from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.plan.plan_file import decode_plan, encode
-from ortdeploy.planning.workflow import Planned, plan_manifests
+from ortdeploy.planning.planned import Planned
+from ortdeploy.planning.workflow import plan_manifests
 
 
 def plan_document(folder: Path) -> Any:
@@ -43,5 +44,5 @@ def apply_document(document: Any, folder: Path, *arguments: str) -> Result:
 
 if __name__ == "__main__":
     changed = decode_plan(json.loads(Path(sys.argv[1]).read_text()))
-    setattr(apply, "plan_manifests", lambda *_, **__: Planned(plans=(changed,), diagnostics=()))  # noqa: B010  mypy knows no export
+    setattr(plans, "plan_manifests", lambda *_, **__: Planned(plans=(changed,), diagnostics=()))  # noqa: B010  mypy knows no export
     sys.exit(main(sys.argv[2:]))

@@ -29,7 +29,8 @@ from ortdeploy.ledger.opening import open_ledger, read_ledger
 from ortdeploy.ledger.records import OutputRecord, Part, Revision
 from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession
-from ortdeploy.planning.workflow import Planned, plan_manifests
+from ortdeploy.planning.planned import Planned
+from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.results.results import JobResult
 from ortdeploy.running.compaction import Small
 from ortdeploy.running.executor import Execution

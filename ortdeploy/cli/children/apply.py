@@ -3,7 +3,6 @@
 import argparse
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -24,7 +23,6 @@ from ortdeploy.ledger.records import output_key
 from ortdeploy.plan.part_table import Shard
 from ortdeploy.plan.plan_file import decode_plan
 from ortdeploy.plan.steps import Plan, RunJob
-from ortdeploy.process.child import Asked, Say
 from ortdeploy.process.native_output import NativeOutput
 from ortdeploy.process.python_warnings import warnings_to
 from ortdeploy.results.results import JobResult, Observer, Status
@@ -38,6 +36,7 @@ from ortdeploy.sessions.opening import OnNativeCall, SkippedSession
 from ortdeploy.views import progress
 
 if TYPE_CHECKING:
+    from ortdeploy.process.child import Asked, Say
     from ortdeploy.running.shards.told import Told
 
 _LOGGING = ("quiet", "verbose", "log_file", "log_format", "color")
@@ -184,7 +183,7 @@ def _failed_job(ledger: Ledger, folder: Path, step: RunJob, reason: str) -> JobR
     return recorded_result(step, record, Ending(status=Status.FAILED, reason=reason))
 
 
-def main(asked: Asked) -> None:
+def main(asked: "Asked") -> None:
     """Be the child: run the plan of the request, and report its progress."""
     try:
         _serve(asked.request, asked.say, asked.native_output())
@@ -197,12 +196,14 @@ def main(asked: Asked) -> None:
     except Exception as error:  # noqa: BLE001  the parent reports it as the bug that it is
         reason = fault_of_the_machine(error)
         if reason is None:
+            import traceback  # noqa: PLC0415  only when something is wrong
+
             asked.say(kind="bug", reason="".join(traceback.format_exception(error)))
         else:
             asked.say(kind="error", reason=reason)
 
 
-def _serve(request: Mapping[str, Any], say: Say, native: NativeOutput) -> None:
+def _serve(request: Mapping[str, Any], say: "Say", native: NativeOutput) -> None:
     from ortdeploy.cli.log import log_warning  # noqa: PLC0415  as in the other commands
 
     stopped = StopFlag()

@@ -11,16 +11,18 @@ from contextlib import ExitStack
 from typing import Any
 
 from ortdeploy.cli.children.apply import execute
-from ortdeploy.cli.commands.apply import load_plan_file, refused_by_gates
+from ortdeploy.cli.commands.apply import refused_by_gates
 from ortdeploy.cli.faults import fault_of_the_machine
 from ortdeploy.cli.log import configure_logging, log_warning
+from ortdeploy.cli.plans import load_plan_file
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.cli.streams import private_streams
 from ortdeploy.diagnostics import OrtdeployError, Severity
 from ortdeploy.plan.part_table import PlannedPart, bound_digest
 from ortdeploy.plan.selection import keep_jobs, run_jobs
 from ortdeploy.plan.steps import Plan
-from ortdeploy.planning.workflow import Planned, state_folder
+from ortdeploy.planning.planned import Planned
+from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.process.child import Asked, Say
 from ortdeploy.process.native_output import NativeOutput
 from ortdeploy.process.python_warnings import warnings_to

@@ -3,54 +3,38 @@
 import argparse
 import os
 import sys
-import uuid
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortdeploy.cli.children.apply import run_plan
-from ortdeploy.cli.commands.shared import (
-    load_options,
-    plan_root,
-    start_logging,
-    use_color,
-    write_diagnostics,
-    write_plan,
-)
+from ortdeploy.cli.commands.shared import load_options, start_logging, use_color, write_diagnostics, write_plan
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_PAUSED, EXIT_REJECTED, EXIT_USAGE
-from ortdeploy.cli.shards import parse_shard
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.cli.streams import overheard
-from ortdeploy.diagnostics import OrtdeployError, Severity, UsageError, has_errors
+from ortdeploy.diagnostics import OrtdeployError, Severity, has_errors
 from ortdeploy.events import log
-from ortdeploy.files.names import is_file
 from ortdeploy.ledger.ledger import now
 from ortdeploy.plan.part_table import Shard
-from ortdeploy.plan.selection import job_names, keep_jobs, run_jobs, with_letters
-from ortdeploy.plan.steps import DeadLetter, Plan, RunJob
-from ortdeploy.planning.known_graphs import keep_waiting
+from ortdeploy.plan.steps import Plan, RunJob
+from ortdeploy.planning.checked_plan import recall_plan
 from ortdeploy.planning.nothing_to_do import Recollection
-from ortdeploy.planning.rests_on import rests_on
-from ortdeploy.planning.saved_plan import MAX_BYTES, is_plan_file, load_plans
-from ortdeploy.planning.workflow import Planned, plan_again, plan_manifests, select_jobs, state_folder
+from ortdeploy.planning.planned import Planned
+from ortdeploy.planning.run_text import keep_text
+from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.executor import Execution
 from ortdeploy.running.gone_files import note_gone_files
-from ortdeploy.views import json, text
+from ortdeploy.views import text
+
+if TYPE_CHECKING:
+    from ortdeploy.planning.keep_checked import ToKeep
 
 if TYPE_CHECKING:
     from ortdeploy.cli.engines import Engine
 
 _BAD = (Status.FAILED, Status.INTERRUPTED)
-_OPTIONS_OF_PLANS = {
-    "--new-run": "new_run",
-    "--last-good": "last_good",
-    "--profile": "profile",
-    "--set": "sets",
-    "--overlay": "overlays",
-}
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -60,23 +44,29 @@ def run(arguments: argparse.Namespace) -> int:
     """
     recollection = Recollection(arguments)
     with overheard() as said:
-        planned, code = _run(arguments)
+        planned, code, to_keep = _run(arguments, recollection)
     if code == EXIT_OK and planned.deployments:
+        from ortdeploy.planning.known_graphs import keep_waiting  # noqa: PLC0415  loaded already, to plan
+        from ortdeploy.planning.rests_on import rests_on  # noqa: PLC0415
+
         with suppress(OrtdeployError):  # a state folder that has come to lead elsewhere keeps nothing
             state_dir = state_folder(planned.plans[0].folder, arguments.state_dir, planned.plans[0].roots)
             keep_waiting(state_dir)
+            if to_keep is not None:
+                to_keep.keep()
             if not any(plan.steps for plan in planned.plans):
                 rested_on = rests_on(planned.deployments, arguments.paths, state_dir)
                 recollection.keep(rested_on, str(state_dir), said.text())
     return code
 
 
-def _run(arguments: argparse.Namespace) -> tuple[Planned, int]:
+def _run(arguments: argparse.Namespace, recollection: Recollection) -> "tuple[Planned, int, ToKeep | None]":
     with ExitStack() as stack:
         kept = start_logging(arguments, stack)
         engine = _engine_of(arguments)
         shard = _shard_of(arguments)
-        planned = _load_or_plan(arguments, in_shards=shard is not None or engine is not None)
+        in_shards = shard is not None or engine is not None
+        planned, to_keep = _recall_or_plan(arguments, recollection, in_shards=in_shards)
         rejected = has_errors(planned.diagnostics)
         if arguments.format != "json":
             write_diagnostics(planned.diagnostics, arguments)
@@ -95,17 +85,20 @@ def _run(arguments: argparse.Namespace) -> tuple[Planned, int]:
             _tell_others(planned, ended, arguments)
     _tell(planned, results, arguments)
     if any(result.status is Status.INTERRUPTED for result in results):
-        return planned, stopped.exit_code
+        return planned, stopped.exit_code, None
     if rejected and shard is not None:
-        return planned, EXIT_USAGE  # a scheduler that runs shards again need not run this one
+        return planned, EXIT_USAGE, None  # a scheduler that runs shards again need not run this one
     if rejected or any(result.status is Status.FAILED for result in results):
-        return planned, EXIT_REJECTED
-    return planned, EXIT_PAUSED if any(result.status is Status.PAUSED for result in results) else EXIT_OK
+        return planned, EXIT_REJECTED, None
+    is_paused = any(result.status is Status.PAUSED for result in results)
+    return planned, EXIT_PAUSED if is_paused else EXIT_OK, to_keep
 
 
 def _tell(planned: Planned, results: Sequence[JobResult], arguments: argparse.Namespace) -> None:
     """Print how the jobs ended: a table on a terminal, else a line for each job; with -q, only what went wrong."""
     if arguments.format == "json":
+        from ortdeploy.views import json  # noqa: PLC0415  only who asks for it
+
         sys.stdout.write(json.render_apply(planned.diagnostics, planned.plans, results))
         return
     if arguments.format == "sarif":
@@ -121,7 +114,11 @@ def _tell(planned: Planned, results: Sequence[JobResult], arguments: argparse.Na
 
 def _shard_of(arguments: argparse.Namespace) -> Shard | None:
     said = getattr(arguments, "shard", None)
-    return None if said is None else parse_shard(said, os.environ)
+    if said is None:
+        return None
+    from ortdeploy.cli.shards import parse_shard  # noqa: PLC0415  only who asks for one
+
+    return parse_shard(said, os.environ)
 
 
 def _engine_of(arguments: argparse.Namespace) -> "Engine | None":
@@ -132,94 +129,30 @@ def _engine_of(arguments: argparse.Namespace) -> "Engine | None":
     return engine_of(arguments)
 
 
-def _load_or_plan(arguments: argparse.Namespace, *, in_shards: bool) -> Planned:
-    """Plan from manifests, or from a plan file; a plan file's manifest is planned again and compared."""
-    saved = load_plan_file(arguments, in_shards=in_shards) if arguments.command == "apply" else None
-    if saved is not None:
-        return saved
-    if in_shards:
-        flag = "--shard" if getattr(arguments, "engine", None) is None else "--engine"
-        raise UsageError(f"{flag} is for a saved plan, whose parts are fixed: ortdeploy plan --out PLAN saves one")
-    if getattr(arguments, "root", None) is not None:
-        raise UsageError("--root says what the paths of a saved plan are relative to, and this is none")
-    named = getattr(arguments, "letters", None)
-    letters = None if named is None else _read_letters(named)
-    planned = plan_manifests(
-        arguments.paths,
-        load_options(arguments),
-        state_dir=arguments.state_dir,
-        jobs=arguments.jobs,
-        excluded=arguments.excluded,
-        new_run=arguments.new_run,
-        retry=arguments.command == "retry",
-    )
-    if letters is None:
-        return _with_last_good(planned, arguments)
-    jobs = [step.job for plan in planned.plans for step in run_jobs(plan)]
-    if len(jobs) > 1:
-        raise UsageError(f"--from holds rows of one job; --job names {len(jobs)}: {', '.join(jobs)}")
-    return replace(planned, plans=tuple(with_letters(plan, letters) for plan in planned.plans))
+def _recall_or_plan(
+    arguments: argparse.Namespace, recollection: Recollection, *, in_shards: bool
+) -> "tuple[Planned, ToKeep | None]":
+    """Plan; where the plan is remembered, look at the data alone. What is returned beside it is to be kept."""
+    if arguments.command != "apply" or in_shards or arguments.last_good or arguments.root is not None:
+        return _plan(arguments, in_shards=in_shards), None
+    recalled = recall_plan(recollection, arguments.paths, arguments.roots, arguments.state_dir)
+    if recalled is not None:
+        return recalled, None
+    planned = _plan(arguments, in_shards=False)
+    if not planned.deployments or not any(plan.steps for plan in planned.plans):
+        return planned, None
+    from ortdeploy.planning.keep_checked import ToKeep  # noqa: PLC0415  only who has planned
+
+    with suppress(OrtdeployError):
+        state_dir = state_folder(planned.plans[0].folder, arguments.state_dir, planned.plans[0].roots)
+        return planned, ToKeep(recollection, planned, arguments.paths, state_dir)
+    return planned, None
 
 
-def _read_letters(path: str) -> tuple[DeadLetter, ...]:
-    from ortdeploy.ledger.letters import read_letters  # noqa: PLC0415  only who has some
+def _plan(arguments: argparse.Namespace, *, in_shards: bool) -> Planned:
+    from ortdeploy.cli.plans import load_or_plan  # noqa: PLC0415  not where the plan is remembered
 
-    return read_letters(path)
-
-
-def _with_last_good(planned: Planned, arguments: argparse.Namespace) -> Planned:
-    """With --last-good, plan the last good versions of refused manifests in their place."""
-    if not (arguments.last_good and has_errors(planned.diagnostics)):
-        return planned
-    from ortdeploy.planning.last_good import with_last_good  # noqa: PLC0415  only where something is refused
-
-    return with_last_good(
-        planned,
-        arguments.paths,
-        load_options(arguments),
-        state_dir=arguments.state_dir,
-        now=now(),
-        jobs=arguments.jobs,
-        excluded=arguments.excluded,
-    )
-
-
-def load_plan_file(arguments: argparse.Namespace, *, in_shards: bool) -> Planned | None:
-    """Plan again from a plan file; None if the arguments name no plan file. `in_shards` is that of `plan_again`."""
-    raw = _plan_file(arguments.paths)
-    if raw is None:
-        return None
-    if getattr(arguments, "environment_profile", False):
-        arguments.profile = None
-    given = [flag for flag, name in _OPTIONS_OF_PLANS.items() if getattr(arguments, name, None)]
-    if given:
-        raise UsageError(f"{given[0]} is for manifests: a saved plan has been made with its own. Make the plan again")
-    file = Path(arguments.paths[0])
-    roots = tuple(os.path.abspath(root) for root in arguments.roots)  # noqa: PTH100  keeps links, as paths below do
-    saved, diagnostics = load_plans(raw, str(file), plan_root(arguments.root, file), roots)
-    if diagnostics:
-        return Planned(plans=(), diagnostics=diagnostics)
-    planned = plan_again(saved, roots, arguments.state_dir, in_shards=in_shards)
-    if has_errors(planned.diagnostics):
-        return replace(planned, plans=())
-    if arguments.jobs is None and not arguments.excluded:
-        return planned
-    known = [name for plan in planned.plans for name in job_names(plan)]
-    jobs = select_jobs(arguments.jobs, arguments.excluded, known)
-    return replace(planned, plans=tuple(keep_jobs(plan, jobs) for plan in planned.plans))
-
-
-def _plan_file(paths: Sequence[str]) -> bytes | None:
-    """Return the bytes of a plan file; None if the path is a manifest or a folder."""
-    path = Path(paths[0])
-    if len(paths) != 1 or not is_file(path):
-        return None
-    try:
-        with path.open("rb") as file:
-            head = file.read(4096)
-            return head + file.read(max(MAX_BYTES + 1 - len(head), 0)) if is_plan_file(head) else None
-    except OSError:
-        return None  # the loader says what is wrong with it
+    return load_or_plan(arguments, in_shards=in_shards)
 
 
 _Ended = tuple[Plan, tuple[JobResult, ...]]
@@ -234,7 +167,7 @@ def _execute(
     engine: "Engine | None" = None,
 ) -> list[_Ended]:
     """Run the plans one after the other; with --last-good, run the last good version of refused manifests."""
-    run_id = uuid.uuid4().hex[:12]
+    run_id = os.urandom(6).hex()
     ended: list[_Ended] = []
     deployments = [*planned.deployments, *[None] * (len(planned.plans) - len(planned.deployments))]
     for plan, deployment in zip(planned.plans, deployments, strict=True):
@@ -249,11 +182,8 @@ def _execute(
             for one in _last_good(plan, refused[0].reason or "", arguments) if arguments.last_good else ():
                 ended.append((one, _run_one(one, state_dir, run_id, arguments, stopped)))  # noqa: PERF401
             continue
-        spec = next((one for one in planned.specs if os.path.abspath(one.path) == _manifest_of(plan)), None)  # noqa: PTH100
-        if spec is not None and plan.steps and shard is None and engine is None:
-            from ortdeploy.planning.last_run import keep_text  # noqa: PLC0415  only who runs something
-
-            keep_text(spec, plan, state_dir, run_id)
+        if plan.steps and shard is None and engine is None:
+            _keep_text(planned, plan, state_dir, run_id)
         ended.append((plan, _run_one(plan, state_dir, run_id, arguments, stopped, shard=shard, engine=engine)))
         well = all(one.status is not Status.FAILED for one in ended[-1][1])
         if arguments.last_good and deployment is not None and well:
@@ -265,6 +195,18 @@ def _execute(
             state_dir = state_folder(plan.folder, arguments.state_dir, plan.roots)
             ended.append((plan, _run_one(plan, state_dir, run_id, arguments, stopped)))
     return ended
+
+
+def _keep_text(planned: Planned, plan: Plan, state_dir: Path, run_id: str) -> None:
+    """Keep the manifest's text, if the plan was made from one."""
+    document = planned.documents.get(plan.manifest)
+    spec = next((one for one in planned.specs if os.path.abspath(one.path) == _manifest_of(plan)), None)  # noqa: PTH100
+    if spec is not None:
+        from ortdeploy.providers.secrets import masked_document  # noqa: PLC0415  loaded already, to plan
+
+        document = masked_document(spec.document.data)
+    if document is not None:
+        keep_text(document, plan, state_dir, run_id)
 
 
 def _tell_others(planned: Planned, ended: Sequence[_Ended], arguments: argparse.Namespace) -> None:

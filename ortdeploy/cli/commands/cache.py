@@ -11,7 +11,7 @@ from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, has_errors
 from ortdeploy.manifest.loader import LoadOptions, find_manifests, load_manifest
 from ortdeploy.planning.pruning import PrunedState, prune
-from ortdeploy.planning.workflow import state_folder
+from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.views import json, text
 
 

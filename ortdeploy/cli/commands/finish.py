@@ -6,9 +6,9 @@ import uuid
 from contextlib import ExitStack
 from pathlib import Path
 
-from ortdeploy.cli.commands.apply import load_plan_file
 from ortdeploy.cli.commands.shared import start_logging, use_color, write_diagnostics
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
+from ortdeploy.cli.plans import load_plan_file
 from ortdeploy.diagnostics import UsageError, has_errors
 from ortdeploy.events import bound
 from ortdeploy.ledger.opening import open_ledger
@@ -16,7 +16,7 @@ from ortdeploy.ledger.output_lock import hold_outputs
 from ortdeploy.ledger.records import output_key
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import Plan
-from ortdeploy.planning.workflow import state_folder
+from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.executor import Execution
 from ortdeploy.running.shards.finish import Finish

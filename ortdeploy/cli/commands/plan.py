@@ -10,8 +10,9 @@ from ortdeploy.cli.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED
 from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.manifest.loader import find_manifests
+from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.saved_plan import dump_plans, misplaced
-from ortdeploy.planning.workflow import Planned, plan_manifests
+from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.versions import package_version
 from ortdeploy.views import json, text
 

@@ -11,7 +11,8 @@ from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.planning.service import needs_of
-from ortdeploy.planning.workflow import select_jobs, state_folder, validate
+from ortdeploy.planning.state_folder import state_folder
+from ortdeploy.planning.workflow import select_jobs, validate
 from ortdeploy.views import systemd
 
 

@@ -11,20 +11,22 @@ from typing import TYPE_CHECKING, TextIO
 from ortdeploy.cli.streams import failure_of, lasting
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, UsageError
 from ortdeploy.files.names import is_folder
-from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.process.python_warnings import warnings_to
 
 if TYPE_CHECKING:
     from ortdeploy.cli.log import KeptLog
     from ortdeploy.facts.models import ModelFacts
+    from ortdeploy.manifest.loader import LoadOptions
     from ortdeploy.plan.steps import Plan
 
 
 _LOG_OPTIONS = ("log_format", "log_file", "color")
 
 
-def load_options(arguments: argparse.Namespace, *, digest: bool = True) -> LoadOptions:
+def load_options(arguments: argparse.Namespace, *, digest: bool = True) -> "LoadOptions":
     """Return the options for reading manifests that the command line gives."""
+    from ortdeploy.manifest.loader import LoadOptions  # noqa: PLC0415  brings yaml
+
     sets, roots, overlays = tuple(arguments.sets), tuple(arguments.roots), tuple(arguments.overlays)
     return LoadOptions(digest=digest, profile=arguments.profile, sets=sets, roots=roots, overlays=overlays)
 

@@ -26,7 +26,8 @@ from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.planning.nothing_to_do import Recollection
 from ortdeploy.planning.reruns_to_come import local_files, may_run_again, rows_of_changed_files
 from ortdeploy.planning.rests_on import text_rests_on
-from ortdeploy.planning.workflow import select_jobs, state_folder, validate
+from ortdeploy.planning.state_folder import state_folder
+from ortdeploy.planning.workflow import select_jobs, validate
 from ortdeploy.sources.files import shown
 from ortdeploy.views import json, text
 from ortdeploy.views.job_status import DeliveredFile, JobStatus

@@ -18,7 +18,8 @@ from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.manifest.write import block
-from ortdeploy.planning.workflow import check_job_name, plan_manifests, state_folder, validate
+from ortdeploy.planning.state_folder import state_folder
+from ortdeploy.planning.workflow import check_job_name, plan_manifests, validate
 from ortdeploy.process.child import ask, how_it_ended
 from ortdeploy.tuning.search import Bounds, Search, Setting, Trial, as_plain, from_plain, overlay_of
 from ortdeploy.units import parse_size

@@ -10,7 +10,8 @@ from ortdeploy.diagnostics import has_errors
 from ortdeploy.ledger.records import output_key
 from ortdeploy.ledger.verification import VerifiedJob, verify_parts
 from ortdeploy.manifest.spec import Spec
-from ortdeploy.planning.workflow import select_jobs, state_folder, validate
+from ortdeploy.planning.state_folder import state_folder
+from ortdeploy.planning.workflow import select_jobs, validate
 from ortdeploy.views import json, text
 
 

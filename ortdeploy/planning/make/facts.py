@@ -8,7 +8,7 @@ from ortdeploy.deployment.threads import (
     usable_cores,
 )
 from ortdeploy.plan.steps import Fact
-from ortdeploy.redaction import shown_path
+from ortdeploy.planning.make.arrived import fact_of_inputs
 
 
 def chosen_jobs(deployment: Deployment, only_jobs: Collection[str] | None) -> list[ResolvedJob]:
@@ -44,11 +44,7 @@ def plan_facts(deployment: Deployment, only_jobs: Collection[str] | None) -> tup
         *(Fact(kind="file", name=path, value=file.sha256) for path, file in deployment.facts.option_files.items()),
         *(Fact(kind="folder", name=name, value=one.sha256) for name, one in deployment.facts.diffusion.items()),
         *(
-            Fact(
-                kind="inputs",
-                name=f"job {job.spec.name}: {', '.join(map(shown_path, job.spec.input.paths))}",
-                value=job.input.digest,
-            )
+            fact_of_inputs(job.spec.name, job.spec.input.paths, job.input)
             for job in chosen_jobs(deployment, only_jobs)
             if job.upstream is None
         ),

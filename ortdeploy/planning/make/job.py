@@ -20,6 +20,7 @@ from ortdeploy.plan.steps import (
     RunJob,
     UpstreamJob,
 )
+from ortdeploy.planning.make.arrived import with_arrived
 from ortdeploy.planning.make.constants import planned_constant
 from ortdeploy.planning.make.op_lines import OpLine, op_lines, planned_line
 from ortdeploy.providers.catalogue import CPU
@@ -55,24 +56,22 @@ def planned_job(job: ResolvedJob) -> RunJob:
 
 def _job_input(job: ResolvedJob) -> JobInput:
     spec, facts = job.spec.input, job.input
-    return JobInput(
+    planned = JobInput(
         format=facts.format or "",
         patterns=spec.paths,
-        files=facts.states,
-        gone=facts.gone,
-        first_row=facts.first_row,
-        rows=None if facts.rows is None else facts.first_row - facts.rows_before + facts.rows,
+        files=(),
+        gone=(),
+        first_row=0,
+        rows=None,
         row_type=facts.row_type,
         rate=spec.rate,
         missing=job.missing,
         key=job.key,
         on_change="append" if spec.jobs else spec.arrivals.on_change,
         exif=spec.exif is not False,
-        rerun=facts.rerun,
-        rerun_rows=facts.rerun_rows,
-        rows_before=facts.rows_before,
         upstream=_upstream(job),
     )
+    return with_arrived(planned, facts)
 
 
 def _upstream(job: ResolvedJob) -> UpstreamJob | None:

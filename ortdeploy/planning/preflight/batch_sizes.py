@@ -1,6 +1,6 @@
 """Checks the batch sizes of a deployment's jobs on their graphs, by shape inference: nothing is run."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from ortdeploy.deployment.resolved import Deployment, ResolvedJob
 from ortdeploy.facts.preflight import RefusedBatch
@@ -18,23 +18,13 @@ def try_batches(deployment: Deployment) -> dict[str, RefusedBatch]:
 
 def _try(job: ResolvedJob) -> Iterator[RefusedBatch]:
     """Yield the first batch size of the job that does not fit, if there is one."""
-    for size in _sizes(job):
+    for size in job.batching.sizes_run(job.input.rows) if job.has_work else ():
         problem = _problem(job, size)
         if problem is not None:
             text, output = problem
             fitting = tuple(other for other in _OTHERS if other != size and _problem(job, other) is None)
             yield RefusedBatch(rows=size, problem=text, fitting=fitting, output=output)
             return
-
-
-def _sizes(job: ResolvedJob) -> Sequence[int]:
-    """Return the known numbers of rows that runs of the job will have."""
-    batching, rows = job.batching, job.input.rows
-    if batching.size is None or not job.has_work:
-        return ()
-    whole = rows is None or rows >= batching.size or batching.pad_to is not None
-    rest = 0 if rows is None else batching.short_batch(rows)
-    return tuple(size for size in (batching.size if whole else 0, rest) if size)
 
 
 def _problem(job: ResolvedJob, rows: int) -> tuple[str, str | None] | None:

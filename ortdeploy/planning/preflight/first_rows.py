@@ -1,22 +1,12 @@
-"""Reads and prepares the first rows of a deployment's jobs as their runs would, and checks them against the model.
+"""Looks at the first rows of a deployment's jobs."""
 
-Nothing is run. What is wrong with the rows is a fact; rules decide what it means.
-"""
-
-from collections.abc import Sequence
-from itertools import islice, repeat
+from functools import partial
 
 from ortdeploy.deployment.resolved import Deployment, ResolvedJob
-from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.facts.preflight import FirstRows, RefusedRow
-from ortdeploy.feeds.feeder import Feeder, open_wanted, wanted_columns
-from ortdeploy.files.object_store import fetched
-from ortdeploy.plan.steps import RunJob
+from ortdeploy.facts.preflight import FirstRows
 from ortdeploy.planning.make.job import planned_job
 from ortdeploy.planning.preflight.op_sessions import open_runners
-from ortdeploy.results.rows import Block, StageError
-from ortdeploy.sources.catalogue import SOURCES
-from ortdeploy.tensors.columns import Array, OpRunners
+from ortdeploy.planning.preflight.rows_of_job import look
 
 
 def look_at_rows(deployment: Deployment) -> dict[str, FirstRows]:
@@ -34,87 +24,4 @@ def look_at_rows(deployment: Deployment) -> dict[str, FirstRows]:
 
 def _look(job: ResolvedJob, folder: str) -> FirstRows:
     step = planned_job(job)
-    looker = _Looker(step)
-    stopped = False
-    module = SOURCES[step.input.format]
-    size = min(step.batching.run_size, module.FIRST_ROWS)
-    try:
-        looker.feed_with(open_runners(job, step))
-        with (
-            fetched(job.input.files, job.spec.input.paths) as files,
-            open_wanted(step, files, folder, wanted_columns(step)) as source,
-        ):
-            most = -(-module.FIRST_ROWS // size)
-            taken = 0
-            for block in islice(source.blocks(step.input.first_row, repeat(size)), most):
-                looker.take(block)
-                taken += 1
-            complete = taken < most or looker.rows == job.input.rows
-    except OrtdeployError as error:
-        looker.stop(str(error))
-        complete, stopped = False, True
-    refused = {one.row: one for one in reversed(looker.refused)}  # once, however much is wrong with a row
-    return FirstRows(
-        rows=looker.rows,
-        refused=tuple(refused[row] for row in sorted(refused)),
-        not_finite=tuple(looker.not_finite),
-        complete=complete,
-        stopped=stopped,
-    )
-
-
-class _Looker:
-    """Checks rows against the model, block by block."""
-
-    def __init__(self, step: RunJob) -> None:
-        self._step = step
-        self.rows = 0
-        self.refused: list[RefusedRow] = []
-        self.not_finite: list[int] = []
-
-    def feed_with(self, ops: OpRunners) -> None:
-        """Build the steps; `ops` run those that are operators."""
-        self._feeder = Feeder(self._step, ops)
-
-    def take(self, block: Block) -> None:
-        """Prepare a block without running it; on failure, row by row."""
-        self.rows += block.count
-        self.refused += [
-            RefusedRow(row=row.row, source=row.source, stage=row.stage, message=row.message) for row in block.failed
-        ]
-        self._look_for_adapters(block)
-        self._feed(block, range(len(block.rows)))
-
-    def _look_for_adapters(self, block: Block) -> None:
-        """Note rows for which there is no adapter."""
-        for row in range(len(block.rows)):
-            try:
-                self._feeder.adapters(block, row)
-            except StageError as error:
-                self.refused.append(_refused(block, row, error))
-
-    def _feed(self, block: Block, rows: range) -> None:
-        """Prepare rows together; on failure, each alone."""
-        if not rows:
-            return
-        try:
-            self._note(block, rows, self._feeder.prepare_batch(block, rows))
-        except StageError as error:
-            if len(rows) == 1:
-                self.refused.append(_refused(block, rows[0], error))
-            else:
-                for row in rows:
-                    self._feed(block, range(row, row + 1))
-
-    def stop(self, reason: str) -> None:
-        """Note that nothing more can be read."""
-        self.refused.append(RefusedRow(row=self.rows, source="", stage="read", message=reason))
-        self.rows += 1
-
-    def _note(self, block: Block, rows: Sequence[int], feeds: dict[str, Array]) -> None:
-        finite = self._feeder.finite_rows(feeds, len(rows))
-        self.not_finite += [block.rows[row] for row, fine in zip(rows, finite, strict=True) if not fine]
-
-
-def _refused(block: Block, row: int, error: StageError) -> RefusedRow:
-    return RefusedRow(row=block.rows[row], source=block.source(row), stage=error.stage, message=str(error))
+    return look(step, job.input.files, folder, job.input.rows, partial(open_runners, job, step))

@@ -17,12 +17,12 @@ from ortdeploy.deployment.resolved import Deployment, ResolvedJob, ResolvedModel
 from ortdeploy.deployment.threads import ThreadLayout
 from ortdeploy.facts.host import MachineFacts
 from ortdeploy.facts.preflight import ROOMY, MemoryForecast, MemoryPart
-from ortdeploy.feeds.in_flight import LEAST, SMALL_BYTES
 from ortdeploy.files.room import PROCESS
 from ortdeploy.manifest.pipelines import DIFFUSION
 from ortdeploy.plan.op_graph import OpGraph
 from ortdeploy.planning.known_graphs import buffer_bytes
 from ortdeploy.planning.make.op_lines import op_lines
+from ortdeploy.planning.preflight.row_sizes import ROWS_AND_RESULTS, RowSizes
 from ortdeploy.planning.preflight.value_bytes import items_at_once, value_bytes
 from ortdeploy.providers.catalogue import CPU, find_provider
 from ortdeploy.sinks.catalogue import SINKS
@@ -39,6 +39,9 @@ _PROVIDER = {"OpenVINO": 120 * _MIB, "QNN": 60 * _MIB, "CUDA": 400 * _MIB, "Tens
 """What a provider's own libraries add to it."""
 
 _PYARROW, _PARQUET_WRITER, _PILLOW, _TORCH, _OP_STEPS = 37 * _MIB, 9 * _MIB, 8 * _MIB, 400 * _MIB, 15 * _MIB
+
+_PROCESS = "process"
+"""The part of a job's memory that every job takes."""
 
 _ONNX = 24 * _MIB
 """The module onnx, a part of `PROCESS`: where all that graphs tell is remembered, it is not imported."""
@@ -81,12 +84,19 @@ def forecast_memory(deployment: Deployment) -> dict[str, MemoryForecast]:
     return {job.spec.name: _forecast(deployment, job) for job in deployment.jobs if job.has_work}
 
 
+def without_onnx(forecast: MemoryForecast) -> MemoryForecast:
+    """Return a forecast of this process for one that reads no graph."""
+    loaded = _loaded_for_graphs()
+    parts = (replace(one, size=one.size - loaded) if one.what == _PROCESS else one for one in forecast.parts)
+    return replace(forecast, parts=tuple(parts))
+
+
 def _forecast(deployment: Deployment, job: ResolvedJob) -> MemoryForecast:
     parts, unknown = _parts(job, job.batching.run_size)
-    disk = _disk(job)
+    disk = row_sizes(job).disk(job.input.first_row, job.input.rows, job.output.rows)
     limit = job.spec.limits.memory
     machine = deployment.facts.machine
-    bound = min((size for size in (limit, machine and machine.memory_bytes) if size), default=None)
+    bound = memory_bound(limit, machine.memory_bytes if machine else None)
     total = sum(part.size for part in parts)
     fitting, count = None, None
     if bound is not None and total > bound:
@@ -108,6 +118,11 @@ def _forecast(deployment: Deployment, job: ResolvedJob) -> MemoryForecast:
         thread_layouts={name: size for name, size in layouts.items() if bound is None or size <= bound},
         tried_layouts=tried,
     )
+
+
+def memory_bound(limit: int | None, machine: int | None) -> int | None:
+    """Return the bytes that a job may take: its limit, or what the machine has; None if neither is known."""
+    return min((size for size in (limit, machine) if size), default=None)
 
 
 def _fitting_trials(
@@ -164,10 +179,10 @@ def _parts(job: ResolvedJob, batch: int) -> tuple[tuple[MemoryPart, ...], str | 
     held = job.input.held_bytes
     values = value_bytes(job, batch, _tensor_bytes)
     found = (
-        MemoryPart(what="process", size=_process_bytes(job)),
+        MemoryPart(what=_PROCESS, size=_process_bytes(job)),
         MemoryPart(what="weights", size=_weight_bytes(job)),
         MemoryPart(what="activations", size=activations or 0),
-        MemoryPart(what="rows and results", size=_data_bytes(job, batch, result or 0)),
+        MemoryPart(what=ROWS_AND_RESULTS, size=_row_sizes(job, batch, result).bytes(job.input.rows)),
         *((MemoryPart(what="values of steps", size=values),) if values else ()),
         *((MemoryPart(what="input held whole", size=held),) if held else ()),
     )
@@ -261,9 +276,12 @@ def _process_bytes(job: ResolvedJob) -> int:
     libraries = (_PYARROW if tables else 0) + (_PILLOW if pictures else 0) + (_TORCH if _is_delegated(job) else 0)
     libraries += _PARQUET_WRITER if job.spec.output.format == "parquet" else 0
     libraries += _OP_STEPS if next(op_lines(job), None) is not None else 0
-    libraries += _REFERENCE if "onnx.reference" in sys.modules else 0
-    libraries -= 0 if "onnx" in sys.modules else _ONNX
-    return PROCESS + sum(_PROVIDER.get(short, 0) for short in shorts) + libraries
+    return PROCESS - _ONNX + _loaded_for_graphs() + sum(_PROVIDER.get(short, 0) for short in shorts) + libraries
+
+
+def _loaded_for_graphs() -> int:
+    """Return the bytes of the modules that have been loaded to read graphs."""
+    return (_REFERENCE if "onnx.reference" in sys.modules else 0) + (_ONNX if "onnx" in sys.modules else 0)
 
 
 def _sessions(model: ResolvedModel) -> Sequence[ResolvedSession]:
@@ -327,19 +345,24 @@ def _bytes_of_a_run(
     return None if taken is None else int((_SCRATCH if arena else _BARE) * taken)
 
 
-def _data_bytes(job: ResolvedJob, batch: int, result: int) -> int:
-    """Return the bytes of rows and results between source and sink: blocks on their way, or the part being written."""
-    total = job.input.rows or batch
-    runs = max(map(_runs_at_once, job.models), default=1)
+def row_sizes(job: ResolvedJob) -> RowSizes:
+    """Return what a row of a job takes on its way, with the job's own batch."""
+    return _row_sizes(job, job.batching.run_size, _row_bytes(job))
+
+
+def _row_sizes(job: ResolvedJob, batch: int, result: int | None) -> RowSizes:
     row = sum(_tensor_bytes(binding.final) or 0 for binding in job.bindings)
-    read = row * (_TEXT if job.input.format in {"csv", "jsonl"} else 1 if job.input.format == "npy" else 2)
     sink = SINKS[job.spec.output.format]
-    blocks = (LEAST * runs + 3) * batch
-    small = SMALL_BYTES // max(read + result, 1)
-    on_their_way = min(max(blocks, small), total) * (read + result)
-    written = min(batch, total) * result * sink.BLOCK_COPIES
-    part = min(job.spec.output.rows_per_part, total) * result
-    return max(on_their_way + written + part * bool(sink.PART_COPIES), part * sink.PART_COPIES)
+    return RowSizes(
+        batch=batch,
+        runs=max(map(_runs_at_once, job.models), default=1),
+        read=row * (_TEXT if job.input.format in {"csv", "jsonl"} else 1 if job.input.format == "npy" else 2),
+        result=result,
+        rows_per_part=job.spec.output.rows_per_part,
+        block_copies=sink.BLOCK_COPIES,
+        part_copies=sink.PART_COPIES,
+        on_disk=job.spec.output.format in {"npy", "npz", "arrow"},
+    )
 
 
 def _row_bytes(job: ResolvedJob) -> int | None:
@@ -365,11 +388,3 @@ def _tensor_bytes(tensor: TensorType) -> int | None:
     if len(sizes) < len(tensor.shape) - 1:
         return None
     return prod(sizes) * (_TEXT_VALUE if tensor.dtype == "string" else numpy_dtype(tensor.dtype).itemsize)
-
-
-def _disk(job: ResolvedJob) -> int | None:
-    """Return what the output takes on disk; None if that depends on the values."""
-    result = _row_bytes(job)
-    if result is None or job.input.rows is None or job.spec.output.format not in {"npy", "npz", "arrow"}:
-        return None
-    return (job.input.first_row + job.input.rows) * result - job.output.rows * result

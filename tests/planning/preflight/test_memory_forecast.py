@@ -198,15 +198,15 @@ WITH_A_LIMIT = """\
 import sys
 from dataclasses import replace
 from ortdeploy.cli.main import main
-from ortdeploy.cli.commands import apply
+from ortdeploy.cli import plans
 
-def with_a_limit(*arguments, real=apply.plan_manifests, **settings):
+def with_a_limit(*arguments, real=plans.plan_manifests, **settings):
     planned = real(*arguments, **settings)
     (plan,) = planned.plans
     steps = [replace(one, limits=replace(one.limits, memory=int(sys.argv[1]))) if hasattr(one, "job") else one for one in plan.steps]
     return replace(planned, plans=(replace(plan, steps=tuple(steps)),))
 
-apply.plan_manifests = with_a_limit
+plans.plan_manifests = with_a_limit
 raise SystemExit(main(["apply", "m.yaml"]))
 """
 

@@ -1,0 +1,115 @@
+"""Makes the plans that `apply` and `retry` run: from manifests, or from a plan file."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ortdeploy.cli.commands.shared import load_options, plan_root
+from ortdeploy.diagnostics import UsageError, has_errors
+from ortdeploy.files.names import is_file
+from ortdeploy.ledger.ledger import now
+from ortdeploy.plan.selection import job_names, keep_jobs, run_jobs, with_letters
+from ortdeploy.plan.steps import DeadLetter
+from ortdeploy.planning.planned import Planned
+from ortdeploy.planning.saved_plan import MAX_BYTES, is_plan_file, load_plans
+from ortdeploy.planning.workflow import plan_again, plan_manifests, select_jobs
+
+_OPTIONS_OF_PLANS = {
+    "--new-run": "new_run",
+    "--last-good": "last_good",
+    "--profile": "profile",
+    "--set": "sets",
+    "--overlay": "overlays",
+}
+
+
+def load_or_plan(arguments: argparse.Namespace, *, in_shards: bool) -> Planned:
+    """Plan from manifests, or from a plan file; a plan file's manifest is planned again and compared."""
+    saved = load_plan_file(arguments, in_shards=in_shards) if arguments.command == "apply" else None
+    if saved is not None:
+        return saved
+    if in_shards:
+        flag = "--shard" if getattr(arguments, "engine", None) is None else "--engine"
+        raise UsageError(f"{flag} is for a saved plan, whose parts are fixed: ortdeploy plan --out PLAN saves one")
+    if getattr(arguments, "root", None) is not None:
+        raise UsageError("--root says what the paths of a saved plan are relative to, and this is none")
+    named = getattr(arguments, "letters", None)
+    letters = None if named is None else _read_letters(named)
+    planned = plan_manifests(
+        arguments.paths,
+        load_options(arguments),
+        state_dir=arguments.state_dir,
+        jobs=arguments.jobs,
+        excluded=arguments.excluded,
+        new_run=arguments.new_run,
+        retry=arguments.command == "retry",
+    )
+    if letters is None:
+        return _with_last_good(planned, arguments)
+    jobs = [step.job for plan in planned.plans for step in run_jobs(plan)]
+    if len(jobs) > 1:
+        raise UsageError(f"--from holds rows of one job; --job names {len(jobs)}: {', '.join(jobs)}")
+    return replace(planned, plans=tuple(with_letters(plan, letters) for plan in planned.plans))
+
+
+def _read_letters(path: str) -> tuple[DeadLetter, ...]:
+    from ortdeploy.ledger.letters import read_letters  # noqa: PLC0415  only who has some
+
+    return read_letters(path)
+
+
+def _with_last_good(planned: Planned, arguments: argparse.Namespace) -> Planned:
+    """With --last-good, plan the last good versions of refused manifests in their place."""
+    if not (arguments.last_good and has_errors(planned.diagnostics)):
+        return planned
+    from ortdeploy.planning.last_good import with_last_good  # noqa: PLC0415  only where something is refused
+
+    return with_last_good(
+        planned,
+        arguments.paths,
+        load_options(arguments),
+        state_dir=arguments.state_dir,
+        now=now(),
+        jobs=arguments.jobs,
+        excluded=arguments.excluded,
+    )
+
+
+def load_plan_file(arguments: argparse.Namespace, *, in_shards: bool) -> Planned | None:
+    """Plan again from a plan file; None if the arguments name no plan file. `in_shards` is that of `plan_again`."""
+    raw = _plan_file(arguments.paths)
+    if raw is None:
+        return None
+    if getattr(arguments, "environment_profile", False):
+        arguments.profile = None
+    given = [flag for flag, name in _OPTIONS_OF_PLANS.items() if getattr(arguments, name, None)]
+    if given:
+        raise UsageError(f"{given[0]} is for manifests: a saved plan has been made with its own. Make the plan again")
+    file = Path(arguments.paths[0])
+    roots = tuple(os.path.abspath(root) for root in arguments.roots)  # noqa: PTH100  keeps links, as paths below do
+    saved, diagnostics = load_plans(raw, str(file), plan_root(arguments.root, file), roots)
+    if diagnostics:
+        return Planned(plans=(), diagnostics=diagnostics)
+    planned = plan_again(saved, roots, arguments.state_dir, in_shards=in_shards)
+    if has_errors(planned.diagnostics):
+        return replace(planned, plans=())
+    if arguments.jobs is None and not arguments.excluded:
+        return planned
+    known = [name for plan in planned.plans for name in job_names(plan)]
+    jobs = select_jobs(arguments.jobs, arguments.excluded, known)
+    return replace(planned, plans=tuple(keep_jobs(plan, jobs) for plan in planned.plans))
+
+
+def _plan_file(paths: Sequence[str]) -> bytes | None:
+    """Return the bytes of a plan file; None if the path is a manifest or a folder."""
+    path = Path(paths[0])
+    if len(paths) != 1 or not is_file(path):
+        return None
+    try:
+        with path.open("rb") as file:
+            head = file.read(4096)
+            return head + file.read(max(MAX_BYTES + 1 - len(head), 0)) if is_plan_file(head) else None
+    except OSError:
+        return None  # the loader says what is wrong with it

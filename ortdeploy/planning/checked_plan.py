@@ -1,0 +1,178 @@
+"""Remembers a plan to which no rule objects, and completes it with a job's data while all else is as it was.
+
+What a plan rests on beside data is looked at as `nothing_to_do` looks at it: the command line, the environment, this
+code, the machine and files. Data is looked at by the same code as in every other plan: what the inputs hold, how far
+the outputs are, and whether the first rows can be fed. Wherever a rule might have something to say about what is found,
+or the plan might become another one, it is made as ever.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.facts.data import InputFacts, OutputFacts
+from ortdeploy.facts.preflight import MemoryForecast
+from ortdeploy.plan.made_by import made_by_digest
+from ortdeploy.plan.plan_file import decode, encode
+from ortdeploy.plan.steps import Fact, Plan, PlannedFiles, RunJob
+from ortdeploy.planning.data_places import DataPlaces, look_at_input, look_at_output, look_back
+from ortdeploy.planning.make.arrived import fact_of_inputs, with_arrived
+from ortdeploy.planning.planned import Planned
+from ortdeploy.planning.preflight.row_sizes import ROWS_AND_RESULTS, RowSizes
+from ortdeploy.planning.preflight.rows_of_job import look
+from ortdeploy.planning.state_folder import state_folder
+from ortdeploy.records import record
+
+if TYPE_CHECKING:
+    from ortdeploy.planning.nothing_to_do import Recollection
+
+NAME = "checked-plans.json"
+_GOOD_STATES = ("absent", "empty", "part", "finished")
+
+
+@record
+class CheckedJob:
+    """A job of a plan that was checked, with all that decides whether other data makes it another plan.
+
+    `input` is the digest of what its input is, but for its files and their number of rows. `identity` and `layout` are
+    of what it writes. Runs of `run_sizes` rows are known to fit the graph. `memory_bound` is what it may
+    take, in bytes.
+    """
+
+    places: DataPlaces
+    input: str
+    identity: Mapping[str, str]
+    layout: Mapping[str, Any]
+    has_work: bool
+    run_sizes: tuple[int, ...]
+    row_sizes: RowSizes
+    memory_bound: int | None
+
+
+@record
+class CheckedPlan:
+    """What is remembered: the plan as it was made, its jobs, the packages that are there, and the manifest's text."""
+
+    plan: Plan
+    jobs: tuple[CheckedJob, ...]
+    packages: frozenset[str]
+    document: Any
+
+
+class AnotherPlanError(Exception):
+    """Something was found for which the whole plan has to be made."""
+
+
+def recall_plan(
+    recollection: "Recollection", paths: Sequence[str], roots: Sequence[str], state_dir: str | None
+) -> Planned | None:
+    """Return the plan that is remembered, with the data as it is now; None if it has to be made.
+
+    `paths`, `roots` and `state_dir` are those of the command line.
+    """
+    known = recollection.recall(NAME)
+    if known is None:
+        return None
+    with suppress(ValueError, TypeError, KeyError, RecursionError, OSError, OrtdeployError, AnotherPlanError):
+        checked: CheckedPlan = decode(CheckedPlan, known["told"])
+        _require_place(checked, paths, tuple(str(Path(root).absolute()) for root in roots))
+        plan = complete(checked, state_folder(checked.plan.folder, state_dir, checked.plan.roots))
+        return Planned(plans=(plan,), diagnostics=(), documents={plan.manifest: checked.document})
+    return None
+
+
+def _require_place(checked: CheckedPlan, paths: Sequence[str], roots: tuple[str, ...]) -> None:
+    """Raise AnotherPlanError where a plan would reach beyond the tree and the roots that this command line allows."""
+    plan, manifest = checked.plan, Path(checked.plan.manifest)
+    is_here = plan.folder == str(manifest.absolute().parent) and {str(manifest), str(manifest.parent)} & set(paths)
+    is_fenced = plan.roots == roots and all(
+        (job.places.folder, job.places.roots) == (plan.folder, plan.roots) for job in checked.jobs
+    )
+    if not is_here or not is_fenced:
+        raise AnotherPlanError
+
+
+def complete(checked: CheckedPlan, state_dir: Path) -> Plan:
+    """Return a plan with the data as it is now. Raises AnotherPlanError, OrtdeployError and OSError."""
+    plan = checked.plan
+    steps = {step.job: step for step in plan.steps if isinstance(step, RunJob)}
+    finished = {job.job: job for job in plan.finished}
+    facts: dict[str, Fact] = {}
+    present: dict[str, PlannedFiles] = {}
+    for job in checked.jobs:
+        name = job.places.job
+        before = look_back(job.places, state_dir)
+        source = look_at_input(job.places, checked.packages, before, state_dir)
+        output = look_at_output(job.places, checked.packages, before, state_dir)
+        _require_same(job, source, output)
+        if job.has_work:
+            steps[name] = _completed(job, steps[name], source, output)
+        else:
+            finished[name] = replace(finished[name], rows=output.rows)
+        fact = fact_of_inputs(name, job.places.patterns, source)
+        facts[fact.name] = fact
+        present[name] = PlannedFiles(job=name, files=source.present)
+    return replace(
+        plan,
+        facts=tuple(facts.get(one.name, one) if one.kind == "inputs" else one for one in plan.facts),
+        steps=tuple(steps[step.job] if isinstance(step, RunJob) else step for step in plan.steps),
+        finished=tuple(finished[job.job] for job in plan.finished),
+        inputs=tuple(present[one.job] for one in plan.inputs),
+    )
+
+
+def digest_of_input(facts: InputFacts) -> str:
+    """Return a digest of everything about an input but its files, how many rows they have, and where these begin."""
+    rows = None if facts.rows is None else 0
+    lasting = replace(facts, files=(), states=(), present=(), digest="", rows=rows, first_row=0)
+    return hashlib.sha256(json.dumps(encode(lasting), sort_keys=True).encode()).hexdigest()
+
+
+def _require_same(job: CheckedJob, source: InputFacts, output: OutputFacts) -> None:
+    """Raise AnotherPlanError where an input or output is such that rules, or the kind of plan, may be others."""
+    trouble = output.problem or output.read_only or output.missing_package or output.shards
+    is_settled = not (trouble or output.left_over)
+    is_own = all(output.identity.get(name, value) == value for name, value in job.identity.items())
+    made_here = not output.made or output.made[-1][0] == made_by_digest(job.identity, job.layout)
+    has_work = bool(source.states) or output.state != "finished"
+    fits = is_settled and output.state in _GOOD_STATES and is_own and made_here and has_work == job.has_work
+    if not fits or digest_of_input(source) != job.input:
+        raise AnotherPlanError
+
+
+def _completed(job: CheckedJob, step: RunJob, source: InputFacts, output: OutputFacts) -> RunJob:
+    """Return a job with its data. Raises AnotherPlanError where the data is not plainly good."""
+    if not set(step.batching.sizes_run(source.rows)).issubset(job.run_sizes):
+        raise AnotherPlanError
+    step = replace(
+        step,
+        input=with_arrived(step.input, source),
+        output=replace(step.output, committed_rows=output.rows, upgraded_at=output.made[-1][1] if output.made else 0),
+        limits=replace(step.limits, forecast=_forecast(job, step, source, output)),
+    )
+    found = look(step, source.files, job.places.folder, source.rows, dict)
+    if found.rows == 0 or found.refused or found.not_finite or found.stopped:
+        raise AnotherPlanError
+    return step
+
+
+def _forecast(job: CheckedJob, step: RunJob, source: InputFacts, output: OutputFacts) -> MemoryForecast:
+    """Return the forecast for these rows. Raises AnotherPlanError where they take more than there is."""
+    forecast = step.limits.forecast
+    if forecast is None:
+        raise AnotherPlanError
+    size = job.row_sizes.bytes(source.rows)
+    parts = tuple(replace(one, size=size) if one.what == ROWS_AND_RESULTS else one for one in forecast.parts)
+    disk = job.row_sizes.disk(source.first_row, source.rows, output.rows)
+    found = replace(forecast, parts=parts, disk=disk)
+    rooms = [size for size in (step.limits.disk, output.free_bytes) if size is not None]
+    if job.memory_bound is not None and found.total > job.memory_bound:
+        raise AnotherPlanError
+    if disk is not None and any(disk > room for room in rooms):
+        raise AnotherPlanError
+    return found

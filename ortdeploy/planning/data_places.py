@@ -1,0 +1,327 @@
+"""Looks at what a job reads and writes: its input files, its output, and what the ledger knows of both."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.facts.data import ArrivalPolicy, InputFacts, KnownFile, OutputFacts
+from ortdeploy.facts.problems import Package, Problem
+from ortdeploy.files.disk import free_bytes
+from ortdeploy.files.gate import decides, outside
+from ortdeploy.files.known_digests import DigestCache
+from ortdeploy.files.names import is_file, is_folder, is_there, name_aside
+from ortdeploy.files.shared_folder import SharedFolder
+from ortdeploy.files.urls import decoded
+from ortdeploy.ledger.check import find_contradiction
+from ortdeploy.ledger.damage import damaged
+from ortdeploy.ledger.merges import has_hidden_files
+from ortdeploy.ledger.open_parts import FOLDER as SHARD_FOLDER
+from ortdeploy.ledger.open_parts import open_plans
+from ortdeploy.ledger.opening import named_ledger, read_ledger
+from ortdeploy.ledger.output_lock import is_live
+from ortdeploy.ledger.put_aside import put_aside_before
+from ortdeploy.ledger.records import Merge, OutputRecord, Part, output_key
+from ortdeploy.ledger.written import find_damage
+from ortdeploy.records import record
+from ortdeploy.sinks.catalogue import SINKS
+from ortdeploy.sources.arrivals import rows_before
+from ortdeploy.sources.catalogue import probe_input
+from ortdeploy.tensors.types import TensorType
+
+if TYPE_CHECKING:
+    from ortdeploy.files.shared_place import SharedPlace
+
+
+@record
+class DataPlaces:
+    """What a job reads and writes, as its manifest says; with it, both can be looked at without the manifest.
+
+    `patterns` are the input's paths, from the manifest's `folder`; beside `roots` they may lead nowhere else. `output`
+    is the folder that is written into, as a full path; from there it is uploaded to the `url`, if there is one. The
+    other fields are those of the manifest.
+    """
+
+    job: str
+    folder: str
+    roots: tuple[str, ...]
+    patterns: tuple[str, ...]
+    format: str | None
+    row_type: TensorType | None
+    rate: int | None
+    exif: bool | None
+    arrivals: ArrivalPolicy
+    memory_limit: int | None
+    output: str
+    shown: str
+    url: str | None
+    output_format: str
+    removable: bool
+
+    @property
+    def place(self) -> Path:
+        """The folder that is written into."""
+        return Path(self.output)
+
+
+@record
+class Before:
+    """The ledger's record of a job's output, of its last part's layout, and of the input files that went into it."""
+
+    record: OutputRecord | None = None
+    inputs: Sequence[KnownFile] = ()
+    merges: tuple[Merge, ...] = ()
+    layout: Mapping[str, Any] | None = None
+
+    @property
+    def first_row(self) -> int:
+        """How many rows came from others before, in runs that are finished."""
+        return self.record.first_row if self.record else 0
+
+
+def look_back(places: DataPlaces, state_dir: Path) -> Before:
+    """Return what the ledger knows of an output folder; nothing if it starts over.
+
+    That is so if the user took away what is not removable, and if an earlier run was killed as it put the output aside.
+    Which rows files have that are through is told only where these may run again.
+    """
+    with read_ledger(state_dir) as ledger:
+        if ledger is None:
+            return Before()
+        key = output_key(places.place, state_dir)
+        record = ledger.output(key)
+        if not (places.removable or is_there(places.place)) and (record is None or not _may_be_elsewhere(places)):
+            return Before()
+        if record is not None and put_aside_before(ledger, places.place, record) is not None:
+            return Before()
+        last = record.parts[-1].deployment if record and record.parts else None
+        maker = ledger.made_by(last)
+        layout = maker.layout if maker else None
+        inputs = ledger.inputs(key, spans=places.arrivals.on_change == "rerun")
+        return Before(record=record, inputs=inputs, merges=ledger.merges(key), layout=layout)
+
+
+def _may_be_elsewhere(places: DataPlaces) -> bool:
+    """Return whether shards have made an output on its store; if that cannot be told, `_shards` says why."""
+    try:
+        return _decided_on(places) is not None
+    except OrtdeployError:
+        return True
+
+
+def _decided_on(places: DataPlaces) -> "SharedPlace | None":
+    """Return the store of an output on which shards have decided; None if they have not. Raises OrtdeployError."""
+    if places.url is None or not decides(places.url):
+        return None
+    from ortdeploy.files.shared_store import SharedStore  # noqa: PLC0415  only who has an object store
+
+    place = SharedStore(places.url)
+    return place if any(place.names(SHARD_FOLDER)) else None
+
+
+def _stale_output(places: DataPlaces, before: Before) -> OutputFacts:
+    if before.record is None:
+        return OutputFacts(state="stale")
+    aside = decoded(name_aside(places.place, before.record.started).name).rpartition("/")[2]  # a mirror's name is a URL
+    return OutputFacts(state="stale", run=before.record.run, aside=aside)
+
+
+def look_at_input(
+    places: DataPlaces, packages: frozenset[str], before: Before, state_dir: Path, *, counted: bool = False
+) -> InputFacts:
+    """Find the input files of a job that reads files, and the beginning of their data; `counted` is the source's."""
+    facts = probe_input(
+        places.folder,
+        places.patterns,
+        places.format,
+        places.roots,
+        packages,
+        known=before.inputs,
+        row_type=places.row_type,
+        memory_limit=places.memory_limit,
+        rate=places.rate,
+        exif=places.exif,
+        policy=places.arrivals,
+        state_dir=state_dir,
+        counted=counted,
+    )
+    first_row = before.first_row
+    return replace(facts, first_row=first_row, rows_before=rows_before(facts.states, before.inputs, first_row))
+
+
+def look_at_output(
+    places: DataPlaces, packages: frozenset[str], before: Before, state_dir: Path, *, stale: bool = False
+) -> OutputFacts:
+    """Look at the place that a job writes to; `stale`: what is there makes room for a new run."""
+    return replace(
+        _stale_output(places, before) if stale else _probe_output(places, before, state_dir),
+        missing_package=_missing_package(places, packages),
+        free_bytes=free_bytes(places.place),
+    )
+
+
+def _missing_package(places: DataPlaces, packages: frozenset[str]) -> Package | None:
+    package = SINKS[places.output_format].PACKAGE
+    return package if package and package.module not in packages else None
+
+
+def _probe_output(places: DataPlaces, before: Before, state_dir: Path) -> OutputFacts:
+    folder, shown = places.place, places.shown
+    roots = (places.folder, *places.roots)
+    problem = unwritable(folder, shown, roots) or (None if places.url else _entangled(folder, shown, state_dir))
+    read_only = problem if problem is not None and problem.kind == "read-only" else None
+    if problem is not read_only:
+        return OutputFacts(problem=problem)
+    try:
+        shards = _shards(places, before)
+    except OrtdeployError as error:
+        return OutputFacts(problem=Problem(kind="unreachable", detail=f"{error}."))
+    found = _look_at_folder(places, state_dir, before, shards)
+    may_write = read_only is None and shards != "open" and found.state == "finished" and not found.problem
+    left_over = may_write and _is_left_over(folder, state_dir, before)
+    return replace(found, read_only=read_only, shards=shards, left_over=left_over)
+
+
+def _is_left_over(folder: Path, state_dir: Path, before: Before) -> bool:
+    """Return whether a compact or retry that is not live has left something to complete."""
+    if before.record is None or is_live(state_dir, before.record.output):
+        return False
+    try:
+        return bool(before.record.replacements or before.merges) or has_hidden_files(folder)
+    except OSError:
+        return False
+
+
+def _shards(places: DataPlaces, before: Before) -> str | None:
+    """Return whether processes share the parts of an output: `open` while a plan is not finished, else `closed`.
+
+    A store is asked only if the ledger knows parts that are not here, as of what one machine has made. Raises
+    OrtdeployError.
+    """
+    place: SharedPlace | None = SharedFolder(places.place)
+    if places.url is not None:
+        place = None if before.record is None or is_there(places.place) else _decided_on(places)
+    if place is None:
+        return None
+    try:
+        return "open" if open_plans(place) else "closed" if any(place.names(SHARD_FOLDER)) else None
+    except OSError:
+        return None
+
+
+def _look_at_folder(places: DataPlaces, state_dir: Path, before: Before, shards: str | None) -> OutputFacts:
+    """Look at what there is of an output that can be one."""
+    folder = places.place
+    if before.record is None and not is_there(folder):
+        return OutputFacts()
+    if before.record is None and not any(folder.iterdir()):
+        return OutputFacts(state="empty")
+    if before.record is None:  # a run that began meanwhile stands in the ledger before it writes a file
+        before = look_back(places, state_dir)
+    if before.record is None:
+        return OutputFacts(state="foreign", ledger=_named_ledger(folder))
+    is_elsewhere = places.url is not None and shards is not None
+    return _own_output(places, before, DigestCache(state_dir), is_elsewhere=is_elsewhere)
+
+
+def _own_output(places: DataPlaces, before: Before, digests: DigestCache, *, is_elsewhere: bool) -> OutputFacts:
+    """Return the facts of an output that the ledger knows; files that are `elsewhere` only `finish` looks at."""
+    folder, record = places.place, before.record
+    if record is None:
+        raise AssertionError("the ledger knows this output")
+    removable = places.removable or is_elsewhere
+    damage = _damage(folder, places.shown, record, before.merges, digests, removable=removable)
+    parts = _parts_to_come(folder, record)
+    makers = [(part.deployment, part.start) for part in parts]
+    made = tuple(one for place, one in enumerate(makers) if not place or makers[place - 1][0] != one[0])
+    return OutputFacts(
+        state="finished" if record.status == "done" else "part",
+        run=record.run,
+        identity=record.identity,
+        rows=record.forgotten.rows + sum(part.rows for part in parts),
+        made=made,
+        layout=before.layout,
+        problem=damage,
+    )
+
+
+def _parts_to_come(folder: Path, record: OutputRecord) -> tuple[Part, ...]:
+    """Return the committed parts, and the one that the next run commits first, for it is whole."""
+    begun = record.begun
+    if begun is None or begun.name is None or begun.part.file is None:
+        return record.parts
+    is_whole = any(is_file(folder / name) for name in (begun.part.file, begun.name))
+    return (*record.parts, begun.part) if is_whole else record.parts
+
+
+def _named_ledger(folder: Path) -> str | None:
+    """Return the ledger that an output names, and whether it is there."""
+    name = named_ledger(folder)
+    if name is None:
+        return None
+    return name if is_file(folder / name) else f"{name}, which is not there"
+
+
+def unwritable(folder: Path, shown: str, roots: Sequence[str]) -> Problem | None:
+    """Return why a folder cannot be written into, or made; with `roots`, also if a link leads out of them."""
+    existing = folder
+    while not os.path.lexists(existing):
+        existing = existing.parent
+    if not is_folder(existing):
+        detail = f"{shown} cannot be a folder: {existing} is a file. Choose another place."
+        return Problem(kind="not-a-folder", detail=detail)
+    if roots and outside(str(existing), roots):
+        return Problem(kind="outside", detail=f"{shown} leads through a link out of the manifest's folder tree.")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        detail = f"{existing} cannot be written by this user, or its file system is read-only. Choose another place."
+        return Problem(kind="read-only", detail=detail)
+    try:
+        folder.lstat()
+    except FileNotFoundError:
+        return None
+    except OSError as error:  # a name that is too long, say
+        return Problem(kind="not-a-folder", detail=f"{shown} cannot be a folder: {error.strerror}.")
+    return None
+
+
+def _entangled(folder: Path, shown: str, state_dir: Path) -> Problem | None:
+    """Refuse an output that contains the state directory or lies in it, because a new run renames old outputs."""
+    output, state = (Path(os.path.realpath(one)) for one in (folder, state_dir))  # resolve() stumbles over loops
+    if output == state or output in state.parents:
+        where = "holds"
+    elif state in output.parents:
+        where = "lies in"
+    else:
+        return None
+    detail = f"{shown} {where} the state directory {state_dir}, where ortdeploy keeps its ledger. Choose another place."
+    return Problem(kind="state", detail=detail)
+
+
+def _damage(
+    folder: Path,
+    shown: str,
+    record: OutputRecord,
+    merges: Sequence[Merge],
+    digests: DigestCache,
+    *,
+    removable: bool,
+) -> Problem | None:
+    """Check the ledger against itself, and its committed parts against the files."""
+    contradiction = find_contradiction(record, merges)
+    if contradiction is not None:
+        return Problem(kind="damaged", detail=f"Of {shown}, {damaged(contradiction)}.")
+    what = find_damage(
+        folder, record.parts, merges, digests.digest, replacements=record.replacements, removable=removable
+    )
+    if what is None:
+        return None
+    otherwise = (
+        "Or carry it away: its rows stay committed."
+        if removable
+        else f"Or move the whole folder {shown} elsewhere, where its other parts are kept, and the job runs from its "
+        "first row. Where parts are carried away on purpose, write output: {removable: true}."
+    )
+    detail = f"{shown}/{what}. Bring it back from a copy. {otherwise}"
+    return Problem(kind="damaged", detail=detail)

@@ -1,0 +1,128 @@
+"""Keeps a plan to which no rule objects, for `checked_plan`, if that can complete it with other data.
+
+It cannot where steps or forecasts follow from more than the files that are read. Nothing that may be a secret is kept.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ortdeploy.deployment.resolved import Deployment, ResolvedJob
+from ortdeploy.files.urls import is_url
+from ortdeploy.manifest.named_paths import pinned_files
+from ortdeploy.plan.masked import masked_plan
+from ortdeploy.plan.plan_file import decode, encode
+from ortdeploy.plan.steps import Plan, RunJob, Step
+from ortdeploy.planning.checked_plan import NAME, CheckedJob, CheckedPlan, digest_of_input
+from ortdeploy.planning.planned import Planned
+from ortdeploy.planning.preflight.memory_forecast import memory_bound, row_sizes, without_onnx
+from ortdeploy.planning.probe import data_places
+from ortdeploy.planning.rests_on import rests_on_beside_data
+from ortdeploy.providers.secrets import masked_document
+
+if TYPE_CHECKING:
+    from ortdeploy.planning.nothing_to_do import Recollection
+
+
+_MOST_SIZES = 1000  # of a job, from before
+
+
+class ToKeep:
+    """A plan to keep when its run is through; looked at before, for a run changes folders."""
+
+    def __init__(self, recollection: "Recollection", planned: Planned, paths: Sequence[str], state_dir: Path) -> None:
+        """Take what was planned for manifests, just now."""
+        self._recollection, self._state_dir = recollection, state_dir
+        self._told = _told(planned, recollection.recall(NAME))
+        rested_on = None if self._told is None else rests_on_beside_data(planned.deployments, paths, state_dir)
+        self._seen = None if rested_on is None else recollection.look(rested_on)
+
+    def keep(self) -> None:
+        """Keep it; where that cannot be written, the next plan is made as ever."""
+        if self._told is not None:
+            self._recollection.remember(NAME, self._seen, str(self._state_dir), self._told)
+
+
+def _told(planned: Planned, before: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Return what is remembered of a plan; None if other data might make more of it another plan.
+
+    `before` is what has been remembered of it and still holds; it was made again for its data.
+    """
+    if len(planned.plans) != 1 or len(planned.deployments) != 1 or planned.diagnostics or planned.stand_ins:
+        return None
+    plan, deployment = planned.plans[0], planned.deployments[0]
+    document = deployment.spec.document.data
+    is_whole = {job.spec.name for job in deployment.jobs} == {one.job for one in plan.inputs}
+    is_local = not any(is_url(file.path) for file in pinned_files(deployment.spec))
+    is_open = masked_plan(plan) == plan and masked_document(document) == document
+    if not (plan.steps and is_whole and is_local and is_open and deployment.spec.on_end is None):
+        return None
+    if not all(_is_simple(job, deployment) for job in deployment.jobs) or not all(map(_is_lasting, plan.steps)):
+        return None
+    checked = CheckedPlan(
+        plan=replace(
+            plan,
+            steps=tuple(map(_without_files, plan.steps)),
+            inputs=tuple(replace(one, files=()) for one in plan.inputs),
+        ),
+        jobs=tuple(_checked(job, deployment, plan, _sizes_before(before, job)) for job in deployment.jobs),
+        packages=deployment.facts.runtime.packages,
+        document=document,
+    )
+    return {"told": encode(checked)}
+
+
+def _is_simple(job: ResolvedJob, deployment: Deployment) -> bool:
+    """Return whether a job reads new files, or the next ones, and nothing else; layouts to try follow from rows too."""
+    if deployment.thread_layouts_of(job.model) or deployment.tried_layouts_of(job.model):
+        return False
+    found, output = job.input, job.output
+    strange = found.changed or found.rerun or found.gone or found.unsettled or found.rows_before or found.rates
+    settled = output.state != "stale" and not output.left_over
+    return job.upstream is None and not strange and settled and not job.changed
+
+
+def _is_lasting(step: Step) -> bool:
+    """Return whether of a step only files, rows, and what follows from them, may become others."""
+    if not isinstance(step, RunJob):
+        return True
+    forecast = step.limits.forecast
+    fits = forecast is not None and forecast.fitting is None and forecast.count is None
+    return (
+        fits
+        and not (forecast and (forecast.thread_layouts or forecast.tried_layouts))
+        and not step.op_lines
+        and not step.retry
+    )
+
+
+def _without_files(step: Step) -> Step:
+    """Return a step without the files that it reads, for a process that has loaded nothing to read graphs."""
+    if not isinstance(step, RunJob) or step.limits.forecast is None:
+        return step
+    limits = replace(step.limits, forecast=without_onnx(step.limits.forecast))
+    return replace(step, input=replace(step.input, files=()), limits=limits)
+
+
+def _sizes_before(before: Mapping[str, Any] | None, job: ResolvedJob) -> tuple[int, ...]:
+    """Return the numbers of rows of a job's runs that were known to fit before."""
+    with suppress(TypeError, KeyError):
+        jobs = decode(tuple[CheckedJob, ...], before["told"]["jobs"]) if before else ()
+        return next((one.run_sizes for one in jobs if one.places.job == job.spec.name), ())
+    return ()
+
+
+def _checked(job: ResolvedJob, deployment: Deployment, plan: Plan, sizes_before: tuple[int, ...]) -> CheckedJob:
+    machine = deployment.facts.machine
+    return CheckedJob(
+        places=data_places(deployment.spec, job.spec),
+        input=digest_of_input(job.input),
+        identity=job.identity,
+        layout=job.layout,
+        has_work=any(isinstance(step, RunJob) and step.job == job.spec.name for step in plan.steps),
+        run_sizes=tuple(sorted({*sizes_before[-_MOST_SIZES:], *job.batching.sizes_run(job.input.rows)})),
+        row_sizes=row_sizes(job),
+        memory_bound=memory_bound(job.spec.limits.memory, machine.memory_bytes if machine else None),
+    )
