@@ -101,7 +101,7 @@ def _end(code: int) -> "NoReturn":
     long as a small job runs, and is when providers are known to crash.
     """
     atexit._run_exitfuncs()  # noqa: SLF001  what Python itself calls then
-    for stream in (sys.stdout, sys.stderr):
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # None: was closed before the program began
         with suppress(OSError, ValueError):  # closed, or nobody reads it; `main` has said so
             stream.flush()
     os._exit(code)
