@@ -284,7 +284,7 @@ def test_without_another_session_an_abort_fails_the_job_and_not_ortdeploy(tmp_pa
 def start_long_run(folder: Path) -> "subprocess.Popen[str]":
     """Start a run on QNN that takes some seconds, and return when its first part is committed."""
     path = write(folder)
-    np.save(folder / "data.npy", np.zeros((40_000, 4), np.float32))
+    np.save(folder / "data.npy", np.zeros((160_000, 4), np.float32))
     path.write_text(path.read_text().replace("{path: out}", "{path: out, rows_per_part: 400}"))
     command = [sys.executable, "-m", "ortdeploy", "apply", "m.yaml"]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8")
@@ -351,7 +351,7 @@ def test_sessions_of_two_providers_take_batches_of_one_job(tmp_path: Path) -> No
     path.write_text(path.read_text().replace(line, f"    {both}\n    use: all"))
     applied = run_process(["apply", "m.yaml"], cwd=tmp_path)
     assert applied.code == 0, applied.out
-    assert "and cpu: CPUExecutionProvider" in applied.out
+    assert "and on cpu: CPUExecutionProvider" in applied.out
     rows = [row["y"] for row in read_rows(tmp_path / "out")]
     assert np.allclose(rows, np.arange(400).reshape(100, 4) * 2, rtol=1e-3)
     sessions = report(tmp_path)["sessions"]
