@@ -13,8 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import MANIFEST, REPOSITORY, Cli, Result, run_process
+from support.waiting import wait_for
 
 from ortdeploy.ledger.opening import read_outputs
 
@@ -33,7 +33,6 @@ pytestmark = [
 
 ROWS = 1200
 SMALL = MANIFEST.replace("format: jsonl", "format: jsonl, rows_per_part: 4").replace("size: 8", "size: 4")
-_SECONDS = 120.0
 
 
 class Node:
@@ -62,17 +61,6 @@ class Node:
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
-
-
-def wait_for(condition: Callable[[], Any]) -> Any:
-    """What a condition gives once it holds."""
-    end = time.monotonic() + _SECONDS
-    while time.monotonic() < end:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.02)
-    raise AssertionError("it did not happen")
 
 
 class Cluster:

@@ -7,14 +7,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from conftest import MANIFEST, REPOSITORY, Cli
+from support.waiting import wait_for
 
 NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "sinfo", "scontrol")
 PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
@@ -29,7 +28,6 @@ pytestmark = [
 ]
 
 SMALL = MANIFEST.replace("format: jsonl", "format: jsonl, rows_per_part: 4").replace("size: 8", "size: 4")
-_SECONDS = 120.0
 
 CONFIGURATION = """\
 ClusterName=test
@@ -57,17 +55,6 @@ ReturnToService=2
 NodeName={host} NodeAddr=127.0.0.1 CPUs={cores} State=UNKNOWN
 PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE State=UP
 """
-
-
-def wait_for(condition: Callable[[], Any]) -> Any:
-    """What a condition gives once it holds."""
-    end = time.monotonic() + _SECONDS
-    while time.monotonic() < end:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.05)
-    raise AssertionError("it did not happen")
 
 
 class Slurm:

@@ -9,7 +9,7 @@ import pytest
 from support.carriers import CARRIERS, Carrier, delivered, rows_of, times_delivered
 from support.fakes import FakeRuntime, double, refuse_negative
 from support.jobs import changed, execute, failed, plan_for, report, retrying, save
-from support.power_loss import ROWS, Disk, Event, make_plan, quickly, recording, run_all, stop_twice
+from support.power_loss import ROWS, Event, failures_after, make_plan, quickly, recording, run_all, stop_twice
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.ledger.opening import open_ledger, read_outputs
@@ -135,22 +135,7 @@ def test_a_new_run_makes_room_where_the_folder_is_gone(tmp_path: Path) -> None:
 
 def outcomes(recorded: Sequence[Event], folder: Path, carrier: Carrier, *, kills: bool) -> Iterator[tuple[str, str]]:
     """Yield what went wrong, from every state that power loss, or only a kill, may leave and with that carrier."""
-    seen = set()
-    disk = Disk()
-    for number, event in enumerate(recorded):
-        disk.apply(event)
-        states = list(disk.states())
-        for names, ledger in states[-1:] if kills else states:
-            left_over = folder / "left"
-            state = disk.leave(left_over, names, ledger)
-            if state not in seen:
-                seen.add(state)
-                what = f"after {number} ({event.kind} {event.path} {event.target}) with {sorted(names)}"
-                try:
-                    carry_and_go_on(left_over, carrier)
-                except (Exception, AssertionError) as error:  # noqa: BLE001  whatever it is, it was not recovered from
-                    yield what, repr(error)
-            shutil.rmtree(left_over)
+    return failures_after(recorded, folder, lambda left: carry_and_go_on(left, carrier), kills=kills)
 
 
 def carry_and_go_on(folder: Path, carrier: Carrier) -> None:

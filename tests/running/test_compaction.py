@@ -1,7 +1,6 @@
 """Small parts are put together: in every format, through every interruption, every row is there once, as it was."""
 
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from support.carriers import CARRIERS, Carrier, delivered, rows_of
 from support.fakes import FakeRuntime, double, refuse_negative
 from support.inbox import Inbox
 from support.jobs import READ, execute, failed, plan_for, report, retrying, save, written_as
-from support.power_loss import Disk, Event, quickly, recording
+from support.power_loss import Event, failures_after, quickly, recording
 
 from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.ledger.verification import PartState, verify_parts
@@ -107,20 +106,9 @@ def outcomes(
     more: bool = True,
 ) -> Iterator[tuple[str, str]]:
     """Yield what went wrong, from every state that a kill, or power loss, may leave."""
-    disk, seen = Disk(), set()
-    for number, event in enumerate(recorded):
-        disk.apply(event)
-        states = list(disk.states()) if number >= begin else []
-        for names, ledger in states[-1:] if kills else states:
-            left_over = folder / "left"
-            state = disk.leave(left_over, names, ledger)
-            if state not in seen:
-                seen.add(state)
-                try:
-                    go_on(inbox.copied_to(left_over), carrier, more=more)
-                except (Exception, AssertionError) as error:  # noqa: BLE001  whatever it is, it was not recovered from
-                    yield f"after {number} ({event.kind} {event.path} {event.target})", repr(error)
-            shutil.rmtree(left_over)
+    return failures_after(
+        recorded, folder, lambda left: go_on(inbox.copied_to(left), carrier, more=more), begin=begin, kills=kills
+    )
 
 
 def go_on(inbox: Inbox, carrier: Carrier, *, more: bool) -> None:

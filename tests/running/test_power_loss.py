@@ -9,13 +9,13 @@ SQLite's commits are taken as they are documented: with synchronous=EXTRA they a
 With FULL the folder is not synced after the journal was deleted, and a commit may be undone until the next one.
 """
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 import pytest
-from support.power_loss import UNDONE, Disk, Event, make_plan, quickly, recording, run_all, stop_twice
+from support.power_loss import UNDONE, Event, failures_after, make_plan, quickly, recording, run_all, stop_twice
 
 
 def left(folder: Path) -> dict[str, bytes]:
@@ -23,30 +23,18 @@ def left(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(out.iterdir()) if path.name != "_run.json"}
 
 
-def failures(recorded: Sequence[Event], folder: Path, expected: dict[str, bytes], *, first: bool = False) -> list[str]:
+def failures(
+    recorded: Sequence[Event], folder: Path, expected: dict[str, bytes], *, first: bool = False
+) -> list[tuple[str, str]]:
     """Return the states from which the next runs do not come to the same end; the first alone where that is enough."""
-    wrong: list[str] = []
-    seen = set()
-    disk = Disk()
-    for number, event in enumerate(recorded):
-        disk.apply(event)
-        for names, ledger in disk.states():
-            left_over = folder / "left"
-            state = disk.leave(left_over, names, ledger)
-            if state not in seen:
-                seen.add(state)
-                what = f"after {number} ({event.kind} {event.path}) with {sorted(names)}"
-                try:
-                    with quickly():
-                        run_all(left_over, make_plan(left_over / "work"))
-                    if left(left_over) != expected:
-                        wrong.append(what)
-                except (Exception, AssertionError) as error:  # noqa: BLE001  whatever it is, it was not recovered from
-                    wrong.append(f"{what}: {error!r}")
-            shutil.rmtree(left_over)
-            if wrong and first:
-                return wrong
-    return wrong
+
+    def go_on(left_over: Path) -> None:
+        with quickly():
+            run_all(left_over, make_plan(left_over / "work"))
+        assert left(left_over) == expected
+
+    found = failures_after(recorded, folder, go_on, kills=False)
+    return [*islice(found, 1 if first else None)]
 
 
 @pytest.fixture(name="recorded", scope="module")

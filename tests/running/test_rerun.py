@@ -1,6 +1,5 @@
 """Changed files run again: after a kill or power loss at every step, and in any sequence, every row is there once."""
 
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +12,7 @@ from support.carriers import CARRIERS, Carrier
 from support.effort import effort
 from support.inbox import Inbox
 from support.jobs import Killed
-from support.power_loss import Disk, Event, quickly, recording
+from support.power_loss import Event, failures_after, quickly, recording
 
 from ortdeploy.ledger.ledger import Ledger
 
@@ -57,22 +56,9 @@ def outcomes(
     inbox: Inbox, recorded: Sequence[Event], begin: int, folder: Path, carrier: Carrier, *, kills: bool, again: bool
 ) -> Iterator[tuple[str, str]]:
     """Yield what went wrong, from every state that a kill, or power loss, may leave on the second day."""
-    disk, seen = Disk(), set()
-    for number, event in enumerate(recorded):
-        disk.apply(event)
-        if number < begin:
-            continue
-        states = list(disk.states())
-        for names, ledger in states[-1:] if kills else states:
-            left_over = folder / "left"
-            state = disk.leave(left_over, names, ledger)
-            if state not in seen:
-                seen.add(state)
-                try:
-                    go_on(inbox.copied_to(left_over), carrier, again=again)
-                except (Exception, AssertionError) as error:  # noqa: BLE001  whatever it is, it was not recovered from
-                    yield f"after {number} ({event.kind} {event.path} {event.target})", repr(error)
-            shutil.rmtree(left_over)
+    return failures_after(
+        recorded, folder, lambda left: go_on(inbox.copied_to(left), carrier, again=again), begin=begin, kills=kills
+    )
 
 
 def go_on(inbox: Inbox, carrier: Carrier, *, again: bool) -> None:

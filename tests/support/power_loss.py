@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -241,3 +242,28 @@ def run_all(folder: Path, plan: Plan) -> None:
     """Run the job, then its failed rows once more."""
     execute_there(folder, plan, FakeRuntime(refuse_negative))
     execute_there(folder, retrying(plan), FakeRuntime(double))
+
+
+def failures_after(
+    recorded: Sequence[Event], folder: Path, go_on: Callable[[Path], object], *, kills: bool, begin: int = 0
+) -> Iterator[tuple[str, str]]:
+    """Yield what went wrong when work went on from a state that power loss, or with `kills` only a kill, may leave.
+
+    States count from the event `begin` on. `go_on` gets a folder in such a state, each once, and looks at the end.
+    """
+    disk, seen = Disk(), set()
+    for number, event in enumerate(recorded):
+        disk.apply(event)
+        if number < begin:
+            continue
+        states = list(disk.states())
+        for names, ledger in states[-1:] if kills else states:
+            left_over = folder / "left"
+            state = disk.leave(left_over, names, ledger)
+            if state not in seen:
+                seen.add(state)
+                try:
+                    go_on(left_over)
+                except (Exception, AssertionError) as error:  # noqa: BLE001  whatever it is, it was not recovered from
+                    yield f"after {number} ({event.kind} {event.path} {event.target}) with {sorted(names)}", repr(error)
+            shutil.rmtree(left_over)
