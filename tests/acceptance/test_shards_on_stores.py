@@ -152,7 +152,7 @@ def test_processes_that_are_killed_at_any_request_leave_every_row_once(
     killed = 0
     for _ in range(effort(24, 200)):
         number = int(moments.integers(1, requests))
-        if number % 8 == 0:  # all again, in an output of its own
+        if number % 8 == 0 and bucket.names("out"):  # all again, in an output of its own
             bucket.system.rm(f"{bucket.bucket}/out", recursive=True)
         kill = KilledAt(number, carried_out=bool(moments.integers(2)))
         command: list[str | Path] = (

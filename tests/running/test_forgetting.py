@@ -104,7 +104,7 @@ def test_what_stands_in_the_folder_stays_bounded_by_compaction(tmp_path: Path) -
     record = inbox.record()
     assert (record.rows, record.committed, record.failed_in_parts) == (360, 240, 120)
     assert len(record.parts) <= 4
-    assert len((inbox.out / "_run.json").read_bytes()) < 20_000
+    assert len((inbox.out / "_run.json").read_bytes()) < 50_000  # with at most 240 samples and 60 events
     assert sizes(inbox)["provenance"] == 1
     assert len(list(inbox.out.glob("part-*"))) == len(record.parts)
     assert list(rows_of(delivered(inbox.out))) == [row for row in range(360) if row % 3 != 1]
