@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -205,13 +205,18 @@ def _is_finite(row: Array) -> bool:
     return not np.issubdtype(row.dtype, np.floating) or bool(np.isfinite(row).all())
 
 
-def cut(block: Block, size: int) -> list[range]:
+def cut(block: Block, size: int) -> Sequence[range]:
     """Return the batches of a block as places of rows: `size` rows of the input each, without those that failed."""
     if len(block.rows) == block.count:
-        return [range(begin, min(begin + size, block.count)) for begin in range(0, block.count, size)]
+        return _cut_all(block.count, size)
     edges = range(block.start, block.start + block.count + size, size)
     places = [bisect_left(block.rows, edge) for edge in edges]
     return [range(begin, end) for begin, end in pairwise(places) if begin < end]
+
+
+@lru_cache(maxsize=4)  # a job's blocks have as many rows as the one before
+def _cut_all(count: int, size: int) -> Sequence[range]:
+    return tuple(range(begin, min(begin + size, count)) for begin in range(0, count, size))
 
 
 def padded(feeds: Mapping[str, Array], rows: int) -> dict[str, Array]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.sinks.protocol import RowShape, SinkModule
-from ortdeploy.tensors.columns import Array, Column, join
+from ortdeploy.tensors.columns import Array, Column, join, numbers
 from ortdeploy.tensors.types import LINE_COLUMNS
 
 ROW, ITEM = LINE_COLUMNS
@@ -58,7 +58,7 @@ def as_lines(columns: Mapping[str, Column], rows: Sequence[int], exploded: Seque
     counts = _lengths(exploded[0], columns[exploded[0]])
     lines: dict[str, Column] = {name: _repeated(column, counts) for name, column in columns.items()}
     lines |= {name: _items(columns[name]) for name in exploded}
-    lines[ROW] = np.repeat(np.asarray(rows, dtype=np.int64), counts)
+    lines[ROW] = np.repeat(numbers(rows), counts)
     lines[ITEM] = np.concatenate([np.arange(count, dtype=np.int64) for count in counts] or [np.zeros(0, np.int64)])
     return lines
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from ortdeploy.files.packed import Packed, Packer
 from ortdeploy.results.rows import FILE_PATH, FILE_ROW, Block
+from ortdeploy.tensors.columns import numbers
 
 
 class _Spans(Packed):
@@ -36,7 +37,7 @@ def _files_of(block: Block) -> "list[tuple[str, int, int]]":
     found = [(row.path, row.row - row.file_row, row.row + 1) for row in block.failed if row.file_row is not None]
     if not len(block.rows) or FILE_ROW not in block.columns:
         return found
-    rows = np.asarray(block.rows, dtype=np.int64)
+    rows = numbers(block.rows)
     firsts = rows - np.asarray(block.columns[FILE_ROW], dtype=np.int64)
     paths = block.columns[FILE_PATH]
     ends = [*np.flatnonzero(np.diff(firsts)), len(rows) - 1]

@@ -7,11 +7,10 @@ A file of another job may have a column `row`, with the numbers that its rows ha
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-import numpy as np
-
 from ortdeploy.records import ordered_record
 from ortdeploy.results.rows import Block, FailedRow
 from ortdeploy.sources.protocol import Source, Wanted
+from ortdeploy.tensors.columns import numbers
 
 _ROW = "row"
 
@@ -41,7 +40,7 @@ class Renamed:
             found = block.columns
             columns = {name: found[self.names.get(name, name)] for name in asked if name != _ROW}
             if _ROW in asked:
-                columns[_ROW] = np.asarray(block.rows, dtype=np.int64)
+                columns[_ROW] = numbers(block.rows)
             yield replace(block, columns=columns, failed=[self._named(row) for row in block.failed])
 
     def _named(self, row: FailedRow) -> FailedRow:

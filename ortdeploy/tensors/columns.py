@@ -22,6 +22,13 @@ def pick(column: Column, places: Sequence[int]) -> Column:
     return column[list(places)] if isinstance(column, np.ndarray) else [column[place] for place in places]
 
 
+def numbers(rows: Sequence[int]) -> Array:
+    """Return the numbers of rows, int64 [rows]; numpy alone would take a range number by number."""
+    if isinstance(rows, range):
+        return np.arange(rows.start, rows.stop, rows.step, dtype=np.int64)
+    return np.asarray(rows, dtype=np.int64)
+
+
 def constant(value: str, rows: int) -> Array:
     """Return a column of one value for all rows, which takes the room of one: its stride is 0."""
     one = np.empty(1, dtype=object)
