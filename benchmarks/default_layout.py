@@ -5,9 +5,14 @@ Parquet, and 6,000 pictures of 96 x 96 through four convolutions from .npy to .n
 writes in turn, and one where a thread reads ahead and another writes behind, each with ONNX Runtime's own threads and
 with one.
 ortdeploy runs each job twice: the first apply tries layouts on the job's own rows, the second one remembers.
+`--times N` makes the inputs N times as long, for machines where these jobs take less than ten seconds. Modules are
+loaded as an installed package has them, with their bytecode.
 """
 
+import argparse
+import compileall
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -60,17 +65,16 @@ def save_convolutions(path: Path) -> None:
     save_network(nodes, ["batch", 3, SIZE, SIZE], ["batch", sizes[-1]], weights, path)
 
 
-def prepare(folder: Path, name: str) -> None:
+def prepare(folder: Path, name: str, times: int) -> None:
     """Make the model and the data of a case."""
     if name == "perceptron":
         save_mlp(folder / "mlp.onnx")
-        save_table(folder / "mlp.parquet", ROWS)
+        save_table(folder / "mlp.parquet", ROWS * times)
         return
     save_convolutions(folder / "cnn.onnx")
-    pictures = np.lib.format.open_memmap(
-        folder / "cnn.npy", mode="w+", dtype=np.float32, shape=(PICTURES, 3, SIZE, SIZE)
-    )
-    for start in range(0, PICTURES, 500):
+    count = PICTURES * times
+    pictures = np.lib.format.open_memmap(folder / "cnn.npy", mode="w+", dtype=np.float32, shape=(count, 3, SIZE, SIZE))
+    for start in range(0, count, 500):
         pictures[start : start + 500] = np.random.default_rng(start).normal(size=pictures[start : start + 500].shape)
 
 
@@ -139,11 +143,17 @@ def compare(folder: Path, name: str, rounds: int) -> None:
 
 def main() -> None:
     """Measure each case, or those that are named."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--times", type=int, default=1)
+    parser.add_argument("cases", nargs="*", choices=CASES, default=list(CASES))
+    arguments = parser.parse_args()
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    compileall.compile_dir(Path(__file__).parents[1] / "ortdeploy", quiet=1)
     print(f"{describe_machine()}; medians of {ROUNDS}")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        for name in sys.argv[1:] or CASES:
-            prepare(folder, name)
+        for name in arguments.cases:
+            prepare(folder, name, arguments.times)
             compare(folder, name, ROUNDS)
 
 

@@ -11,11 +11,15 @@ from ortdeploy.running.member import Member, Ticket
 
 @record
 class Mark:
-    """How many blocks and rows the members of a lane have run, and when the last of them was through."""
+    """How many blocks and rows the members of a lane have run, and when the last of them was through.
+
+    `cpu` are the processor seconds that the whole process had used then.
+    """
 
     blocks: int = 0
     rows: int = 0
     at: float = 0.0
+    cpu: float = 0.0
 
 
 class Lane:
@@ -69,8 +73,8 @@ class Lane:
     def ran(self, rows: int) -> None:
         """Count a block that a session has run."""
         with self._lock:
-            before = self.mark
-            self.mark = Mark(blocks=before.blocks + 1, rows=before.rows + rows, at=time.perf_counter())
+            before, at, cpu = self.mark, time.perf_counter(), time.process_time()
+            self.mark = Mark(blocks=before.blocks + 1, rows=before.rows + rows, at=at, cpu=cpu)
 
     def activate(self, active: bool) -> None:
         """Note that the lane gets blocks from now on, or none."""

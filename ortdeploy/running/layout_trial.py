@@ -5,7 +5,6 @@ the first rows are through, nor in a job that would be over before. A layout who
 interruptions, and how busy a machine is, change no byte of any part.
 """
 
-import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -39,15 +38,20 @@ OPENINGS = 10
 SETTLING, MEASURED = 1, 3
 """Blocks that each session runs before it is measured, and blocks that are measured at least."""
 
-LEAST_WINDOW, MOST_WINDOW, SHARE = 0.25, 2.0, 0.02
+LEAST_WINDOW, MOST_WINDOW, SHARE = 0.15, 2.0, 0.02
 """Seconds for which a layout is measured at once: a share of what is left, within bounds."""
 
 ROUNDS = 4
 HOPELESS = 0.85
-"""Of the best: a layout that is slower than this in all rounds so far is not measured again."""
+"""Of the best: a layout that is slower than this in all rounds so far, and no more sparing, is not measured again."""
 
 WORTH = 1.03
 """A layout that takes more memory must be this much faster."""
+
+SPARING = 0.9
+"""Of the processor time: a layout that is as fast and needs less than this is better. Threads of a pool spin while they
+wait, which slows down everything else on a busy machine.
+"""
 
 OpenLayout = Callable[[PlannedThreadLayout], OpenedModel]
 
@@ -78,12 +82,13 @@ _Blocks = Generator[None, tuple[Finished, Prepared], None]
 
 @mutable_record
 class _Pace:
-    """A layout that is tried, with the rows that it has run and the seconds that they took."""
+    """A layout that is tried, with the rows that it has run, the seconds that they took, and the processor seconds."""
 
     opened: OpenedModel
     lane: Lane
     rows: int = 0
     seconds: float = 0.0
+    cpu: float = 0.0
 
     @property
     def name(self) -> str:
@@ -93,6 +98,11 @@ class _Pace:
     def rate(self) -> float:
         """Rows per second."""
         return self.rows / max(self.seconds, 1e-9)
+
+    @property
+    def cost(self) -> float:
+        """Processor seconds a row, of the whole process."""
+        return self.cpu / max(self.rows, 1)
 
 
 class LayoutTrial:
@@ -138,15 +148,11 @@ class LayoutTrial:
                 self._blocks = None
 
     def _try(self, stream: Lanes) -> _Blocks:
-        begin = time.perf_counter()
-        rows = 0
         for _ in range(FIRST_BLOCKS):
             finished, prepared = yield
-            rows += finished.block.count
         while finished.outcome.failed or finished.outcome.skipped:
             finished, prepared = yield
-            rows += finished.block.count
-        left = self._seconds_left(finished, rows / max(time.perf_counter() - begin, 1e-9))
+        left = self._seconds_left(finished, len(stream.lane.members))
         opening = self.opened.seconds * sum(one.candidates[0].count for one in self.others if not self._is_open(one))
         if left is not None and left < max(LEAST_SECONDS, OPENINGS * opening):
             return
@@ -161,11 +167,12 @@ class LayoutTrial:
             yield from self._measure(stream, paces, window)
         yield from self._decide(stream, paces)
 
-    def _seconds_left(self, finished: Finished, rate: float) -> float | None:
-        """Return how long the rest of the job takes at this rate; None if nobody knows how many rows there are."""
+    def _seconds_left(self, finished: Finished, members: int) -> float | None:
+        """Return how long the rest of the job takes if all blocks run like this one; None if nobody knows its end."""
         if self._last_row is None:
             return None
-        return (self._last_row - finished.block.start - finished.block.count) / rate
+        block = finished.block
+        return (self._last_row - block.start - block.count) / block.count * finished.seconds / members
 
     def _open_others(self, stream: Lanes, block: Prepared, expected: Outcome) -> list[OpenedModel]:
         """Open the other layouts, and return those whose results of a block are the same to the last bit."""
@@ -200,8 +207,9 @@ class LayoutTrial:
         for _ in range(ROUNDS):
             for pace in tried:
                 yield from _measure_once(stream, pace, window)
-            fastest = max(pace.rate for pace in tried)
-            tried = [pace for pace in tried if pace.rate > fastest * HOPELESS]
+            fastest = max(tried, key=lambda pace: pace.rate)
+            bounds = fastest.rate * HOPELESS, fastest.cost * SPARING
+            tried = [pace for pace in tried if pace.rate > bounds[0] or pace.cost < bounds[1]]
             if len(tried) == 1:
                 return
 
@@ -240,12 +248,21 @@ def _measure_once(stream: Lanes, pace: _Pace, window: float) -> _Blocks:
         end = lane.mark
     pace.rows += end.rows - begin.rows
     pace.seconds += end.at - begin.at
+    pace.cpu += end.cpu - begin.cpu
 
 
 def _best(paces: Sequence[_Pace]) -> _Pace:
-    """Return the layout that is nearly as fast as the fastest, and was begun with or takes least memory."""
+    """Return the layout that is nearly as fast as the fastest, and was begun with or takes least memory.
+
+    One that is as fast with clearly less processor time is better.
+    """
     fastest = max((pace.rate for pace in paces if pace.seconds), default=0.0)
-    return next(pace for pace in paces if not pace.seconds or pace.rate * WORTH >= fastest)
+    good = [pace for pace in paces if not pace.seconds or pace.rate * WORTH >= fastest]
+    best = good[0]
+    for pace in good[1:]:
+        if pace.cost < best.cost * SPARING:
+            best = pace
+    return best
 
 
 def _as_opened(layout: PlannedThreadLayout) -> tuple[Any, ...]:

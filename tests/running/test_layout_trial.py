@@ -205,10 +205,14 @@ LAYOUTS = {WIDE: layout(WIDE, 0), SHARED: layout(SHARED, 0, callers=2), NARROW: 
 
 @dataclass
 class FakeStream:
-    """Runs ten rows a block in each lane, in as many seconds as its layout takes."""
+    """Runs ten rows a block in each lane, in as many seconds as its layout takes.
+
+    The process uses as many processor seconds for it as `cpu` says, else 0.1.
+    """
 
     clock: list[float]
     seconds: Mapping[str, float]
+    cpu: Mapping[str, float] = field(default_factory=dict)
     results: Mapping[str, float] = field(default_factory=dict)
     used: list[str] = field(default_factory=list)
     lane: Lane = field(default_factory=lambda: Lane(()))
@@ -232,8 +236,14 @@ class FakeStream:
         return outcome(self.results.get(NARROW if opened.candidate.count == 2 else SHARED, 1.0))
 
     def run_block(self) -> None:
-        self.clock[0] += self.seconds[self.names[id(self.lane)]]
+        self.clock[0] += self.seconds[self.name]
+        self.clock[1] += self.cpu.get(self.name, 0.1)
         self.lane.ran(10)
+
+    @property
+    def name(self) -> str:
+        """The layout of the lane that gets blocks."""
+        return self.names[id(self.lane)]
 
 
 def at_once(work: Callable[[], Any]) -> "Future[Any]":
@@ -261,9 +271,10 @@ class Tried:
 
     def run(self, blocks: int) -> None:
         for _ in range(blocks):
+            seconds = self.stream.seconds[self.stream.name] * len(self.stream.lane.members)
             self.stream.run_block()
             block = Block(start=self.block * 10, count=10, rows=range(10), columns={}, failed=[])
-            finished = Finished(block=block, outcome=outcome(1.0), seconds=0.0)
+            finished = Finished(block=block, outcome=outcome(1.0), seconds=seconds)
             self.trial.finished(finished, Prepared(block=block, feeds={}))
             self.block += 1
 
@@ -302,8 +313,7 @@ STEP = OpenSession(
 
 @pytest.fixture(name="begun")
 def trial_begun(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tried]:
-    clock = [0.0]
-    monkeypatch.setattr(layout_trial, "time", Clock(clock))
+    clock = [0.0, 0.0]
     monkeypatch.setattr(lanes, "time", Clock(clock))
 
     def begin(
@@ -314,6 +324,7 @@ def trial_begun(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tried]:
         results: Mapping[str, float] | None = None,
         broken: tuple[str, ...] = (),
         opened_in: float = 0.0,
+        cpu: Mapping[str, float] | None = None,
     ) -> Tried:
         kept: list[str] = []
         opened: list[str] = []
@@ -324,7 +335,7 @@ def trial_begun(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tried]:
                 raise OrtdeployError("no room")
             return opened_model(one)
 
-        stream = FakeStream(clock, seconds, results or {})
+        stream = FakeStream(clock, seconds, cpu or {}, results or {})
         trial = LayoutTrial(
             opened_model(LAYOUTS[first], opened_in),
             [one for name, one in LAYOUTS.items() if name != first],
@@ -362,6 +373,30 @@ def test_the_fastest_layout_goes_on(begun: Begin, seconds: Mapping[str, float], 
     assert tried_.sessions == (["m"] if best == WIDE else ["m #0", "m #1"])
     (event,) = [event for event in events if event["event"] == "threads.chosen"]
     assert event["rows_per_second"] == pytest.approx({name: 10 / each for name, each in seconds.items()}, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "cpu", "best"),
+    [
+        ({WIDE: 0.1, SHARED: 0.1, NARROW: 0.102}, {WIDE: 0.2, SHARED: 0.2, NARROW: 0.15}, NARROW),
+        ({WIDE: 0.1, SHARED: 0.1, NARROW: 0.1}, {WIDE: 0.2, SHARED: 0.2, NARROW: 0.19}, SHARED),  # hardly less
+        ({WIDE: 0.1, SHARED: 0.1, NARROW: 0.11}, {WIDE: 0.2, SHARED: 0.2, NARROW: 0.1}, SHARED),  # slower
+        ({WIDE: 0.1, SHARED: 0.1, NARROW: 0.1}, {WIDE: 0.1, SHARED: 0.2, NARROW: 0.15}, WIDE),
+    ],
+)
+def test_of_layouts_that_are_as_fast_the_one_that_needs_clearly_less_of_the_processor_is_best(
+    begun: Begin, seconds: Mapping[str, float], cpu: Mapping[str, float], best: str
+) -> None:
+    tried_ = begun(seconds, cpu=cpu)
+    tried_.run(600)
+    assert tried_.trial.opened.layout == best
+
+
+def test_a_slow_layout_that_needs_less_of_the_processor_is_measured_again(begun: Begin) -> None:
+    tried_ = begun({WIDE: 0.1, SHARED: 0.095, NARROW: 0.2}, cpu={NARROW: 0.05})
+    tried_.run(900)
+    assert tried_.stream.used.count(NARROW) == layout_trial.ROUNDS
+    assert tried_.trial.opened.layout == SHARED
 
 
 def test_callers_share_the_session_that_is_open(begun: Begin) -> None:
@@ -469,8 +504,9 @@ class LayoutRuntime(FakeRuntime):
 @pytest.fixture(name="clock")
 def run_clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A clock that runs move on, and a block for every batch."""
-    now = [0.0]
-    monkeypatch.setattr(layout_trial, "time", Clock(now))
+    now = [0.0, 0.0]
+    monkeypatch.setattr(layout_trial, "LEAST_SECONDS", 0.0)  # blocks take none
+    monkeypatch.setattr(layout_trial, "OPENINGS", 0)
     monkeypatch.setattr(lanes, "time", Clock(now))
     monkeypatch.setattr(Stream, "in_background", lambda _, work: at_once(work))
     monkeypatch.setattr("ortdeploy.running.block_sizes.MOST_BATCHES", 1)
@@ -479,10 +515,15 @@ def run_clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @dataclass
 class Clock:
+    """Seconds, and processor seconds."""
+
     now: list[float]
 
     def perf_counter(self) -> float:
         return self.now[0]
+
+    def process_time(self) -> float:
+        return self.now[1]
 
 
 def execute(
