@@ -17,10 +17,10 @@ from ortdeploy.tensors.elements import is_narrow, widened
 
 
 class Component:
-    """An open session of one of a pipeline's models. One run at a time: several pipelines share it."""
+    """An open session of one of a pipeline's models. It does one run at a time, because several pipelines share it."""
 
     def __init__(self, model: str, opened: OpenedSession) -> None:
-        """Take the session, and what its first run is compared with."""
+        """Take the session, and with it the CPU reference that its first run is compared with."""
         self.model = model
         self.opened = opened
         self.failed = False
@@ -29,7 +29,7 @@ class Component:
         self._turn = threading.Lock()
 
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> list[Any]:
-        """Run once. Raises OrtdeployError that names the model, ProviderFailedError."""
+        """Run once, and return the outputs. Raises OrtdeployError or ProviderFailedError, with the model's name."""
         try:
             with self._turn:
                 if self._probe is None and not adapters:
@@ -49,7 +49,7 @@ class Component:
     def _run_and_compare(
         self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]
     ) -> Sequence[Any]:
-        """Run the first time, or with adapters: the results prove that provider and adapters do what they should."""
+        """Run for the first time, or with adapters, and prove that provider and adapters do what they should."""
         values = self.opened.session.run(outputs, feeds, adapters)
         if adapters and tuple(adapters) not in self._effective:
             self._effective.add(tuple(adapters))
@@ -76,10 +76,10 @@ class ComposedSession:
         self.cache: str | None = None
 
     def begin(self, key: tuple[str, ...]) -> None:
-        """Take note of what the next rows belong to: state that belongs to something else is dropped."""
+        """Set the reset key of the next rows. State that was kept under another key is dropped."""
 
     def end_runs(self, *, early: bool) -> None:
-        """Ask the run that goes on to end, whichever model is at it."""
+        """Ask the current run to end, whichever model is running."""
         for component in self.components.values():
             opened = component.opened
             end_runs(opened.session, early=early)
@@ -87,13 +87,13 @@ class ComposedSession:
                 end_runs(opened.probe.session, early=early)
 
     def undo(self) -> None:
-        """Take the state back to before the last run: its rows are run again."""
+        """Restore the state from before the last run, whose rows are run again."""
 
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Any]:
-        """Take rows through and return the named outputs, each with the rows first. Raises OrtdeployError."""
+        """Run rows, and return the named outputs, [rows, …] each. Raises OrtdeployError."""
         raise NotImplementedError
 
 
 def components_of(session: Session) -> tuple[Component, ...]:
-    """Return the sessions of which one consists; none if it is no pipeline's."""
+    """Return the components of a pipeline's session; none for a session of a single model."""
     return tuple(session.components.values()) if isinstance(session, ComposedSession) else ()

@@ -11,7 +11,7 @@ _Build = Callable[[PlannedPipeline, Mapping[str, Component]], ComposedSession]
 
 
 def _session_of(preset: str | None) -> _Build:
-    """Return what runs a preset, by its name, or steps; each is imported by who runs it."""
+    """Return the class that runs a preset, or steps if there is none; it is imported only if it is used."""
     match preset:
         case None:
             from ortdeploy.pipelines.steps import StepsSession  # noqa: PLC0415
@@ -31,8 +31,8 @@ def _session_of(preset: str | None) -> _Build:
 def compose(pipeline: PlannedPipeline, models: Mapping[str, OpenedModel]) -> OpenedModel:
     """Return a pipeline as the sessions of one model. Raises OrtdeployError.
 
-    There are as many as the model with the most sessions has, and at least two where models sit on different providers:
-    while one runs the first model, another can run the next.
+    There are as many as the model with the most sessions has, and at least two if models are on different providers:
+    one can run the first model while another runs the next. A pipeline with state has one.
     """
     shared = {name: [Component(name, one) for one in opened.sessions] for name, opened in models.items()}
     chains = [one.candidate.providers for opened in models.values() for one in opened.sessions]
@@ -49,17 +49,17 @@ def compose(pipeline: PlannedPipeline, models: Mapping[str, OpenedModel]) -> Ope
 
 
 def _memory(models: Sequence[OpenedModel]) -> Mapping[str, Mapping[str, int | None]]:
-    """Return the memory of the process before the first of some models was opened, and after the last."""
+    """Return the memory of the process before the first model was opened, and after the last."""
     return {**models[-1].memory, **{key: one for key, one in models[0].memory.items() if key == "before_opening"}}
 
 
 def _all_providers(chains: Sequence[tuple[PlannedProvider, ...]]) -> tuple[PlannedProvider, ...]:
-    """Return each provider once, by its name: options are those of the components."""
+    """Return each provider once, by its name; the components have the options."""
     return tuple({provider.name: provider for chain in chains for provider in chain}.values())
 
 
 def failed_component(opened: OpenedModel) -> str | None:
-    """Return the model of a pipeline whose provider failed; None where none did, or it is no pipeline."""
+    """Return the model of a pipeline whose provider failed; None if none did, or if it is no pipeline."""
     sessions = (one.session for one in opened.sessions if isinstance(one.session, ComposedSession))
     failed = (component.model for session in sessions for component in session.components.values() if component.failed)
     return next(failed, None)

@@ -1,9 +1,9 @@
-"""Runs steps for each item of a list, and makes lists of the results by row again.
+"""Runs the steps of an `each` for every item of the rows' lists, and returns the results as one list a row.
 
-Items without state are independent: those of all rows run together in batches. Items with state hand it on within their
-row, so they run one after the other in each row; rows run beside each other where the model tells which axis of the
-state counts them, else one at a time. In both, what lies between is a batch, however long a row is. Where memory runs
-out, batches of items without state are halved from there on.
+Items without state are independent, so the items of all rows run together in batches. Items with state pass it on
+within their row, so they run one after the other; several rows run side by side if the model tells which axis of the
+state counts rows, else one row at a time. Either way, memory between the steps is that of a batch, however long a row's
+list is. If memory runs out, later batches of items without state are half as large.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,17 +21,17 @@ from ortdeploy.tensors.elements import numpy_dtype
 
 Values = dict[str, Column]
 Apply = Callable[[Values, int], Values]
-"""What a step does: from the values so far, and the number of rows, to what it gives."""
+"""A step: takes the values so far and the number of rows, and returns the values that it makes."""
 
 Segment = tuple[int, int, int]
-"""A row, and its items from one place to another."""
+"""Some items of one row: the row's place, the first item, and the one after the last."""
 
 
 class Each:
     """An `each` step with its inner steps."""
 
     def __init__(self, step: PlannedWireStep, inner: Sequence[Apply]) -> None:
-        """Take the step, and what its inner steps do."""
+        """Take the step and its inner steps."""
         self._step = step
         self._inner = inner
         self._read = _names_read(step.steps).union(name for name, _ in step.outputs)
@@ -43,14 +43,14 @@ class Each:
         self.halvings = 0
 
     def __call__(self, values: Values, _rows: int) -> Values:
-        """Take the items of all rows through the inner steps. Raises OrtdeployError."""
+        """Run the items of all rows through the inner steps. Raises OrtdeployError."""
         listed = values[self._step.name]
         counts = [len(row) for row in listed]
-        self._hold_most(counts)
+        self._check_most(counts)
         found = self._run(values, listed, counts)
         return {name: as_column(found[inside]) for inside, name in self._step.outputs}
 
-    def _hold_most(self, counts: Sequence[int]) -> None:
+    def _check_most(self, counts: Sequence[int]) -> None:
         most = self._step.most
         if most is not None and max(counts, default=0) > most:
             name = self._step.name
@@ -69,7 +69,7 @@ class Each:
         return {name: self._by_row(name, join(results), counts) for name, results in collected.items()}
 
     def _run_or_halve(self, values: Values, listed: Column, segments: Sequence[Segment]) -> Iterator[Values]:
-        """Yield what some items give together; where memory runs out, half of them at a time from here on."""
+        """Yield the results of some items; if memory runs out, run half as many at a time from here on."""
         items = sum(end - begin for _, begin, end in segments)
         if items <= self._together:
             try:
@@ -95,11 +95,11 @@ class Each:
         return inside
 
     def _outer(self, values: Values, owners: Sequence[int]) -> Values:
-        """Return what the inner steps read of values of the rows, once for each item."""
+        """Return the rows' values that the inner steps read, repeated for each item; `owners` are the items' rows."""
         return {name: pick(values[name], owners) for name in self._read if name in values}
 
     def _by_row(self, name: str, items: Column, counts: Sequence[int]) -> list[Any]:
-        """List the results of items by row again: arrays where they are alike, empty ones for none."""
+        """Return the results of items as one list a row: an array if they are alike, an empty one for no items."""
         rows: list[Any] = []
         begin = 0
         for count in counts:
@@ -111,7 +111,7 @@ class Each:
     def _run_in_turn(self, values: Values, listed: Column, counts: Sequence[int]) -> dict[str, list[Any]]:
         """Run the items of each row one after the other, each with the state of the one before."""
         found: dict[str, list[Any]] = {name: [None] * len(counts) for name in self._collected}
-        longest = sorted(range(len(counts)), key=counts.__getitem__, reverse=True)  # those that go on stay in front
+        longest = sorted(range(len(counts)), key=counts.__getitem__, reverse=True)  # rows with items left stay in front
         beside = self._step.batch if self._step.state_by_row else 1
         for begin in range(0, len(longest), beside):
             rows = longest[begin : begin + beside]
@@ -123,7 +123,7 @@ class Each:
     def _run_rows(
         self, values: Values, listed: Column, rows: Sequence[int], counts: Sequence[int]
     ) -> dict[str, list[Any]]:
-        """Run the items of some rows beside each other; those with the most items come first."""
+        """Run the items of some rows side by side; the rows with the most items come first."""
         items = listed[rows[0]]
         if self._in_turn is not None and len(rows) == 1 and self._in_turn.may_run(items):
             collected = self._in_turn.run(self._outer(values, rows), items, self._first_state(1))
@@ -149,7 +149,7 @@ class Each:
         return {one.name: first_state(one, by_row) for one in self._step.first_state}
 
     def _by_place(self, name: str, results: Sequence[Column], counts: Sequence[int]) -> list[Any]:
-        """List what was given place by place for some rows by row."""
+        """Return results that were collected item by item, of all rows at once, as one list a row."""
         if len(counts) == 1 and counts[0]:
             return [join(results)]
         return [
@@ -159,18 +159,21 @@ class Each:
 
 
 def first_state(value: PlannedValue, rows: int | None = None) -> Array:
-    """Return zeros, one of each open dimension: for some rows, rows first, or as a model takes its state whole."""
+    """Return zeros of a state's shape: [rows, …], or without `rows` the state as the model takes it as a whole.
+
+    Open dimensions get the size 1.
+    """
     sizes = [size if isinstance(size, int) else 1 for size in value.shape or ()]
     return np.zeros(sizes if rows is None else [rows, *sizes[1:]], numpy_dtype(value.dtype or "float32"))
 
 
 def _batches(counts: Sequence[int], size: int) -> Iterator[list[Segment]]:
-    """Yield the items of rows in batches of a size, in their order."""
+    """Yield the items of all rows in batches of a size, in their order."""
     return _cut([(row, 0, count) for row, count in enumerate(counts)], size)
 
 
 def _cut(segments: Sequence[Segment], size: int) -> Iterator[list[Segment]]:
-    """Yield items in batches of a size, in their order."""
+    """Yield some items in batches of a size, in their order."""
     batch: list[Segment] = []
     room = size
     for row, first, last in segments:
@@ -204,7 +207,7 @@ def _item(item: Any) -> Any:
 
 
 def _names_read(steps: Sequence[PlannedWireStep]) -> set[str]:
-    """Return the values that steps read, those inside of others too."""
+    """Return the values that steps read, and those that steps inside them read."""
     found = {name for step in walk(steps) for _, name in step.wires}
     return found | {step.name for step in walk(steps) if step.kind == "each"}
 

@@ -1,7 +1,8 @@
 """Runs the items of one row through one model, one after the other, each with the state of the one before.
 
-Such runs are short: what steps do for values of any kind takes a third as long as a voice detector's run. Here, what is
-alike for all items is held against the model once, and the state stays as the graph has it.
+Such runs are short: the work that `each` does around a run, for values of any kind, takes a third as long as a run of a
+voice detector. Here, whatever all items have in common is checked against the model once, and the state keeps the axes
+that the graph gives it.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ class ItemsInTurn:
     """An `each` with state whose only step runs a model, for one row at a time."""
 
     def __init__(self, step: PlannedWireStep, model: ModelStep) -> None:
-        """Take the step, and its model, which gives all that is handed on and collected."""
+        """Take the step and its model, which makes every value that is passed on or collected."""
         self._model = model
         self._item = step.item
         places = {name: place for place, (name, _) in enumerate(model.gives)}
@@ -32,13 +33,13 @@ class ItemsInTurn:
 
     @staticmethod
     def may_run(items: Column) -> bool:
-        """Return whether the items of a row are alike, and lie in memory as a model takes them."""
+        """Return whether the items of a row are one array, contiguous as a model takes it."""
         return isinstance(items, np.ndarray) and len(items) > 0 and items[:1].flags.c_contiguous
 
     def run(self, outer: dict[str, Column], items: Array, state: dict[str, Column]) -> dict[str, list[Column]]:
-        """Return what is collected of each item, its row first. Raises OrtdeployError.
+        """Return the collected values of each item, [1, …] each. Raises OrtdeployError.
 
-        `items` are [items, …], at least one; `outer` and the `state` of the first one are columns of the row.
+        `items` are [items, …], at least one; `outer` and the first `state` are columns of one row.
         """
         collected: dict[str, list[Column]] = {name: [] for name, _, _ in self._collected}
         collect = [(collected[name].append, which, axis) for name, which, axis in self._collected]
@@ -52,7 +53,7 @@ class ItemsInTurn:
             else:
                 feeds = self._next_feeds(feeds, item, given)
             given = self._model.run_row(feeds)
-            if [one.shape for one in given] != shapes:  # the next state may not be as the last one was
+            if [one.shape for one in given] != shapes:  # the state has another shape: the next feeds are checked anew
                 in_front = self._model.row_in_front(given)
                 state = {name: in_front[which] for name, which in self._handed_on}
                 shapes, feeds = [one.shape for one in given], None
@@ -61,7 +62,7 @@ class ItemsInTurn:
         return collected
 
     def _next_feeds(self, feeds: dict[str, Array], item: Array, given: Sequence[Any]) -> dict[str, Array]:
-        """Return the feeds of an item that looks like the one before, as its state does."""
+        """Return the feeds of an item whose types and shapes, and whose state's, are those of the item before."""
         feeds = feeds.copy()
         for port in self._takes_item:
             feeds[port] = item
@@ -71,7 +72,7 @@ class ItemsInTurn:
 
 
 def items_in_turn(step: PlannedWireStep, inner: Sequence[object]) -> ItemsInTurn | None:
-    """Return what runs the items of a row by itself, if all that an each does is to run a model with state."""
+    """Return the short way to run an `each`; None unless all that it does is to run one model with state."""
     model = inner[0] if len(inner) == 1 else None
     if not step.state or not isinstance(model, ModelStep) or not model.is_known_by_look:
         return None

@@ -21,7 +21,7 @@ class ModelStep:
     """A `run` step with its open session."""
 
     def __init__(self, step: PlannedWireStep, component: Component, whole: frozenset[str] = frozenset()) -> None:
-        """Take the step; `whole` are values that are state without rows of its own: it is fed one row beside them."""
+        """Take the step; `whole` are state values without an axis of rows: one row is fed beside them."""
         self._model, self._adapters = step.name, step.adapters
         self._component = component
         self._wires = step.wires
@@ -43,7 +43,7 @@ class ModelStep:
         self._limited = any(port.limits is not None for port in step.takes)
 
     def __call__(self, values: Mapping[str, Column], rows: int) -> dict[str, Column]:
-        """Return the values that the model gives for these rows. Raises OrtdeployError."""
+        """Return the columns that the model makes of these rows, [rows, …] each. Raises OrtdeployError."""
         columns = {port: values[name] for port, name in self._wires}
         if self._by_row:
             found = self._run_row_by_row(columns, rows)
@@ -57,12 +57,12 @@ class ModelStep:
 
     @property
     def takes(self) -> Sequence[tuple[str, str, int]]:
-        """Its inputs, each with the value that it takes, and where the graph has its rows."""
+        """Its inputs, each with the value that it takes, and the axis that is its rows in the graph."""
         return [(port, name, self._axis(port)) for port, name in self._wires]
 
     @property
     def gives(self) -> Sequence[tuple[str, int]]:
-        """The values that a run gives, in its order, each with where the graph has its rows."""
+        """The values that a run makes, in its order, each with the axis that is its rows in the graph."""
         return [(name, self._axis(port)) for port, name in zip(self._fetch, self._names, strict=True)]
 
     def _axis(self, port: str) -> int:
@@ -70,7 +70,7 @@ class ModelStep:
 
     @property
     def is_known_by_look(self) -> bool:
-        """Whether what a run of one row takes may be judged by its types and shapes alone, and runs as it is."""
+        """Whether types and shapes alone decide if one row can be fed, and one row can run without others."""
         return not (self._limited or self._by_row or (self._size not in {None, 1} and not self._whole))
 
     def feeds_of_row(self, values: Mapping[str, Column]) -> dict[str, Array]:
@@ -80,15 +80,15 @@ class ModelStep:
         return self._contiguous(feeds if self._whole else self._placed(feeds), 1)
 
     def run_row(self, feeds: Mapping[str, Array]) -> list[Any]:
-        """Return what the graph gives for the feeds of a row, as it gives it. Raises OrtdeployError."""
+        """Return the graph's outputs for the feeds of one row, with the graph's axes. Raises OrtdeployError."""
         return self._component.run(self._fetch, feeds, self._adapters)
 
     def row_in_front(self, given: Sequence[Any]) -> list[Any]:
-        """Return what the graph has given with its row first. Raises OrtdeployError where there is not one."""
+        """Return the graph's outputs for one row as [1, …]. Raises OrtdeployError if one has not exactly one row."""
         return list(given) if self._whole else self._in_front(list(given), 1)
 
     def _run_row_by_row(self, columns: Mapping[str, Column], rows: int) -> Sequence[Any]:
-        """Run each row without axis 0; state, of which there is one for the one row, goes in and out as it is."""
+        """Run each row without axis 0. State has no axis of rows, so it goes in and comes out as it is."""
         results: list[list[Any]] = [[] for _ in self._fetch]
         for row in range(rows):
             feeds = {name: column if name in self._state else column[row] for name, column in columns.items()}
@@ -102,7 +102,7 @@ class ModelStep:
         ]
 
     def _run_alike(self, columns: Mapping[str, Column], rows: int) -> Sequence[Column]:
-        """Run all rows together where they are alike, else those of one shape at a time."""
+        """Run all rows together if they have one shape, else those of one shape at a time."""
         results: list[list[Any]] = [[None] * rows for _ in self._fetch]
         for places in _alike(columns, rows):
             feeds = {name: np.asarray(_taken(column, places, rows)) for name, column in columns.items()}
@@ -115,7 +115,7 @@ class ModelStep:
         return [as_column(result) for result in results]
 
     def _run_batches(self, feeds: Mapping[str, Array], rows: int) -> Sequence[Column]:
-        """Run in batches of the graph's own size where it has one; the last one is filled up with its last row."""
+        """Run in batches of the graph's fixed size, if it has one; the last batch is filled up with its last row."""
         size = self._size or rows
         if size == rows:
             return self._run_rows(feeds, rows, rows)
@@ -131,19 +131,19 @@ class ModelStep:
         return [np.concatenate(pieces) for pieces in zip(*taken, strict=True)]
 
     def _run_rows(self, feeds: Mapping[str, Array], rows: int, wanted: int) -> list[Any]:
-        """Run once, and return the first rows of each output. Raises OrtdeployError where it has not one for each."""
+        """Run once, and return the first `wanted` rows of each output. Raises OrtdeployError if a row has no output."""
         given = self._in_front(self._run(self._placed(feeds), rows), rows)
         return given if wanted == rows else [value[:wanted] for value in given]
 
     def _placed(self, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
-        """Return feeds with their rows where the graph has them."""
+        """Return feeds with their rows on the axis on which the graph has them."""
         placed = dict(feeds)
         for name, axis in self._moved_inputs:
             placed[name] = to_axis(feeds[name], axis)
         return placed
 
     def _in_front(self, given: list[Any], rows: int) -> list[Any]:
-        """Return the outputs of a run with their rows first. Raises OrtdeployError where there is not one for each."""
+        """Return the outputs of a run as [rows, …]. Raises OrtdeployError if one has another number of rows."""
         for place, axis in self._moved_outputs:
             given[place] = to_front(given[place], axis)
         for place, value in enumerate(given):
@@ -160,14 +160,14 @@ class ModelStep:
         """Return feeds as ONNX Runtime takes them, with the constants."""
         contiguous = dict(feeds)
         for name, array in feeds.items():
-            if not array.flags.c_contiguous:  # as a scalar is, to which ascontiguousarray would give a dimension
+            if not array.flags.c_contiguous:  # a scalar is contiguous; ascontiguousarray would give it a dimension
                 contiguous[name] = np.ascontiguousarray(array)
         if self._constants:
             contiguous |= self._constants_for(rows)
         return contiguous
 
     def _constants_for(self, rows: int) -> dict[str, Array]:
-        """Return the constants of a run; most runs have as many rows as the one before."""
+        """Return the constants of a run. They are kept, because most runs have as many rows as the one before."""
         if self._fed_last[0] != rows:
             self._fed_last = rows, {one.name: of_rows(one, array, rows) for one, array in self._constants}
         return self._fed_last[1]
@@ -177,7 +177,7 @@ class ModelStep:
         return feeds
 
     def check(self, feeds: Mapping[str, Any]) -> None:
-        """Hold tensors, rows first, against the inputs. Raises OrtdeployError."""
+        """Check tensors [rows, …] against the inputs. Raises OrtdeployError."""
         for name, array in feeds.items():
             self._ports[name].check(array)
 
@@ -195,7 +195,7 @@ class _Port:
         self._held: tuple[Any, tuple[int, ...]] | None = None
 
     def check(self, array: Array) -> None:
-        """Hold a tensor against the input, to the element. Raises OrtdeployError."""
+        """Check a tensor [rows, …] against the input: type, shape and limits. Raises OrtdeployError."""
         look = array.dtype, array.shape
         if look != self._held:  # most tensors look like the one before
             self._check_look(array)
@@ -207,7 +207,7 @@ class _Port:
                 raise OrtdeployError(f"{self._what} must lie in {first} to {last} and has {low:g} to {high:g}")
 
     def _check_look(self, array: Array) -> None:
-        """Hold a tensor's type and shape against the input."""
+        """Check a tensor's type and shape against the input."""
         if self._dtype is not None and array.dtype != self._dtype:
             raise OrtdeployError(f"{self._what} takes {self._planned.dtype} and gets {array.dtype}")
         if self._sizes is not None and not _fits(array.shape[1:], self._sizes):
@@ -222,7 +222,7 @@ def _fits(sizes: Sequence[int], wanted: Sequence[int | str | None]) -> bool:
 
 
 def _alike(columns: Mapping[str, Column], rows: int) -> list[Sequence[int]]:
-    """Return the places of rows that can be run together, in order; none where there are no rows."""
+    """Return groups of rows, by their places, that have one shape and so can be run together."""
     if not rows:
         return []
     if all(isinstance(column, np.ndarray) for column in columns.values()):

@@ -1,4 +1,4 @@
-"""Runs op steps in a line: one graph in one session, for all rows of equal shape, or for one row at a time."""
+"""Runs op steps that follow each other: one graph in one session, for all rows of a shape, or a row at a time."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from ortdeploy.tensors.elements import numpy_dtype
 
 
 class OpLine:
-    """The session of op steps, and how rows are fed to it."""
+    """Op steps that follow each other, with their open session."""
 
     def __init__(self, step: PlannedWireStep, component: Component) -> None:
         """Take the step and its open session."""
@@ -26,7 +26,7 @@ class OpLine:
 
     @property
     def names_taken(self) -> tuple[str, ...]:
-        """The values that it takes."""
+        """The names of the values that it takes."""
         return tuple(value.name for value in self._takes)
 
     def __call__(self, values: Mapping[str, Column], rows: int) -> dict[str, Column]:
@@ -35,15 +35,16 @@ class OpLine:
 
 
 def op_runners(lines: Sequence[PlannedWireStep], opened: Mapping[str, OpenedSession]) -> OpRunners:
-    """Return what runs op steps of prepare and postprocess; it raises ValueError for rows that it cannot take.
+    """Return what runs the op steps of prepare and postprocess; it raises ValueError for rows that it cannot take.
 
-    The first rows prove that they are rows: nothing else compares what becomes of them here.
+    The first rows run again in other batches, to prove that rows do not depend on each other: no other check sees the
+    results of these steps.
     """
     return {line.name: _Proven(OpLine(line, Component(line.name, opened[line.name]))) for line in lines}
 
 
 class _Proven:
-    """Op steps whose first rows run once more, in other batches."""
+    """Op steps whose first rows run again in other batches."""
 
     def __init__(self, line: OpLine) -> None:
         self._line = line
@@ -85,11 +86,11 @@ class _Proven:
 
 
 _AGREE = 1e-3, 1e-5
-"""How much a floating number may differ between batches: relative to the largest one, and absolutely."""
+"""How much a floating-point number may differ between batches: relative to the largest one, and absolutely."""
 
 
 def _without_lists(column: Column, value: PlannedValue) -> Column:
-    """Return a column whose rows that list nothing, or text, are arrays."""
+    """Return a column with arrays in place of rows that are lists: empty ones, or lists of text."""
     if isinstance(column, np.ndarray):
         return column
     return [_array(row, value) if isinstance(row, list) else row for row in column]

@@ -1,7 +1,8 @@
 """Makes images with a pipeline of optimum-onnx, over sessions that ortdeploy has opened: the preset `diffusion`.
 
-optimum-onnx 0.1.0 takes a session for each component and calls its `run`; so every component's provider chain, options
-and adapters are the manifest's, which its own `from_pretrained` cannot say. Schedulers and loops are diffusers'.
+optimum-onnx 0.1.0 takes a session for each component and calls its `run`. So every component has the provider chain,
+options and adapters of the manifest, which optimum-onnx's own `from_pretrained` could not set for each. Schedulers and
+loops are those of diffusers.
 """
 
 import inspect
@@ -30,7 +31,7 @@ class BorrowedSession:
     """A component as optimum-onnx takes one: an InferenceSession whose runs go through ortdeploy's."""
 
     def __init__(self, component: Component, adapters: tuple[str, ...], path: Path) -> None:
-        """Take the component; `path` is where its model, with the config.json that optimum-onnx reads, lies."""
+        """Take the component; `path` is its model file, beside which optimum-onnx reads config.json."""
         self._component = component
         self._adapters = adapters
         self._native = cast("Any", component.opened.session).native
@@ -42,7 +43,7 @@ class BorrowedSession:
         return list(self._component.run(outputs or self._names, feeds, self._adapters))
 
     def __getattr__(self, name: str) -> Any:
-        """Return what else an InferenceSession has: names, types and shapes."""
+        """Return any other attribute of the InferenceSession: names, types and shapes."""
         return getattr(self._native, name)
 
 
@@ -60,7 +61,7 @@ class DelegatedSession(ComposedSession):
             self._latents = _read_latents(pipeline.preset)
         except OrtdeployError:
             raise
-        except Exception as error:  # optimum-onnx, diffusers and transformers raise what they like
+        except Exception as error:  # optimum-onnx, diffusers and transformers raise exceptions of any type
             raise OrtdeployError(
                 f"{pipeline.name}: optimum-onnx cannot open {pipeline.preset.folder}: {error}"
             ) from error
@@ -80,7 +81,7 @@ class DelegatedSession(ComposedSession):
 
     def _arguments(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
         """Return the arguments of the pipeline's call for some rows."""
-        import torch  # noqa: PLC0415  an extra: only who delegates needs it
+        import torch  # noqa: PLC0415  an extra, for this preset only
 
         preset, rows = self._preset, len(feeds["prompt"])
         seeds = [int(seed) for seed in feeds.get("seed", [0] * rows)]
@@ -115,14 +116,14 @@ def _read_latents(preset: PlannedPreset) -> Array | None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep the packages' remarks about themselves from the terminal: what goes wrong they raise."""
+    """Hide the packages' warnings about themselves; whatever goes wrong, they raise."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 def _check_arguments(pipeline: Any, preset: PlannedPreset) -> None:
-    """Raise OrtdeployError for an argument that the pipeline's call does not have: it would swallow it."""
+    """Raise OrtdeployError for an argument that the pipeline's call does not have, and would ignore silently."""
     known = [name for name in inspect.signature(type(pipeline).__call__).parameters if name not in {"self", "kwargs"}]
     for name in preset.arguments:
         if name not in known:
@@ -139,7 +140,7 @@ def _open(preset: PlannedPreset, components: Mapping[str, Component]) -> Any:
 
 
 def _open_quietly(preset: PlannedPreset, components: Mapping[str, Component]) -> Any:
-    from diffusers.utils import logging  # noqa: PLC0415  an extra: only who delegates needs it
+    from diffusers.utils import logging  # noqa: PLC0415  an extra, for this preset only
 
     logging.set_verbosity_error()
     from optimum import onnxruntime as optimum  # noqa: PLC0415  as above

@@ -1,4 +1,4 @@
-"""What a row of a recurrent pipeline hands on to the next, and how the ledger keeps it."""
+"""The state that a row of a recurrent pipeline passes on to the next, and its form in the ledger."""
 
 import base64
 import io
@@ -13,14 +13,14 @@ from ortdeploy.tensors.columns import Array
 
 @record
 class State:
-    """What a row hands on to the next, and what the rows belong to."""
+    """What a row passes on to the next row, by name; `key` is the reset key of the rows that it belongs to."""
 
     values: Mapping[str, Array]
     key: tuple[str, ...] = ()
 
 
 def pack_state(state: State) -> str:
-    """Return a state as text, for the ledger."""
+    """Return a state as text, for the ledger: an .npz archive in base64."""
     file = io.BytesIO()
     arrays: dict[str, Any] = {f"value:{name}": array for name, array in state.values.items()}
     np.savez(file, **arrays, key=np.array(state.key, dtype=str))
@@ -28,10 +28,10 @@ def pack_state(state: State) -> str:
 
 
 def unpack_state(text: str) -> State:
-    """Return the state of a text that `pack_state` has made. Raises ValueError for another text."""
+    """Return the state from text that `pack_state` made. Raises ValueError for any other text."""
     try:
         with np.load(io.BytesIO(base64.b64decode(text)), allow_pickle=False) as arrays:
             values = {name.removeprefix("value:"): arrays[name] for name in arrays.files if name != "key"}
             return State(values=values, key=tuple(str(one) for one in arrays["key"]))
-    except Exception as error:  # whatever zipfile and numpy trip over
+    except Exception as error:  # zipfile and numpy raise exceptions of many types over damaged content
         raise ValueError(f"no state of a row: {error}") from error

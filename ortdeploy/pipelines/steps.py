@@ -1,6 +1,6 @@
 """Runs the steps of a pipeline as if they were one session: rows go through its models and operations.
 
-Whatever treats a session's rows (batches, splitting for a bad row, parts, the ledger) treats a pipeline's.
+So batches, the search for a bad row, parts and the ledger work for a pipeline as they do for a model.
 """
 
 import math
@@ -25,7 +25,7 @@ class StepsSession(ComposedSession):
     """One way through the steps of a pipeline; it is used by one thread at a time."""
 
     def __init__(self, pipeline: PlannedPipeline, components: Mapping[str, Component]) -> None:
-        """Build every operation once. Raises OrtdeployError where one cannot be built."""
+        """Build every operation once. Raises OrtdeployError if one cannot be built."""
         super().__init__(components)
         self._outputs = dict(pipeline.outputs)
         self._handed_on = dict(pipeline.state)
@@ -39,20 +39,20 @@ class StepsSession(ComposedSession):
 
     @property
     def halvings(self) -> int:
-        """How often batches of items were halved, because memory ran out."""
+        """How often batches of items were halved because memory ran out."""
         return sum(each.halvings for each in self._eaches)
 
     def begin(self, key: tuple[str, ...]) -> None:
-        """Begin with zeros where the rows belong to something else than those before."""
+        """Reset the state to zeros if the next rows have another reset key."""
         if key != self.state.key:
             self.state = State(values=self._first, key=key)
 
     def undo(self) -> None:
-        """Take the state back to before the last run."""
+        """Restore the state from before the last run."""
         self.state = self._before
 
     def run(self, outputs: Sequence[str], feeds: Mapping[str, Array], adapters: Sequence[str]) -> Sequence[Any]:
-        """Take rows through all steps and return the named outputs, each with the rows first. Raises OrtdeployError."""
+        """Run rows through all steps, and return the named outputs, [rows, …] each. Raises OrtdeployError."""
         if adapters:
             raise TypeError("adapters of a pipeline belong to its steps")
         columns = {name: _as_rows(feed) for name, feed in feeds.items()}
@@ -62,7 +62,7 @@ class StepsSession(ComposedSession):
         return self._run_in_turn(outputs, columns)
 
     def _run_in_turn(self, outputs: Sequence[str], feeds: Mapping[str, Column]) -> Sequence[Any]:
-        """Take rows through one after the other; each hands its state on. Where one fails, none of them has."""
+        """Run rows one after the other; each passes its state on. If one fails, the state is as before all of them."""
         self._before = self.state
         rows: list[list[Any]] = []
         try:
@@ -85,7 +85,7 @@ class StepsSession(ComposedSession):
         return values
 
     def _build(self, step: PlannedWireStep, whole: frozenset[str]) -> Apply:
-        """Build a step; `whole` are values that models take and give without rows."""
+        """Build a step; `whole` are state values without an axis of rows."""
         if step.kind == "run":
             return ModelStep(step, self.components[step.name], whole)
         if step.kind == "op":
@@ -100,7 +100,7 @@ class StepsSession(ComposedSession):
 
 
 def _as_rows(feed: Array) -> Column:
-    """Return a feed as a column: a list where its rows differ in shape."""
+    """Return a feed as a column: a list if its rows differ in shape."""
     return list(feed) if is_beside(feed) else feed
 
 

@@ -1,9 +1,9 @@
-"""Makes images from text with the models of a Stable-Diffusion-1/2-shaped folder: the preset `text-to-image`.
+"""Makes images from text with the models of a folder shaped like Stable Diffusion 1 or 2: the preset `text-to-image`.
 
-What diffusers' ONNX pipeline does: prompts and negative prompts are encoded, noise of each row's seed goes through the
-scheduler's steps, each of which asks the unet, twice under guidance; the latents are decoded one image at a time.
-Element types and ranks follow the graphs, so both layouts of such folders run: int32 or int64 ids, a timestep of rank
-0 or 1.
+It does what diffusers' ONNX pipeline does. Prompts and negative prompts are encoded. Noise from each row's seed goes
+through the scheduler's steps, each of which runs the unet, with guidance on twice as many rows. The latents are decoded
+one image at a time. Element types and ranks are the graphs', so both layouts of such folders run: int32 or int64 ids, a
+timestep of rank 0 or 1.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ from ortdeploy.tensors.types import TensorType
 PIXELS_OF_A_LATENT = 8
 LATENT_CHANNELS = 4
 LATENT_SCALE = 0.18215
-"""What Stable Diffusion's latents were multiplied with in training: Rombach et al., 2022, and diffusers' pipelines."""
+"""The factor on Stable Diffusion's latents in training, as in Rombach et al., 2022, and in diffusers' pipelines."""
 
 
 class TextToImageSession(ComposedSession):
@@ -64,7 +64,7 @@ class TextToImageSession(ComposedSession):
         return [np.round(images * 255).astype(np.uint8)] * len(outputs)
 
     def paint(self, prompts: Sequence[str], negative: Sequence[str], seeds: Sequence[int]) -> Array:
-        """Return images as numbers from 0 to 1, [rows, height, width, 3]."""
+        """Return images, float32 [rows, height, width, 3] from 0 to 1."""
         guided = self._preset.guidance_scale > 1
         embeddings = self._encode(prompts)
         if guided:
@@ -90,7 +90,7 @@ class TextToImageSession(ComposedSession):
         return self._in_batches("text_encoder", {port["input_ids"]["name"]: ids})
 
     def _ask(self, latents: Array, time: float, embeddings: Array) -> Array:
-        """Return the unet's answer for latents at a time."""
+        """Return the unet's noise prediction, float64 [rows, 4, height / 8, width / 8], for latents at a timestep."""
         ports = self._ports["unet"]
         feeds = {ports["sample"]["name"]: latents, ports["encoder_hidden_states"]["name"]: embeddings}
         return self._in_batches("unet", feeds, {ports["timestep"]["name"]: time})
@@ -101,7 +101,11 @@ class TextToImageSession(ComposedSession):
         return np.clip(image / 2 + 0.5, 0, 1).transpose(0, 2, 3, 1)
 
     def _in_batches(self, part: str, feeds: Mapping[str, Array], single: Mapping[str, float] | None = None) -> Array:
-        """Run a component on rows, in its own types; so many at once as its graph takes, the last ones filled up."""
+        """Run a component on rows [rows, …] in its own types.
+
+        If its graph fixes the number of rows, they run in batches of that size, the last one filled up. `single` are
+        numbers that every run gets.
+        """
         ports = self._ports[part]
         dtypes = {port["name"]: numpy_dtype(port["dtype"]) for port in ports.values() if isinstance(port, Mapping)}
         ranks = {port["name"]: port["rank"] for port in ports.values() if isinstance(port, Mapping)}
@@ -115,12 +119,12 @@ class TextToImageSession(ComposedSession):
             }
             adapters = tuple(self._preset.adapters.get(part, ()))
             (value,) = self._parts[part].run([ports["output"]], {**cut, **alone}, adapters)
-            self._hold(part, next(iter(cut.values())), np.asarray(value))
+            self._check_answer(part, next(iter(cut.values())), np.asarray(value))
             found.append(np.asarray(value)[: rows - begin])
         return np.concatenate(found).astype(np.float64 if part == "unet" else np.float32)
 
-    def _hold(self, part: str, given: Array, answer: Array) -> None:
-        """Hold what a component gave against what it was given. Raises OrtdeployError."""
+    def _check_answer(self, part: str, given: Array, answer: Array) -> None:
+        """Check a component's output against its input. Raises OrtdeployError."""
         names = [one.name for one in ANSWERS[part].inputs]
         try:
             self._answers[part](dict(zip(names, (given, answer), strict=True)))
@@ -128,7 +132,7 @@ class TextToImageSession(ComposedSession):
             raise OrtdeployError(f"text-to-image cannot use what {part} gives: {error}") from error
 
     def _noise(self, seeds: Sequence[int]) -> Array:
-        """Return starting noise, [rows, 4, height / 8, width / 8]: each row's is that of its seed alone."""
+        """Return starting noise, [rows, 4, height / 8, width / 8]; a row's noise depends on its seed alone."""
         shape = _latent_shape(self._preset)
         if self._latents is not None:
             return np.repeat(self._latents, len(seeds), axis=0)
@@ -138,7 +142,7 @@ class TextToImageSession(ComposedSession):
             raise OrtdeployError(f"seed: {error}") from error
 
     def _read_latents(self) -> Array | None:
-        """Return fixed starting noise. Raises ValueError where it has another shape."""
+        """Return fixed starting noise, [1, 4, height / 8, width / 8]. Raises ValueError if it has another shape."""
         if self._preset.latents is None:
             return None
         latents = np.load(self._preset.latents, allow_pickle=False).astype(np.float64)
@@ -153,6 +157,6 @@ def _latent_shape(preset: PlannedPreset) -> tuple[int, int, int]:
 
 
 def _filled(array: Array, rows: int) -> Array:
-    """Fill up with the last row."""
+    """Return an array [n, …] as [rows, …], filled up with its last row."""
     missing = rows - len(array)
     return np.concatenate([array, np.repeat(array[-1:], missing, axis=0)]) if missing else np.ascontiguousarray(array)
