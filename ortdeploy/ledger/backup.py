@@ -1,10 +1,10 @@
-"""Copies of a state folder's ledger: one file that holds it as it was at one moment, also beside a live run.
+"""Copies of a state folder's ledger: one file with its state at one moment, which may be made beside a live run.
 
-A copy is a zip of `state.db`, which SQLite's backup makes, of `choices.json`, which is what was measured, and of notes:
-what manifests were when they last ran well, the texts with which outputs were last run, and what was told of applies.
-Locks, the progress of live runs, models and all that is made again are none of it. It is brought back only where no
-ledger is, and only if it fits what lies in the output folders: whose files are as the copy says, and whose
-`_output.json` names the place that it is brought to.
+A copy is a zip of `state.db` (by SQLite's backup), of `choices.json` (what was measured), and of notes: manifests as
+they last ran well, the texts with which outputs were last run, and which endings of applies were reported. Locks, the
+progress of live runs, models and everything that is made again are left out. A copy is brought back only to a folder
+without a ledger, and only if it fits the output folders: their files are as the copy says, and their `_output.json`
+names the place that it is brought to.
 """
 
 import os
@@ -29,13 +29,13 @@ from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.ledger.written import GONE_FILE, Underway, difference
 
 _NO_COPY = (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError)
-"""What zipfile raises over a file that is none, or damaged."""
+"""What zipfile raises over a file that is damaged, or no zip file."""
 
 _NOTE = re.compile(rf"{KEPT}/[0-9a-f]{{64}}\.(json|refused)|{TEXTS}/[0-9a-f]{{16}}\.json|{TOLD}/[0-9a-f]{{16}}\.txt")
-"""The files of a copy that are neither the ledger nor what was measured."""
+"""The notes of a copy: all its files but the ledger and what was measured."""
 
 _MOST = 64 * 1024**3
-"""Bytes that a file of a copy may have: what is said to have more is none of ours."""
+"""Bytes that a file of a copy may have; one that claims more was not made by `back_up`."""
 
 
 def back_up(state_dir: Path, target: Path) -> int:
@@ -63,7 +63,7 @@ def back_up(state_dir: Path, target: Path) -> int:
 def bring_back(source: Path, state_dir: Path) -> int:
     """Bring a copy back into a state folder without a ledger; return how many outputs it knows. Raises OrtdeployError.
 
-    Nothing is changed where the copy is damaged, or does not fit what lies in an output folder.
+    Nothing is changed if the copy is damaged, or does not fit an output folder.
     """
     _check_absent(state_dir / FILE, "Move it away first, if the copy is to take its place")
     make_folder(state_dir)
@@ -101,12 +101,12 @@ def _check_absent(path: Path, advice: str) -> None:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    # mode=rw and not ro: after a kill, SQLite must be able to roll the journal back before anybody can read.
+    # mode=rw and not ro: after a kill, SQLite must be able to roll the journal back before anything can be read.
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)
 
 
 def _sound_records(folder: Path) -> tuple[OutputRecord, ...]:
-    """Return what a copy knows. Raises OrtdeployError if it is damaged, or a newer ortdeploy has written it."""
+    """Return the outputs that a copy knows. Raises OrtdeployError if it is damaged, or a newer ortdeploy wrote it."""
     with translated(), closing(_connect(folder / FILE)) as copy:
         (verdict,) = copy.execute("PRAGMA integrity_check").fetchone()
     if verdict != "ok":
@@ -125,7 +125,7 @@ def _check(ledger: Ledger | None, record: OutputRecord) -> None:
 
 
 def _unpack(source: Path, folder: Path) -> list[str]:
-    """Take the files out of a copy, and return their names. Raises OrtdeployError for anything else."""
+    """Unpack a copy into a folder, and return the names of its files. Raises OrtdeployError for any other file."""
     try:
         with zipfile.ZipFile(source) as archive:
             names = archive.namelist()
@@ -144,7 +144,7 @@ def _unpack(source: Path, folder: Path) -> list[str]:
 
 
 def _unfit(record: OutputRecord, state_dir: Path, copy: Path) -> Iterator[str]:
-    """Yield what of an output is not what a copy says. A file that is not there may have been carried away."""
+    """Yield how an output differs from what a copy says. A missing file is no difference: it may be carried away."""
     folder = Path(os.path.normpath(state_dir.absolute() / record.output))
     named = named_ledger(folder)
     ours = (state_dir.absolute() / FILE).resolve()

@@ -1,9 +1,9 @@
 """The columns of the ledger's tables, and the seals over their rows.
 
-A seal is a digest over the other cells of a row, or a checksum where there may be a million of them (`spans`;
-`inputs_seal`: over `first_row` and all input files of the output), so that a cell that is not what was written is
-noticed. It guards against damage, not against an attacker: what a cell may say at all is checked too, see
-`ledger.check`.
+A seal is a digest over the other cells of a row. With it, reading notices a cell that is not what was written. If there
+may be a million rows, it is a checksum: of each row of `spans`; of `first_row` and all input files of an output
+(`inputs_seal`). A seal guards against damage, not against an attacker. `ledger.check` checks which values cells may
+have at all.
 """
 
 import hashlib
@@ -40,11 +40,11 @@ DEPLOYMENT_COLUMNS: Mapping[str, Any] = {"name": str, "profile": str | None, "id
 _SEAL = 32
 """Characters of a seal."""
 _AT_ONCE = 10_000
-"""Input files whose text is held at once: that of a million would take more than all the rest of the process."""
+"""Input files whose text is held at once: the text of a million would take more than the rest of the process."""
 
 
 def typed(columns: Mapping[str, Any], row: Sequence[Any]) -> dict[str, Any]:
-    """Return a row's cells by column. Raises TypeError if one has another type than was written."""
+    """Return a row's cells by column. Raises TypeError if a cell has not the type of its column."""
     values = dict(zip(columns, row, strict=True))
     for name, value in values.items():
         if not isinstance(value, columns[name]):
@@ -53,7 +53,7 @@ def typed(columns: Mapping[str, Any], row: Sequence[Any]) -> dict[str, Any]:
 
 
 def seal_of(*cells: Any) -> str:
-    """Return a digest over cells, by which it is noticed that one is not what was written."""
+    """Return a digest over cells; it differs if one of them is not what was written."""
     return hashlib.sha256(_text_of(cells).encode()).hexdigest()[:_SEAL]
 
 
@@ -62,14 +62,14 @@ def _text_of(cells: Any) -> str:
 
 
 def unsealed(cells: Sequence[Any], what: str) -> Sequence[Any]:
-    """Return the cells of a row whose last one is its seal, without it. Raises ValueError if that does not fit."""
+    """Return a row's cells without the last one, its seal. Raises ValueError if the seal does not fit."""
     if seal_of(*cells[:-1]) != cells[-1]:
         raise ValueError(f"{what} is not what was written")
     return cells[:-1]
 
 
 def row_numbers(text: str) -> tuple[int, ...]:
-    """Return numbers of rows, in order. Raises ValueError if they are none."""
+    """Return the row numbers of a JSON list. Raises ValueError for any other text."""
     found = json.loads(text)
     if not isinstance(found, list) or any(type(row) is not int for row in found):
         raise ValueError(f"{text[:60]!r} does not name rows")
@@ -77,7 +77,7 @@ def row_numbers(text: str) -> tuple[int, ...]:
 
 
 def check_time(text: str | None) -> None:
-    """Raise ValueError if a text is no time."""
+    """Raise ValueError if a text is not a time in ISO 8601."""
     if text is not None:
         datetime.fromisoformat(text)
 
@@ -103,7 +103,7 @@ def revision_cells(part: int, revision: Revision) -> tuple[Any, ...]:
 def insert_sealed(
     db: sqlite3.Connection, table: str, output: str, columns: Mapping[str, Any], cells: tuple[Any, ...]
 ) -> None:
-    """Write a row with its seal, in place of one of the same key."""
+    """Write a row with its seal; it replaces a row of the same key."""
     marks = ", ".join("?" * (len(columns) + 2))
     names = ", ".join(columns)
     query = f"INSERT OR REPLACE INTO {table} (output, {names}, seal) VALUES ({marks})"  # noqa: S608  ours
@@ -111,7 +111,7 @@ def insert_sealed(
 
 
 def add_functions(db: sqlite3.Connection) -> None:
-    """Let a connection compute checksums of paths."""
+    """Add `crc32` to a connection's SQL functions, for checksums of paths."""
     db.create_function("crc32", 1, zlib.crc32, deterministic=True)
 
 
@@ -128,7 +128,7 @@ _IS_TYPED = (
 
 
 def seal_of_span(first_row: str, rows: str, path: str = "path") -> str:
-    """Return how SQLite computes the seal over a row of `spans`, of which there may be a million, from expressions."""
+    """Return the SQL expression of the seal over a row of `spans`; the arguments are SQL expressions too."""
     cells = f"({first_row} % {_PRIME} * 7919 + {rows} % {_PRIME} * 31 + 1) % {_PRIME}"
     return f"((crc32(CAST({path} AS BLOB)) % 1073741789 + 1) * ({cells}) % {_PRIME})"
 
@@ -136,8 +136,8 @@ def seal_of_span(first_row: str, rows: str, path: str = "path") -> str:
 def seal_of_inputs(db: sqlite3.Connection, output: str) -> str:
     """Return the seal over the first row and the input files of an output.
 
-    It is a sum, so SQLite computes it in one pass, in any order. Each file's checksum is a product with that of its
-    path, so that two files that exchange their cells have another sum.
+    It is a sum, so SQLite computes it in one pass, in any order. Each file's term is the checksum of its cells times
+    that of its path, so the sum changes if two files exchange their cells.
     """
     add_functions(db)
     (first_row,) = db.execute("SELECT first_row FROM outputs WHERE output = ?", (output,)).fetchone()
@@ -147,12 +147,12 @@ def seal_of_inputs(db: sqlite3.Connection, output: str) -> str:
 
 
 def seal_inputs(db: sqlite3.Connection, output: str) -> None:
-    """Seal the first row and the input files of an output as they stand now."""
+    """Seal the first row and the input files of an output as they are now."""
     db.execute("UPDATE outputs SET inputs_seal = ? WHERE output = ?", (seal_of_inputs(db, output), output))
 
 
 def old_seal_of_inputs(db: sqlite3.Connection, output: str) -> str:
-    """Return the seal over the same as ledgers before version 5 have it."""
+    """Return the seal that ledgers before version 5 have over the same cells."""
     (first_row,) = db.execute("SELECT first_row FROM outputs WHERE output = ?", (output,)).fetchone()
     query = "SELECT number, lower(hex(path)), size, mtime_ns, done FROM inputs WHERE output = ? ORDER BY number, path"
     digest, between = hashlib.sha256(f"[{_text_of(first_row)},[".encode()), ""

@@ -1,6 +1,6 @@
-"""What the ledger notes of input files that change: which rows they have, which run again, which leave their parts.
+"""The ledger's tables for input files that change: which rows files have, which run again, which leave their parts.
 
-The functions work on an open connection, within the transaction of who calls them.
+The functions work on an open connection, within their caller's transaction.
 """
 
 import os
@@ -14,7 +14,7 @@ from ortdeploy.ledger.cells import add_functions, insert_sealed, seal_inputs, se
 from ortdeploy.ledger.records import Rerun, Span
 
 OF_CHANGES = ("spans", "reruns", "leaving", "withdrawn", "replacements", "forgotten")
-"""The tables of outputs that ledger version 5 has brought."""
+"""The tables, by output, that ledger version 5 added."""
 
 _SPAN: Mapping[str, Any] = {"first_row": int, "rows": int}
 _WITHDRAWN: Mapping[str, Any] = {"part": int, **_SPAN}
@@ -22,7 +22,7 @@ _RERUN: Mapping[str, Any] = {"size": int, "mtime_ns": int, "through": int}
 
 
 def total_rows(db: sqlite3.Connection, output: str) -> int:
-    """Return how many rows committed parts have, those that were forgotten too."""
+    """Return how many rows committed parts have, forgotten parts included."""
     query = (
         "SELECT (SELECT COALESCE(SUM(rows), 0) FROM parts WHERE output = ?) + "
         "(SELECT COALESCE(SUM(rows), 0) FROM forgotten WHERE output = ?)"
@@ -32,9 +32,9 @@ def total_rows(db: sqlite3.Connection, output: str) -> int:
 
 
 def note_spans(db: sqlite3.Connection, output: str, spans: Iterable[tuple[str, int, int]]) -> None:
-    """Note which rows files have, as far as they were run: what was noted of a file before is continued.
+    """Note which rows files have, of those that were run; of two spans with the same first row, the longer one counts.
 
-    Each is a path, the number of its first row, and how many rows it has.
+    A span is a path, the number of the file's first row in the job, and its number of rows.
     """
     add_functions(db)
     most = "(CASE WHEN spans.first_row = ?3 THEN MAX(spans.rows, ?4) ELSE ?4 END)"
@@ -46,7 +46,7 @@ def note_spans(db: sqlite3.Connection, output: str, spans: Iterable[tuple[str, i
 
 
 def check_spans(db: sqlite3.Connection, output: str) -> None:
-    """Raise ValueError if which rows files have is not what was written."""
+    """Raise ValueError if the noted spans of files are not what was written."""
     add_functions(db)
     is_typed = "typeof(path) = 'blob' AND typeof(first_row) = 'integer' AND typeof(rows) = 'integer'"
     is_sealed = f"seal IS {seal_of_span('first_row', 'rows')}"
@@ -56,14 +56,14 @@ def check_spans(db: sqlite3.Connection, output: str) -> None:
 
 
 def read_spans(db: sqlite3.Connection, output: str) -> dict[bytes, Span]:
-    """Return which rows files have, by path. Raises ValueError where that is not what was written."""
+    """Return which rows files have, by path. Raises ValueError if the noted spans are not what was written."""
     check_spans(db, output)
     query = "SELECT path, first_row, rows FROM spans WHERE output = ?"
     return {key: (first_row, rows) for key, first_row, rows in db.execute(query, (output,))}
 
 
 def committed_spans(db: sqlite3.Connection, output: str) -> dict[bytes, Span]:
-    """Return which rows files have in committed parts, by path: what is kept of a part may run again."""
+    """Return which rows files have in committed parts, by path. Kept rows of an unfinished part may run again."""
     end, spans = total_rows(db, output), read_spans(db, output)
     for key in [key for key, (first_row, rows) in spans.items() if first_row + rows > end]:
         first_row, _ = spans.pop(key)
@@ -73,7 +73,7 @@ def committed_spans(db: sqlite3.Connection, output: str) -> dict[bytes, Span]:
 
 
 def close_files(db: sqlite3.Connection, output: str, through: Iterable[str], first_row: int) -> None:
-    """Note that files of an unfinished run are through, and that it goes on with a part that begins with a row."""
+    """Note that files of an unfinished run are done, and that the next part begins with `first_row`."""
     spans = committed_spans(db, output)
     empty = [path for path in through if os.fsencode(path) not in spans]
     note_spans(db, output, ((path, first_row, 0) for path in empty))
@@ -84,19 +84,19 @@ def close_files(db: sqlite3.Connection, output: str, through: Iterable[str], fir
 
 
 def _seal(path: bytes, *cells: Any) -> str:
-    """Return a checksum over what is noted of a file; it is short, for there may be a hundred thousand."""
+    """Return the seal over a row of `reruns`: a checksum, which is short, for there may be a hundred thousand rows."""
     return f"{zlib.crc32(repr(cells).encode(), zlib.crc32(path)):08x}"
 
 
 def forget_files(db: sqlite3.Connection, output: str, paths: Iterable[str]) -> None:
-    """Forget which rows files have, for they are new files now."""
+    """Forget which rows files have, because they count as new files from now on."""
     rows = [(output, os.fsencode(path)) for path in paths]
     for table in ("spans", "reruns"):
         db.executemany(f"DELETE FROM {table} WHERE output = ? AND path = ?", rows)  # noqa: S608  ours
 
 
 def forget_those_taken_up(db: sqlite3.Connection, output: str, states: Iterable[FileState]) -> None:
-    """Forget which rows files have that a run takes up anew; those of an unfinished run keep theirs."""
+    """Forget which rows files had that a run now reads as new files; files of an unfinished run keep theirs."""
     for table in ("spans", "reruns"):
         if db.execute(f"SELECT EXISTS (SELECT * FROM {table} WHERE output = ?)", (output,)).fetchone() == (1,):  # noqa: S608  ours
             query = (
@@ -107,7 +107,7 @@ def forget_those_taken_up(db: sqlite3.Connection, output: str, states: Iterable[
 
 
 def note_empty_files(db: sqlite3.Connection, output: str) -> None:
-    """Note that files of a run that is through have no rows, where all rows are known to be of others."""
+    """Note which files of a finished run have no rows: those without a span, if all rows are in the spans of others."""
     query = (
         "SELECT first_row + (SELECT COALESCE(SUM(rows), 0) FROM spans WHERE output = ? AND "
         "spans.first_row >= outputs.first_row) FROM outputs WHERE output = ?"
@@ -142,7 +142,7 @@ def read_reruns(db: sqlite3.Connection, output: str) -> tuple[Rerun, ...]:
 
 
 def begin_reruns(db: sqlite3.Connection, output: str, states: Iterable[FileState]) -> None:
-    """Note that the rows of files run again from these states; those that are through in that state stay so."""
+    """Note that the rows of files run again from these states; rows that already ran again in that state are done."""
     spans, before = read_spans(db, output), {one.state: one for one in read_reruns(db, output)}
     for state in states:
         first_row, rows = spans[os.fsencode(state.path)]
@@ -154,7 +154,7 @@ def begin_reruns(db: sqlite3.Connection, output: str, states: Iterable[FileState
 
 
 def advance_reruns(db: sqlite3.Connection, output: str, start: int, through: int) -> None:
-    """Note that parts hold the results of all rows up to one; files that are through are what was read."""
+    """Note that parts hold the new results of all rows before `through`, for which files are as they were read."""
     for one in read_reruns(db, output):
         if start <= one.through < min(through, one.end):
             _put_rerun(db, output, one.state, min(through, one.end))
@@ -168,7 +168,7 @@ def _put_rerun(db: sqlite3.Connection, output: str, state: FileState, through: i
 
 
 def _take_over(db: sqlite3.Connection, output: str, state: FileState) -> None:
-    """Note that a file's rows are those of a state; how it was repaired before counts no more."""
+    """Note that a file's results are now of this state; repairs noted before no longer count."""
     where = (output, os.fsencode(state.path))
     db.execute(
         "UPDATE inputs SET size = ?, mtime_ns = ? WHERE output = ? AND path = ?", (state.size, state.mtime_ns, *where)
@@ -179,7 +179,7 @@ def _take_over(db: sqlite3.Connection, output: str, state: FileState) -> None:
 
 
 def begin_leaving(db: sqlite3.Connection, output: str, paths: Iterable[str]) -> None:
-    """Note that the rows of files are to leave their parts; the files are new ones."""
+    """Note that the rows of files are to leave their parts; the files count as new ones."""
     spans = committed_spans(db, output)
     for path in paths:
         first_row, rows = spans.get(os.fsencode(path), (0, 0))
@@ -201,14 +201,14 @@ def end_leaving(db: sqlite3.Connection, output: str) -> None:
 
 
 def note_withdrawn(db: sqlite3.Connection, output: str, part: int, spans: Iterable[Span]) -> None:
-    """Note which rows of a part count no more, in place of what was noted."""
+    """Note which rows of a part no longer count, in place of what was noted."""
     db.execute("DELETE FROM withdrawn WHERE output = ? AND part = ?", (output, part))
     for span in spans:
         insert_sealed(db, "withdrawn", output, _WITHDRAWN, (part, *span))
 
 
 def read_withdrawn(db: sqlite3.Connection, output: str) -> dict[int, list[Span]]:
-    """Return which rows count no more, by part."""
+    """Return which rows no longer count, by part."""
     query = "SELECT part, first_row, rows, seal FROM withdrawn WHERE output = ? ORDER BY first_row"
     found: dict[int, list[Span]] = {}
     for row in db.execute(query, (output,)):
@@ -223,13 +223,13 @@ def _span(cells: Iterable[Any]) -> Span:
 
 
 def rows_in(spans: Iterable[Span], start: int, end: int) -> Iterator[int]:
-    """Yield the rows of spans that lie between two rows."""
+    """Yield the spans' rows from `start` on and before `end`."""
     for first_row, rows in spans:
         yield from range(max(first_row, start), min(first_row + rows, end))
 
 
 def as_spans(rows: Iterable[int]) -> tuple[Span, ...]:
-    """Return rows as spans, in order."""
+    """Return row numbers, in any order, as the fewest spans, in order."""
     found: list[list[int]] = []
     for row in sorted(rows):
         if found and row == found[-1][0] + found[-1][1]:

@@ -38,17 +38,17 @@ def merged_name(file: str) -> str:
 
 
 def replaced_name(file: str) -> str:
-    """Return the name under which a file of a part that is put together anew waits until it takes its place."""
+    """Return the name under which a rewritten file of a part waits until it takes its place."""
     return f".{file}.replaced"
 
 
 def begun_name(file: str, rows: int) -> str:
-    """Return the name of the file that holds what is through of a part: of other rows, another name."""
+    """Return the name of the file that holds the first `rows` finished rows of a part."""
     return f".{file}.{rows}.begun"
 
 
 def check_output(ledger: Ledger, record: OutputRecord, suffix: str) -> None:
-    """Raise OrtdeployError if the ledger contradicts itself about an output whose parts have a suffix."""
+    """Raise OrtdeployError if the ledger contradicts itself about an output; `suffix` is that of its parts."""
     merges = ledger.merges(record.output)
     what = find_contradiction(record, merges, suffix)
     what = what or next(_failures(record, merges, ledger.failed_rows(record.output)), None)
@@ -63,9 +63,9 @@ def check_output(ledger: Ledger, record: OutputRecord, suffix: str) -> None:
 
 
 def find_contradiction(record: OutputRecord, merges: Sequence[Merge], suffix: str | None = None) -> str | None:
-    """Return the first thing in which a record contradicts itself; None if it is sound.
+    """Return the first contradiction in a record; None if it is sound.
 
-    Without a suffix, parts may have any, but all the same.
+    Without a suffix, parts may have any suffix, but all the same one.
     """
     if record.part_digits not in _DIGITS:
         return f"the names of parts have {record.part_digits} digits"
@@ -73,7 +73,7 @@ def find_contradiction(record: OutputRecord, merges: Sequence[Merge], suffix: st
 
 
 def _suffix(record: OutputRecord, merges: Sequence[Merge]) -> str:
-    """Return the suffix of the first file of a part, or of one that is on its way, if it can be one."""
+    """Return the suffix of the first file of a part, or of one on its way to becoming one; empty if it is malformed."""
     names = [str(file.file) for part in record.parts for file in part.files]
     names += [merge.file for merge in merges]
     names += [file.file for one in record.replacements for file in one.files]
@@ -133,7 +133,7 @@ class _Names:
         return part_name(self.number, self.digits, self.suffix, revision)
 
     def given(self, file: str | None, last: int) -> frozenset[str]:
-        """Return the one name that has the number of a file's name, where that was given: up to the last one."""
+        """Return the name with the revision of `file`, if that revision was given; `last` is the last that was."""
         found = _NUMBERED.match(file or "")
         revision = int(found[1]) if found and found[1] else 0
         return frozenset({self(revision)} if revision <= last else ())
@@ -161,9 +161,9 @@ def _of_part(part: Part, number: int, start: int, names: Collection[str]) -> Ite
 
 
 def _has_its_file(part: Part, names: Collection[str]) -> bool:
-    """Return whether a part has a file of its own exactly where it holds rows.
+    """Return whether a part has a file of its own if and only if it holds rows.
 
-    One whose rows were all written again may have it: it was there before, and may have been carried away.
+    A part whose rows were all written again may have either: its file may have been carried away.
     """
     later = {row for one in part.revisions for row in one.rows}
     if part.committed > len(later):
@@ -209,7 +209,7 @@ def _of_merge(merge: Merge, part: Part, names: _Names) -> Iterator[str]:
 
 
 def _of_replacement(one: Replacement, before: Sequence[Part], digits: int, suffix: str) -> Iterator[str]:
-    """Yield what is wrong with what is to become of parts that follow each other."""
+    """Yield what is wrong with a replacement of parts that follow each other; `before` are the parts."""
     number = one.part.number
     what = f"what is to take the place of part {number}"
     follow = all(first.end == second.start for first, second in pairwise(before))
@@ -234,13 +234,13 @@ def _of_replacement(one: Replacement, before: Sequence[Part], digits: int, suffi
 
 
 def _can_be(one: Forgotten) -> bool:
-    """Return whether counts of forgotten parts go together."""
+    """Return whether the counts of forgotten parts add up."""
     counts = (one.committed, one.failed, one.skipped, one.withdrawn)
     return min(one.parts, *counts) >= 0 and one.rows == sum(counts)
 
 
 def _of_changes(record: OutputRecord, rows: int) -> Iterator[str]:
-    """Yield what is wrong with what the ledger notes of files that have changed."""
+    """Yield what is wrong with the ledger's notes about files that have changed."""
     if not _are_spans(record.leaving, 0, rows):
         yield "rows are to leave their parts that are in none"
     spans = tuple((one.first_row, one.rows) for one in record.reruns)
@@ -249,7 +249,7 @@ def _of_changes(record: OutputRecord, rows: int) -> Iterator[str]:
 
 
 def _are_spans(spans: Sequence[Span], start: int, end: int) -> bool:
-    """Return whether spans lie between two rows, in order and apart."""
+    """Return whether spans lie between two rows, in order and without overlap."""
     borders = [border for first_row, rows in spans for border in (first_row, first_row + rows)]
     return all(rows > 0 for _, rows in spans) and [start, *borders, end] == sorted([start, *borders, end])
 
@@ -260,7 +260,7 @@ def _of_file(record: Part | Merge | Revision | NewFile, which: str) -> Iterator[
 
 
 def _lie_in(rows: Sequence[int], part: Part) -> bool:
-    """Return whether rows are some of a part's, in order and none twice."""
+    """Return whether rows are rows of a part, in ascending order, none twice."""
     ordered = all(before < after for before, after in pairwise(rows))
     return not rows or (ordered and part.start <= rows[0] and rows[-1] < part.start + part.rows)
 

@@ -1,4 +1,4 @@
-"""How a ledger that cannot be used, or is not what was written, is told."""
+"""Turns errors about a ledger that cannot be used, or is damaged, into messages."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ _PRIMARY = 0xFF  # the part of an extended result code that names the kind of er
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raise OrtdeployError for what SQLite raises."""
+    """Turn the errors that SQLite raises inside the block into OrtdeployError."""
     try:
         yield
     except sqlite3.Error as error:
@@ -24,7 +24,7 @@ def translated() -> Iterator[None]:
 
 
 def damaged(what: object) -> str:
-    """Say that the ledger is damaged, and what to do: nothing of it throws away what is good."""
+    """Return a message: the ledger is damaged, and what to do. Nothing that it advises discards good results."""
     return (
         f"the ledger {FILE} is damaged ({what}). Bring it back from a copy; or move it away together with the output "
         "folders, whose results stay as they are, and their jobs start over"
@@ -33,7 +33,7 @@ def damaged(what: object) -> str:
 
 @contextmanager
 def undamaged() -> Iterator[None]:
-    """Read what the ledger holds. Raises OrtdeployError if that is not what was written: SQLite does not notice."""
+    """Turn errors over cells that are not what was written into OrtdeployError: SQLite itself notices nothing."""
     try:
         with translated():
             yield

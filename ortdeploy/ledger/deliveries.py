@@ -1,7 +1,7 @@
 """The files of a job's committed rows, for another job that reads them.
 
-A file that is committed is never written again: what a retry recovers is a file of its own (`part-N.r1`). So a file has
-been read by a job as a whole or not at all, and what it has read of which files is its own list of inputs.
+A committed file is never written again: rows that a retry recovers get a file of their own (`part-N.r1`). So a job has
+read a file as a whole or not at all, and its own list of inputs in the ledger says which files it has read.
 """
 
 import posixpath
@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"part-([0-9]+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """A file of committed rows: what the ledger notes of it, and its state, with the path from the manifest."""
+    """A file of committed rows: the ledger's record of it, and its state, with the path from the manifest."""
 
     state: FileState
     file: Part | Revision
@@ -29,7 +29,7 @@ class Delivery:
 class Unread:
     """The files that a job has not read to the end, in the order of its rows.
 
-    `restarted`: of those that it has read, one is not what it was, because the job that wrote it has started over.
+    `restarted`: a file that it has read is not what it was, because the job that wrote it has started over.
     """
 
     files: tuple[Delivery, ...]
@@ -38,20 +38,20 @@ class Unread:
 
 @record
 class Reader:
-    """A job that reads another one's rows: the files that it has taken up, and those of which rows failed there."""
+    """A job that reads another one's rows: the files that it knows, and the paths of those with failed rows."""
 
     job: str
     known: Sequence[KnownFile] = ()
     failed: frozenset[str] = frozenset()
 
     def needs(self, one: Delivery) -> bool:
-        """Return whether it still reads a file: it is not through with it, or a retry may want its failed rows."""
+        """Return whether it still needs a file: it has not finished it, or a retry may read its failed rows."""
         is_read = any(known.done and known.state == one.state for known in self.known)
         return not is_read or one.state.path in self.failed
 
 
 def reader_of(ledger: Ledger | None, output: str, job: str) -> Reader:
-    """Return what a job has read, whose output the ledger knows under this name, if it knows it."""
+    """Return what a job has read so far; `output` is its output's name in the ledger."""
     if ledger is None or ledger.output(output) is None:
         return Reader(job=job)
     failed = (one.path for rows in ledger.failed_rows(output).values() for one in rows.values())
@@ -72,10 +72,10 @@ def deliveries(output: OutputRecord | None, folder: str) -> tuple[Delivery, ...]
 
 
 def unread(delivered: Sequence[Delivery], known: Sequence[KnownFile], forgotten: int = 0) -> Unread:
-    """Return what of the delivered files a job still has to read; `known` are those that it has taken up.
+    """Return which of the delivered files a job still has to read; `known` are those that it knows.
 
-    Those of an unfinished run come first, in their order. Files of the first parts may be `forgotten`, as many as have
-    a lower number than the first that is known; any other that is gone was written anew.
+    Those of an unfinished run come first, in their order. If parts are `forgotten`, a finished file with a lower number
+    than any delivered one may be gone. If any other file is gone, the job that wrote it has started over.
     """
     present = {one.state.path: one for one in delivered}
     names = {one.state.path for one in known}

@@ -1,7 +1,7 @@
-"""Forgets the first parts of an output, of which everything is done and carried away for longer than the manifest says.
+"""Forgets the first parts of an output, once they have been done and carried away for as long as the manifest says.
 
-What remains is how much it was, so that counts, numbers of rows and names of parts go on. The functions work on an open
-connection, within the transaction of who calls them.
+Their counts remain, so that totals, row numbers and names of parts continue. The functions work on an open connection,
+within their caller's transaction.
 """
 
 import json
@@ -16,13 +16,13 @@ from ortdeploy.ledger.changes import forget_files
 from ortdeploy.ledger.records import Forgotten, Part
 
 BEGUN_WITH = "begun_with"
-"""What says of a part's origin which other one its first rows have, where a run went on with what another had begun."""
+"""The key in a part's origin that names the origin of its first rows, if another run began the part."""
 
 _COLUMNS: Mapping[str, Any] = dict.fromkeys(asdict(Forgotten()), int)
 
 
 def read_forgotten(db: sqlite3.Connection, output: str) -> Forgotten:
-    """Return how much was forgotten of an output. Raises ValueError, TypeError."""
+    """Return the counts of an output's forgotten parts. Raises ValueError, TypeError."""
     query = f"SELECT {', '.join(_COLUMNS)}, seal FROM forgotten WHERE output = ?"  # noqa: S608  ours
     row = db.execute(query, (output,)).fetchone()
     return Forgotten(**typed(_COLUMNS, unsealed(row, "what was forgotten"))) if row else Forgotten()
@@ -55,7 +55,7 @@ def forget_parts(db: sqlite3.Connection, output: str, parts: Sequence[Part], fil
 
 
 def _forget_origins(db: sqlite3.Connection) -> None:
-    """Forget what no part was made from any more."""
+    """Forget the origins that no part refers to any more."""
     query = "SELECT provenance FROM parts UNION SELECT provenance FROM begun"
     used = {digest for (digest,) in db.execute(query) if digest is not None}
     entries = dict(db.execute("SELECT digest, entry FROM provenance").fetchall())

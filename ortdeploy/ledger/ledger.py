@@ -1,14 +1,14 @@
-"""The memory of all runs in SQLite: outputs, committed parts, failed rows. Reports are derived from it.
+"""The ledger: outputs, committed parts and failed rows of all runs, in SQLite. Reports are derived from it.
 
-Commit protocol, as measured against power cuts (a part is in exactly one of these states at any moment):
+Commit protocol, as tested with power cuts (a part is in exactly one of these states at any moment):
 
 1. the part is written under a temporary name and fsynced;
 2. it is renamed to its final name, and its folder is fsynced;
 3. the ledger commits the part and its failed rows in one transaction, with synchronous=EXTRA: SQLite also syncs the
    folder after it has deleted its journal. With FULL a power cut may bring the journal back, which undoes the commit.
 
-Recovery: a temporary file is deleted; a final file that the ledger does not know is written again, for parts are
-numbered as they are committed. After a kill that gives the same bytes, for what a part holds is deterministic.
+Recovery: a temporary file is deleted. A final file that the ledger does not know is written again, because parts are
+numbered as they are committed. It gets the same bytes, because the content of a part is deterministic.
 """
 
 import hashlib
@@ -93,7 +93,7 @@ class Ledger:
         return self._state_dir
 
     def key(self, folder: Path) -> str:
-        """Return an output folder's name in the ledger: its way from the state directory, so that both can move."""
+        """Return an output folder's name in the ledger: its path from the state directory, so that both can move."""
         return output_key(folder, self._state_dir)
 
     def output(self, output: str) -> OutputRecord | None:
@@ -126,7 +126,7 @@ class Ledger:
         return OutputRecord(**{**values, **known, **self._changes(values["output"])})
 
     def _changes(self, output: str) -> dict[str, Any]:
-        """Return what is on its way because of files that have changed."""
+        """Return the fields of an OutputRecord about files that have changed, and about forgotten parts."""
         db = self._connection
         return {
             "replacements": read_replacements(db, output),
@@ -150,7 +150,7 @@ class Ledger:
         return tuple(found)
 
     def _revisions(self, output: str) -> dict[int, list[Revision]]:
-        """Return the files that were written after their parts, by part."""
+        """Return the files that were written later than their parts, by part."""
         query = (
             f"SELECT {', '.join(REVISION_COLUMNS)}, seal FROM revisions WHERE output = ? "  # noqa: S608  ours
             "ORDER BY part, revision"
@@ -182,10 +182,10 @@ class Ledger:
         files: Sequence[FileState] = (),
         gone: Sequence[str] = (),
     ) -> None:
-        """Note that a run works on an output and its files, and which earlier ones have gone.
+        """Note that a run works on an output, which files it reads, and which earlier files are gone.
 
-        Parts that an earlier run committed or began stay, its open failures go. Parts that are made from now on are
-        made by this deployment, which may be another one than before.
+        Parts that an earlier run committed or began stay; its failed rows outside of parts are dropped. Parts from now
+        on are made by this deployment, which may differ from the earlier one.
         """
         with self._transaction() as db:
             is_same = _note_deployment(db, output, made_by)
@@ -223,9 +223,9 @@ class Ledger:
         return number
 
     def inputs(self, output: str, *, spans: bool = True) -> KnownFiles:
-        """Return the input files of an output that runs have taken up, in the order in which their rows count.
+        """Return the input files of an output that the ledger knows, in the order of their rows.
 
-        Without `spans`, only those of an unfinished run say which rows they have.
+        Without `spans`, only files of an unfinished run say which rows they have.
         """
         with undamaged():
             self._check_inputs(output)
@@ -243,7 +243,7 @@ class Ledger:
             return found
 
     def _beside(self, output: str, files: KnownFiles) -> dict[str, KnownFile]:
-        """Return the files that were repaired, or whose rows run again, by path."""
+        """Return the files that were repaired, or whose rows run again, by path, complete with that."""
         repaired = {os.fsdecode(path): tuple(states) for path, states in self._repairs(output).items()}
         reruns = {one.state.path: one.state for one in read_reruns(self._connection, output)}
         paths = {*repaired, *reruns}
@@ -254,7 +254,7 @@ class Ledger:
         }
 
     def check_inputs(self, output: str) -> None:
-        """Raise OrtdeployError if what is noted of the input files of an output is not what was written."""
+        """Raise OrtdeployError if the ledger's list of an output's input files is not what was written."""
         with undamaged():
             self._check_inputs(output)
             check_spans(self._connection, output)
@@ -267,7 +267,7 @@ class Ledger:
             raise ValueError("its list of input files is not what was written")
 
     def are_done(self, output: str, files: Iterable[FileState]) -> bool:
-        """Return whether all rows of files are accounted for, in a run that is finished."""
+        """Return whether all rows of files, in these states, are accounted for by a finished run."""
         query = "SELECT size, mtime_ns FROM inputs WHERE output = ? AND path = ? AND done"
         with undamaged():
             return all(
@@ -276,7 +276,7 @@ class Ledger:
             )
 
     def _repairs(self, output: str) -> dict[bytes, list[FileState]]:
-        """Return how files were later, when their failed rows were run again, by path."""
+        """Return the later states of files, in which their failed rows were run again, by path."""
         found: dict[bytes, list[FileState]] = {}
         query = "SELECT path, size, mtime_ns FROM repairs WHERE output = ?"
         for path, size, mtime_ns in self._connection.execute(query, (output,)):
@@ -284,7 +284,7 @@ class Ledger:
         return found
 
     def note_repairs(self, output: str, repairs: Iterable[Repair], run: str) -> None:
-        """Note input files that were not what they had been when their failed rows were run again."""
+        """Note input files that had changed when their failed rows were run again."""
         rows = [
             (output, os.fsencode(one.state.path), one.state.size, one.state.mtime_ns, one.sha256, one.before, run)
             for one in repairs
@@ -293,7 +293,7 @@ class Ledger:
             db.executemany("INSERT OR IGNORE INTO repairs VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
     def note_gone(self, output: str, paths: Sequence[str]) -> None:
-        """Note that input files whose rows are accounted for are no longer there."""
+        """Note that input files whose rows are accounted for are gone."""
         with self._transaction() as db:
             self._mark_gone(db, output, paths)
             seal_inputs(db, output)
@@ -304,19 +304,19 @@ class Ledger:
         db.executemany("UPDATE inputs SET done = ? WHERE output = ? AND path = ? AND done", rows)
 
     def rename(self, output: str, new: str) -> None:
-        """Note that the user's old output got another name."""
+        """Note that an old output was renamed to make room for a new run."""
         with self._transaction() as db:
             db.execute("PRAGMA defer_foreign_keys = ON")
             for table in ("outputs", *_OF_OUTPUTS):
                 db.execute(f"UPDATE {table} SET output = ? WHERE output = ?", (new, output))  # noqa: S608  ours
 
     def remember_batch_size(self, output: str, size: int) -> None:
-        """Keep the batch size that `auto` has found: a run that goes on uses the same."""
+        """Keep the batch size that `auto` found: a run that continues uses the same."""
         with self._transaction() as db:
             db.execute("UPDATE outputs SET batch_size = ? WHERE output = ?", (size, output))
 
     def forget(self, output: str) -> None:
-        """Drop an output whose folder the user has taken away."""
+        """Drop an output whose folder the user has deleted."""
         with self._transaction() as db:
             db.execute("DELETE FROM outputs WHERE output = ?", (output,))
 
@@ -330,9 +330,9 @@ class Ledger:
         statistics: Mapping[str, Any] | None = None,
         spans: Iterable[tuple[str, int, int]] = (),
     ) -> None:
-        """Commit a part that lies under its final name, with its failed rows, its origin, and the job's statistics.
+        """Commit a part whose file has its final name, with its failed rows, its origin, and the job's statistics.
 
-        `spans` say which rows its files have, as far as they are in it: path, first row and number of rows.
+        `spans` say which rows of input files are in it: path, number of the file's first row, number of its rows.
         """
         with self._transaction() as db:
             note_spans(db, output, spans)
@@ -352,9 +352,9 @@ class Ledger:
         provenance: Mapping[str, Any] | None = None,
         spans: Iterable[tuple[str, int, int]] = (),
     ) -> Begun:
-        """Keep what is through of a part, in place of what an earlier run has kept of it, with its new failed rows.
+        """Keep the finished rows of a part, in place of those that an earlier run kept of it, with its new failed rows.
 
-        `spans` are as in `commit_part`. Return it with the digest of what it was made from.
+        `spans` are as in `commit_part`. Return it with the digest of its origin.
         """
         with self._transaction() as db:
             note_spans(db, output, spans)
@@ -364,7 +364,7 @@ class Ledger:
         return replace(begun, part=part)
 
     def forget_begun(self, output: str) -> None:
-        """Drop what was kept of a part: its rows run again. Its failed rows go when the job begins."""
+        """Drop the kept rows of a part: they run again. Its failed rows are dropped when the job begins."""
         with self._transaction() as db:
             db.execute("DELETE FROM begun WHERE output = ?", (output,))
 
@@ -375,7 +375,7 @@ class Ledger:
             db.execute("UPDATE outputs SET revision = revision + 1 WHERE output = ?", (output,))
 
     def made_by(self, digest: str | None) -> MadeBy | None:
-        """Return a deployment that made parts; None where none was noted."""
+        """Return the deployment of a digest, which made parts; None for no digest."""
         if digest is None:
             return None
         query = f"SELECT {', '.join(DEPLOYMENT_COLUMNS)} FROM deployments WHERE digest = ?"  # noqa: S608  ours
@@ -397,7 +397,7 @@ class Ledger:
     def adopt(
         self, output: str, part: Part, failures: Sequence[FailedRow], files: Sequence[FileState], made_by: MadeBy
     ) -> None:
-        """Take rows over that failed elsewhere: as a part of failed rows, whose files no run reads again."""
+        """Add rows that failed on another machine as a part of failed rows; no apply reads their files."""
         with self._transaction() as db:
             _insert_deployment(db, made_by)
             insert_sealed(db, "parts", output, PART_COLUMNS, part_cells(part))
@@ -412,7 +412,7 @@ class Ledger:
             seal_inputs(db, output)
 
     def keep_statistics(self, output: str, statistics: Mapping[str, Any]) -> None:
-        """Keep what a run has measured so far."""
+        """Keep the measurements of a run so far."""
         with self._transaction() as db:
             self._set_statistics(db, output, statistics)
 
@@ -423,7 +423,7 @@ class Ledger:
             db.execute(query, (json.dumps(statistics, separators=(",", ":")), output))
 
     def provenance(self, digests: Iterable[str]) -> dict[str, Any]:
-        """Return what parts were made from, by digest; also what their first rows were, where that is another."""
+        """Return the origins of parts by digest, and those of their first rows if another run began them."""
         found: dict[str, Any] = {}
         with undamaged():
             query = "SELECT entry FROM provenance WHERE digest = ?"
@@ -438,7 +438,7 @@ class Ledger:
             return found
 
     def note_failures(self, output: str, part: int, failures: Sequence[FailedRow]) -> None:
-        """Keep the failed rows of a part that was given up, so that the user sees them."""
+        """Keep the failed rows of an abandoned part, so that the user sees them."""
         with self._transaction() as db:
             self._insert_failures(db, output, part, failures)
 
@@ -447,7 +447,7 @@ class Ledger:
         db.executemany("INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?)", rows)
 
     def end(self, output: str, status: str, reason: str | None, ended: str | None = None) -> None:
-        """Note how the run on an output ended; when it is done, so are its input files."""
+        """Note how the run on an output ended; if it is done, so are its input files."""
         with self._transaction() as db:
             query = "UPDATE outputs SET status = ?, ended = ?, reason = ? WHERE output = ?"
             db.execute(query, (status, ended or now(), reason, output))
@@ -464,7 +464,7 @@ class Ledger:
             yield from (entry for (entry,) in self._connection.execute(query, (output,)))
 
     def failed_rows(self, output: str) -> dict[int, dict[int, FailedBefore]]:
-        """Return the failed rows of committed parts: by part, and by row how often it was tried."""
+        """Return the failed rows of committed parts, with their attempts, by part and row."""
         query = (
             "SELECT part, row, entry, part IN (SELECT number FROM parts WHERE output = ?) FROM failures "
             "WHERE output = ? ORDER BY row"
@@ -478,14 +478,14 @@ class Ledger:
         return found
 
     def failed_of_begun(self, output: str, begun: Begun) -> dict[int, FailedBefore]:
-        """Return the failed rows of a part that was begun, and how often each was tried."""
+        """Return the failed rows of a part that was begun, with their attempts, by row."""
         query = "SELECT row, entry FROM failures WHERE output = ? AND part = ? AND row < ? ORDER BY row"
         with undamaged():
             found = self._connection.execute(query, (output, begun.part.number, begun.end)).fetchall()
             return {row: failed_before(row, entry) for row, entry in found}
 
     def begin_merge(self, output: str, merge: Merge, made_by: MadeBy) -> None:
-        """Note that a merged file takes the place of a part from now on, or lies beside it under a name of its own."""
+        """Note that a merged file takes a part's place from now on, or lies beside the part under its own name."""
         with self._transaction() as db:
             insert_sealed(db, "merges", output, MERGE_COLUMNS, merge_cells(merge))
             if merge.revision:
@@ -495,7 +495,7 @@ class Ledger:
                 insert_sealed(db, "parts", output, PART_COLUMNS, cells)
 
     def merges(self, output: str) -> tuple[Merge, ...]:
-        """Return the merges that were begun and not ended."""
+        """Return the merges that were begun but not ended."""
         with undamaged():
             query = f"SELECT {', '.join(MERGE_COLUMNS)}, seal FROM merges WHERE output = ? ORDER BY part"  # noqa: S608  ours
             found = []
@@ -505,7 +505,7 @@ class Ledger:
             return tuple(found)
 
     def end_merge(self, output: str, part: Part, merge: Merge) -> None:
-        """Note that a merged file has its place: its rows are committed, and no longer failed."""
+        """Note that a merged file has its name: its rows are committed, and no longer failed."""
         file = {name: getattr(merge, name) for name in ("file", "bytes", "sha256", "mtime_ns")}
         with self._transaction() as db:
             merged = replace(part, committed=part.committed + len(merge.rows), failed=part.failed - len(merge.rows))
@@ -521,12 +521,12 @@ class Ledger:
             db.execute("DELETE FROM merges WHERE output = ? AND part = ?", (output, merge.part))
 
     def forget_merge(self, output: str, merge: Merge) -> None:
-        """Drop a merge whose file is gone while the part that it was to replace is there: its rows stay failed."""
+        """Drop a merge whose file is gone, while the part is as before: its rows stay failed."""
         with self._transaction() as db:
             db.execute("DELETE FROM merges WHERE output = ? AND part = ?", (output, merge.part))
 
     def take_up_changes(self, output: str, changes: ChangedFiles, run: str) -> None:
-        """Note that the rows of changed files run again; those of others leave their parts, and come as new files."""
+        """Note which changed files run again, and which count as new: their old rows leave their parts."""
         again, anew = changes.again, changes.anew
         with self._transaction() as db:
             if changes.first_row is not None:
@@ -546,7 +546,7 @@ class Ledger:
             seal_inputs(db, output)
 
     def begin_replacement(self, output: str, replacement: Replacement, made_by: MadeBy | None = None) -> None:
-        """Note that a part takes the place of what it was from now on; new rows of it were `made_by` a deployment."""
+        """Note that a rewritten part takes its place from now on; `made_by` made its new rows, if there are any."""
         with self._transaction() as db:
             if made_by is not None:
                 _insert_deployment(db, made_by)
@@ -554,17 +554,17 @@ class Ledger:
             begin_replacement(db, output, replacement, before)
 
     def end_replacement(self, output: str, replacement: Replacement) -> None:
-        """Note that the files of a part have their places."""
+        """Note that the files of a rewritten part have their names."""
         with self._transaction() as db:
             end_replacement(db, output, replacement)
 
     def forget_replacement(self, output: str, replacement: Replacement) -> None:
-        """Drop a replacement whose file is gone: its rows run again, under a new name."""
+        """Drop a replacement whose file is gone: its rows run again, into a file with a new name."""
         with self._transaction() as db:
             forget_replacement(db, output, replacement.part.number)
 
     def forget_parts(self, output: str, parts: Sequence[Part], files: Iterable[str]) -> None:
-        """Forget the first parts of an output, and the input files whose rows they had; how much it was stays."""
+        """Forget the first parts of an output and the input files of their rows; their counts stay."""
         with self._transaction() as db:
             forget_parts(db, output, parts, files)
 
@@ -575,7 +575,7 @@ class Ledger:
 
     @contextmanager
     def at_one_moment(self) -> Iterator[None]:
-        """Let everything that is read be of one moment, whatever a live run commits meanwhile; it waits for the end."""
+        """Read one consistent state inside the block. A commit of a live run waits until the block ends."""
         with translated():
             self._connection.execute("BEGIN")
             try:
@@ -591,7 +591,7 @@ class Ledger:
 
 
 def _with_provenance(db: sqlite3.Connection, part: Part, provenance: Mapping[str, Any] | None) -> Part:
-    """Return a part with the digest of what it was made from, which is kept."""
+    """Keep a part's origin, and return the part with the origin's digest."""
     if provenance is None:
         return part
     digest, entry = provenance_entry(provenance)
@@ -600,15 +600,15 @@ def _with_provenance(db: sqlite3.Connection, part: Part, provenance: Mapping[str
 
 
 def provenance_entry(provenance: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the digest of what a part was made from, and how that is written."""
+    """Return the digest of a part's origin, and the origin as the ledger's JSON."""
     entry = json.dumps(provenance, sort_keys=True)
     return hashlib.sha256(entry.encode()).hexdigest(), entry
 
 
 def _note_deployment(db: sqlite3.Connection, output: str, made_by: MadeBy) -> bool:
-    """Note what makes parts from now on, and what made those that were there before that was noted.
+    """Note the deployment that makes parts from now on, and that of earlier parts for which none was noted.
 
-    Return whether results depend on the same as before.
+    Return whether its identity, on which results depend, is the same as before.
     """
     _insert_deployment(db, made_by)
     row = db.execute("SELECT identity, deployment FROM outputs WHERE output = ?", (output,)).fetchone()
@@ -631,5 +631,5 @@ def _insert_deployment(db: sqlite3.Connection, one: MadeBy) -> None:
 
 
 def now() -> str:
-    """Return the time as it stands in the ledger and the report: ISO 8601 in UTC."""
+    """Return the time as the ledger and the report have it: ISO 8601 in UTC, with milliseconds."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,4 +1,4 @@
-"""Failed rows as they stand in the ledger and in `_failed.jsonl`: one JSON object each."""
+"""Failed rows as the ledger and `_failed.jsonl` hold them: one JSON object each."""
 
 import json
 from collections.abc import Mapping
@@ -53,7 +53,7 @@ def _has(entry: Mapping[str, Any], name: str) -> bool:
 
 
 def failed_before(row: Any, text: str) -> FailedBefore:
-    """Return how often a failed row was tried, and where it is. Raises ValueError if that is not what was written."""
+    """Return how often a failed row was tried, and its place. Raises ValueError if the entry is damaged."""
     entry = json.loads(text)
     kinds = _LETTER_SINCE_VERSION_4
     if (
@@ -73,7 +73,7 @@ def failed_before(row: Any, text: str) -> FailedBefore:
 
 
 def letter(failure: FailedRow) -> str:
-    """Return a failed row as its line."""
+    """Return a failed row as a line of JSON."""
     return json.dumps(entry_of(failure))
 
 

@@ -18,17 +18,17 @@ _TOGETHER = frozenset({"cpu_seconds_user", "cpu_seconds_system", "major_faults",
 
 
 class Live:
-    """Says how far one job is. What cannot be written is left out: it is nobody's result."""
+    """Writes the progress of one job. Errors of writing are ignored, because no result depends on the file."""
 
     def __init__(self, state_dir: Path, output: str, total: int | None, done: int, failed: int = 0) -> None:
-        """Take the job's number of rows, and those that are behind it already; say that it runs."""
+        """Take the job's number of rows, and how many are done and failed already; write the first state."""
         self._path = output_file(state_dir, FOLDER, output, ".json")
         self._pace = Pace(total, done, SECONDS_BETWEEN)
         self._begin, self._usage = time.monotonic(), process_usage()
         self._write(done, failed, 0.0, None)
 
     def rows_done(self, done: int, failed: int) -> None:
-        """Write how far the job is, when the time has come."""
+        """Write how many rows are done, at most about once a second."""
         told = self._pace.told(done)
         if told is None:
             return
@@ -52,13 +52,13 @@ class Live:
             temporary.replace(self._path)
 
     def end(self) -> None:
-        """Say nothing more."""
+        """Remove the file, because the job has ended."""
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
 
 
 def read_live(state_dir: Path, output: str) -> Mapping[str, Any] | None:
-    """Return how far a running job is; None if nobody says."""
+    """Return the progress of a running job; None if there is no file, or no whole one."""
     try:
         known = json.loads(output_file(state_dir, FOLDER, output, ".json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -67,7 +67,7 @@ def read_live(state_dir: Path, output: str) -> Mapping[str, Any] | None:
 
 
 def live_states(state_dir: Path) -> dict[str, tuple[int, int]]:
-    """Return the states of all progress files: another one where a job has gone on."""
+    """Return the states of all progress files, by path; the state of a job's file changes as the job advances."""
     found = {}
     with suppress(OSError):
         for path in (state_dir / FOLDER).glob("*.json"):
@@ -77,7 +77,7 @@ def live_states(state_dir: Path) -> dict[str, tuple[int, int]]:
 
 
 def _is_whole(known: Mapping[str, Any]) -> bool:
-    """Return whether a file says what a running job writes: numbers, of which two may not be known."""
+    """Return whether a file has what a running job writes: numbers, of which some may be unknown."""
     numbers = all(type(value) in {int, float} for value in known.values() if value is not None)
     used = {name for name in _TOGETHER if known.get(name) is not None}
     always = all(known.get(name) is not None for name in _ALWAYS)

@@ -1,4 +1,4 @@
-"""Completes what was begun to take the place of parts: a file gets its name after the ledger says so."""
+"""Completes merges and replacements: the ledger notes which file takes a part's place, then the file is renamed."""
 
 import os
 import re
@@ -12,13 +12,13 @@ from ortdeploy.ledger.records import Merge, NewFile, Part, Replacement
 from ortdeploy.ledger.written import is_as_written
 
 Send = Callable[[Collection[str]], None]
-"""Uploads files of an output folder, by their names, in place of what the store has of these names."""
+"""Uploads files of an output folder, by their names; they replace the store's objects of these names."""
 
 _HIDDEN = re.compile(rf"\.part-.*\.(merged|replaced)|\..*{re.escape(TEMPORARY)}")
 
 
 def has_hidden_files(folder: Path) -> bool:
-    """Return whether a run, retry or compact that was killed has left files that wait for a name. Raises OSError."""
+    """Return whether a killed run, retry or compact left files that wait for their names. Raises OSError."""
     try:
         with os.scandir(folder) as entries:
             return any(_HIDDEN.fullmatch(entry.name) for entry in entries)
@@ -27,7 +27,7 @@ def has_hidden_files(folder: Path) -> bool:
 
 
 def complete_merges(ledger: Ledger, output: str, folder: Path, parts: Sequence[Part], send: Send | None = None) -> None:
-    """Complete what a retry had begun when it was killed; what it had not begun is forgotten. Raises OrtdeployError."""
+    """Complete the merges that a killed retry had begun; delete files of those it had not. Raises OrtdeployError."""
     by_number = {part.number: part for part in parts}
     for merge in ledger.merges(output):
         complete(ledger, output, folder, by_number[merge.part], merge, send)
@@ -38,7 +38,7 @@ def complete_merges(ledger: Ledger, output: str, folder: Path, parts: Sequence[P
 def complete(ledger: Ledger, output: str, folder: Path, part: Part, merge: Merge, send: Send | None = None) -> None:
     """Give a merged file its name, unless it has it already. Raises OrtdeployError if it is damaged.
 
-    It is sent before the ledger takes its rows for committed: killed in between, the next run sends it again.
+    It is sent before the ledger commits its rows: after a kill in between, the next run sends it again.
     """
     waiting, place = folder / merge.temporary, folder / merge.file
     if waiting.is_file():
@@ -58,9 +58,9 @@ def complete(ledger: Ledger, output: str, folder: Path, part: Part, merge: Merge
 
 
 def _forget(ledger: Ledger, output: str, place: Path, part: Part, merge: Merge) -> None:
-    """Forget a merge whose file is gone, where the part is still the one before. Raises OrtdeployError.
+    """Forget a merge whose file is gone, if the part is still as it was before. Raises OrtdeployError if it is not.
 
-    A file that lies beside its part may have been carried away: its rows run again and get another name.
+    A file that lies beside its part may have been carried away. Then its rows run again and get another name.
     """
     if merge.revision and not place.exists():
         ledger.forget_merge(output, merge)
@@ -74,7 +74,7 @@ def _forget(ledger: Ledger, output: str, place: Path, part: Part, merge: Merge) 
 
 
 def complete_replacements(ledger: Ledger, output: str, folder: Path, send: Send | None = None) -> None:
-    """Complete what was begun to take the place of parts when a run was killed. Raises OrtdeployError."""
+    """Complete the replacements that a killed run had begun. Raises OrtdeployError."""
     record = ledger.output(output)
     for one in record.replacements if record is not None else ():
         put_in_place(ledger, output, folder, one, send)
@@ -83,9 +83,9 @@ def complete_replacements(ledger: Ledger, output: str, folder: Path, send: Send 
 
 
 def put_in_place(ledger: Ledger, output: str, folder: Path, one: Replacement, send: Send | None = None) -> bool:
-    """Give the files of a replacement their names, send them, and let the ledger know; return whether it stands.
+    """Give the files of a replacement their names, send them, and end it in the ledger; return whether it stands.
 
-    Raises OrtdeployError if one is damaged.
+    It does not stand, and is forgotten, if a file that may be gone is gone. Raises OrtdeployError if one is damaged.
     """
     for file in one.files:
         if not _name(folder, file):

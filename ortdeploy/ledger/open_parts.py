@@ -1,6 +1,7 @@
-"""Which plans are at work on an output in several processes: while one is, its decisions say what is committed.
+"""Finds the plans that several processes are running on an output.
 
-They lie in the output, beside the parts, because every machine that works on the output sees that place.
+While one is running, its decisions and not the ledger say which parts are committed. They are in the output, beside the
+parts, because every machine that works on the output sees that folder.
 """
 
 from ortdeploy.files.shared_place import DECISIONS, SharedPlace

@@ -1,4 +1,4 @@
-"""Opens the ledger of a state directory: to write, to read, and to find which one an output folder names."""
+"""Opens the ledger of a state directory, to write or to read; finds which ledger an output folder names."""
 
 import json
 import sqlite3
@@ -18,7 +18,7 @@ MARKER = "_output.json"
 
 _MOST_OF_A_MARKER = 64 * 1024
 _PATIENCE = 60.0
-"""Seconds in which another run that writes into the same ledger is done with its transaction."""
+"""Seconds to wait for the transaction of another run that writes into the same ledger."""
 
 
 @contextmanager
@@ -41,7 +41,7 @@ def read_ledger(state_dir: Path) -> Iterator[Ledger | None]:
     if not path.exists():
         yield None
         return
-    # mode=rw and not ro: after a kill, SQLite must be able to roll the journal back before anybody can read.
+    # mode=rw and not ro: after a kill, SQLite must be able to roll the journal back before anything can be read.
     with (
         translated(),
         closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)) as connection,
@@ -72,7 +72,7 @@ def copy_of_ledger(state_dir: Path) -> Iterator[Ledger]:
 
 
 def read_outputs(state_dir: Path) -> tuple[OutputRecord, ...]:
-    """Return what a state directory's ledger knows at one moment; see `read_ledger`."""
+    """Return all outputs that a state directory's ledger knows, as of one moment; see `read_ledger`."""
     with read_ledger(state_dir) as ledger:
         if ledger is None:
             return ()
@@ -81,7 +81,7 @@ def read_outputs(state_dir: Path) -> tuple[OutputRecord, ...]:
 
 
 def named_ledger(folder: Path) -> str | None:
-    """Return the ledger that an output folder names, in one line of text; None where it names none."""
+    """Return the ledger that an output folder names, as one line of text; None if it names none."""
     try:
         with (folder / MARKER).open("rb") as file:
             known = json.loads(file.read(_MOST_OF_A_MARKER))

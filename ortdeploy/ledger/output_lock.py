@@ -1,6 +1,6 @@
 """Locks an output for one run at a time, and says who holds the lock.
 
-SQLite's file lock ends with its process, however that ends, so a lock that was left behind never keeps anybody out.
+SQLite's file lock ends with its process, however that ends, so a file left behind by a killed run locks nothing.
 """
 
 import json
@@ -23,14 +23,17 @@ from ortdeploy.ledger.records import output_file
 FOLDER = "locks"
 _PLAIN = re.compile(r"[\w.:+ -]{1,255}")
 PATIENCE = 0.2
-"""Seconds in which a `status` that looks at the lock at the same moment is gone again."""
+"""Seconds to wait for a `status` that looks at the lock at the same moment."""
 PATIENCE_IN_USE = 60.0
-"""Seconds in which who is alone with something is through with it."""
+"""Seconds to wait for a process that has the sole use of something."""
 
 
 @contextmanager
 def hold_outputs(state_dir: Path, outputs: Iterable[str]) -> Iterator[None]:
-    """Hold several outputs alone, always in the same order. Raises LockedError, OrtdeployError."""
+    """Lock several outputs, always in the same order, so that two runs never wait for each other.
+
+    Raises LockedError, OrtdeployError.
+    """
     with ExitStack() as stack:
         for output in sorted(set(outputs)):
             stack.enter_context(hold_output(state_dir, output))
@@ -39,7 +42,7 @@ def hold_outputs(state_dir: Path, outputs: Iterable[str]) -> Iterator[None]:
 
 @contextmanager
 def hold_output(state_dir: Path, output: str) -> Iterator[None]:
-    """Hold an output alone. Raises LockedError, OrtdeployError."""
+    """Lock an output inside the block. Raises LockedError, OrtdeployError."""
     lock = output_file(state_dir, FOLDER, output, ".db")
     make_folder(lock.parent)
     try:
@@ -60,14 +63,14 @@ def hold_output(state_dir: Path, output: str) -> Iterator[None]:
 
 @contextmanager
 def shared_use(state_dir: Path, name: str) -> Iterator[None]:
-    """Use something of the state folder that others may use too, while nobody is alone with it.
+    """Use something of the state folder inside the block, as others may at the same time; nobody has its sole use.
 
-    Raises LockedError, OrtdeployError.
+    Raises OrtdeployError.
     """
     with _connection(state_dir / FOLDER / f"{name}.db", PATIENCE_IN_USE) as connection:
         try:
             connection.execute("BEGIN")
-            connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # which takes SQLite's shared lock
+            connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # takes SQLite's shared lock
         except sqlite3.Error as error:
             raise OrtdeployError(f"{name} of {state_dir} cannot be used: {error}") from error
         yield
@@ -75,7 +78,10 @@ def shared_use(state_dir: Path, name: str) -> Iterator[None]:
 
 @contextmanager
 def sole_use(state_dir: Path, name: str) -> Iterator[bool]:
-    """Use something of the state folder alone, if nobody uses it; give whether that is so. Raises OrtdeployError."""
+    """Get the sole use of something of the state folder, if nobody uses it; yield whether that succeeded.
+
+    Raises OrtdeployError.
+    """
     with _connection(state_dir / FOLDER / f"{name}.db", 0) as connection:
         try:
             connection.execute("BEGIN EXCLUSIVE")
@@ -110,7 +116,7 @@ def _take(connection: sqlite3.Connection, lock: Path, refusal: str) -> None:
 
 
 def is_live(state_dir: Path, output: str) -> bool:
-    """Return whether a run holds an output at this moment; nothing is made or held for it."""
+    """Return whether a run holds an output at this moment, without making or locking anything."""
     lock = output_file(state_dir, FOLDER, output, ".db")
     if not lock.exists():
         return False
@@ -128,7 +134,7 @@ def is_live(state_dir: Path, output: str) -> bool:
 
 
 def _write_holder(path: Path, output: str) -> None:
-    """Say who holds the lock. A file that is there already was left by a run that did not end by itself."""
+    """Write who holds the lock. A file that is there already was left by a run that was killed."""
     left = _read_holder(path)
     if left:
         log.info("lock.was_left", output=output, holder=dict(left), restarted=left.get("boot") != boot_id())

@@ -1,8 +1,8 @@
-"""Finds an old output that was on its way to another name, to make room for a new run, when that run was killed.
+"""Finds an old output that a run was renaming, to make room for its own, when it was killed.
 
-The folder gets its new name first, the ledger notes it last. In between the ledger knows parts that are not where it
-says, as if all of them had been carried away. The folder itself tells that they were not: it is beside, under the name
-that it would get, it names this ledger, and the ledger knows nothing under that name.
+The folder gets its new name first, and the ledger notes that last. In between, the ledger knows parts that are not
+where it says, as if all of them had been carried away. They were not if a folder has the new name, names this ledger,
+and the ledger knows nothing under that name.
 """
 
 import os
@@ -17,7 +17,7 @@ from ortdeploy.ledger.records import OutputRecord
 
 
 def put_aside_before(ledger: Ledger, folder: Path, known: OutputRecord) -> Path | None:
-    """Return the folder that has another name already, which the ledger does not know; None if there is none."""
+    """Return the renamed folder of an output that the ledger still knows under its old name; None if there is none."""
     if is_there(folder):
         return None
     own = os.path.relpath(ledger.state_dir.absolute() / FILE, folder.absolute()).replace(os.sep, "/")

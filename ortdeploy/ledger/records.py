@@ -1,4 +1,4 @@
-"""What the ledger knows, as nouns: outputs, their parts, and what is on its way to becoming one."""
+"""What the ledger knows, as nouns: outputs, their parts, and parts that are being made or replaced."""
 
 import hashlib
 import os
@@ -11,30 +11,30 @@ from ortdeploy.facts.data import FileState
 from ortdeploy.records import record
 
 Span = tuple[int, int]
-"""The number of a first row in the job, and how many rows there are from it on."""
+"""Consecutive rows of a job: the number of the first row, and how many rows."""
 
 PART_DIGITS = 8
-"""Width of the number in the names of parts, of outputs that are begun from now on."""
+"""Width of the number in the names of parts, for new outputs."""
 
 
 def part_name(number: int, digits: int, suffix: str, revision: int = 0) -> str:
-    """Return the name of a part's file, or of one that holds rows of a part and was written later."""
+    """Return the name of a part's file, or with a revision, of a later file with rows of the part."""
     return f"part-{number:0{digits}d}{f'.r{revision}' if revision else ''}{suffix}"
 
 
 def output_key(folder: Path, state_dir: Path) -> str:
-    """Return an output folder's way from the state directory, with forward slashes."""
+    """Return an output folder's path from the state directory, with forward slashes."""
     return os.path.relpath(folder.absolute(), state_dir.absolute()).replace(os.sep, "/")
 
 
 def output_file(state_dir: Path, folder: str, output: str, suffix: str) -> Path:
-    """Return a file of one output's own in a folder of the state directory, whatever characters its name has."""
+    """Return the path of an output's own file in a folder of the state directory; its name is a digest."""
     return state_dir / folder / f"{hashlib.sha256(output.encode()).hexdigest()[:16]}{suffix}"
 
 
 @record
 class Revision:
-    """A file with rows of a part that was written after it; its rows replace those of equal number."""
+    """A file that was written later than its part; its rows replace those of equal number."""
 
     revision: int
     file: str
@@ -47,12 +47,12 @@ class Revision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A committed range of a job's rows; `file` is None when none of them gave a result when it was written.
+    """A committed range of a job's rows; `file` is None if none of them gave a result when the part was written.
 
-    `skipped_rows` are the numbers of those that are neither in a file nor failed; `provenance` is the digest of what
-    the part was made from, `deployment` that of what made it. `revisions` hold rows that were written later, `revision`
-    is the last number that was given to one. Rows of `withdrawn` spans count no more: what their file holds now has
-    another number of rows, which have numbers of their own.
+    `skipped_rows` are the numbers of rows that are neither in a file nor failed. `provenance` is the digest of the
+    part's origin, `deployment` that of the deployment that made it. `revisions` are files with rows that were written
+    later, `revision` is the last number given to one. Rows of `withdrawn` spans no longer count: their input file has
+    changed and now has another number of rows, which have new numbers in the job.
     """
 
     number: int
@@ -79,20 +79,20 @@ class Part:
 
     @property
     def withdrawn_rows(self) -> int:
-        """How many of its rows count no more."""
+        """How many of its rows no longer count."""
         return sum(rows for _, rows in self.withdrawn)
 
     @property
     def files(self) -> tuple["Part | Revision", ...]:
-        """What says what the files of this part are."""
+        """The records of its files: the part itself, if it has a file, and its revisions."""
         return (*(() if self.file is None else (self,)), *self.revisions)
 
 
 @record
 class Merge:
-    """A file that takes a part's place, with the rows that it holds and the part did not.
+    """A file that takes a part's place; `rows` are those that it holds and the part did not.
 
-    With a `revision`, it takes no place: it lies beside the part, and holds these rows alone.
+    With a `revision`, it lies beside the part instead, and holds only these rows.
     """
 
     part: int
@@ -108,7 +108,7 @@ class Merge:
 
 @record
 class Forgotten:
-    """How much the first parts of an output were that the ledger has forgotten: all of it is done and carried away."""
+    """Counts of the first parts of an output, which the ledger has forgotten: all are done and carried away."""
 
     parts: int = 0
     rows: int = 0
@@ -131,11 +131,11 @@ class NewFile:
 
 @record
 class Replacement:
-    """A part whose rows were put together anew: `files` take their places, `removed` ones go, then it is `part`.
+    """A part that is rewritten: `files` take their places, those `removed` are deleted, then the part is `part`.
 
-    The rows of `spans` have failed or not as `letters` say, which are JSON. `through`: files of which rows run again
-    are through up to this row. Rows of the parts that are `absorbed`, which come right before, are in it, too. Where
-    files may be carried away, those that wait or have their names `may_be_gone`.
+    Of the rows of `spans`, those of `letters` (JSON) have failed, and the others have not. `through`: rows of changed
+    files have run again up to this row. Parts that are `absorbed`, which come right before, become one with it.
+    `may_be_gone`: a missing file, waiting or renamed, may have been carried away.
     """
 
     part: Part
@@ -150,10 +150,10 @@ class Replacement:
 
 @record
 class ChangedFiles:
-    """What becomes of changed files: rows of those to run `again` keep their numbers, those `anew` are new files.
+    """What becomes of changed files: rows of those to run `again` keep their numbers, those `anew` count as new files.
 
-    With a `first_row`, files of an unfinished run are among them: then those that are `through` are done with, and
-    whatever is run next begins with that row.
+    With a `first_row`, files of an unfinished run are among them. Then that run ends: those that are `through` are
+    done, and the next rows begin with that number.
     """
 
     again: tuple[FileState, ...]
@@ -164,7 +164,7 @@ class ChangedFiles:
 
 @record
 class Rerun:
-    """An input file whose rows run again from what it holds now: up to the row `through`, parts hold their results."""
+    """An input file whose rows run again with its new content; parts hold the new results before the row `through`."""
 
     state: FileState
     first_row: int
@@ -179,10 +179,10 @@ class Rerun:
 
 @record
 class Begun:
-    """The rows that are through of a part at which a run ended early; the next run goes on behind them.
+    """The finished rows of a part in which a run ended early; the next run continues after them.
 
-    `part` is what was through, in a file with a hidden name, if any row gave a result. `state` is what the last row
-    hands on, of a pipeline that has some. With a `name` the part is whole, and its file is to be called so.
+    `part` describes them; its file, if any row gave a result, has a hidden name. `state` is what the last row passes
+    on, for a pipeline with state. With a `name` the part is whole, and its file is to be renamed to it.
     """
 
     part: Part
@@ -191,7 +191,7 @@ class Begun:
 
     @property
     def end(self) -> int:
-        """The row with which the next run goes on."""
+        """The row with which the next run continues."""
         return self.part.start + self.part.rows
 
 
@@ -199,11 +199,11 @@ class Begun:
 class OutputRecord:
     """What the ledger knows of one output folder. `status` is one of STATUSES.
 
-    `first_row` rows came from input files of runs that are finished. `batch_size` is what `auto` has found.
-    `part_digits` is the width of the number in the names of parts. `begun` is what is through of the next part, and
-    `revision` goes into its name. `noted_failures` are all rows that stand in `_failed.jsonl`, also of a part that was
-    given up and runs again. `replacements` were begun and not ended. `reruns` are changed files whose rows run again;
-    rows of `leaving` spans are to leave their parts. The first parts may be `forgotten`.
+    The first `first_row` rows came from input files of finished runs. `batch_size` is what `auto` found. `part_digits`
+    is the width of the number in the names of parts. `begun` has the finished rows of the next part, and `revision`
+    goes into its name. `noted_failures` counts all rows of `_failed.jsonl`, also those of an abandoned part that runs
+    again. `replacements` were begun but not ended. `reruns` are changed files whose rows run again; rows of `leaving`
+    spans are to leave their parts. `forgotten` counts the first parts if they are no longer among `parts`.
     """
 
     output: str
@@ -245,7 +245,7 @@ class OutputRecord:
 
     @property
     def withdrawn(self) -> int:
-        """Rows that count no more."""
+        """Rows that no longer count."""
         return self.forgotten.withdrawn + sum(part.withdrawn_rows for part in self.parts)
 
     @property
@@ -255,7 +255,7 @@ class OutputRecord:
 
     @property
     def next_part(self) -> int:
-        """The number of the part that is committed next; the last part is never forgotten."""
+        """The number of the next part; the last part is never forgotten, so it is known."""
         return self.parts[-1].number + 1 if self.parts else 0
 
     @property
@@ -265,7 +265,7 @@ class OutputRecord:
 
     @property
     def origins(self) -> set[str]:
-        """The digests of what committed parts and the one that was begun were made from."""
+        """The digests of the origins of committed parts, and of the one that was begun."""
         return {part.provenance for part in self._all_parts if part.provenance}
 
     @property
@@ -282,7 +282,7 @@ class OutputRecord:
 
 @record
 class FailedBefore:
-    """How often a failed row was tried, and where it is: in which file, as which row of it, and of which content."""
+    """How often a failed row was tried, its file, its number in the file, and the digest of the file's content."""
 
     attempts: int
     path: str = ""

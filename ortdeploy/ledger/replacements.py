@@ -1,15 +1,15 @@
-"""Replacements in the ledger: parts on their way into the place of what they were.
+"""Replacements in the ledger: parts that are rewritten.
 
-A part whose rows are put together anew may need several files: its own one without the rows that leave it, and another
-one with new rows, where another deployment has made the part. So the ledger notes first what all of it will be:
+A part that is rewritten may need several files: its own one without the rows that leave it, and another one with the
+new rows if another deployment made the part. So the ledger notes first what all of it will be:
 
 1. the files are written beside the part under hidden names and synced;
 2. the ledger notes the replacement: which file takes which place, which one goes, and what the part is then;
 3. the files are renamed, the folder is synced, those that go are deleted, and it is synced again;
-4. the ledger puts the part, its failed rows and its rows that count no more in the place of what it noted before.
+4. the ledger replaces what it noted of the part, of its failed rows, and of its rows that no longer count.
 
-Who finds a replacement that was begun completes it, see `ledger.merges`. A file that lies beside its part, in an output
-whose parts may be carried away, may be gone by then: the replacement is forgotten, and its rows run again.
+The next command that finds a replacement completes it, see `ledger.merges`. A file that lies beside its part, in an
+output whose parts may be carried away, may be gone by then: the replacement is forgotten, and its rows run again.
 """
 
 import json
@@ -36,7 +36,7 @@ _COLUMNS = {"part": int, "entry": str}
 
 
 def begin_replacement(db: sqlite3.Connection, output: str, one: Replacement, before: Part) -> None:
-    """Note a replacement, and that names of its files are given."""
+    """Note a replacement, and that the revisions in the names of its files are taken; `before` is the part as it is."""
     entry = {
         "part": part_cells(one.part),
         "revisions": [revision_cells(one.part.number, later) for later in one.part.revisions],
@@ -56,7 +56,7 @@ def begin_replacement(db: sqlite3.Connection, output: str, one: Replacement, bef
 
 
 def read_replacements(db: sqlite3.Connection, output: str) -> tuple[Replacement, ...]:
-    """Return the replacements that were begun and not ended. Raises ValueError, TypeError, KeyError."""
+    """Return the replacements that were begun but not ended. Raises ValueError, TypeError, KeyError."""
     query = "SELECT part, entry, seal FROM replacements WHERE output = ? ORDER BY part"
     return tuple(
         _replacement(json.loads(unsealed(row, f"what is to become of part {row[0]}")[1]))
@@ -99,7 +99,7 @@ def _spans(spans: Iterable[Sequence[int]]) -> tuple[Span, ...]:
 
 
 def end_replacement(db: sqlite3.Connection, output: str, one: Replacement) -> None:
-    """Put a part, its failed rows and those that count no more in the place of what was noted before."""
+    """Replace what was noted of a part, of its failed rows, and of its rows that no longer count."""
     part = one.part
     insert_sealed(db, "parts", output, PART_COLUMNS, part_cells(part))
     db.execute("DELETE FROM revisions WHERE output = ? AND part = ?", (output, part.number))
@@ -119,12 +119,12 @@ def end_replacement(db: sqlite3.Connection, output: str, one: Replacement) -> No
 
 
 def _absorb(db: sqlite3.Connection, output: str, number: int, by: int) -> None:
-    """Let the failed rows of a part be those of another one, and the part be no more."""
+    """Give the failed rows of a part to another part, and delete the part."""
     db.execute("UPDATE failures SET part = ? WHERE output = ? AND part = ?", (by, output, number))
     for table, column in (("parts", "number"), ("revisions", "part"), ("withdrawn", "part")):
         db.execute(f"DELETE FROM {table} WHERE output = ? AND {column} = ?", (output, number))  # noqa: S608  ours
 
 
 def forget_replacement(db: sqlite3.Connection, output: str, part: int) -> None:
-    """Drop a replacement: the part is what it was."""
+    """Drop a replacement: the part stays as it was."""
     db.execute("DELETE FROM replacements WHERE output = ? AND part = ?", (output, part))

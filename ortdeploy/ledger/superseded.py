@@ -1,7 +1,7 @@
-"""Rows of a job that were made from rows which another job, whose rows it reads, has run again or withdrawn since.
+"""Finds rows of a job that were made from another job's rows, which that job has since run again or withdrawn.
 
-Nothing is noted for this: which rows a file of the other job still stands for follows from its parts, and which rows of
-this job were read from it follows from the spans of its inputs. What is left to withdraw is the difference.
+The ledger has no table for this. Which rows a file of the other job still holds follows from its parts; which rows of
+this job were read from the file follows from the spans of its inputs. The difference is to be withdrawn.
 """
 
 import posixpath
@@ -13,16 +13,16 @@ from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import OutputRecord, Part, Revision
 
 RowNumbers = Callable[[str], Sequence[int]]
-"""Returns the row of each line of a file of the job that is read, from its name. Raises OSError if it is not there."""
+"""Returns the row of each line of a file of the job that is read, by the file's name. Raises OSError if it is gone."""
 
 
 def superseded_rows(
     ledger: Ledger, output: str, read: str, folder: str, row_numbers: RowNumbers, *, through: bool
 ) -> tuple[int, ...]:
-    """Return the rows of `output` that count, and stem from rows of the output `read` that count no more.
+    """Return the rows of `output` that count, but were made from rows of the output `read` that no longer count.
 
-    `folder` is the path of `read` from the manifest. `through`: all of its files that were taken up are read to the
-    end; otherwise those that are not are left out. Raises OrtdeployError where a file must be there to tell.
+    `folder` is the path of `read` from the manifest. `through`: all known files of it were read to the end; otherwise
+    those that were not are left out. Raises OrtdeployError if a file that must be looked into is gone.
     """
     own, other = ledger.output(output), ledger.output(read)
     touched = [part for part in other.parts if part.revision or part.withdrawn] if other is not None else []
@@ -50,7 +50,7 @@ def _gone(own: OutputRecord) -> set[int]:
 
 
 def _live(part: Part, file: Part | Revision, failed: Collection[int]) -> set[int]:
-    """Return the rows that a file of a part stands for: those that no later one has, and that give a result."""
+    """Return the rows that count in a file of a part: those that gave a result, and that no later file holds."""
     revision = file.revision if isinstance(file, Revision) else 0
     rows = {*(file.rows if isinstance(file, Revision) else range(part.start, part.end))}
     rows.difference_update(failed, part.skipped_rows, rows_in(part.withdrawn, part.start, part.end))
@@ -58,9 +58,9 @@ def _live(part: Part, file: Part | Revision, failed: Collection[int]) -> set[int
 
 
 def _lines(part: Part, file: Part | Revision, count: int, path: str, row_numbers: RowNumbers) -> Sequence[int]:
-    """Return the row of each of a file's lines, how many these are being known from when it was read.
+    """Return the row of each line of a file; `count` is how many lines it had when it was read.
 
-    Only of a part of which rows have failed, or were skipped, the file itself must say which rows it has.
+    The file itself is looked into only if rows of its part failed or were skipped.
     """
     if isinstance(file, Revision):
         return sorted(file.rows)

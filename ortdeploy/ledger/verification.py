@@ -1,6 +1,6 @@
-"""Reads committed parts again, every byte of them, and compares them with what the ledger noted as they were written.
+"""Reads every byte of committed parts again, and compares it with the digests that the ledger noted at the writing.
 
-No remembered digest and no time of a file is believed: a disk that forgets changes neither.
+Remembered digests and times of files are not trusted: a failing disk changes neither.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,9 +18,9 @@ from ortdeploy.records import record
 
 
 class PartState(StrEnum):
-    """What a part is found to be. One without a SHA-256 in the ledger is `unverifiable` if its size is right.
+    """The verdict on a part. One without a SHA-256 in the ledger is `unverifiable` if its size is right.
 
-    One of a removable output that is not there is `carried-away`.
+    A missing one of a removable output is `carried-away`.
     """
 
     AS_WRITTEN = "as-written"
@@ -31,7 +31,7 @@ class PartState(StrEnum):
 
 @record
 class VerifiedPart:
-    """A committed part with the size that the ledger notes; `damage` says how its file differs from that."""
+    """A file of a committed part, with the size in bytes that the ledger notes; `damage` says how it differs."""
 
     file: str
     bytes: int
@@ -41,7 +41,7 @@ class VerifiedPart:
 
 @record
 class VerifiedJob:
-    """A job and its parts; none if nothing is committed."""
+    """A job and its parts; no parts if nothing is committed."""
 
     job: str
     output: str
@@ -49,7 +49,7 @@ class VerifiedJob:
 
     @property
     def sound(self) -> tuple[VerifiedPart, ...]:
-        """Parts whose bytes are those that were written."""
+        """Parts with the bytes that were written."""
         return self._of(PartState.AS_WRITTEN)
 
     @property
@@ -59,7 +59,7 @@ class VerifiedJob:
 
     @property
     def carried_away(self) -> tuple[VerifiedPart, ...]:
-        """Parts of a removable output that are not there."""
+        """Parts of a removable output that are gone."""
         return self._of(PartState.CARRIED_AWAY)
 
     @property
@@ -79,7 +79,7 @@ _Records = Mapping[str, Sequence[_Written]]
 def verify_parts(
     state_dir: Path, output: str, owner: tuple[str, str], folder: Path, *, removable: bool = False
 ) -> Iterator[VerifiedPart]:
-    """Read the parts of an output again; `owner` are deployment and job that it must be of. Raises OrtdeployError."""
+    """Read the parts of an output again; `owner` is the deployment and job that must own it. Raises OrtdeployError."""
     for file, records in _records(state_dir, output, owner).items():
         found = _read(state_dir, output, owner, folder / file, records)
         if found is not None and removable and found.damage == GONE_FILE:
@@ -91,7 +91,7 @@ def verify_parts(
 def _read(
     state_dir: Path, output: str, owner: tuple[str, str], path: Path, records: Sequence[_Written]
 ) -> VerifiedPart | None:
-    """Read a part again; None where a run that is at work has put its output aside meanwhile."""
+    """Read a part again; None if a live run has put its output aside meanwhile."""
     while True:
         damage = difference(path, records, digest=None)
         if damage is None:
@@ -115,7 +115,7 @@ def _verified(file: str, records: Sequence[_Written], damage: str | None) -> Ver
 
 
 def _records(state_dir: Path, output: str, owner: tuple[str, str]) -> _Records:
-    """Return what the ledger says now of the parts that have a file. Raises OrtdeployError where it is damaged."""
+    """Return what the ledger says now of the parts that have a file. Raises OrtdeployError if it is damaged."""
     with read_ledger(state_dir) as ledger:
         record = ledger.output(output) if ledger else None
         merges = ledger.merges(output) if ledger else ()

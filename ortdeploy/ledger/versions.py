@@ -1,33 +1,36 @@
-"""The tables of the ledger, and how those that an older version has written are migrated.
+"""The tables of the ledger, and the migration of those that an older version wrote.
 
-Format version 5. A ledger of version 2 to 4 is migrated when it is opened for writing, in one transaction; who only
-reads one migrates a copy in memory. What version 3 has more than version 2:
+Format version 5. A ledger of version 2 to 4 is migrated when it is opened for writing, in one transaction; a reader
+migrates a copy in memory. Version 3 added to version 2:
 
 - outputs: `part_digits`, the width of the number in the names of parts (5 for outputs that version 2 began, else 8);
   `inputs_seal`, see `ledger.cells`.
 - parts, merges: `sha256` and `mtime_ns` of the file as it was written, null where version 2 wrote it; `seal`.
-- `begun`: what is through of the part at which a run ended early, of one part an output at most. None of its rows is
-  committed; they become so together with the rest of the part, in the transaction that takes the entry away.
-- Room that nothing fills yet, null: `parts.worker` (who made it).
+- `begun`: the finished rows of the part in which a run ended early; at most one part an output. They are committed
+  together with the rest of the part, in the transaction that removes the entry.
+- `parts.worker`: always null, and not used.
 
-What version 4 has more than version 3, for outputs whose parts may be carried away or made by several deployments:
+Version 4 added to version 3, for outputs whose parts may be carried away or made by several deployments:
 
 - `deployments`: what made parts, by digest: name, profile, `identity` (what results depend on) and `layout` (format and
-  columns; null of what ran before). `parts.deployment`, `begun.deployment` and `revisions.deployment` name an entry.
-- `revisions`: files of rows that belong to a part and were written after it: `part-N.r1` and so on. `parts.revision` is
-  the last such number that was given, `outputs.revision` the one for the name of the part that comes next.
-- `begun.name`: the part is whole and gets this name; whoever finds the entry completes that, see `running.begun_part`.
+  columns; null for parts of version 3). `parts.deployment`, `begun.deployment` and `revisions.deployment` name an
+  entry.
+- `revisions`: files with rows of a part that were written later than the part: `part-N.r1` and so on. `parts.revision`
+  is the last such number that was given, `outputs.revision` the one in the name of the next part.
+- `begun.name`: the part is whole and gets this name; the run that finds the entry completes that, see
+  `running.begun_part`.
 - `repairs`: input files whose failed rows were run again with changed content.
 
-What version 5 has more than version 4, for input files that change:
+Version 5 added to version 4, for input files that change:
 
 - `outputs.inputs_seal` is a sum, see `ledger.cells`.
-- `spans`: which rows of the job a file has, as far as they were run. Files that version 4 has run have none.
-- `reruns`: files whose rows run again, with the state that is read, and the row up to which parts hold the results.
+- `spans`: which rows of the job a file has, of those that were run. Files that version 4 ran have none.
+- `reruns`: files whose rows run again, with the state that is read, and the row before which parts hold the new
+  results.
 - `leaving`: rows that are to leave their parts. `withdrawn`: those that have left.
-- `replacements`: what takes the place of a part's files, and what the part is then, see `ledger.replacements`.
-- `forgotten`: how much the first parts were that are no longer in `parts`, because all of it was done and carried away.
-  Numbers of parts go up, but need not follow each other.
+- `replacements`: the files that take the place of a part's, and the part that results, see `ledger.replacements`.
+- `forgotten`: counts of the first parts that are no longer in `parts`, because they were done and carried away. The
+  numbers of parts go up, but may have gaps.
 """
 
 import sqlite3
@@ -157,7 +160,7 @@ _NEW_IN_VERSION_4 = frozenset({"revision", "deployment", "name"})
 
 
 def bring_up_to_date(connection: sqlite3.Connection) -> None:
-    """Make the tables, or migrate older ones: all of it or nothing, for a kill may come at any moment."""
+    """Make the tables, or migrate older ones, in one transaction, because a kill may come at any moment."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         version = version_of(connection)  # another run may have been quicker
@@ -184,7 +187,7 @@ def bring_up_to_date(connection: sqlite3.Connection) -> None:
 
 
 def _unseal_version_3(db: sqlite3.Connection) -> None:
-    """Take off the seals that fit what version 3 has written; one that does not fit stays, and never fits again."""
+    """Remove the seals that fit what version 3 wrote. One that does not fit stays, and never fits again."""
     keys = {"parts": ("output", "number"), "begun": ("output",), "merges": ("output", "part")}
     columns = {"parts": PART_COLUMNS, "begun": BEGUN_COLUMNS, "merges": MERGE_COLUMNS}
     for table, key in keys.items():
@@ -198,14 +201,14 @@ def _unseal_version_3(db: sqlite3.Connection) -> None:
 
 
 def _unseal_inputs(db: sqlite3.Connection) -> None:
-    """Take off the seals over input files that fit what was written; one that does not fit stays, and never fits."""
+    """Remove the seals over input files that fit. One that does not fit stays, and never fits again."""
     for output, seal in db.execute("SELECT output, inputs_seal FROM outputs").fetchall():
         if seal is not None and seal == old_seal_of_inputs(db, output):
             db.execute("UPDATE outputs SET inputs_seal = NULL WHERE output = ?", (output,))
 
 
 def _seal_all(db: sqlite3.Connection) -> None:
-    """Seal the rows that older versions have left."""
+    """Seal the rows without a seal, which older versions wrote."""
     for table, columns in (("parts", PART_COLUMNS), ("begun", BEGUN_COLUMNS), ("merges", MERGE_COLUMNS)):
         query = f"SELECT output, {', '.join(columns)} FROM {table} WHERE seal IS NULL"  # noqa: S608  ours
         for output, *cells in db.execute(query).fetchall():
@@ -215,7 +218,7 @@ def _seal_all(db: sqlite3.Connection) -> None:
 
 
 def version_of(connection: sqlite3.Connection) -> int:
-    """Return the version of a ledger; 0: it has not been made yet. Raises OrtdeployError for one that is not known."""
+    """Return the version of a ledger; 0 if it has no tables yet. Raises OrtdeployError for an unknown version."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if version not in {0, 2, 3, 4, LEDGER_VERSION}:
         raise OrtdeployError(

@@ -1,4 +1,4 @@
-"""Holds the files of committed parts against what the ledger noted as they were written."""
+"""Compares the files of committed parts with what the ledger noted when they were written."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -7,14 +7,14 @@ from ortdeploy.files.digests import file_digest
 from ortdeploy.ledger.records import Merge, NewFile, Part, Replacement, Revision
 
 OnDisk = Part | Merge | Revision | NewFile
-"""What says how a file was written."""
+"""A record of a file: its size, time and SHA-256 when it was written."""
 
 
 def is_as_written(path: Path, record: OnDisk, digest: Callable[[Path], str] | None = file_digest) -> bool:
     """Return whether a file is what the ledger notes of it. Raises OSError.
 
-    A file of the noted size and time is taken for it; else `digest` decides, for a copy has another time. None: reads
-    the file in any case.
+    A file with the noted size and time is not read. Otherwise `digest` decides, because a copy has another time. If
+    `digest` is None, every file is read.
     """
     stat = path.stat()
     if stat.st_size != record.bytes:
@@ -25,7 +25,7 @@ def is_as_written(path: Path, record: OnDisk, digest: Callable[[Path], str] | No
 
 
 class Underway:
-    """What was begun to take the place of files."""
+    """The files of an output that are being replaced: merges and replacements that were begun but not ended."""
 
     def __init__(self, merges: Iterable[Merge], replacements: Iterable[Replacement]) -> None:
         """Take what the ledger knows of an output."""
@@ -33,13 +33,13 @@ class Underway:
         self._replacements = {number: one for one in replacements for number in (*one.absorbed, one.part.number)}
 
     def instead_of(self, part: Part, file: Part | Revision) -> list[Merge | NewFile]:
-        """Return what a file of a part may be as well."""
+        """Return the other contents that a file of a part may have, because it is being replaced."""
         merge, replacement = self._merges.get(part.number), self._replacements.get(part.number)
         found: list[Merge | NewFile] = [merge] if merge is not None and file is part else []
         return [*found, *(one for one in (replacement.files if replacement else ()) if one.file == file.file)]
 
     def may_be_gone(self, part: Part, file: Part | Revision) -> bool:
-        """Return whether a file goes, because none of its rows is left in it."""
+        """Return whether a file may be gone because a replacement deletes it."""
         replacement = self._replacements.get(part.number)
         return replacement is not None and file.file in replacement.removed
 
@@ -53,10 +53,10 @@ def find_damage(
     replacements: Iterable[Replacement] = (),
     removable: bool = False,
 ) -> str | None:
-    """Return which committed file is not there as it was written, and how; None if all are.
+    """Return which committed file is not as it was written, and how it differs; None if all are.
 
-    `merges` and `replacements` are those that were begun: a part may be the old one or the new one. Files that are
-    `removable` may be gone.
+    `merges` and `replacements` were begun but not ended, so a part may be the old one or the new one. `removable`:
+    files may be gone.
     """
     underway = Underway(merges, replacements)
     for part in parts:
@@ -71,7 +71,7 @@ GONE_FILE = "is gone"
 
 
 def difference(path: Path, records: Sequence[OnDisk], digest: Callable[[Path], str] | None) -> str | None:
-    """Say how a file differs from all that the ledger notes of it; None if it is one of them.
+    """Return how a file differs from every record of it; None if it matches one.
 
     `digest` as in `is_as_written`.
     """
@@ -81,7 +81,7 @@ def difference(path: Path, records: Sequence[OnDisk], digest: Callable[[Path], s
         if any(is_as_written(path, record, digest) for record in records):
             return None
         size = path.stat().st_size
-    except FileNotFoundError:  # carried away at this moment
+    except FileNotFoundError:  # carried away since is_file()
         return GONE_FILE
     except OSError as error:
         return f"cannot be read: {error.strerror}"
