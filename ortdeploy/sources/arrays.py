@@ -57,7 +57,7 @@ class Typed(Protocol):
 
 
 def check_rows(array: Typed, name: str) -> None:
-    """Raise ArraysError if an array has no rows, or an element type that no model input has."""
+    """Raise ArraysError if an array has no axis of rows, or an element type that no model input has."""
     if not array.shape:
         raise ArraysError(f"{name} is a single value, not rows")
     if _element_type(array) not in ELEMENT_TYPES:
@@ -82,7 +82,7 @@ def _converted(rows: Array) -> Array:
 
 
 def probe_arrays(files: Sequence[str], facts: InputFacts, look: Callable[[str], Typed]) -> InputFacts:
-    """Probe the single array of each file; all must hold rows of one shape and type."""
+    """Probe files of one array each; all must hold rows of one shape and type."""
     rows = 0
     first: Typed | None = None
     for path in files:
@@ -137,7 +137,7 @@ class ArraySource:
 
 
 class _Pieces:
-    """Where in the files the next rows lie."""
+    """The place in the files of the next rows."""
 
     def __init__(self, source: ArraySource, start: int) -> None:
         self._source = source

@@ -3,7 +3,7 @@
 A file is settled if nothing has changed it for the time that the manifest says. The later of its two times counts: a
 copy may keep the old modification time, but not the time of the change of its inode. A time in the future comes from a
 clock that was set back; such a file is settled when two looks have found it the same. Object stores show whole objects
-only, so theirs are settled at once.
+only, so their files are settled at once.
 """
 
 import json
@@ -22,18 +22,18 @@ from ortdeploy.files.urls import is_url
 from ortdeploy.records import mutable_record, record
 
 FILE = "future-files.json"
-"""In the state folder: files with a time in the future, as the last look has found them."""
+"""In the state folder: files with a time in the future, as the last look found them."""
 
 _FORMAT_VERSION = 1
 
 
 @record
 class Arrivals:
-    """The files of an input: `read` in the order of its rows. `changed` are known files that forbid a run.
+    """The files of an input: the next run will `read` these, in the order of its rows.
 
-    `rerun` are known files whose content has changed and whose rows run again, `rerun_rows` in all.
-
-    `gone` are files whose rows are accounted for and that are no longer there, which no run has noted yet.
+    `changed` are known files whose change forbids a run. `rerun` are known files whose content has changed and whose
+    rows run again, `rerun_rows` in all. `gone` are files that are gone, whose rows are accounted for; no run has noted
+    that yet.
     """
 
     read: FileStates
@@ -51,8 +51,8 @@ def sort_arrivals(
 ) -> Arrivals:
     """Compare the settled files that exist with those that earlier runs have read; `unsettled` are paths of the others.
 
-    Files of an unfinished run come first, in their order, and must be what they were unless their rows may run again.
-    One whose rows are accounted for may go; it may come back with other content, which is a new file.
+    Files of an unfinished run come first, in their order. They must be unchanged, unless their rows may run again. A
+    file whose rows are accounted for may go; if it comes back with other content, it counts as a new file.
     """
     present, files = FileStates.of(states), KnownFiles.of(known)
     if not files:
@@ -92,7 +92,7 @@ def sort_arrivals(
 
 
 def _begun(files: KnownFiles, differing: Mapping[str, FileState | None], again: Collection[str]) -> Iterator[FileState]:
-    """Yield the files of an unfinished run as they are now, or as they were if they have gone."""
+    """Yield the files of an unfinished run as they are now, or as they were if they are gone."""
     for cells in files.cells():
         path, size, mtime_ns, done = cells[:4]
         if not done and path not in again:
@@ -100,17 +100,17 @@ def _begun(files: KnownFiles, differing: Mapping[str, FileState | None], again: 
 
 
 def _in_order(present: FileStates, new: FileStates, anew: Collection[str]) -> FileStates:
-    """Return new files together with those of some paths, in the order in which they are there."""
+    """Return the new files and those of the paths `anew`, in the order of the listing."""
     wanted = {*anew, *(path for path, _, _ in new.cells())}
     return FileStates.pack(state for state in present.cells() if state[0] in wanted)
 
 
 @record
 class Differing:
-    """What differs between the files that are there and those that are known.
+    """The differences between the files that exist and those that are known.
 
-    `new` are not known. `known` are in their order those that are not as they were, have gone, or have more to them
-    than a state; `now` says by path how they are now, None if they are not there.
+    `new` are not known. `known` are, in their order, those that have changed, are gone, or have repairs or reruns;
+    `now` is their state by path, None if they are gone.
     """
 
     new: FileStates
@@ -119,9 +119,9 @@ class Differing:
 
 
 def compare(present: FileStates, known: KnownFiles, *, gone_again: bool) -> Differing:
-    """Compare files with known ones, both in any order; where the orders are alike, only what differs is objects.
+    """Compare files with known ones, both in any order; if the orders agree, only differing files become objects.
 
-    Files that are known to have gone are among those that differ only if they are asked for.
+    Files that are known to be gone are among the differing ones only if `gone_again` asks for them.
     """
     now: dict[str, FileState | None] = {}
     here, early = next_of(present.cells()), Packer(FileStates)
@@ -161,7 +161,7 @@ def _is_other(one: KnownFile, now: FileState | None) -> bool:
 
 
 def _is_another(one: KnownFile, now: FileState) -> bool:
-    """Return whether a file went and came back with content that none of its rows were run from."""
+    """Return whether a file came back with content from which none of its rows were run."""
     return one.gone and not one.is_known(now) and now != one.rerun
 
 
@@ -170,7 +170,7 @@ def _is_as_known(one: KnownFile, now: FileState | None) -> bool:
 
 
 def rows_before(read: Sequence[FileState], known: Sequence[KnownFile], first_row: int) -> int:
-    """Return how many rows of the first file that is read come before a row: it was run in part, and others changed."""
+    """Return how many rows of the first file to read were run already: the run was ended because others changed."""
     for path, _, _, done, begin, _ in KnownFiles.of(known).cells() if read else ():
         if not done and begin >= 0 and path == read[0].path:
             return int(max(0, first_row - begin))
@@ -190,7 +190,7 @@ class Settling:
     _future: dict[str, list[int]] = field(default_factory=dict)
 
     def settled(self, files: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
-        """Return the settled files, and the others; a file that has gone meanwhile is in neither."""
+        """Return the settled files, and the others; a file that is gone by now is in neither."""
         if not self.seconds:
             return files, ()
         self._before = self._remembered()
@@ -219,7 +219,7 @@ class Settling:
         return {}
 
     def _remember(self) -> None:
-        """Keep what was seen; if it cannot be written, such files wait."""
+        """Keep the states that were seen; if they cannot be written, such files stay unsettled."""
         if self.folder is not None and self.folder.is_dir():
             with suppress(OSError), open_whole(self.folder / FILE) as file:
                 file.write(json.dumps({"format_version": _FORMAT_VERSION, "files": self._future}).encode())

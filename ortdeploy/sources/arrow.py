@@ -41,7 +41,7 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
 
 
 def _open(path: str, limit: int | None) -> Table:
-    import pyarrow as pa  # noqa: PLC0415  an extra: only who reads tables needs it
+    import pyarrow as pa  # noqa: PLC0415  an extra, for tables only
 
     with decoding(path, _KIND):
         file = pa.OSFile(os.fsencode(path))

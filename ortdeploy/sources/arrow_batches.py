@@ -114,7 +114,7 @@ class BatchFile:
 
     def rows(self, place: BatchPlace, schema: "pa.Schema", names: Sequence[str], begin: int, end: int) -> Any:
         """Return some rows of some columns of a batch. Raises TableError, UnknownLayoutError."""
-        import pyarrow as pa  # noqa: PLC0415  an extra: only who reads tables needs it
+        import pyarrow as pa  # noqa: PLC0415  an extra, for tables only
 
         with _damage(self._path):
             parts = _Parts(place)
@@ -248,7 +248,7 @@ class _Column:
 
     def check(self, rows: int) -> None:
         """Raise ValueError if it holds fewer values."""
-        import pyarrow as pa  # noqa: PLC0415  an extra: only who reads tables needs it
+        import pyarrow as pa  # noqa: PLC0415  an extra, for tables only
 
         kind = self.kind
         while isinstance(kind, pa.BaseExtensionType):
@@ -278,7 +278,7 @@ class _Parts:
 
     def column(self, kind: Any) -> _Column:
         """Return the next column. Raises UnknownLayoutError, ValueError if there is none."""
-        import pyarrow as pa  # noqa: PLC0415  an extra: only who reads tables needs it
+        import pyarrow as pa  # noqa: PLC0415  an extra, for tables only
 
         stored = kind
         while isinstance(stored, pa.BaseExtensionType):
@@ -332,7 +332,7 @@ def _is_large(kind: Any) -> bool:
 
 
 def _root(content: bytes) -> Any:
-    from flatbuffers import encode, packer, table  # noqa: PLC0415  comes with onnxruntime; only who has Arrow files
+    from flatbuffers import encode, packer, table  # noqa: PLC0415  comes with onnxruntime; only for Arrow files
 
     return table.Table(content, encode.Get(packer.uoffset, content, 0))
 

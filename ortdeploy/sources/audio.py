@@ -40,7 +40,7 @@ def _header(path: str) -> Header:
 @contextmanager
 def _opened(path: str) -> Iterator[Any]:
     """Open a file. Raises OSError, and ValueError for its content."""
-    import soundfile  # noqa: PLC0415  an extra: only who reads such recordings needs it
+    import soundfile  # noqa: PLC0415  an extra, for such recordings only
 
     with open(path, "rb") as stream:  # noqa: PTH123  libsndfile hides why it fails
         content = _Content(stream)
@@ -54,24 +54,24 @@ def _opened(path: str) -> Iterator[Any]:
 
 
 class _Content:
-    """A file as libsndfile is given it: an exception out of a call of libsndfile's would be printed, and lost."""
+    """A file for libsndfile that keeps its exceptions: one that passes through libsndfile is printed and lost."""
 
     def __init__(self, stream: BufferedReader) -> None:
         self._stream = stream
         self.failure: OSError | None = None
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to a place; where a damaged header names one before the file's beginning, stay."""
+        """Go to an offset; stay if a damaged header names one before the file's beginning."""
         with suppress(OSError, ValueError):
             self._stream.seek(offset, whence)
         return self.tell()
 
     def tell(self) -> int:
-        """Return the place."""
+        """Return the offset."""
         return self._stream.tell()
 
     def readinto(self, buffer: Any) -> int:
-        """Read; keep why the file cannot be read."""
+        """Fill a buffer; keep the exception if the file cannot be read."""
         try:
             return self._stream.readinto(buffer)
         except OSError as error:

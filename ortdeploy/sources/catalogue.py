@@ -1,4 +1,4 @@
-"""The input formats by name, and the probe that they share."""
+"""The input formats by name, and what they share: how files are found, probed and opened."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -52,7 +52,7 @@ RECORDINGS = ("audio", "wav")
 
 @cache
 def _format_of(suffix: str) -> str | None:
-    """Return the format whose files end so; most are named like it, and then no other is imported."""
+    """Return the format of a suffix; most formats are named like theirs, and then no other format is imported."""
     likely_first = sorted(SOURCES, key=lambda name: f".{name}" != suffix)
     return next((name for name in likely_first if suffix in SOURCES[name].SUFFIXES), None)
 
@@ -75,8 +75,8 @@ def probe_input(
 ) -> InputFacts:
     """Find a job's files, their format, and the beginning of the data.
 
-    Known files whose rows are accounted for are left out, unless there are no others. Where the rows are to be
-    `counted`, text files are read for it; else they are told if an index in `state_dir` does.
+    Known files whose rows are accounted for are left out, unless there are no others. `counted`: text files are read to
+    count their rows; otherwise their number is known only from an index in `state_dir`.
     """
     try:
         files, unsettled = _settled_files(folder, patterns, Settling(policy.stable_for, state_dir))
@@ -116,29 +116,29 @@ def probe_input(
 _Count = Callable[[Sequence[str]], int | None]
 
 _MOST_LOOKED_UP = 1000
-"""Files whose rows a plan sums up from their indexes without being asked to count."""
+"""The most files whose rows a plan sums up from their indexes without being asked to count."""
 
 
 def _counter(
     name: str, files: Sequence[str], folder: str, state_dir: Path | None, limit: int | None, *, counted: bool
 ) -> _Count:
-    """Return what tells how many rows some of the files have that only reading tells; None if that is not known."""
+    """Return the function that counts the rows of some files, for text formats; None if they are not to be counted."""
     indexes = None if state_dir is None or isinstance(files, Fetched) else indexes_of(name, state_dir, folder)
     if indexes is None:
         return lambda _files: None
     if counted:
-        from ortdeploy.sources.row_counts import count_files  # noqa: PLC0415  only who saves a plan
+        from ortdeploy.sources.row_counts import count_files  # noqa: PLC0415  only for a plan that is saved
 
         return lambda some: count_files(some, name, folder, indexes.state_dir, limit)
     if len(files) > _MOST_LOOKED_UP or not indexes.is_there:
         return lambda _files: None
-    from ortdeploy.sources.row_index import known_rows  # noqa: PLC0415  only who reads text
+    from ortdeploy.sources.row_index import known_rows  # noqa: PLC0415  only for text files
 
     return lambda some: known_rows(some, indexes)
 
 
 def _seen(name: str, files: Sequence[str], facts: InputFacts, known: Sequence[KnownFile], count: _Count) -> InputFacts:
-    """Return what the beginning of the data says, and how many rows are to come. Raises OrtdeployError."""
+    """Return the facts with the beginning of the data, and the number of rows to come. Raises OrtdeployError."""
     seen = look_at(name, files, facts)
     if seen.problem is not None:
         return seen
@@ -150,7 +150,7 @@ def _seen(name: str, files: Sequence[str], facts: InputFacts, known: Sequence[Kn
 
 
 def _settled_files(folder: str, patterns: Sequence[str], settling: Settling) -> tuple[Sequence[str], frozenset[str]]:
-    """Return the files to look at, and the others by their paths from the manifest, which wait until they are settled.
+    """Return the settled files, and the paths from the manifest of those that are not settled yet.
 
     Raises OrtdeployError.
     """
@@ -169,7 +169,7 @@ def _arrived(
     policy: ArrivalPolicy,
     unsettled: frozenset[str],
 ) -> InputFacts:
-    """Return which files are to be read, of those that are there in these states."""
+    """Return which of the files that exist, in these states, are to be read."""
     arrivals = sort_arrivals(states, known, policy, unsettled)
     to_read = FileStates.of(chain(arrivals.read, arrivals.rerun)) if arrivals.rerun else arrivals.read
     read = InputPaths(folder, to_read) if known and to_read else files
@@ -208,13 +208,13 @@ def indexes_of(name: str, state_dir: Path, folder: str) -> "KeptIndexes | None":
     """Return the indexes of an input's files; None for formats that are not read from the beginning to the end."""
     if name not in STREAMED:
         return None
-    from ortdeploy.sources.row_index import KeptIndexes  # noqa: PLC0415  only who reads text
+    from ortdeploy.sources.row_index import KeptIndexes  # noqa: PLC0415  only for text files
 
     return KeptIndexes(state_dir, folder, name)
 
 
 class _Opened(Sequence[str]):
-    """An iterator of files that knows the last one taken, which is the one being read."""
+    """A sequence of files that remembers the last one taken, which is the one being read."""
 
     def __init__(self, files: Sequence[str]) -> None:
         self._files = files
@@ -240,7 +240,7 @@ class _Opened(Sequence[str]):
 
 
 def look_at(name: str, files: Sequence[str], facts: InputFacts) -> InputFacts:
-    """Return facts completed with the content of the files, or with what is wrong with one of them."""
+    """Return the facts completed with what the files hold, or with what is wrong with one of them."""
     opened = _Opened(files)
     try:
         with decoding(lambda: opened.last, name):
@@ -298,7 +298,7 @@ def _unfit(
 
 
 def _mistaken(name: str, files: Sequence[str], folder: str, *, declared: bool) -> Problem | None:
-    """Return which file holds something else than its suffix, or the manifest, says. Raises OrtdeployError."""
+    """Return which file holds another format than its suffix, or the manifest, says. Raises OrtdeployError."""
     if name in FILE_IS_ROW:
         return None
     opened = _Opened(files)

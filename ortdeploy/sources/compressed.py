@@ -9,7 +9,7 @@ from typing import BinaryIO, cast
 
 _OPEN: Mapping[str, Callable[[str], object]] = {".bz2": bz2.open, ".gz": gzip.open, ".xz": lzma.open}
 BROKEN = (EOFError, lzma.LZMAError, zlib.error)
-"""What is raised, beside OSError, over content that cannot be decompressed."""
+"""What the libraries raise, beside OSError, over content that cannot be decompressed."""
 
 
 def open_compressed(path: str, suffix: str) -> BinaryIO:

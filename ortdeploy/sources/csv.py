@@ -51,7 +51,7 @@ def _pieces(file: BinaryIO, most: int) -> Iterator[bytes]:
                 break
             continue
         *whole, last = b"".join(open_line).splitlines(keepends=True)
-        open_line = [] if last.endswith(b"\n") else [last]  # what ends in \r may go on with \n
+        open_line = [] if last.endswith(b"\n") else [last]  # a line that ends in \r may continue with \n
         yield from whole
         if not open_line:
             yield last
@@ -63,7 +63,7 @@ class _Records:
     """The lines of a file from a mark on, with a limit for the size of one record.
 
     `line` and `offset` are how many lines and bytes are in front of the next one. Bytes that are not UTF-8 become
-    signs by which they can be recognised.
+    surrogates, by which they are recognised.
     """
 
     def __init__(self, file: BinaryIO, lines: Lines, mark: Mark = START) -> None:
@@ -108,7 +108,7 @@ def _header(path: str, limit: int | None) -> list[str]:
 
 
 def _is_utf8(cells: list[str]) -> bool:
-    """Return whether cells that were decoded with surrogateescape held other bytes than UTF-8."""
+    """Return whether cells that were decoded with surrogateescape are UTF-8."""
     try:
         "".join(cells).encode()
     except UnicodeEncodeError:
@@ -154,7 +154,7 @@ def read_rows(path: str, mark: Mark, *, folder: str, limit: int | None) -> Itera
 
 
 def _guarded(reader: Any, records: _Records) -> Iterator[tuple[tuple[int, int], list[str] | RowError]]:
-    """Yield the reader's records, each with what is in front of it; one that is not CSV is a failed row."""
+    """Yield the reader's records, each with the lines and bytes in front of it; one that is not CSV is a failed row."""
     while True:
         begin = records.begin()
         try:

@@ -1,4 +1,4 @@
-"""Lists the files that an input names, and computes a digest that changes with them."""
+"""Lists the files that an input names, looks at their states, and computes a digest of the states."""
 
 import glob
 import hashlib
@@ -178,7 +178,7 @@ def _looks(
         try:
             found = os.lstat(path)
         except OSError:
-            found = None  # another look says why
+            found = None  # looking again says why
         is_link = found is not None and stat.S_ISLNK(found.st_mode)
         above, _, name = path.rpartition(os.sep)
         if above != inside or is_link or name in _NO_NAMES:

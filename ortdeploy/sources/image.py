@@ -30,16 +30,16 @@ FIRST_ROWS = 4
 PACKAGE = Package(module="PIL", name="Pillow", extra="images")
 
 _DECODED = 12
-"""What an image takes while it is decoded, in bytes a pixel: Pillow's picture, turned and converted, and the array."""
+"""Memory for decoding an image, in bytes a pixel: Pillow's picture, its turned and converted copies, the array."""
 
 _SIDES = ("height", "width")
 
 _ORIENTATION = 0x0112
-"""The EXIF tag that says how a picture is to be turned."""
+"""The EXIF tag of the orientation, by which a picture is turned."""
 
 _TOLD_IN_INFO = frozenset({"JPEG", "PNG"})
 _OF_EXIF = frozenset({"exif", "Raw profile type exif", "XML:com.adobe.xmp", "xmp"})
-"""What Pillow looks for an orientation in, of these two formats; to ask for it takes a tenth of a small picture."""
+"""Where Pillow looks for an orientation in these two formats; asking Pillow takes a tenth of a small picture's time."""
 
 _AT_ONCE = 1 << 20
 _FLAGS = getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -67,7 +67,7 @@ def _decode(raw: RawRow, wanted: Wanted, sides: Sequence[str]) -> dict[str, Any]
     except FileNotFoundError as error:
         raise RowError("the file is gone", "vanished-file") from error
     except OSError as error:
-        if isinstance(error, _pillow_error()):  # it names what it was given
+        if isinstance(error, _pillow_error()):  # its message names the object that it was given
             error = type(error)(f"cannot identify image file {raw.value!r}")
         if error.errno is None:  # Pillow's own complaint about the content
             raise _undecodable(raw, error) from error
@@ -79,7 +79,7 @@ def _decode(raw: RawRow, wanted: Wanted, sides: Sequence[str]) -> dict[str, Any]
 
 
 def _opened(path: str) -> BinaryIO:
-    """Open a file; a small one is read at once, for its reader takes longer to make than it to read. Raises OSError."""
+    """Open a file; a small one is read at once, which is faster than to make a buffered reader. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | _FLAGS)
     try:
         size = os.fstat(descriptor).st_size
@@ -95,15 +95,15 @@ def _opened(path: str) -> BinaryIO:
 
 @cache
 def _pillow() -> Any:
-    """Return Pillow's module of images; to import it for each picture takes longer than to run a small one."""
-    from PIL import Image  # noqa: PLC0415  an extra: only who reads images needs it
+    """Return Pillow's Image module; an import statement for each picture would take longer than running a small one."""
+    from PIL import Image  # noqa: PLC0415  an extra, for images only
 
     return Image
 
 
 @cache
 def _pillow_error() -> type[OSError]:
-    """Return Pillow's error for what is none of its formats."""
+    """Return the error that Pillow raises over files that are no image it knows."""
     from PIL import UnidentifiedImageError  # noqa: PLC0415  as above
 
     found: type[OSError] = UnidentifiedImageError
@@ -126,7 +126,7 @@ def _upright(image: Any) -> Any:
 
 @cache
 def _turns() -> Mapping[int, Any]:
-    """Return what turns a picture upright, by the number of its EXIF orientation."""
+    """Return Pillow's transposition that turns a picture upright, by the number of its EXIF orientation."""
     turn = _pillow().Transpose
     return {
         2: turn.FLIP_LEFT_RIGHT,

@@ -44,16 +44,16 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
 
 
 def _readable(lines: Iterable[RawRow]) -> Iterator[dict[str, Any]]:
-    """Yield the objects of lines, less those that fail when they are read."""
+    """Yield the objects of lines, without those that will fail as rows."""
     for raw in lines:
         with suppress(RowError):
             yield _parse(raw.value)
 
 
 def _type(values: Sequence[Any]) -> TensorType:
-    """Return the type of a column by its first value, with the sizes open that others of its rank do not have.
+    """Return the type of a column by its first value; sizes in which other values of its rank differ are open.
 
-    A value of another rank fails its own row, and one that is missing tells nothing.
+    A value of another rank fails as a row, and a missing one does not count.
     """
     shapes = [_shape(value) for value in values if value is not None]
     first = shapes[0] if shapes else None
@@ -66,7 +66,7 @@ def _type(values: Sequence[Any]) -> TensorType:
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
-    """Return the sizes of nested lists; None where some of them differ: each row is judged when it is read."""
+    """Return the sizes of nested lists; a size is None if lists differ in it, because each row is checked later."""
     try:
         return tuple(np.shape(value))
     except ValueError:
@@ -74,7 +74,7 @@ def _shape(value: Any) -> tuple[int, ...] | None:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of a line. Raises ValueError for a name that is there twice, of which json keeps the last."""
+    """Return the object of a line. Raises ValueError for a repeated name, of which json would keep the last."""
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
@@ -82,7 +82,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-_decode = json.JSONDecoder(object_pairs_hook=_object).decode  # json.loads would make a decoder for every line
+_decode = json.JSONDecoder(object_pairs_hook=_object).decode  # made once: json.loads makes one a line
 
 
 def _parse(line: bytes) -> dict[str, Any]:

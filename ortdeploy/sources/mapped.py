@@ -20,15 +20,15 @@ from ortdeploy.sources.protocol import Wanted
 from ortdeploy.tensors.columns import Array
 
 BLOCK_BYTES = 4 * 1024 * 1024
-"""How much of a file is read at once; any number of whole requests."""
+"""Bytes of a file that are read at once."""
 
 _STRIP_BYTES = 4096
-"""How much of each column is read at once at least, where the rows of a file do not lie one after the other."""
+"""Bytes of each column that are read at once at least, if the rows of a file are not contiguous."""
 _MOST_STRIP_BYTES = 32 * 1024 * 1024
-"""What strips of all columns may take together."""
+"""Bytes that the strips of all columns may take together."""
 _CACHE_LINE = 64
 _READ_THROUGH = 128 * 1024
-"""How much is read at once where strips lie near each other."""
+"""Bytes that are read at once if strips are near each other."""
 
 
 class BlockedRows:
@@ -49,7 +49,7 @@ class BlockedRows:
         return self._block[rows.start - self._begin : rows.stop - self._begin]
 
     def _read(self, begin: int, end: int) -> None:
-        """Read a block of whole requests that begins with this one; what of it is here is kept."""
+        """Read a block of whole requests that begins with this one, and keep it."""
         asked = end - begin
         ahead = max(self._block_bytes() // max(self._row_bytes * asked, 1), 1) * asked
         stop = min(begin + ahead, self.shape[0])
@@ -109,7 +109,7 @@ def _strip_bytes(places: int) -> int:
 
 
 def held_bytes(array: Array) -> int:
-    """Return what reading an array that was mapped takes where its rows do not lie one after the other: two blocks."""
+    """Return the bytes that reading a mapped array takes if its rows are not contiguous: two blocks."""
     if not isinstance(array, np.memmap) or array.flags.c_contiguous:
         return 0
     return 2 * min(array.nbytes, _strip_bytes(math.prod(array.shape[1:])))
@@ -118,8 +118,8 @@ def held_bytes(array: Array) -> int:
 def _pitch(width: int) -> int:
     """Return the distance between strips of a size: an odd number of cache lines.
 
-    Whoever gathers a row takes a value of each. At distances of a power of two all of them fall into a few lines of the
-    processor's cache, which takes two to three times as long.
+    Gathering a row takes one value of each strip. At distances of a power of two, all of them fall into the same few
+    lines of the processor's cache, and gathering takes two to three times as long.
     """
     return (-(-width // _CACHE_LINE) | 1) * _CACHE_LINE
 
@@ -131,7 +131,7 @@ def _open_blocked(path: str, mapped: "np.memmap[Any, Any]", stack: ExitStack) ->
     def read(offset: int, target: memoryview) -> None:
         place = mapped.offset + offset
         if sys.platform != "win32" and os.preadv(file.fileno(), [target], place) == len(target):
-            return  # one call instead of two, where there are many strips
+            return  # one system call instead of two, for each of many strips
         file.seek(place)
         fill(file, target, path)
 

@@ -1,4 +1,4 @@
-"""Recognises input files that hold something else than their format says, and says what to write."""
+"""Recognises input files that hold another format than they should, and says what to write in the manifest."""
 
 from collections.abc import Sequence
 from pathlib import Path, PurePath
@@ -8,9 +8,10 @@ from ortdeploy.sources.opened import is_compressed
 
 
 def find_mistaken(name: str, files: Sequence[str], *, declared: bool, may_be_packed: bool) -> str | None:
-    """Say what the first file with another format is, and what to write; None if there is none.
+    """Return what the first file of another format is, and what to write instead; None if there is none.
 
-    `declared`: the manifest says the format, not the suffix. Bytes that are declared to be such may be anything.
+    `declared`: the format is from the manifest, not from the suffix. Files that are declared as `bytes` may hold
+    anything.
     """
     if declared and name in {"bytes", "raw"}:
         return None
@@ -28,7 +29,7 @@ def what_it_is(name: str, path: str) -> str:
 
 
 def _wrong_suffix(path: str) -> str | None:
-    """Say that a file is not compressed as its suffix says."""
+    """Return that a file is not compressed as its suffix says; empty if it is."""
     if not is_compressed(path):
         return None
     suffix, head = PurePath(path).suffix, _begin(path)
@@ -58,7 +59,7 @@ def _begin(path: str) -> bytes:
 
 
 def _begin_decompressed(path: str) -> bytes:
-    """Return the beginning of a file; nothing if it cannot be decompressed, for then whoever reads it says so."""
+    """Return the beginning of a file; nothing if it cannot be decompressed, which reading it will report."""
     if not is_compressed(path):
         return _begin(path)
     from ortdeploy.sources.compressed import BROKEN, open_compressed  # noqa: PLC0415  few files are compressed

@@ -20,13 +20,13 @@ def format_suffix(path: str) -> str:
 
 
 def one_of_each_suffix(files: Sequence[str]) -> Collection[str]:
-    """Return files that have every suffix that there is, each with the first file of it, in order.
+    """Return the first file of each suffix, in order.
 
-    What suffixes tell is so told of a handful, and not of a hundred thousand.
+    So whatever depends on the suffix alone is worked out for a handful of files instead of a hundred thousand.
     """
     first: dict[str, str] = {}
     for path in files:
-        first.setdefault(path[path.rfind(".") - 1 :], path)  # the sign in front tells suffixes from hidden names
+        first.setdefault(path[path.rfind(".") - 1 :], path)  # the character in front tells suffixes from hidden names
     return files if any(map(is_compressed, first.values())) else first.values()
 
 
@@ -60,7 +60,7 @@ class Lines:
     """Limits the length of a line, because it is held whole: a small compressed file can hold gigabytes."""
 
     def __init__(self, shown: str, taken: int, limit: int | None) -> None:
-        """Take the memory of a line per byte, and the job's memory limit."""
+        """Take the memory that a line takes per byte, and the job's memory limit in bytes."""
         self._shown, self._limit = shown, limit
         self._room = room(limit)
         self.most = self._room // taken
@@ -74,7 +74,7 @@ class Lines:
             yield line
 
     def too_long(self, number: int) -> OrtdeployError:
-        """Return what is said of a line that is too long."""
+        """Return the message for a line that is too long."""
         return OrtdeployError(
             f"{self._shown}:{number} has more than {format_size(self.most)} in one line, which would take more than "
             f"{format_size(self._room)} of memory, and {allowed(self._room, self._limit)}"

@@ -28,7 +28,7 @@ MOST_ROWS, MOST_BYTES = 16384, 512 * 1024
 _BUFFER_BYTES = 1024 * 1024  # row groups are streamed through a buffer; pre-buffered ones stay until the file is closed
 
 _SHARE = 4
-"""What the pages of a column may take without being looked at: the room divided by this."""
+"""The pages of a column that take less than the room divided by this are not looked at."""
 
 
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
@@ -37,7 +37,7 @@ def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:
 
 
 def _open(path: str, limit: int | None) -> Table:
-    import pyarrow as pa  # noqa: PLC0415  an extra: only who reads tables needs it
+    import pyarrow as pa  # noqa: PLC0415  an extra, for tables only
     from pyarrow import parquet  # noqa: PLC0415
 
     with decoding(path, "Parquet"):

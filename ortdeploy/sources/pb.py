@@ -18,7 +18,7 @@ FIRST_ROWS = 64
 PACKAGE = None
 
 _HELD = 3
-"""What a tensor takes while it is read, in units of its file: the bytes, the message, the array."""
+"""Memory for a tensor while it is read, in units of its file's size: the bytes, the message, the array."""
 
 
 def probe(files: Sequence[str], facts: InputFacts) -> InputFacts:

@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from ortdeploy.sources.row_index import Indexes
 
 DATA = "data"
-"""The column of files as they are that has their bytes."""
+"""The column of the format `bytes` that has the files' content."""
 
 
 @record
 class Wanted:
     """What to read: columns with the element type that text is read as, and keys, in whatever type they have.
 
-    `missing` says by column what an empty value of a text format stands for; None: its row fails. `first_row` is the
-    number of the files' first row: other files had the rows before it. `retries`: how often a row is tried again
-    whose file cannot be read for a passing reason. `only`: the numbers of the rows to read, where not all are wanted.
-    `row_type` is the manifest's type for files that do not tell it. `memory_limit` is the job's, in bytes. `rate` is
-    the sample rate that recordings must have, in Hz. `ends`: how many of a file's first and last bytes are wanted.
-    `exif`: pictures are turned as their EXIF orientation says.
+    `missing` gives by column the value that stands for an empty cell of a text format; None: its row fails. `first_row`
+    is the number of the files' first row in the job, if other files had the rows before it. `retries`: how often a row
+    is tried again if its file cannot be read for a passing reason. `only`: the numbers of the rows to read, if not all
+    are wanted. `row_type` is the manifest's type for files that do not have one. `memory_limit` is the job's, in bytes.
+    `rate` is the sample rate that recordings must have, in Hz. `ends`: how many of a file's first and last bytes are
+    wanted. `exif`: pictures are turned as their EXIF orientation says.
     """
 
     dtypes: Mapping[str, str | None]
@@ -104,7 +104,7 @@ class SourceModule(Protocol):
         """The package that the format needs, beside the base install."""
 
     def probe(self, files: Sequence[str], facts: InputFacts) -> InputFacts:
-        """Return the facts completed with columns and rows, or with a problem. Exceptions of libraries may pass."""
+        """Return the facts completed with columns and rows, or with a problem. The caller handles libraries' errors."""
 
     def open_source(self, files: Sequence[str], folder: str, wanted: Wanted) -> AbstractContextManager[Source]:
         """Open the files for reading, in this order."""

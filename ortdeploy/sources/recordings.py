@@ -1,4 +1,4 @@
-"""What the formats of recordings share: a file a row, its samples, its rate, and what keeps it from being read."""
+"""What the formats of recordings share: headers, sample rates, messages about unreadable files, and rows."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,7 +21,7 @@ from ortdeploy.tensors.types import ROWS, TensorType
 
 @ordered_record
 class Header:
-    """What a file says of its recording: channels, samples a second, and samples of each channel."""
+    """The header of a recording: channels, samples a second, and samples of each channel."""
 
     channels: int
     rate: int
@@ -40,7 +40,7 @@ def probe_recordings(files: Sequence[str], facts: InputFacts, header_of: Callabl
 
 
 def _rates(files: Sequence[str], header_of: Callable[[str], Header]) -> dict[int, tuple[int, ...]]:
-    """Return the rows by their sample rate; a file that is damaged fails as a row when it is read."""
+    """Return the files by their sample rate; a damaged file is left out, and fails as a row when it is read."""
     found: dict[int, list[int]] = {}
     for row, path in enumerate(files):
         with suppress(RowError):
@@ -50,7 +50,7 @@ def _rates(files: Sequence[str], header_of: Callable[[str], Header]) -> dict[int
 
 @contextmanager
 def in_words(path: str, name: str, what: str, code: str) -> Iterator[None]:
-    """Turn what reading a file of the format `name` raises into a RowError: `what` it is not, and what it is."""
+    """Turn exceptions from reading a file of the format `name` into a RowError: the file is not `what`."""
     try:
         yield
     except RowError:
@@ -69,12 +69,12 @@ def in_words(path: str, name: str, what: str, code: str) -> Iterator[None]:
 
 
 def hold_rate(header: Header, wanted: Wanted) -> None:
-    """Refuse another rate than the input declares. Raises RowError."""
+    """Raise RowError if a file has another sample rate than the input declares."""
     if wanted.rate not in {None, header.rate}:
         raise RowError(f"it has {header.rate:,} samples a second, and the input declares {wanted.rate:,}", "other-rate")
 
 
 def row_of(samples: Array, header: Header) -> dict[str, Any]:
-    """Return a row's columns of float32 [frames x channels], in which the channels of a frame lie side by side."""
+    """Return a row's columns from float32 [frames x channels], in which a frame's channels are next to each other."""
     by_channel = samples if header.channels == 1 else samples.reshape(-1, header.channels).T
     return {"samples": np.ascontiguousarray(by_channel), "rate": np.asarray(header.rate, np.int64)}

@@ -1,7 +1,7 @@
-"""Rows of files whose columns have other names than the job knows them by.
+"""Renames columns of files that have other names in the job that reads them.
 
-A file of another job may have a column `row`, with the numbers that its rows have there. In the job that reads it,
-`row` is the number that a row has here.
+A file of another job may have a column `row`, with row numbers of that job. In the job that reads it, `row` means a
+row's number in this job.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +16,7 @@ _ROW = "row"
 
 
 def in_files(wanted: Wanted, names: Mapping[str, str]) -> Wanted:
-    """Return what to read of the files; `names` are by the column's name here that in the files."""
+    """Return what to read with the names in the files; `names` has them by the names in the job."""
     return replace(
         wanted,
         dtypes={names.get(name, name): dtype for name, dtype in wanted.dtypes.items()},
@@ -27,7 +27,7 @@ def in_files(wanted: Wanted, names: Mapping[str, str]) -> Wanted:
 
 @ordered_record
 class Renamed:
-    """A source whose columns get the names that are wanted."""
+    """A source whose columns are renamed to what the job calls them."""
 
     source: Source
     wanted: Wanted
@@ -44,7 +44,7 @@ class Renamed:
             yield replace(block, columns=columns, failed=[self._named(row) for row in block.failed])
 
     def _named(self, row: FailedRow) -> FailedRow:
-        """Return a failed row with the keys that could be read of it."""
+        """Return a failed row with the job's names for the keys that could be read."""
         known = {**row.key, **{name: row.key[old] for name, old in self.names.items() if old in row.key}}
         known[_ROW] = row.row
         return replace(row, key={name: known[name] for name in self.wanted.keys if name in known})

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ortdeploy.sources.row_index import TextModule
 
 WORTH_A_PROCESS = 32 * 1024 * 1024
-"""Bytes of a file that takes longer to read than a process takes to start."""
+"""Bytes of a file that take longer to read than a process takes to start."""
 
 
 def count_files(files: Sequence[str], kind: str, folder: str, state_dir: Path, limit: int | None) -> int:
@@ -29,7 +29,7 @@ def count_files(files: Sequence[str], kind: str, folder: str, state_dir: Path, l
             told = {"kind": kind, "folder": folder, "state_dir": str(state_dir), "limit": limit}
             found = pool.map(lambda share: ask(__name__, {**told, "files": share}).messages, shares)
             counted.update((message["file"], message["rows"]) for messages in found for message in messages)
-    left = [path for path in files if path not in counted]  # those of a child that ended early too, which tell why
+    left = [path for path in files if path not in counted]  # also those of a child that ended early, to learn why
     return sum(counted.values()) + _count(left, kind, folder, indexes, limit)
 
 
@@ -45,7 +45,7 @@ def _count(files: Iterable[str], kind: str, folder: str, indexes: KeptIndexes, l
 
 
 def _shares(files: Sequence[str]) -> list[list[str]]:
-    """Return files in as many shares as there are cores, of about as many bytes each."""
+    """Return files in as many shares as there are cores, of about the same number of bytes."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     shares: list[list[str]] = [[] for _ in range(min(cores, len(files)))]
     taken = [0] * len(shares)
@@ -60,7 +60,7 @@ def _size(path: str) -> int:
     try:
         return os.stat(path).st_size  # noqa: PTH116  text
     except OSError:
-        return 0  # who reads it says why
+        return 0  # reading it will say why
 
 
 def main(asked: Asked) -> None:

@@ -1,10 +1,11 @@
 """Where rows begin in text files, so that a reader goes to a row without reading those before it.
 
 A file's index has its number of rows, if the file was read to its end, and a mark every megabyte: the number of a row,
-of the line before it, and the place at which it begins. It does not depend on parts, so it serves every plan. A reader
-makes it on its way, and a plan that must know the number of rows reads files for it. Indexes lie in the state folder,
-by the path of their file from the manifest, and count only while size and time of the file are what they were and the
-bytes in front of a mark too. A compressed file has no marks: one goes past it as a whole, or through it from its start.
+the number of lines before it, and the offset at which it begins. An index does not depend on parts, so it serves every
+plan. A reader makes it while it reads, and a plan that must know the number of rows reads files for it. Indexes are in
+the state folder, by the path of their file from the manifest. One counts only while size and time of the file, and the
+bytes in front of the mark, are unchanged. A compressed file has no marks: it is skipped as a whole, or read from its
+start.
 """
 
 import hashlib
@@ -32,29 +33,29 @@ EVERY = 1024 * 1024
 """Bytes between two marks, at least."""
 
 _KEPT_EVERY = 64 * EVERY
-"""Bytes that are read between two moments at which an index is kept: after a kill, so much is read again."""
+"""Bytes that are read before an index is written again; after a kill, at most this much is read again."""
 
 MOST = 10_000
-"""Indexes that stay in a state folder; inputs come and go for years."""
+"""The most indexes in a state folder; inputs come and go for years."""
 
 FORGOTTEN_AFTER = 30 * 86400.0
-"""Seconds after which an index is not needed: its file was read long ago."""
+"""Seconds after which an index is no longer needed, because its file was read long ago."""
 
 _LOOKED_AT_EVERY = 1000
-"""Indexes that one process keeps between two looks at how many there are, the first with the first."""
+"""Indexes that one process writes between two counts of how many there are; it counts with its first, too."""
 
 _CHECKED = 4096
-"""Bytes in front of a mark that must be what they were."""
+"""Bytes in front of a mark that must be unchanged."""
 
 _SMALL = 64 * 1024
-"""Bytes of a file that is read again each time: that takes no longer than to look for its index."""
+"""Bytes of a file that is read again each time, because that takes no longer than to look for its index."""
 
-_RACY_NS = 2_000_000_000  # a file changed later than this before it is read may change again within one tick
+_RACY_NS = 2_000_000_000  # a file changed less than this before it is read may change again within one tick
 _FORMAT_VERSION = 1
 
 
 class Mark(NamedTuple):
-    """A place in a file: the number of the row that begins there, of the lines before it, and of the bytes.
+    """A place in a file: the number of the row that begins there, and how many lines and bytes are before it.
 
     `check` is a checksum of the bytes in front of it.
     """
@@ -76,7 +77,7 @@ class FileIndex:
     rows: int | None = None
 
     def before(self, row: int) -> Mark:
-        """Return the last mark that is not behind a row of the file."""
+        """Return the last mark at or before a row of the file."""
         place = bisect_right(self.marks, row, key=lambda mark: mark.row)
         return self.marks[place - 1] if place else START
 
@@ -84,11 +85,11 @@ class FileIndex:
 UNKNOWN = FileIndex()
 
 ReadRows = Callable[[str, Mark], Iterator[RawRow]]
-"""Yields the rows of a file from a mark on, each with where it begins."""
+"""Yields the rows of a file from a mark on, each with its place."""
 
 
 class TextModule(Protocol):
-    """What the module of a text format has beside what each has."""
+    """The names that the module of a text format has, beside those of `SourceModule`."""
 
     def read_rows(self, path: str, mark: Mark, *, folder: str, limit: int | None) -> Iterator[RawRow]:
         """Yield the rows of a file from a mark on; `limit` is the memory limit of the job."""
@@ -147,7 +148,7 @@ class KeptIndexes:
         return UNKNOWN
 
     def keep(self, path: str, index: FileIndex) -> None:
-        """Keep what is known of a file now, unless the file changed while it was read or may do so unseen."""
+        """Keep what is known of a file, unless it changed while it was read, or may change without another time."""
         state = self._states.get(path)
         with suppress(OSError):
             if is_fetched(path) or state is None or state[0] < _SMALL or _state(path) != state:
@@ -164,7 +165,7 @@ class KeptIndexes:
             self._kept += 1
 
     def _forget_oldest(self) -> None:
-        """Remove the indexes that were kept first, where there are too many. Raises OSError."""
+        """Remove the oldest indexes, if there are too many. Raises OSError."""
         kept = [(entry.stat().st_mtime_ns, entry.path) for entry in os.scandir(self._folder)]
         for _, path in sorted(kept)[: max(0, len(kept) - MOST)]:
             os.unlink(path)  # noqa: PTH108  text
@@ -181,7 +182,7 @@ class KeptIndexes:
 
     @staticmethod
     def _is_sound(path: str, marks: Sequence[Mark]) -> bool:
-        """Return whether the bytes in front of the last mark are what they were."""
+        """Return whether the bytes in front of the last mark are unchanged."""
         with open(path, "rb") as file:  # noqa: PTH123  any file name
             return not marks or check_of(file, marks[-1].offset) == marks[-1].check
 
@@ -196,7 +197,7 @@ def _seal(told: object) -> str:
 
 
 def check_of(file: BinaryIO, offset: int) -> int:
-    """Return the checksum of the bytes in front of a place; the file stays where it is."""
+    """Return the checksum of the bytes in front of an offset; the file's position does not change."""
     at = file.tell()
     file.seek(max(0, offset - _CHECKED))
     found = zlib.crc32(file.read(min(offset, _CHECKED)))
@@ -205,9 +206,9 @@ def check_of(file: BinaryIO, offset: int) -> int:
 
 
 def rows_from(files: Iterable[str], read: ReadRows, indexes: Indexes, skip: int) -> Iterator[RawRow]:
-    """Yield the rows of files behind the first `skip` of them; whole files before those are not read if they are known.
+    """Yield the rows of files after the first `skip`; files that are skipped whole are not read if they have an index.
 
-    What is read is noted in the indexes.
+    The indexes are completed on the way.
     """
     for path in files:
         known = indexes.of(path)
@@ -225,7 +226,7 @@ def rows_from(files: Iterable[str], read: ReadRows, indexes: Indexes, skip: int)
 
 
 def count_rows(files: Iterable[str], read: ReadRows, indexes: Indexes) -> int:
-    """Return how many rows files have; those of which that is not known are read."""
+    """Return how many rows files have; files without a complete index are read."""
     total = 0
     for path in files:
         known = indexes.of(path)
@@ -239,7 +240,7 @@ def count_rows(files: Iterable[str], read: ReadRows, indexes: Indexes) -> int:
 
 
 def known_rows(files: Iterable[str], indexes: Indexes) -> int | None:
-    """Return how many rows files have, if that is known of each; none is read."""
+    """Return how many rows files have, if all have a complete index; none is read."""
     total = 0
     for path in files:
         rows = indexes.of(path).rows
@@ -250,7 +251,7 @@ def known_rows(files: Iterable[str], indexes: Indexes) -> int | None:
 
 
 def _noted(path: str, rows: Iterator[RawRow], start: Mark, known: FileIndex, indexes: Indexes) -> Iterator[RawRow]:
-    """Yield rows, and note where they begin that have no mark behind them yet."""
+    """Yield rows, and add marks behind the last one that the index has."""
     marks = list(known.marks)
     has_marks = not is_compressed(path)
     due = (marks[-1].offset if marks else 0) + EVERY
@@ -274,6 +275,6 @@ def _noted(path: str, rows: Iterator[RawRow], start: Mark, known: FileIndex, ind
 
 
 def entries(state_dir: Path) -> dict[Path, bool]:
-    """Return the indexes of a state folder, each with whether it was kept of late."""
+    """Return the indexes of a state folder, each with whether it was written recently."""
     since = time.time() - FORGOTTEN_AFTER
     return {path: path.stat().st_mtime >= since for path in sorted((state_dir / FOLDER).glob("*.json"))}

@@ -1,4 +1,4 @@
-"""Turns rows that are read one by one into blocks; shared by the formats that have no arrays of their own."""
+"""Turns rows that are read one by one into blocks; shared by the formats whose files hold no arrays."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ from ortdeploy.tensors.types import FLOATING, INTEGERS
 
 
 class RowError(Exception):
-    """One row cannot be read; the text says why. Its code and its known keys go into _failed.jsonl."""
+    """A row cannot be read; the message says why. Its code and its known keys go into _failed.jsonl."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class RowError(Exception):
         transient: bool = False,
         known: Mapping[str, Any] | None = None,
     ) -> None:
-        """Take the sentence and the code. `transient`: another try may succeed. `known`: cells by name."""
+        """Take the message and the code. `transient`: another try may succeed. `known`: values by column, for keys."""
         super().__init__(message)
         self.code = code
         self.transient = transient
@@ -41,7 +41,7 @@ class RowError(Exception):
 class RawRow(NamedTuple):
     """A row before it is decoded: its file, its place in it, and the value for the format's `decode`.
 
-    `number` is its number in the file. Of a text file, `begin` says how many lines and bytes are in front of it.
+    `number` is its number in the file. For a text file, `begin` says how many lines and bytes are in front of it.
     """
 
     path: str
@@ -52,7 +52,7 @@ class RawRow(NamedTuple):
 
     @property
     def source(self) -> str:
-        """The file, with the place in it."""
+        """The file with the row's place in it, for messages."""
         return f"{self.path}{self.place}"
 
 
@@ -140,7 +140,7 @@ def _known_keys(cells: Mapping[str, Any], wanted: Wanted) -> dict[str, Any]:
 
 
 def _decode_row(raw: RawRow, decode: Decode, wanted: Wanted) -> tuple[Mapping[str, Any] | RowError, int]:
-    """Return a row's values or why there are none, and how often it was tried."""
+    """Return a row's values, or the reason why there are none, and how often it was tried."""
     found = _try_row(raw, decode, wanted)
     if isinstance(found, RowError) and found.transient and wanted.retries:
         again = partial(_try_row, raw, decode, wanted)
@@ -207,7 +207,7 @@ def read_column(values: list[Any], dtype: str | None) -> Column:
     if wanted in FLOATING:
         with np.errstate(over="ignore"):
             array = np.array(values, dtype=wanted)
-        if np.isfinite(array).all():  # numpy makes NaN of null and an infinity of 1e39, which must not pass for numbers
+        if np.isfinite(array).all():  # numpy turns null into NaN and 1e39 into infinity; neither may pass for a number
             return array
     elif wanted in INTEGERS:
         array = np.array(values)

@@ -27,7 +27,7 @@ FIRST_ROWS = 64
 
 
 class TableError(OrtdeployError):
-    """A file is not a table that can be read."""
+    """A file is not a readable table."""
 
 
 @record
@@ -65,8 +65,8 @@ def probe_tables(open_table: OpenTable, files: Sequence[str], facts: InputFacts)
 
 
 def tensor_type(kind: "pa.DataType") -> TensorType:
-    """Return the type of a column's rows; without type and shape if no model input takes it."""
-    import pyarrow as pa  # noqa: PLC0415  an extra: only who reads tables needs it
+    """Return the type of a column's rows; without element type and shape if no model input takes it."""
+    import pyarrow as pa  # noqa: PLC0415  an extra, for tables only
 
     shape: list[int | str | None] = [ROWS]
     while True:
@@ -182,7 +182,7 @@ class TableSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Piece:
-    """Some rows of a file, whose first has the number `first` in the job and `file_row` in the file."""
+    """Some rows of a file; the first has the number `first` in the job and `file_row` in the file."""
 
     path: str
     first: int
@@ -200,7 +200,7 @@ class _Piece:
 
 @dataclass(slots=True)
 class _Columns:
-    """The columns of some pieces as arrays; `without` says which rows lack a value, and which."""
+    """The columns of some pieces as arrays; `without` says which rows lack which value."""
 
     pieces: Sequence[_Piece]
     missing: Mapping[str, Any]
@@ -316,7 +316,7 @@ def _fill(value: Any, filler: Any) -> Any:
 
 
 def _nothing(kind: "pa.DataType") -> Any:
-    """Return any value of a type, for a row that is left out."""
+    """Return any value of a type, to stand in for a row that is left out."""
     import pyarrow as pa  # noqa: PLC0415
 
     if pa.types.is_fixed_size_list(kind):

@@ -26,7 +26,7 @@ COLUMN = "text"
 
 
 def probe(_files: Sequence[str], facts: InputFacts) -> InputFacts:
-    """Name the column; the number of lines stays unknown, because counting means reading."""
+    """Return the facts with the column's name; the number of lines is unknown without reading."""
     return replace(facts, columns={COLUMN: TensorType("string", (ROWS,))})
 
 

@@ -28,7 +28,7 @@ PACKAGE = None
 _WIDTHS = (1, 2, 3, 4)
 """Bytes of a sample."""
 _DECODED = 24
-"""What a sample takes while it is decoded, in bytes: its own, numbers of 64 bits, the results, one more order."""
+"""Memory for a sample while it is decoded, in bytes: its own, numbers of 64 bits, the results, and a reordered copy."""
 _WHAT, _CODE = "a WAV file of whole numbers", "not-a-wav"
 
 
