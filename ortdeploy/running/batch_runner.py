@@ -78,7 +78,7 @@ class BatchRunner:
     ) -> None:
         """Build every step once; `ops` run those that are operators.
 
-        `stuck` are the rows of each run, by their numbers in the job, that nothing but the end of its process ended.
+        `stuck` are the rows of earlier runs, by their numbers in the job, that ended only with their process.
         """
         self._job = job
         self._counts = counts
@@ -89,7 +89,7 @@ class BatchRunner:
         self.size = job.batching.run_size
 
     def run(self, prepared: Prepared, rows: Sequence[int], adapters: tuple[str, ...]) -> BatchRun:
-        """Run some rows together, with tensors cut from the block's where there are some."""
+        """Run some rows together; their tensors are cut from the block's, if it has some."""
         run = BatchRun(rows=rows, adapters=adapters)
         try:
             if prepared.feeds is None:
@@ -108,7 +108,7 @@ class BatchRunner:
         return run
 
     def _refuse_stuck(self, block: Block, rows: Sequence[int]) -> None:
-        """Raise StageError if all rows of a run that could not be ended are among these."""
+        """Raise StageError if all rows of a run that never ended are among these rows."""
         if self._stuck:
             numbers = {block.rows[row] for row in rows}
             if any(numbers.issuperset(one) for one in self._stuck):
@@ -123,7 +123,7 @@ class BatchRunner:
             self.feeder.run_less(rows)
 
     def postprocess(self, results: dict[str, Column]) -> dict[str, Column]:
-        """Add the columns of every postprocess step to the results, and hold exploded ones against each other.
+        """Add the columns of every postprocess step to the results, and check that exploded ones agree in length.
 
         Raises StageError.
         """
@@ -152,10 +152,10 @@ class BatchRunner:
 
 
 def _build_postprocess(step: PlannedStep, ops: OpRunners) -> Callable[[Mapping[str, Column]], Sequence[Column]]:
-    """Return what makes a step's results of those so far."""
+    """Return the function that computes a step's results from those so far."""
     if step.op is not None:
         return partial(_run_op, step.op, ops[step.op.name])
-    from ortdeploy.transforms.catalogue import POSTPROCESS  # noqa: PLC0415  only who has steps
+    from ortdeploy.transforms.catalogue import POSTPROCESS  # noqa: PLC0415  only for steps
 
     apply = POSTPROCESS[step.name].build(step.options, TensorType(step.dtype, step.shape, step.layout))
     return lambda results: apply(np.asarray(results[step.options[step.name]]))

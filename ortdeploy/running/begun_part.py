@@ -1,21 +1,21 @@
 """Finished rows of a part that is not whole when a run ends: kept for the next run, which continues after them.
 
-Only whole parts are committed. But a part may take hours, and these must not be lost if a run ends while its process
-lives (a signal, the error budget, memory, a provider that fails, an upload). So the part's file is closed and kept
-beside the parts under a hidden name. The next run copies its rows into the file of the part and runs the remaining
-ones. The part then has the same bytes as after an undisturbed run.
+Only whole parts are committed. But a part may take hours, which must not be lost if a run ends in an orderly way (a
+signal, the error budget, memory, a provider that fails, an upload). So the part's file is closed and kept beside the
+parts under a hidden name. The next run copies its rows into the file of the part and runs the remaining ones. The part
+then has the same bytes as after an undisturbed run.
 
-At any moment there is either nothing of a part, or what was begun of it, or the part:
+At any moment there is either nothing of a part, or its beginning, or the whole part:
 
 1. the file is closed and synced under a temporary name, renamed to its hidden one, and the folder is synced;
 2. the ledger notes what is in it, with its failed rows, in place of what it noted of the part before;
 3. the commit of the part takes that entry away, in one transaction;
 4. files that no entry names are deleted.
 
-Where parts may be carried away, one that has its name may be gone before it is committed. So a whole part is kept in
-the same way first, with the name that it gets; then it is renamed and committed. A run that finds such an entry after a
-kill completes that. If neither file is there, the part was carried away, or the folder was with the hidden file in it:
-its rows run again, and get a name that no part had, so that they replace those that were carried away, if any were.
+If parts may be carried away, a part that has its name may be gone before it is committed. So a whole part is first kept
+in the same way, with the name that it will get; then it is renamed and committed. After a kill, the next run that finds
+such an entry completes it. If neither file is there, the part was carried away, or the whole folder was. Then its rows
+run again into a part with a new name, so that they replace those that were carried away, if any were.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -44,7 +44,7 @@ from ortdeploy.units import format_size
 class UntilError:
     """Blocks up to an error, which is kept in `error` instead of raised, because the blocks before it are good.
 
-    What ends the process is raised.
+    Exceptions that end the process are raised at once.
     """
 
     def __init__(self, blocks: Iterable[Finished]) -> None:
@@ -69,7 +69,7 @@ class BegunPart:
     def __init__(
         self, ledger: Ledger, output: str, step: RunJob, folder: Path, writer: PartWriter, made_by: str
     ) -> None:
-        """Take the place where it is kept, the writer, and the deployment's digest; nothing is read yet."""
+        """Take the output, the writer, and the deployment's digest; nothing is read yet."""
         self._ledger = ledger
         self._output = output
         self._step = step
@@ -82,7 +82,7 @@ class BegunPart:
     def publish(
         self, part: Part, name: str, totals: Totals, failed: list[FailedRow], origin: Mapping[str, Any]
     ) -> None:
-        """Give a whole part that may be carried away its name, once the ledger knows of it. Raises OSError."""
+        """Note a whole part that may be carried away in the ledger, then give it its name. Raises OSError."""
         hidden = begun_name(name, part.rows)
         self._writer.give_name(name, totals, hidden)
         state = None if totals.state is None else pack_state(totals.state)
@@ -91,7 +91,7 @@ class BegunPart:
         give_name(self._folder, hidden, name)
 
     def complete(self, known: OutputRecord) -> bool:
-        """Complete the commit of a part that an earlier run was giving its name; return whether there was one.
+        """Complete the commit of a part that an earlier run was renaming; return whether there was one.
 
         Raises OSError, OrtdeployError.
         """
@@ -116,7 +116,7 @@ class BegunPart:
         return True
 
     def take_up(self, known: OutputRecord) -> Begun | None:
-        """Return what an earlier run has kept; if its rows must run again, log that."""
+        """Return the rows that an earlier run kept; if they must run again, log why, and return None."""
         begun = known.begun
         if begun is None:
             return None
@@ -150,7 +150,7 @@ class BegunPart:
     def origin(self, own: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the origin of the next part: this run's `own`, with that of the run that made its first rows.
 
-        That stands in the ledger and the report; the part itself names the origin of the run that made it whole.
+        The ledger and the report have both; the part itself names only the run that made it whole.
         """
         before = self.now.part.provenance if self.now is not None else None
         if before is None:
@@ -162,9 +162,9 @@ class BegunPart:
     def keep(
         self, number: int, name: str, totals: Totals, failed: list[FailedRow], origin: Mapping[str, Any]
     ) -> list[FailedRow]:
-        """Keep the finished rows of a part whose file is to be called `name`, and the failed rows among them.
+        """Keep the finished rows of a part that will be called `name`, with the failed rows among them.
 
-        Return the other failed rows. Rows that cannot be kept run again; those that were kept before stay kept.
+        Return the failed rows that are not kept. Rows that cannot be kept run again; those kept before stay kept.
         """
         try:
             why_not = self._why_not_kept(totals)
@@ -215,7 +215,7 @@ class BegunPart:
             self.tidy()
 
     def tidy(self) -> None:
-        """Delete the files of parts that were begun, except the one that is in use."""
+        """Delete the files of begun parts, except the one that is in use."""
         kept = self.now.part.file if self.now is not None else None
         for path in self._folder.glob(".part-*.begun"):
             if path.name != kept and path.is_file():
@@ -229,7 +229,7 @@ def give_name(folder: Path, hidden: str, name: str) -> None:
 
 
 def _is_there(path: Path, part: Part) -> bool:
-    """Return whether a file is there as a part was written. Raises OSError."""
+    """Return whether the file of a part is there as it was written. Raises OSError."""
     try:
         return is_as_written(path, part, digest=None)
     except FileNotFoundError:

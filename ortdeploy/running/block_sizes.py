@@ -5,19 +5,19 @@ from collections.abc import Iterator
 from ortdeploy.plan.steps import RunJob
 
 TARGET_SECONDS = 0.05
-"""A block's runs take about this long: threads hand on blocks, and each time costs about a millisecond of Python."""
+"""Seconds that a block's runs take, about: handing a block from thread to thread costs a millisecond of Python."""
 
 MOST_BYTES = 2 * 1024 * 1024
-"""What a block's rows and results may take, unless a single batch takes more."""
+"""Bytes that a block's rows and results may take, unless a single batch takes more."""
 
 MOST_BATCHES = 256
 
 
 def part_border(job: RunJob, row: int) -> int:
-    """Return the row before which the part that holds a row ends, unless the input ends before.
+    """Return the row before which the part that holds `row` ends, unless the input ends earlier.
 
-    Borders count from the job's first row, or from the first that this deployment makes. If an older ortdeploy has
-    stopped within a batch, whole batches count from there, and the border is that of the batch that it broke.
+    Borders are counted from the job's first row, or from the first row that this deployment makes. If an older
+    ortdeploy stopped within a batch, the rest of that batch is a part, and borders are counted from its end.
     """
     first = max(job.input.first_row, job.output.upgraded_at)
     odd = (row - first) % job.batching.read_size

@@ -26,7 +26,7 @@ def committed_parts(context: JobContext) -> tuple[Part, ...]:
 
 
 def check_record(context: JobContext, known: OutputRecord) -> None:
-    """Raise OrtdeployError if the ledger contradicts itself about the output; nothing was touched yet."""
+    """Raise OrtdeployError if the ledger contradicts itself about the output."""
     check_output(context.ledger, known, SINKS[context.step.output.format].SUFFIX)
     with undamaged():
         check_statistics(known.statistics)
@@ -52,12 +52,12 @@ def check_files(ledger: Ledger, folder: Path, output: JobOutput, when: str = "")
 
 
 def taken_bytes(folder: Path, parts: Iterable[Part]) -> int:
-    """Return what the files of parts take; those that were carried away take nothing."""
+    """Return the bytes of the files of parts; those that were carried away have none."""
     return sum(file.bytes for part in parts for file in part.files if (folder / str(file.file)).exists())
 
 
 def _check_delivered(step: RunJob, folder: str) -> None:
-    """Raise OrtdeployError if a file that another job has committed holds anything else; a copy has another time."""
+    """Raise OrtdeployError if a file that another job committed has other content; its time may differ, as a copy's."""
     for state, digest in zip(
         step.input.files, step.input.upstream.digests if step.input.upstream else (), strict=False
     ):
@@ -69,7 +69,7 @@ def _check_delivered(step: RunJob, folder: str) -> None:
 
 
 def check_inputs(step: RunJob, folder: str, fence: Fence | None = None) -> None:
-    """Raise OrtdeployError if an input file is gone, or not what it was when the plan was made, or out of a fence."""
+    """Raise OrtdeployError if an input file is gone, has changed since the plan, or is outside of a fence."""
     changed = find_changed(step.input.files, folder, step.input.patterns, fence)
     if changed is not None and step.input.upstream is not None:
         _check_delivered(step, folder)

@@ -1,9 +1,9 @@
-"""Puts parts together that are too small for their own good, exactly once like everything else.
+"""Joins small parts into larger ones, exactly once even after a kill.
 
 Parts that follow each other become one, up to the size that the manifest gives to parts. It has the number of the last
 of them, so that parts stay in the order of their rows, and the next free name with that number (`part-N.r1`), so that
-no name is given twice. Lines stay as they are; rows that were written again are in it once, as they are now. No part
-comes of two deployments, or of other than the same models, adapters and versions. A part with a file that was carried
+no name is used twice. Lines stay as they are. A row that was written again is in it once, with its last result. Only
+parts of one deployment, with the same models, adapters and versions, are joined. A part with a file that was carried
 away stays as it is.
 """
 
@@ -26,7 +26,7 @@ from ortdeploy.sinks.catalogue import SINKS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted:
-    """How many parts a job had `before` they were put together, and has `after`. `why_not`: nothing was done."""
+    """How many parts a job had `before` and has `after` they were joined; or `why_not`, if nothing was done."""
 
     job: str
     output: str
@@ -37,7 +37,7 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Small:
-    """One output whose small parts are put together; `has_row`: a column `row` may have the numbers of rows."""
+    """One output whose small parts are joined; `has_row`: a column `row` may have the numbers of rows."""
 
     ledger: Ledger
     output: str
@@ -49,7 +49,7 @@ class Small:
     has_row: bool
 
     def compact(self) -> tuple[int, int]:
-        """Put parts together; return how many there were, and how many there are. Raises OrtdeployError, OSError."""
+        """Join parts; return how many there were, and how many there are. Raises OrtdeployError, OSError."""
         known = self._whole_record()
         groups = list(self._groups(known))
         for group in groups:
@@ -60,7 +60,7 @@ class Small:
         return len(known.parts), len(record.parts)
 
     def _whole_record(self) -> OutputRecord:
-        """Return what the ledger knows of the output, all that was begun being complete."""
+        """Complete what was begun in the output, and return what the ledger knows of it."""
         known = self.ledger.output(self.output)
         if known is None:
             raise AssertionError("the ledger knows this output")
@@ -85,7 +85,7 @@ class Small:
             yield group
 
     def _fits(self, group: Sequence[Part], part: Part, first_row: int) -> bool:
-        """Return whether a part may become one with those before it."""
+        """Return whether a part may be joined with the parts of a group before it."""
         rows = sum(one.committed for one in (*group, part))
         is_alike = (group[-1].provenance, group[-1].deployment) == (part.provenance, part.deployment)
         follows = part.start == group[-1].end and part.start != first_row
@@ -134,7 +134,7 @@ class Small:
             log.info("parts.compacted", part=part.number, parts=len(group), rows=part.rows, file=part.file)
 
     def _write(self, name: str, group: Sequence[Part]) -> NewFile:
-        """Write the lines of parts into one file: of a row that was written again, those of the last file."""
+        """Write the lines of parts into one file; of a row that was written again, only its last lines."""
         module, failed = SINKS[self.format], self.ledger.failed_rows(self.output)
         lines = PartLines(self.folder, module, exploded=self.exploded, has_row=self.has_row)
         sources: list[Path] = []

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class CountedBlocks:
-    """Counts the blocks of one job. `done` is the number of finished rows, `state` what the last of them hands on.
+    """Counts the blocks of one job. `done` is the number of finished rows, `state` what the last of them passes on.
 
-    `pending` are the rows that failed and are not in the ledger yet.
+    `pending` are the failed rows that are not in the ledger yet.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ from ortdeploy.running.job_context import JobContext
 from ortdeploy.sources.files import file_states, full_path
 
 MOST_HASHED = 1024**3
-"""Bytes of an input file whose digest is told: a file is read once more for it."""
+"""Bytes of the largest input file whose digest is computed, because the file is read once more for it."""
 
 
 class InputDigests:
@@ -28,7 +28,7 @@ class InputDigests:
         self._known: dict[FileState, str | None] = {}
 
     def of(self, state: FileState) -> str | None:
-        """Return the digest of a file that is in a state; None if it is not any more, or is not read for it."""
+        """Return the digest of a file in a state; None if it is no longer in it, or too large to read again."""
         if state not in self._known:
             self._known[state] = self._read(state)
         return self._known[state]
@@ -61,7 +61,7 @@ class DeadLetters:
         return [replace(row, run=self._run, plan=self._plan, sha256=self._digest(files.get(row.path))) for row in rows]
 
     def _states(self, paths: set[str]) -> dict[str, FileState]:
-        """Return files by path; they are looked for behind those of earlier rows, for rows fail in their order."""
+        """Return files by path. The search continues where the last one ended, because rows fail in their order."""
         found: dict[str, FileState] = {}
         for place in chain(range(self._place, len(self._files)), range(self._place)):
             if len(found) == len(paths):

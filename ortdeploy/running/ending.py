@@ -13,14 +13,14 @@ from ortdeploy.units import format_size
 
 
 class StoppedError(Exception):
-    """Somebody asked the run to stop."""
+    """The run was asked to stop, such as by a signal."""
 
 
 @record
 class Ending:
     """How a job ended, and why. `provider_failed`: another session of its model may continue.
 
-    `stuck` are the rows of a run that nothing but the end of this process can end.
+    `stuck` are the rows of a run that only the end of this process can end.
     """
 
     status: Status
@@ -30,7 +30,7 @@ class Ending:
 
 
 def carry_out(context: JobContext, memory: MemoryWatch, work: Callable[[], Status]) -> Ending:
-    """Do a job's work within its memory limit, and return how it ended. Raises only what is a bug."""
+    """Do a job's work within its memory limit, and return how it ended. Only bugs are raised."""
     try:
         with memory.bound:
             return Ending(status=work())

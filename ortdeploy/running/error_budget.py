@@ -9,7 +9,7 @@ from ortdeploy.units import allowed_count
 
 
 class BudgetError(OrtdeployError):
-    """More rows failed than the job's errors: allow."""
+    """More rows failed than the job's `errors:` allow."""
 
 
 class ErrorBudget:
@@ -42,7 +42,7 @@ class ErrorBudget:
             )
 
     def _longest_row_of(self, block: Block, failed: Sequence[FailedRow]) -> int:
-        """Return how many rows at most have failed one after the other, up to the end of this block."""
+        """Return the longest series of failed rows, up to the end of this block."""
         longest, before = self._in_a_row, block.start - 1
         for row in failed:
             self._in_a_row = self._in_a_row + 1 if row.row == before + 1 else 1

@@ -324,7 +324,7 @@ class Execution:
         """Run a job on the rows that are there for it, if it reads another one's."""
         if step.input.upstream is None or step.retry or self.shard is not None:
             return self._run_job(step, sessions)
-        from ortdeploy.running.upstream import bind_upstream  # noqa: PLC0415  only who reads another job's rows
+        from ortdeploy.running.upstream import bind_upstream  # noqa: PLC0415  only for jobs that read another one's rows
 
         try:
             bound = bind_upstream(step, self.plan.folder, self.ledger, ended)
@@ -417,7 +417,7 @@ class Execution:
 
     def _run_again(self, context: JobContext) -> JobResult:
         """Run the rows of changed files again, then what is new."""
-        from ortdeploy.running.rerun import RerunRun  # noqa: PLC0415  only who has files that changed
+        from ortdeploy.running.rerun import RerunRun  # noqa: PLC0415  only for files that changed
 
         step = context.step
         if self.shard is not None:
@@ -431,11 +431,11 @@ class Execution:
 
     def _run_of(self, context: JobContext) -> "JobRun | RetryRun | ShardRun":
         if self.shard is not None:
-            from ortdeploy.running.shards.shard_run import ShardRun  # noqa: PLC0415  only who has shards
+            from ortdeploy.running.shards.shard_run import ShardRun  # noqa: PLC0415  only for shards
 
             return ShardRun(context, self.shard)
         if context.step.retry:
-            from ortdeploy.running.retry import RetryRun  # noqa: PLC0415  only who retries
+            from ortdeploy.running.retry import RetryRun  # noqa: PLC0415  only for a retry
 
             return RetryRun(context)
         return JobRun(context)

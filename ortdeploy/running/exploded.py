@@ -1,6 +1,6 @@
-"""One line an item: what a job's output explodes is written item by item, with the columns `row` and `item`.
+"""Writes one line an item: exploded outputs of a job are written item by item, with the columns `row` and `item`.
 
-Rows stay what a job counts: parts, failures, budgets and retry are in rows of the input.
+A job still counts rows of the input: in parts, failures, budgets and retry.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ def written_columns(job: RunJob) -> dict[str, RowShape]:
 
 
 def check_lists(columns: Mapping[str, Column], exploded: Sequence[str]) -> None:
-    """Raise ValueError where the columns of a row do not list the same number of items."""
+    """Raise ValueError if the exploded columns of a row do not list the same number of items."""
     lengths = {name: _lengths(name, columns[name]) for name in exploded}
     first, *others = exploded
     for name in others:
@@ -51,9 +51,9 @@ def _lengths(name: str, column: Column) -> Array:
 
 
 def as_lines(columns: Mapping[str, Column], rows: Sequence[int], exploded: Sequence[str]) -> dict[str, Column]:
-    """Return rows as one line an item; what is not exploded stands in each line of its row.
+    """Return columns [rows, …] as columns [lines, …], one line an item; other values repeat in each line of their row.
 
-    The lists of a row are of one length: `check_lists` has held them against each other.
+    The lists of a row have one length: `check_lists` has checked that.
     """
     counts = _lengths(exploded[0], columns[exploded[0]])
     lines: dict[str, Column] = {name: _repeated(column, counts) for name, column in columns.items()}

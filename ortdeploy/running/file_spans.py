@@ -1,4 +1,4 @@
-"""Which rows of a job each input file has, as its blocks tell."""
+"""Collects from blocks which rows of a job each input file has."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ class _Spans(Packed):
 
 
 class FileSpans:
-    """The rows of files, as far as blocks have told; a file may be among them several times, each with more rows."""
+    """The rows of the files in the blocks so far; a file may occur several times, each time with more rows."""
 
     def __init__(self) -> None:
         """Begin with none."""

@@ -1,9 +1,9 @@
-"""Lets the ledger forget what is done and carried away, for as long ago as the manifest says.
+"""Makes the ledger forget parts that have been done and carried away for as long as the manifest says.
 
-Only the first parts of an output are forgotten, one behind the other, and the last one never: counts, numbers of rows
-and names of parts go on from what remains. A part is forgotten if none of its files is there, it was written long
-enough ago, and the input files of its rows were seen gone and are not there now. A file that is forgotten and comes
-back as it was would run again; one that is there is never forgotten.
+Only the first parts of an output are forgotten, in order, and never the last one, from which counts, row numbers and
+names of parts continue. A part is forgotten if none of its files is there, it was written long enough ago, and the
+input files of its rows were seen gone and are still gone. A forgotten input file that comes back runs again, so one
+that is there is never forgotten.
 """
 
 import math
@@ -45,7 +45,7 @@ def _is_there(context: JobContext, path: str, present: Collection[str]) -> bool:
 
 
 def _spans(held: Sequence[KnownFile]) -> list[Span]:
-    """Return the rows of files that are not forgotten: all from the first, of one whose rows are not known."""
+    """Return the rows of files that are not forgotten; of a file whose rows are unknown, all rows."""
     return [one.span or (0, 1) for one in held]
 
 
@@ -61,7 +61,7 @@ def _old_parts(context: JobContext, record: OutputRecord, held: Sequence[Span], 
 
 
 def _times(parts: Sequence[Part]) -> list[float]:
-    """Return when each part was written last, or the one behind it where it has no file; infinity: nobody knows."""
+    """Return when each part was last written; without a file, the time of the part after it; infinity if unknown."""
     found: list[float] = []
     behind = math.inf
     for part in reversed(parts):

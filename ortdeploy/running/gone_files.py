@@ -1,4 +1,4 @@
-"""Notes the input files that have gone, for jobs without work: a file that comes back changed is a new file."""
+"""Notes which input files are gone, for jobs without work: one that comes back changed counts as a new file."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from ortdeploy.plan.steps import Plan
 
 
 def note_gone_files(plan: Plan, state_dir: Path) -> None:
-    """Write into the ledger which input files have gone since the last apply; if that fails, the next apply does it."""
+    """Note in the ledger which input files are gone since the last apply; if that fails, the next apply does it."""
     for job in (job for job in plan.finished if job.gone):
         output = output_key(Path(plan.folder) / job.path, state_dir)
         try:

@@ -128,7 +128,7 @@ class HeldFiles:
         return str(folder / place.files[0].name) if place.single else str(folder)
 
     def _kept(self, files: tuple[HashedFile, ...]) -> "Held | None":
-        """Return files in the store; None if they cannot be kept. Raises OrtdeployError."""
+        """Put files into the store and return them there; None if they cannot be kept. Raises OrtdeployError."""
         why: object = "there is no store"
         if self._store is not None:
             try:

@@ -1,4 +1,4 @@
-"""A runtime that opens the very files that were hashed when the plan was made."""
+"""A runtime that opens exactly the files that were hashed when the plan was made."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,14 +17,14 @@ class HeldRuntime:
     """A runtime over held files."""
 
     def __init__(self, runtime: Runtime, files: HeldFiles) -> None:
-        """Take what opens sessions, and the files that it opens."""
+        """Take the runtime that opens sessions, and the files that it opens."""
         self._runtime = runtime
         self._files = files
 
     def open_session(self, step: OpenSession, candidate: PlannedSession) -> Session:
         """Open a session of the model that the plan rests on. Raises OrtdeployError.
 
-        What options name is opened where it lies: libraries find others beside them, and documents name other files.
+        Files that options name are opened where they are: libraries find others beside them, and documents name others.
         """
         if not step.files:  # as of op steps, which are made of the plan
             return self._runtime.open_session(step, candidate)

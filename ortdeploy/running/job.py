@@ -1,6 +1,6 @@
 """Runs one job: blocks go from the source through the sessions into parts, and each part is committed.
 
-Whatever ends a job early leaves it so that the next run goes on.
+Whatever ends a job early leaves it in a state from which the next run continues.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ class JobRun:
     """One job of one run."""
 
     def __init__(self, context: JobContext) -> None:
-        """Take what the job needs of the world; nothing is touched yet."""
+        """Take what the job needs from outside; nothing is read or written yet."""
         step, opened = context.step, context.opened
         self._context = context
         self._stream = Stream(
@@ -78,7 +78,7 @@ class JobRun:
         loop.run(self._stream.run(open_source, position.done) if context.step.input.files else _no_blocks())
         self._withdraw()
         if context.step.output.keep is not None:
-            from ortdeploy.running.forgetting import forget_old_parts  # noqa: PLC0415  only who forgets
+            from ortdeploy.running.forgetting import forget_old_parts  # noqa: PLC0415  only for jobs with `keep`
 
             forget_old_parts(context)
         if self._context.upload is not None:
@@ -86,14 +86,14 @@ class JobRun:
         return Status.DONE
 
     def _withdraw(self) -> None:
-        """Let the old rows of changed files, and of rows upstream that count no more, leave their parts."""
+        """Remove old rows of changed files, and rows made of upstream rows that no longer count, from their parts."""
         record = self._context.ledger.output(self._context.output)
         if record is not None and record.leaving:
-            from ortdeploy.running.rerun import withdraw_rows  # noqa: PLC0415  only who has files that changed
+            from ortdeploy.running.rerun import withdraw_rows  # noqa: PLC0415  only for files that changed
 
             withdraw_rows(self._context)
         if self._context.step.input.upstream is not None:
-            from ortdeploy.running.upstream import withdraw_superseded  # noqa: PLC0415  only who reads another job
+            from ortdeploy.running.upstream import withdraw_superseded  # noqa: PLC0415  only for jobs that read another one's rows
 
             withdraw_superseded(self._context)
 

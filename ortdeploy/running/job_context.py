@@ -26,11 +26,11 @@ class JobContext:
 
     `made_by` is the deployment, as its parts name it.
 
-    `stop_asked` tells whether somebody wants the run to end early, `pause` whether the job must. `native_text` returns
-    what native libraries printed since the last call. `prove` returns the proof for a session that the rows of a batch
-    do not depend on each other. `most_rows`: only so many rows are run, from the first on.
-    `stuck` are the rows of each run that an earlier process could not end.
-    `trace` takes spans. `trial` tries other thread layouts while the job runs.
+    `stop_asked` returns whether the run is to end early, `pause` whether the job must pause. `native_text` returns what
+    native libraries printed since the last call. `prove` returns the proof for a session that the rows of a batch do
+    not depend on each other. `most_rows`: only this number of rows runs, from the first on. `stuck` are the rows of
+    each run that an earlier process could not end. `trace` takes spans. `trial` tries other thread layouts while the
+    job runs.
     """
 
     plan: Plan
@@ -55,7 +55,7 @@ class JobContext:
 
     @property
     def only(self) -> range | None:
-        """The numbers of the rows that are run, where not all are."""
+        """The numbers of the rows to run; None for all."""
         first = self.step.input.first_row
         return None if self.most_rows is None else range(first, first + self.most_rows)
 
@@ -66,7 +66,7 @@ class JobContext:
 
     @property
     def on_batch(self) -> OnBatch | None:
-        """What is told each batch; None where nothing is traced."""
+        """The function that is called for each batch; None if nothing is traced."""
         return None if self.trace is None else self.trace.batch
 
     def stop(self) -> bool:
@@ -74,7 +74,7 @@ class JobContext:
         return self.stop_asked() or self.pause()
 
     def send(self, names: Collection[str]) -> None:
-        """Upload files that take the place of what the store has of these names, if the output lies on one."""
+        """Upload files over the store's objects of the same names, if the output is on a store."""
         if self.upload is not None:
             self.upload.replace(names)
 

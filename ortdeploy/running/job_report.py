@@ -20,10 +20,10 @@ from ortdeploy.running.statistics import JobStatistics
 
 
 class JobReport:
-    """Reports on one job: on its sessions, the `members`, and what was measured, the `statistics`."""
+    """Reports on one job: its sessions (`members`) and its measurements (`statistics`)."""
 
     def __init__(self, context: JobContext, members: Sequence[Member], statistics: JobStatistics) -> None:
-        """Take what the job has when it begins; both may be replaced later."""
+        """Take the sessions and statistics with which the job begins; both may be replaced later."""
         self._context = context
         self._memory_by_stage = dict(context.opened.memory)
         self.members = members
@@ -31,12 +31,12 @@ class JobReport:
         self.gauges = Gauges(nvidia_devices() if _is_on_nvidia(members) else None)
 
     def note_first_rows(self) -> None:
-        """Note what the process takes once the first rows are through."""
+        """Note the memory of the process after the first rows."""
         if "first_rows" not in self._memory_by_stage:
             self._memory_by_stage["first_rows"] = memory_now()
 
     def write(self, ending: Ending | None = None, ended: str | None = None) -> None:
-        """Write the report, of a job that goes on or that ends so. Raises OSError, OrtdeployError."""
+        """Write the report of a job that runs, or that ended with `ending`. Raises OSError, OrtdeployError."""
         context = self._context
         record = context.ledger.output(context.output)
         if record is not None and ending is not None:
@@ -63,7 +63,7 @@ class JobReport:
         return {**ran, "layout": self._context.layout, "machine": self.gauges.plain()}
 
     def result(self, ending: Ending, pending: int = 0) -> JobResult:
-        """Return how the job ended; `pending` rows failed that the ledger does not know. Counts are the ledger's."""
+        """Return how the job ended, with the ledger's counts; `pending` failed rows are not in the ledger."""
         try:
             record = self._context.ledger.output(self._context.output)
         except OrtdeployError:
@@ -107,7 +107,7 @@ def log_end(result: JobResult) -> None:
     """Say in the log how a job ended."""
     event = _EVENTS.get(result.status, "job.finished")
     level = log.error if result.status in {Status.FAILED, Status.INTERRUPTED} else log.info
-    if result.stuck:  # a new process goes on, where there can be one
+    if result.stuck:  # a new process continues, if there can be one
         event, level = "job.stuck", log.warning
     level(
         event,

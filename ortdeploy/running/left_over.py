@@ -1,4 +1,4 @@
-"""Completes what a `compact` or `retry` that was killed has left of an output whose job has nothing else to do."""
+"""Completes what a killed `compact` or `retry` has left in an output whose job has nothing else to do."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from ortdeploy.sinks.catalogue import SINKS
 
 
 def complete_left_over(ledger: Ledger, folder: Path, output: JobOutput) -> None:
-    """Complete it, if there is anything, and let the report name what there is then. Raises OrtdeployError."""
+    """Complete whatever is left, and write the report anew if there was anything. Raises OrtdeployError."""
     known = ledger.output(ledger.key(folder))
     if known is None:
         return

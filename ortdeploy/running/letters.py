@@ -1,8 +1,8 @@
-"""Takes over rows that failed on another machine, so that a retry runs them here.
+"""Takes over rows that failed on another machine (its dead letters), so that a retry runs them here.
 
-A row is known by its file, its number in the file, and the digest of the file's content. What this machine has
-committed is not run again. Rows of a file that no run has read here become failed rows of this job, in a part without a
-file, in one transaction: from then on they are like any other failed row, and no apply reads their file.
+A row is identified by its file, its number in the file, and the digest of the file's content. Rows that this machine
+has committed do not run again. Rows of a file that no run has read here become failed rows of this job, in a part
+without a file, in one transaction. From then on they are like any other failed row, and no apply reads their file.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ from ortdeploy.sources.files import file_states, full_path
 
 @dataclass(slots=True)
 class _Sorted:
-    """Letters by what becomes of them: rows that failed here too, by number, and those of files that are new here."""
+    """Dead letters, sorted: rows that failed here too, by number, and letters of files that are new here."""
 
     failed_here: set[int] = field(default_factory=set)
     new: list[tuple[DeadLetter, FileState]] = field(default_factory=list)
@@ -43,9 +43,9 @@ class Letters:
         self._digests = InputDigests(context)
 
     def take_over(self) -> frozenset[int]:
-        """Return the numbers of the rows to retry here, once those of new files stand in the ledger.
+        """Add rows of new files to the ledger, and return the numbers of all rows to retry here.
 
-        Those that are not run are logged by file. Raises OrtdeployError, OSError.
+        Rows that are left out are logged by file. Raises OrtdeployError, OSError.
         """
         context = self._context
         failed = self._failed()
@@ -62,7 +62,7 @@ class Letters:
         return frozenset(sorted_.failed_here)
 
     def _failed(self) -> dict[tuple[str, int], int]:
-        """Return the numbers of rows that have failed here, by file and row in the file."""
+        """Return the numbers of the rows that failed here, by file and row in the file."""
         found: dict[tuple[str, int], int] = {}
         ledger, output = self._context.ledger, self._context.output
         for rows in ledger.failed_rows(output).values():
@@ -95,7 +95,7 @@ class Letters:
             _leave(others, "apply has not read the file here; its rows run with it")
 
     def _state(self, path: str) -> FileState | str:
-        """Return how a file is here, or why it is not."""
+        """Return the state of a file on this machine, or why there is none."""
         if is_url(path):
             return "files of object stores are read by apply alone"
         folder = self._context.plan.folder
@@ -110,7 +110,7 @@ class Letters:
         return state
 
     def _adopt(self, letters: Sequence[tuple[DeadLetter, FileState]]) -> range:
-        """Note rows of files that are new here as failed ones; return their numbers."""
+        """Add rows of files that are new here to the ledger as failed rows; return their numbers."""
         context = self._context
         record = context.ledger.output(context.output)
         if record is not None and _is_underway(record, context.ledger.inputs(context.output)):
@@ -145,7 +145,7 @@ class Letters:
         return rows
 
     def _begin(self) -> OutputRecord:
-        """Begin an output into which no run has written, and end it: nothing is left to do of it."""
+        """Begin an output into which no run has written, and end it at once: it has no rows of its own yet."""
         context = self._context
         make_durable_folder(context.folder)
         ledger, output = context.ledger, context.output
@@ -163,7 +163,7 @@ def _is_underway(record: OutputRecord, inputs: Iterable[KnownFile]) -> bool:
 
 
 def _failed_row(letter: DeadLetter, row: int, digest: str | None, run: str) -> FailedRow:
-    """Return a row that failed elsewhere as one that has failed here, and was not tried yet."""
+    """Return a row that failed elsewhere as a failed row of this job that was not tried yet."""
     return FailedRow(
         row=row,
         source=letter.source,

@@ -1,7 +1,7 @@
-"""`_output.json`: says in an output folder which ledger knows what is, or was, in it.
+"""Writes `_output.json`, which names the ledger of an output folder.
 
-An output whose ledger is lost is refused and not run again; the file says what to bring back, also where every part was
-carried away.
+An output whose ledger is lost is refused instead of run again. The file names the ledger to bring back, even if every
+part was carried away.
 """
 
 import json

@@ -12,7 +12,7 @@ from ortdeploy.sessions.opening import OpenedSession
 
 @record
 class Finished:
-    """A block that went through all stages, and how long its runs took."""
+    """A block that went through all stages, and the seconds that its runs took."""
 
     block: Block
     outcome: Outcome
@@ -30,7 +30,7 @@ class Ticket:
         self._begun = False
 
     def begin(self) -> bool:
-        """Note that a session, perhaps not the first, runs the block; return False if it is not wanted any more."""
+        """Note that a session, perhaps not the first, runs the block; return False if the block is no longer wanted."""
         if not self._begun:
             self._begun = self.finished.set_running_or_notify_cancel()
         return self._begun
@@ -53,11 +53,11 @@ class Member:
 
     @property
     def running(self) -> Sequence[int]:
-        """The numbers in the job of the rows that the session runs now, or ran last; empty where it has no block."""
+        """The numbers in the job of the rows that the session runs, or ran last; empty if it has no block."""
         ticket = self.current
         return () if ticket is None else [ticket.prepared.block.rows[row] for row in self.rows.running]
 
     @property
     def name(self) -> str:
-        """The session's name in the plan, with its number where there are several instances."""
+        """The session's name in the plan, with its number if there are several instances."""
         return self.opened.name

@@ -2,7 +2,7 @@
 
 Only one thread at a time runs Python. Reading costs nothing while a session runs native code. But the operations of a
 pipeline are Python too: the threads then take the interpreter from each other some thousand times a second, which can
-cost more than the overlap gains. So both ways are measured, and the better one is kept for a while.
+cost more than the overlap gains. So both ways are measured, and the faster one is kept for a while.
 """
 
 import threading
@@ -14,7 +14,7 @@ from ortdeploy.events import log
 from ortdeploy.records import mutable_record
 
 FIRST_BLOCKS = 6
-"""Blocks that grow to their size, and are not measured."""
+"""The first blocks, which still grow to their size and are not measured."""
 
 SETTLING, MEASURED, MEASURED_SECONDS, ROUNDS = 1, 3, 0.15, 3
 """How both ways are measured: blocks that settle, blocks and seconds that are measured, and the most rounds.
@@ -41,7 +41,7 @@ class Overlap:
     """Tells the threads of one job when to wait for each other."""
 
     def __init__(self, *, undecided: bool) -> None:
-        """Let all work at the same time for good; in turn to begin with, where it is `undecided`."""
+        """Let all threads work at the same time for good; if `undecided`, begin in turn and measure both ways."""
         self._lock = threading.Lock()
         self._in_turn = undecided
         self._blocks = self._find_out() if undecided else None
@@ -53,7 +53,7 @@ class Overlap:
         return self._lock if self._in_turn else nullcontext()
 
     def finished(self, rows: int) -> None:
-        """Note a block that is through."""
+        """Note the rows of a finished block."""
         if self._blocks is not None:
             self._blocks.send(rows)
 
@@ -104,7 +104,7 @@ class _Pace:
         return self.rows / self.seconds
 
     def age(self) -> None:
-        """Let what is known so far count half."""
+        """Give half the weight to what was measured so far."""
         self.rows /= 2
         self.seconds /= 2
 

@@ -1,4 +1,4 @@
-"""Which row of the job each line of a part's file is of."""
+"""Finds out to which row of the job each line of a part's file belongs."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from ortdeploy.sinks.protocol import SinkModule
 
 @dataclass(frozen=True, slots=True)
 class PartLines:
-    """Tells the rows of lines in the files of one output; `has_row`: a column `row` may have their numbers."""
+    """Finds the rows of lines in the files of one output; `has_row`: a column `row` may have their numbers."""
 
     folder: Path
     module: SinkModule
@@ -21,7 +21,7 @@ class PartLines:
     has_row: bool
 
     def of(self, part: Part, file: Part | Revision, failed: Collection[int]) -> Sequence[int]:
-        """Return the row of each line of a part's file; `failed` rows of the part are in none. Raises OSError."""
+        """Return the row of each line of a part's file; `failed` rows of the part have no line. Raises OSError."""
         if file.file is None:
             return ()
         if self.exploded:
@@ -34,9 +34,9 @@ class PartLines:
         return self._with_old_rows(part, rows) if self.has_row and (part.revision or part.withdrawn) else rows
 
     def _with_old_rows(self, part: Part, rows: list[int]) -> Sequence[int]:
-        """Return the row of each line of a part that may still hold rows which were written again, or count no more.
+        """Return the row of each line of a part that may still hold rows that were written again, or no longer count.
 
-        So it is if the output was removable when they were. Then its column `row` has the numbers, as no other has.
+        It holds them if the output was removable when they were replaced. Then only its column `row` has the numbers.
         """
         found = list(self.module.row_numbers(self.sound(part)))
         is_ours = found == sorted({*found}) and {*rows} <= {*found} <= {*range(part.start, part.end)}

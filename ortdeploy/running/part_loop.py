@@ -30,7 +30,7 @@ from ortdeploy.sinks.png import picture_name
 from ortdeploy.units import format_size
 
 SECONDS_BETWEEN_REPORTS = 5.0
-"""While a job runs its report is written this often at most, after a commit."""
+"""Seconds between two reports of a running job, at least; a report follows a commit."""
 
 
 _CARRIED_AWAY = (
@@ -80,7 +80,7 @@ class PartLoop:
         self._check_sum()
 
     def leave(self) -> None:
-        """Write what is in no part into the ledger: failed rows and measurements."""
+        """Write into the ledger what belongs to no committed part: failed rows and measurements."""
         ledger, output = self._context.ledger, self._context.output
         if self._blocks.pending:
             ledger.note_failures(output, self._part, self._blocks.pending)
@@ -188,7 +188,7 @@ class PartLoop:
         log.info("part.committed", part=part.number, rows=part.rows, failed=part.failed, file=part.file)
 
     def _kept(self) -> dict[str, Any]:
-        """Return what the ledger keeps of the job: its statistics, its thread layout, the state after the last row."""
+        """Return what the ledger keeps with a commit: statistics, thread layout, and the state after the last row."""
         kept = {"state": self._committed_state, "layout": self._context.layout}
         return {**self._statistics.plain(), **{name: value for name, value in kept.items() if value is not None}}
 

@@ -28,7 +28,7 @@ class PartWriter:
     """Writes the parts of one job into its folder."""
 
     def __init__(self, job: RunJob, folder: Path, origin: Mapping[str, Any]) -> None:
-        """Take the folder; `origin` goes into every part whose format has a place for it."""
+        """Take the folder; `origin` is written into every part whose format has a place for it."""
         self._job = job
         self._folder = folder
         self._columns = written_columns(job)
@@ -40,7 +40,7 @@ class PartWriter:
     def write(self, name: str, blocks: Iterable[Finished], begun: Begun | None) -> "Totals":
         """Write a part: first the rows kept of it, then the blocks. Its file has a temporary name.
 
-        Whatever the blocks raise leaves no file. Raises OSError, OrtdeployError.
+        If the blocks raise, no file is left. Raises OSError, OrtdeployError.
         """
         return self.write_file(self._waiting(name), blocks, begun)
 
@@ -165,7 +165,7 @@ class Totals:
 
     @property
     def spans(self) -> Iterable[tuple[str, int, int]]:
-        """Which rows files have, as far as they are in the part: path, number of the first row, how many."""
+        """The rows of input files that are in the part: path, number of the file's first row, number of its rows."""
         return self._spans.all()
 
     def part(self, number: int, name: str) -> Part:

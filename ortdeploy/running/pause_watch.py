@@ -13,10 +13,10 @@ from ortdeploy.records import mutable_record, record
 from ortdeploy.units import format_size
 
 SECONDS_BETWEEN = 1.0
-"""Sensors are read this often at most."""
+"""Seconds between two readings of sensors, at least."""
 
 _MARGIN = 5
-"""A pause ends this number of degrees, or percent, away from its limit."""
+"""Degrees, or percent, from the limit at which a pause ends."""
 
 _HOT, _LOW = "temperature", "battery"
 
@@ -34,10 +34,10 @@ class Senses:
 
 @mutable_record
 class PauseWatch:
-    """Tells whether one job must pause. Once it must, the answer stays the same until the next run.
+    """Decides whether one job must pause. Once it must, the answer stays the same until the next run.
 
-    `folder` is the job's output. `paused_for` is why the run before paused: heat and an empty battery must be over by a
-    margin before the job goes on.
+    `folder` is the job's output. `paused_for` is why the run before paused: after heat or an empty battery, the job
+    continues only with a margin to the limit.
     """
 
     timing: JobTiming

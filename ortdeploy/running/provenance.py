@@ -11,7 +11,7 @@ from ortdeploy.versions import versions
 
 
 def provenance(plan: Plan, step: RunJob, opened: OpenedModel) -> Mapping[str, Any]:
-    """Return what this run's parts of a job are made from, as JSON has it."""
+    """Return the origin of this run's parts of a job, as JSON."""
     models = [one for one in plan.steps if isinstance(one, OpenSession) and one.session in step.sessions]
     adapters = {
         one.adapter: one.sha256
@@ -39,9 +39,9 @@ def provenance(plan: Plan, step: RunJob, opened: OpenedModel) -> Mapping[str, An
 
 
 def of_any_host(origin: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what of an origin goes into the parts themselves: equal workers write equal bytes.
+    """Return an origin without the host's name and kernel, for the parts themselves: equal workers write equal bytes.
 
-    The host's name and its kernel stay in the ledger and the report.
+    The ledger and the report have the whole origin.
     """
     device = {name: value for name, value in origin.get("device", {}).items() if name != "host"}
     versions_of_packages = {name: value for name, value in origin.get("versions", {}).items() if name != "platform"}

@@ -1,9 +1,9 @@
-"""Puts new results of rows into the place of old ones in a committed part, or takes rows out of it.
+"""Replaces rows of a committed part by new results, or removes rows from it.
 
-Where nobody else may be at the part's files, they are put together anew from the rows that stay, as they are, and the
-new ones. A file that may be carried away at this moment, or that another job reads, is not touched: new rows go into
-one of their own beside it, and replace those of equal number. So do rows of a part that another deployment has made,
-but there the old rows leave.
+If nobody else may be using the part's files, they are rewritten: the rows that stay, unchanged, and the new ones. A
+file that may be carried away at this moment, or that another job reads, is not touched. New rows then go into a file of
+their own beside it, and replace those of equal number. New rows for a part that another deployment made get a file of
+their own, too, but the old rows are removed from the part.
 """
 
 from collections.abc import Container, Iterable, Sequence
@@ -28,9 +28,9 @@ from ortdeploy.sinks.png import picture_name
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRows:
-    """What takes the place of all rows of `spans`: the file `path` with `rows`, and those that failed or were skipped.
+    """Replacements for all rows of `spans`: the file `path` with `rows`, and the rows that failed or were skipped.
 
-    Rows that are `withdrawn` count no more. `through`: files of which rows run again are through up to this row.
+    `withdrawn` rows no longer count. `through`: rows of changed files have run again up to this row.
     """
 
     spans: tuple[Span, ...]
@@ -57,7 +57,7 @@ class ReplacedRows:
         )
 
     def replace(self, part: Part, failed_before: Iterable[int], new: NewRows) -> bool:
-        """Let rows of a part be what they are now; return whether that stands. Raises OSError, OrtdeployError."""
+        """Replace rows of a part; return whether the replacement stands. Raises OSError, OrtdeployError."""
         context = self._context
         goes = {*rows_in(new.spans, part.start, part.end)}
         self._failed = {*failed_before}
@@ -103,7 +103,7 @@ class ReplacedRows:
         )
 
     def _anew(self, before: Part, part: Part, goes: set[int], new: NewRows) -> tuple[Part, list[NewFile], list[str]]:
-        """Write the files of a part anew that rows leave, or that get new ones; return the part with them."""
+        """Rewrite the files of a part that lose or get rows; return the part with them."""
         in_place = part.deployment in {None, self._context.made_by.digest}
         nothing = replace(new, path=None, rows=())
         made = _Made()
@@ -116,14 +116,14 @@ class ReplacedRows:
         return part, made.files, made.removed
 
     def _own_file(self, part: Part, goes: set[int], new: NewRows, made: "_Made") -> dict[str, Any]:
-        """Write a part's own file anew where it changes; return what the part says of it then."""
+        """Rewrite a part's own file if it changes; return the part's fields about it."""
         written = self._rewritten(part, part, goes, new, made)
         if written is not None:
             return {name: getattr(written, name) for name in ("file", "bytes", "sha256", "mtime_ns")}
         return {"file": None, "bytes": 0, "sha256": None, "mtime_ns": None} if part.file in made.removed else {}
 
     def _without(self, part: Part, one: Revision, goes: set[int], nothing: NewRows, made: "_Made") -> Revision:
-        """Write a later file of a part anew if rows leave it; return what it is then."""
+        """Rewrite a revision of a part if it loses rows; return it as it is then."""
         written = self._rewritten(part, one, goes, nothing, made)
         if written is None:
             return one
@@ -133,7 +133,7 @@ class ReplacedRows:
     def _rewritten(
         self, part: Part, file: Part | Revision, goes: set[int], new: NewRows, made: "_Made"
     ) -> NewFile | None:
-        """Write a file anew without the rows that leave it; None where it stays, or goes with all of its rows."""
+        """Rewrite a file without the rows that leave it; None if it stays, or is deleted with all of its rows."""
         lines = self._lines.of(part, file, self._failed)
         stays = [place for place, row in enumerate(lines) if row not in goes]
         if len(stays) == len(lines) and not new.rows:
@@ -150,7 +150,7 @@ class ReplacedRows:
     def _write(
         self, name: str, old: Sequence[tuple[Path, Sequence[int]]], new: NewRows, stays: Container[int] = ()
     ) -> NewFile:
-        """Write a file of old lines, those at the places that stay, and of new rows, in the order of their rows."""
+        """Write a file of the old lines that stay and of new rows, in the order of their rows."""
         sources = [path for path, _ in old]
         numbers = [row for _, lines in old for row in lines]
         wanted = [place for place in range(len(numbers)) if place in stays]
@@ -183,7 +183,7 @@ class ReplacedRows:
 
 @dataclass(slots=True)
 class _Made:
-    """Files of a part that were written anew, and names of those that go."""
+    """Files of a part that were rewritten, and names of those to delete."""
 
     files: list[NewFile] = field(default_factory=list)
     removed: list[str] = field(default_factory=list)

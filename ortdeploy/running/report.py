@@ -1,4 +1,4 @@
-"""What a run leaves beside its parts, derived from the ledger: `_run.json`, `_failed.jsonl` and further forms."""
+"""Writes what a run leaves beside its parts, from the ledger: `_run.json`, `_failed.jsonl` and further forms."""
 
 import json
 from collections import Counter
@@ -38,7 +38,7 @@ def ran_on(
     opened: OpenedModel,
     memory: Mapping[str, Mapping[str, int | None]],
 ) -> dict[str, Any]:
-    """Return what the report says of sessions and memory, as JSON has it."""
+    """Return the report's entries on sessions and memory, as JSON."""
     first = members[0].opened
     return {
         **({"components": _components(plan, members)} if step.pipeline else {}),
@@ -64,7 +64,7 @@ def write_report(
     ran: Mapping[str, Any],
     seconds: float,
 ) -> None:
-    """Write the files, each whole or not at all; `ran` is what `ran_on` has said. Raises OSError."""
+    """Write the files, each whole or not at all; `ran` is from `ran_on`. Raises OSError."""
     failed = FailedRows(wanted=_PAGE in step.output.reports)
     counts = _write_failed(folder, failures, failed)
     report = {
@@ -118,15 +118,15 @@ def _write(folder: Path, report: Mapping[str, Any], forms: Iterable[str], shown:
 
 
 def _illustrations(folder: Path, root: str, record: OutputRecord, step: RunJob, failed: FailedRows) -> Illustrations:
-    """Return failed rows and, of a job that has ended, committed ones. A page that cannot show them ends no run."""
+    """Return failed rows and, if the job has ended, committed ones. A problem with showing them ends no run."""
     found = Illustrations(failed=tuple(failed.first), failed_rows=failed.count)
     if record.status == "running" or _PAGE not in step.output.reports:
         return found
-    from ortdeploy.running.reports import gallery  # noqa: PLC0415  only who asks for a page
+    from ortdeploy.running.reports import gallery  # noqa: PLC0415  only for a page
 
     try:
         return replace(found, examples=gallery.examples(folder, root, record, step))
-    except Exception as error:  # noqa: BLE001  whatever a library makes of a file
+    except Exception as error:  # noqa: BLE001  libraries raise exceptions of any type
         return replace(found, why_none=gallery.why_not(error))
 
 
@@ -143,7 +143,7 @@ def _write_failed(folder: Path, failures: Iterable[str], failed: FailedRows) -> 
 
 
 def renew_report(folder: Path, record: OutputRecord, failures: Iterable[str], forms: Iterable[str] = ()) -> None:
-    """Let the files tell of the parts and failed rows that there are now; the rest stays. Raises OSError."""
+    """Rewrite the files with the parts and failed rows of now; everything else in them stays. Raises OSError."""
     try:
         report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
         report |= {"rows": _row_counts(record), "parts": [reported_part(part) for part in record.parts]}
@@ -157,7 +157,7 @@ def renew_report(folder: Path, record: OutputRecord, failures: Iterable[str], fo
 
 
 def _row_independence(check: RowCheck, statistics: Mapping[str, Any]) -> dict[str, Any]:
-    """Say whether a row's results were compared in other batches, and how often rows got other neighbours."""
+    """Return whether rows' results were compared in other batches, and how often rows got other neighbours."""
     rtol, atol = check.agree or (None, None)
     return {
         "compared": check.agree is not None,
@@ -171,13 +171,13 @@ def _row_independence(check: RowCheck, statistics: Mapping[str, Any]) -> dict[st
 
 
 def _model(plan: Plan, step: RunJob) -> dict[str, Any]:
-    """Say what was run; a pipeline has no file of its own."""
+    """Return the entry on what was run; a pipeline has no file of its own."""
     paths = [one.path for one in plan.steps if isinstance(one, OpenSession) and one.session == step.session]
     return {"name": step.model, "path": paths[0] if paths else None, "sha256": step.identity["model"]}
 
 
 def _components(plan: Plan, members: Sequence[Member]) -> dict[str, Any]:
-    """Say of each model of a pipeline what its session was asked for, and where its nodes are."""
+    """Return for each model of a pipeline the providers that were asked for, and where its nodes are."""
     known = {one.session: one for one in plan.steps if isinstance(one, OpenSession)}
     from ortdeploy.pipelines.component import components_of  # noqa: PLC0415  few jobs run a pipeline
 
@@ -198,7 +198,7 @@ def _components(plan: Plan, members: Sequence[Member]) -> dict[str, Any]:
 
 def _measured(statistics: Mapping[str, Any]) -> dict[str, Any]:
     """Return what all runs of the job have measured."""
-    kept = statistics.get("stages", {})  # none, where the job was killed before its first commit
+    kept = statistics.get("stages", {})  # none, if the job was killed before its first commit
     stages = {name: Histogram.from_plain(kept[name]) if name in kept else Histogram() for name in STAGES}
     return {
         "seconds_of_all_runs": statistics.get("seconds", 0.0),
@@ -216,14 +216,14 @@ def _measured(statistics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def reported_shares(shares: Shares) -> dict[str, Any]:
-    """Return how far several workers are, without what stands under `workers`."""
+    """Return the progress of several workers, without the entry `workers`."""
     plain = asdict(shares)
     del plain["workers"]
     return {**plain, "left": [list(run) for run in shares.left]}
 
 
 def reported_part(part: Part) -> dict[str, Any]:
-    """Return what the ledger knows of a part, without the time of its file, which only ortdeploy uses."""
+    """Return the report's entry on a part: the ledger's record without the file's time, which only ortdeploy uses."""
     plain = asdict(part)
     del plain["mtime_ns"]
     for revision in plain["revisions"]:
@@ -242,7 +242,7 @@ def _row_counts(record: OutputRecord) -> dict[str, int]:
 
 
 def _session(member: Member) -> dict[str, Any]:
-    """Say what one session of the job did; `failure` is why it took no more batches before the end."""
+    """Return the entry on one session of the job; `failure` is why it stopped taking batches."""
     opened = member.opened
     return {
         "session": opened.candidate.name,

@@ -1,8 +1,8 @@
-"""Runs the rows of input files again that have changed since they were run, and puts them into their parts.
+"""Runs the rows of changed input files again, and puts the results into their parts.
 
-A file with as many rows as before keeps the numbers of its rows: part by part, their new results take the place of the
-old ones. A file with another number of rows is a new file, whose rows come after all others; once these are there, the
-old ones leave their parts. All of it stands in the ledger before it is done, so that the next run goes on after a kill.
+A file with as many rows as before keeps its row numbers: part by part, new results replace the old ones. A file with
+another number of rows counts as a new file, whose rows come after all others; once they are committed, the old rows
+are removed from their parts. The ledger notes each step before it is done, so that the next run continues after a kill.
 """
 
 from collections.abc import Iterator, Sequence
@@ -43,7 +43,7 @@ from ortdeploy.sources.arrivals import rows_before
 
 @dataclass(slots=True)
 class _Again:
-    """What became of a part's rows that were run again."""
+    """The outcome of a part's rows that ran again."""
 
     rows: list[int] = field(default_factory=list)
     failed: list[FailedRow] = field(default_factory=list)
@@ -59,10 +59,10 @@ class _Again:
 
 
 class RerunRun:
-    """The changed files of one job. `step` is what is left to do for the job behind them."""
+    """The changed files of one job. `step` is the rest of the job, which runs after them."""
 
     def __init__(self, context: JobContext) -> None:
-        """Take what the job needs of the world; nothing is touched yet."""
+        """Take what the job needs from outside; nothing is read or written yet."""
         step, opened = context.step, context.opened
         self._context = context
         self._origin = provenance(context.plan, step, opened)
@@ -78,7 +78,7 @@ class RerunRun:
         self.step = step
 
     def run(self) -> JobResult | None:
-        """Run the rows again; return how the job ended if it did, None if it goes on with what is new."""
+        """Run the rows again; return how the job ended, or None if it continues with new files."""
         ending = carry_out(self._context, self._memory, self._work)
         if ending.status is Status.DONE:
             return None
@@ -105,7 +105,7 @@ class RerunRun:
         return Status.DONE
 
     def _own_record(self) -> OutputRecord:
-        """Return what the ledger knows of the output, all that was begun being complete. Raises OrtdeployError."""
+        """Complete what was begun in the output, and return what the ledger knows of it. Raises OrtdeployError."""
         context, step = self._context, self._context.step
         known = context.ledger.output(context.output)
         if known is None or (dict(known.identity) != dict(step.identity) and step.output.on_upgrade != "continue"):
@@ -120,7 +120,7 @@ class RerunRun:
         return context.ledger.output(context.output) or known
 
     def _sorted(self, known: OutputRecord) -> ChangedFiles:
-        """Return what becomes of the changed files. Raises OrtdeployError where that cannot be told."""
+        """Return what becomes of the changed files. Raises OrtdeployError if one cannot be counted."""
         inputs = self._context.ledger.inputs(known.output)
         files = {one.state.path: one for one in inputs}
         changed = self._context.step.input.rerun
@@ -154,7 +154,7 @@ class RerunRun:
         return replace(step, input=replace(step.input, files=tuple(states), first_row=0, rows_before=0))
 
     def _take_up(self, changes: ChangedFiles) -> OutputRecord:
-        """Note what is to be done; return what the ledger knows then."""
+        """Note in the ledger what is to be done; return what the ledger knows then."""
         context, step = self._context, self._context.step
         context.ledger.begin(
             context.output, made_by=context.made_by, job=step.job, run=context.run_id, gone=step.input.gone
@@ -197,7 +197,7 @@ class RerunRun:
         return Stream(context.step, context.opened.sessions, dispensable=False, stop=context.stop, prove=context.prove)
 
     def _run_part(self, known: OutputRecord, part: Part) -> None:
-        """Run the rows of changed files that a part holds, and put them into it."""
+        """Run the rows of changed files that a part holds, and replace them in it."""
         context, again, stream = self._context, _Again(), self._stream()
         self._report.members = stream.members
         segments = list(_segments(known.reruns, part))
@@ -235,7 +235,7 @@ class RerunRun:
 
 
 def _through(inputs: Sequence[KnownFile]) -> list[str]:
-    """Return the files of an unfinished run whose rows are all committed: rows of files behind them are, too."""
+    """Return the files of an unfinished run whose rows are all committed, because rows of later files are."""
     unfinished = [one for one in inputs if not one.done]
     begun = [place for place, one in enumerate(unfinished) if one.span is not None and one.span[1]]
     return [one.state.path for one in unfinished[: begun[-1] if begun else 0]]
@@ -247,7 +247,7 @@ def _rows_of(one: Rerun, part: Part) -> range:
 
 
 def _segments(reruns: Sequence[Rerun], part: Part) -> Iterator[Segment]:
-    """Yield the rows of a part that run again, those of files that follow each other together."""
+    """Yield the rows of a part that run again; files that follow each other are one segment."""
     group: list[tuple[Rerun, range]] = []
     for one in (one for one in reruns if _rows_of(one, part)):
         if group and one.first_row != group[-1][0].end:
@@ -264,7 +264,7 @@ def _segment(group: Sequence[tuple[Rerun, range]]) -> Segment:
 
 
 def withdraw_rows(context: JobContext) -> None:
-    """Let the old rows of changed files leave their parts, now that the new ones are there."""
+    """Remove the old rows of changed files from their parts, now that the new ones are committed."""
     record = context.ledger.output(context.output)
     if record is not None and record.leaving:
         take_out(context, record, record.leaving)
@@ -272,7 +272,7 @@ def withdraw_rows(context: JobContext) -> None:
 
 
 def take_out(context: JobContext, record: OutputRecord, spans: Sequence[Span]) -> None:
-    """Let rows leave their parts, as far as they have not left before; other parts are not touched."""
+    """Remove rows from their parts, unless they were removed before; other parts are not touched."""
     failed = context.ledger.failed_rows(context.output)
     for part in record.parts:
         left = {*rows_in(part.withdrawn, part.start, part.end)}

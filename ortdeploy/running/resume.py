@@ -30,8 +30,8 @@ from ortdeploy.running.marker import write_marker
 class Position:
     """Where a job continues: after `done` rows, with the part of number `part`.
 
-    `failed` of these rows failed, the last `failed_last` of them one after the other. `statistics` are what earlier
-    runs have left, `state` is what the next row takes.
+    `failed` of these rows failed, the last `failed_last` of them one after the other. `statistics` are those of earlier
+    runs, `state` is what the next row takes.
     """
 
     done: int = 0
@@ -79,7 +79,7 @@ def resume(context: JobContext, begun_part: BegunPart) -> Position | None:
 
 
 def _known_output(context: JobContext) -> OutputRecord | None:
-    """Return what the ledger knows of the output, once an old one has made room and a lost one is forgotten."""
+    """Put an old output aside, forget a lost one, and return what the ledger then knows of the output."""
     known = context.ledger.output(context.output)
     if known is None:
         if context.upload is not None:
@@ -101,7 +101,7 @@ def _known_output(context: JobContext) -> OutputRecord | None:
 
 
 def _put_aside(context: JobContext, aside: Path) -> None:
-    """Rename an old output to a name that says when it was begun; nothing is overwritten.
+    """Rename an old output to a name with the time of its beginning; nothing is overwritten.
 
     After a kill, its folder may have that name already.
     """
@@ -149,7 +149,7 @@ def _take_up(context: JobContext, known: OutputRecord, begun_part: BegunPart) ->
 
 
 def _failed_last(context: JobContext, done: int, begun: Begun | None) -> int:
-    """Return how many rows failed one after the other up to the one with which the job goes on."""
+    """Return how many rows in a row failed just before the row with which the job continues."""
     if context.step.errors.max_consecutive is None:
         return 0
     failed = {row for rows in context.ledger.failed_rows(context.output).values() for row in rows}

@@ -1,8 +1,8 @@
-"""Runs the failed rows of a job again, and puts those that give a result into their parts, at their places.
+"""Runs the failed rows of a job again, and puts those that give a result into their places in their parts.
 
 A part is replaced in three steps, and the power may fail after each: the merged file is written beside the part and
 synced; the ledger notes that it takes the part's place, and what is in it; the file is renamed. The next run completes
-what was begun, so a row is in its part exactly if the ledger says so.
+what was begun, so a row is in its part if and only if the ledger says so.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,7 +50,7 @@ class RetryRun:
     """The failed rows of one job."""
 
     def __init__(self, context: JobContext) -> None:
-        """Take what the job needs of the world; nothing is touched yet."""
+        """Take what the job needs from outside; nothing is read or written yet."""
         step, opened = context.step, context.opened
         self._context = context
         self._step = step
@@ -112,11 +112,11 @@ class RetryRun:
         return Status.DONE
 
     def _take_letters_over(self) -> None:
-        """Find out which rows are asked for, and take over those of files that no run has read here."""
+        """Find out which rows to retry, and take over those of files that no run has read here."""
         self._check_stateless()
         if self._context.ledger.output(self._context.output) is not None:
             check_record(self._context, self._own_record())
-        from ortdeploy.running.letters import Letters  # noqa: PLC0415  only who has some
+        from ortdeploy.running.letters import Letters  # noqa: PLC0415  only if there are some
 
         self._asked = Letters(self._context).take_over()
 
@@ -144,7 +144,7 @@ class RetryRun:
         return replace(self._step, batching=replace(self._step.batching, last=last))
 
     def _find(self, failed: Mapping[int, FailedBefore]) -> Found:
-        """Return where the failed rows of a part are now; those with enough attempts behind them are left."""
+        """Return where the failed rows of a part are now; those that have had all their attempts are left out."""
         most = self._step.errors.attempts
         tired = [
             row for row, one in failed.items() if most is not None and one.attempts >= most and self._is_asked(row)
@@ -157,9 +157,9 @@ class RetryRun:
         return self._found_by_number(wanted)
 
     def _found_by_number(self, failed: Mapping[int, FailedBefore]) -> Found:
-        """Return where rows are by their number in the job, if nothing else was noted of them.
+        """Return where rows are by their number in the job, if the ledger notes no file for them.
 
-        An ortdeploy before ledger version 4 did not. Every file must be what it was. Raises OrtdeployError.
+        So it is for rows from before ledger version 4. Every file must be unchanged. Raises OrtdeployError.
         """
         inputs = self._context.ledger.inputs(self._context.output)
         source = replace(self._step.input, files=tuple(one.state for one in inputs), first_row=0, rows_before=0)
@@ -189,7 +189,7 @@ class RetryRun:
         )
 
     def _retry_part(self, part: Part, failed: Mapping[int, FailedBefore]) -> None:
-        """Run a part's failed rows, and put those that give a result now into the part."""
+        """Run a part's failed rows, and put those that now give a result into the part."""
         self._check_digest(part)
         found = self._find(failed)
         if not found.segments:
@@ -229,10 +229,9 @@ class RetryRun:
         )
 
     def _stays(self, part: Part) -> bool:
-        """Return whether a part's file is left as it is, and rows that are written again get a file of their own.
+        """Return whether a part's file stays as it is, so that new rows get a file of their own.
 
-        So it is where somebody may be carrying it away at this moment, where another job reads it, and where another
-        deployment has made it.
+        It stays if it may be carried away at this moment, if another job reads it, or if another deployment made it.
         """
         is_ours = part.deployment in {None, self._context.made_by.digest}
         output = self._step.output
@@ -286,5 +285,5 @@ class RetryRun:
 
 
 def _continues(step: RunJob) -> bool:
-    """Return whether rows may be made by this deployment though others were made by another one."""
+    """Return whether this deployment may make rows of an output whose other rows another deployment made."""
     return step.output.on_upgrade == "continue"

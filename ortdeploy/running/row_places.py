@@ -1,6 +1,6 @@
 """Finds failed rows again: each in the file that it came from, as that file is now.
 
-A row is known by its file and by its number in the file, so other files may come, change and go. A file that was
+A row is identified by its file and its number in the file, so other files may come, change and go. A file that was
 repaired is read as it is now. If its content counts as a new file, which `apply` runs, its old rows stay failed.
 """
 
@@ -67,7 +67,7 @@ class RowPlaces:
         self._now: dict[str, FileState | str] = {}
 
     def find(self, failed: Mapping[int, FailedBefore]) -> Found:
-        """Return where rows are now; those that cannot be run again are logged and left as they are."""
+        """Return where rows are now; those that cannot run again are logged, and stay failed."""
         found = Found()
 
         def place(row: int) -> tuple[str, int, str | None]:
@@ -84,7 +84,7 @@ class RowPlaces:
         return found
 
     def _state(self, path: str) -> FileState | str:
-        """Return how a file is now, or why it cannot be looked at."""
+        """Return the state of a file now, or why it has none."""
         if path not in self._now:
             try:
                 full = full_path(self._folder, path)
@@ -94,7 +94,7 @@ class RowPlaces:
         return self._now[path]
 
     def _why_not(self, state: FileState, digest: str | None, found: Found) -> str | None:
-        """Return why rows of a file are not run from what it holds now; None if they are."""
+        """Return why rows of a file do not run from its content of now; None if they do."""
         known, now = self._known.get(state.path), self._digests.of(state)
         if known is not None and self._step.input.upstream is not None and digest is not None and now == digest:
             return None  # a copy of a part has another time
@@ -126,7 +126,7 @@ class RowPlaces:
 
 
 def leave(rows: Sequence[int], path: str, reason: str) -> None:
-    """Log that rows are not run again, and stay as they are."""
+    """Log that rows do not run again, and stay failed."""
     log.warning("row.left", first=rows[0], rows=len(rows), source=path, reason=reason)
 
 

@@ -1,4 +1,4 @@
-"""Runs blocks of rows on one session of a job: fed, run, postprocessed. No I/O.
+"""Runs blocks of rows on one session of a job: feeds, runs and postprocesses them. No I/O.
 
 All batches of a block run first and are postprocessed together, so that the work around short runs costs little.
 `salvage` deals with a batch that failed.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Outcome:
     """The results of a block: keys and outputs, [rows, …] each, and the rows that failed or were skipped.
 
-    `state` is what the last row of a recurrent pipeline hands on.
+    `state` is what the last row of a recurrent pipeline passes on.
     """
 
     columns: dict[str, Column]
@@ -56,7 +56,7 @@ class RowRunner:
         ops: OpRunners | None = None,
         stuck: Sequence[frozenset[int]] = (),
     ) -> None:
-        """Build every step once. `stuck` are rows of runs that nothing but the end of their process could end."""
+        """Build every step once. `stuck` are rows of runs that ended only with their process."""
         self._job = job
         self.counts = RunCounts()
         self.postprocess_times = Histogram()
@@ -91,17 +91,17 @@ class RowRunner:
         return self._runs.progressed
 
     def tell(self, on_batch: OnBatch) -> None:
-        """Tell each batch, once its block is through."""
+        """Call `on_batch` for each batch, once its block is finished."""
         self._runs.on_batch = on_batch
 
     @property
     def running(self) -> Sequence[int]:
-        """The rows of the run that goes on, or of the last one, by their places in their block."""
+        """The rows of the current run, or of the last one, by their places in their block."""
         return self._runs.running
 
     @property
     def seconds_left(self) -> float | None:
-        """Seconds until a run may be late, or stuck; None where a run may take any time. Thread-safe."""
+        """Seconds until a run may be late, or stuck; None if a run may take any time. Thread-safe."""
         return self._runs.seconds_left
 
     def end_late_run(self) -> bool:
@@ -110,11 +110,11 @@ class RowRunner:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether a run was asked to end, and did not. Thread-safe."""
+        """Whether a run was asked to end but did not. Thread-safe."""
         return self._runs.is_stuck
 
     def begin_anew(self) -> None:
-        """Let the time of a run begin now: the whole process was stopped meanwhile. Thread-safe."""
+        """Restart the clock of the current run, because the whole process was stopped meanwhile. Thread-safe."""
         self._runs.begin_anew()
 
     @property
@@ -166,7 +166,7 @@ class RowRunner:
         return pieces
 
     def _key(self, block: Block, row: int) -> tuple[str, ...]:
-        """Return the reset key of a row: if it changes, the state begins again."""
+        """Return the reset key of a row: if it changes, the state begins with zeros."""
         reset = self._job.pipeline.reset if self._job.pipeline else ()
         return tuple(str(block.columns[name][row]) for name in reset)
 

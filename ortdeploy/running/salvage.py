@@ -27,7 +27,7 @@ class Salvage:
         self._stateful = job.pipeline is not None and bool(job.pipeline.state)
 
     def finish(self, block: Block, run: BatchRun, failed: list[FailedRow]) -> list[Piece]:
-        """Postprocess the results of a run; if it failed, run each half of its rows. Rows that fail join `failed`."""
+        """Postprocess the results of a run; if it failed, run each half of its rows. Add rows that fail to `failed`."""
         rows = run.rows
         if run.error is None:
             try:
@@ -45,9 +45,9 @@ class Salvage:
     def _sift(
         self, block: Block, run: BatchRun, found: tuple[dict[str, Column], Array], failed: list[FailedRow]
     ) -> list[Piece]:
-        """Keep the rows that are finite, `found` with whether each is; those that a graph may have mixed run again."""
+        """Keep the finite rows of the results `found`; rows that NaN of other rows may have reached run again."""
         rows, (results, finite) = run.rows, found
-        if self._stateful:  # what is not finite would be handed on
+        if self._stateful:  # the state would pass on what is not finite
             self._batches.runs.undo()
             if len(rows) > 1:
                 return self._run_halves(block, run, failed, _NOT_FINITE)

@@ -1,4 +1,4 @@
-"""How a job goes over time: rows and memory at moments that are few however long it runs, and what happened when."""
+"""Samples of a job over time: rows and memory at a limited number of moments however long it runs, and events."""
 
 import time
 from collections.abc import Mapping
@@ -11,11 +11,11 @@ _MOST_EVENTS = 60
 _SOONEST = 0.1  # seconds between two samples of a short job; one takes some 50 microseconds
 
 Sample = list[float | int | None]
-"""Seconds since the job began, in all its runs; rows that are done; the resident set in bytes, if the system tells."""
+"""Seconds that the job has run, in all its runs; rows that are done; the resident set in bytes, if it is known."""
 
 
 class Samples:
-    """Samples of a job over all its runs. Where there are too many, every other one goes, and the next come later."""
+    """Samples of a job over all its runs. If there are too many, every other one is dropped, and the interval grows."""
 
     def __init__(self, earlier: Mapping[str, Any]) -> None:
         """Take what earlier runs have noted."""
@@ -28,11 +28,11 @@ class Samples:
         return float(self._samples[-1][0] or 0) if self._samples else 0.0
 
     def is_due(self) -> bool:
-        """Return whether the time of the next sample has come. Is asked for every block."""
+        """Return whether the next sample is due. Called for every block."""
         return time.monotonic() >= self._due
 
     def take(self, seconds: float, rows: int) -> None:
-        """Note how far the job is after so many seconds of all its runs."""
+        """Take a sample: `rows` are done after `seconds` of all runs together."""
         self._due = time.monotonic() + self._between
         self._samples.append([round(seconds, 3), rows, resident_memory()])
         if len(self._samples) > _MOST_SAMPLES:
@@ -40,11 +40,11 @@ class Samples:
             self._between *= 2
 
     def note(self, seconds: float, event: str) -> None:
-        """Note an event; of many, the first ones and the last."""
+        """Note an event; of too many, the first ones and the last are kept."""
         self._events.append([round(seconds, 3), event])
         if len(self._events) > _MOST_EVENTS:
             del self._events[_MOST_EVENTS // 2]
 
     def plain(self) -> dict[str, Any]:
-        """Return all as JSON has it."""
+        """Return samples and events as JSON."""
         return {"samples": self._samples, "events": self._events}

@@ -1,4 +1,4 @@
-"""Finds out whether a job's threads hang: no batch was completed for too long, or a run takes too long."""
+"""Detects that a job's threads hang: no batch was completed for too long, or a run takes too long."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -20,10 +20,10 @@ class StalledError(OrtdeployError):
 
 
 class StuckRunError(OrtdeployError):
-    """A run took longer than the job allows, and cannot be ended but with its process. `rows` are the job's."""
+    """A run took longer than the job allows, and only the end of its process ends it. `rows` are the job's."""
 
     def __init__(self, message: str, rows: Sequence[int]) -> None:
-        """Take what happened, and the numbers of the rows that ran."""
+        """Take the message, and the numbers of the rows that ran."""
         super().__init__(message)
         self.rows = tuple(rows)
 
@@ -45,8 +45,8 @@ class StallWatch:
     def patiently(self, wait: "Callable[[float | None], _T]") -> _T:
         """Wait until something may hang. Raises what `wait` raises when the time is over.
 
-        A thread that wakes up much later was stopped meanwhile with all others (SIGSTOP, a frozen container): nothing
-        hangs yet.
+        If a thread wakes up much later than it should, the whole process was stopped (SIGSTOP, a frozen container), and
+        nothing hangs yet.
         """
         seconds, begin = self._patience(), time.perf_counter()
         try:
@@ -70,7 +70,7 @@ class StallWatch:
             raise StalledError(f"no batch was completed for {self._limit:g} s: {self.describe()}")
 
     def end_late_runs(self) -> None:
-        """Ask runs that take too long to end. Raises StuckRunError if one does not, though it was asked."""
+        """Ask runs that take too long to end. Raises StuckRunError if one was asked before and has not ended."""
         for member in self._members:
             rows = member.running
             if rows and member.rows.end_late_run():

@@ -13,7 +13,7 @@ from ortdeploy.running.samples import Samples
 from ortdeploy.running.stream import Stream
 
 STAGES = ("read", "prepare", "run", "postprocess", "write", "commit")
-"""What is timed: each run by itself, the other stages by block, the commits by part."""
+"""The timed stages: runs are timed one by one, commits by part, the others by block."""
 
 _MOST_POINTS = 240
 
@@ -28,7 +28,7 @@ class JobStatistics:
     """Adds the measurements of this run to those of earlier runs."""
 
     def __init__(self, earlier: Mapping[str, Any], stream: Stream, writer: PartWriter) -> None:
-        """Take the numbers of the earlier runs, and who measures in this one."""
+        """Take the numbers of the earlier runs, and the stream and the writer, which measure this one."""
         self._begin = time.perf_counter()
         self._usage = process_usage()
         self._cpu = time.thread_time()
@@ -51,7 +51,7 @@ class JobStatistics:
         return time.perf_counter() - self._begin
 
     def look(self, rows: int) -> None:
-        """Note how far the job is, and what has happened since the last look, if it is time to look again."""
+        """Take a sample of the job and of its events since the last one, if one is due."""
         if self._samples.is_due():
             self._look(rows)
 
@@ -68,7 +68,7 @@ class JobStatistics:
                 self._samples.note(seconds, f"session {member.name} takes no more batches")
 
     def note(self, event: str) -> None:
-        """Note that something happened, for the report."""
+        """Note an event for the report."""
         self._samples.note(self._seconds_before + self.seconds, event)
 
     def committed(self, rows: int, seconds: float) -> None:
@@ -79,7 +79,7 @@ class JobStatistics:
             self._timeline = self._timeline[1::2]
 
     def plain(self) -> dict[str, Any]:
-        """Return all numbers as JSON has them."""
+        """Return all numbers as JSON."""
         members = self._stream.members
         counts = [member.rows.counts for member in members]
         adapters = Counter(self._earlier.get("adapter_rows", {}))
@@ -107,7 +107,7 @@ class JobStatistics:
         return int(self._earlier.get(name, 0)) + now
 
     def _process(self) -> dict[str, float]:
-        """Return what the process has used for the job, in this run and those before."""
+        """Return the processor seconds and faults of the process for the job, in this run and those before."""
         before = self._earlier.get("process", {})
         return {
             name: round(before.get(name, 0) + value - self._usage[name], 3) for name, value in process_usage().items()
@@ -135,7 +135,7 @@ class JobStatistics:
 
 
 def sum_of_statistics(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what `JobStatistics.plain` gave of two runs as one; when they committed what is left out."""
+    """Return the sum of two runs' statistics, both from `JobStatistics.plain`, without the times of commits."""
     if not one:
         return {**other, **_NO_COURSE}
     stages = {
@@ -154,7 +154,7 @@ def sum_of_statistics(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[
 
 
 _NO_COURSE: Mapping[str, Any] = {"timeline": [], "samples": [], "events": []}
-"""What stands for the course of runs that were at work at the same time."""
+"""The samples of runs that were at work at the same time: none, because their times overlap."""
 
 
 def _added(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
@@ -168,7 +168,7 @@ def run_share(statistics: Mapping[str, Any]) -> float | None:
 
 
 def check_statistics(kept: Mapping[str, Any]) -> None:
-    """Raise ValueError, TypeError, LookupError or AttributeError where numbers are not such as `plain` gives."""
+    """Raise ValueError, TypeError, LookupError or AttributeError if numbers have not the form that `plain` returns."""
     for name, kind in {**_KINDS, "layout": str}.items():
         if name in kept and not isinstance(kept[name], kind):
             raise ValueError(f"{name} of a job is {kept[name]!r}")

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ortdeploy.running.layout_trial import LayoutTrial
 
 PATIENCE = 1.0
-"""Seconds in which threads that are no longer needed may end before they are left behind."""
+"""Seconds to wait for the end of threads that are no longer needed, before they are left behind."""
 
 OpenSource = Callable[[], AbstractContextManager[Source]]
 

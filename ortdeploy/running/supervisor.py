@@ -30,10 +30,10 @@ class ChildBugError(Exception):
 
 
 def needs_supervision(plan: Plan) -> bool:
-    """Return whether a plan runs anything but ONNX Runtime's own CPU provider, where a child can be given pipes.
+    """Return whether a plan needs a process of its own, on systems where a child can be given pipes.
 
-    An arena that sessions share stays as long as its process, so a plan that has one gets a process of its own too; and
-    a run that takes too long may end with its process alone.
+    It does if it runs anything but ONNX Runtime's own CPU provider; if sessions share an arena, which lives as long as
+    its process; or if a run has a time limit, because a run may only end with its process.
     """
     providers = {
         provider.name
@@ -49,7 +49,7 @@ def needs_supervision(plan: Plan) -> bool:
 
 @mutable_record
 class _Attempt:
-    """The outcome of one child: results, what it was doing if it died, and the job whose run it could not end."""
+    """The outcome of one child: results, its last message if it died, and the job whose run it could not end."""
 
     results: list[JobResult] = field(default_factory=list)
     doing: Mapping[str, str] | None = None
@@ -60,7 +60,7 @@ class _Attempt:
 
 @mutable_record
 class Supervisor:
-    """Runs one plan. `settings` go to the child as they are; `close_job` writes down a job that a crash ended."""
+    """Runs one plan. `settings` are passed to the child; `close_job` records a job that a crash ended."""
 
     plan: Plan
     module: str
@@ -117,7 +117,7 @@ class Supervisor:
         return attempt
 
     def _may_go_on(self, stuck: JobResult) -> bool:
-        """Note the rows of a run that ended with its child; return whether another child can do without that run."""
+        """Note the rows of a run that ended with its child; return whether another child can continue without them."""
         known = self._stuck.get(stuck.job, ())
         self._stuck[stuck.job] = (*known, stuck.stuck)
         return stuck.stuck not in known and not self.stopped()
@@ -151,7 +151,7 @@ def _blamed(attempt: _Attempt, opening: OpenSession) -> str | None:
 
 
 def _candidates_after(opening: OpenSession, session: str) -> tuple[PlannedSession, ...]:
-    """Return the sessions that the plan may open in place of one whose process is gone."""
+    """Return the remaining candidates after one whose process died."""
     if opening.use == "all":
         return () if opening.on_unavailable == "fail" else tuple(c for c in opening.candidates if c.name != session)
     names = [candidate.name for candidate in opening.candidates]
@@ -159,7 +159,7 @@ def _candidates_after(opening: OpenSession, session: str) -> tuple[PlannedSessio
 
 
 def _take_message(attempt: _Attempt, message: Mapping[str, Any]) -> None:
-    """Note what the child is about to do, or the end of a job. Raises what ended the child."""
+    """Note the child's next action, or the end of a job. Raises what ended the child."""
     match message["kind"]:
         case "doing":
             attempt.doing = message

@@ -1,7 +1,7 @@
-"""Finds the rows of a job that reads another one's: what that one has committed when this one begins.
+"""Finds the input files of a job that reads another job's rows: those that the other one has committed by now.
 
-A plan cannot say which they are, because the other job may run first. The ledger says what it has committed, and what
-of that this job has read.
+A plan cannot name them, because the other job may run first. The ledger says what it has committed, and which of that
+this job has read.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ _ENDED_WELL = frozenset({Status.DONE, Status.PAUSED, Status.NOTHING_TO_DO})
 
 
 def bind_upstream(step: RunJob, folder: str, ledger: Ledger, ended: Mapping[str, Status]) -> RunJob | Ending:
-    """Return a job with the files to read, or how it ends because there are none, or because it waits.
+    """Return a job with the files to read, or how it ends because there are none, or because it must wait.
 
     `folder` is the manifest's; `ended` says how jobs of this run ended. Raises OrtdeployError if a file is not what was
     committed.
@@ -66,7 +66,7 @@ def bind_upstream(step: RunJob, folder: str, ledger: Ledger, ended: Mapping[str,
 
 
 def withdraw_superseded(context: JobContext) -> None:
-    """Let rows leave that stem from rows which the other job has run again or withdrawn, now that all are read."""
+    """Remove rows that were made of rows that the other job has run again or withdrawn, once all its rows are read."""
     rows = _superseded(context.step, context.plan.folder, context.ledger, through=True)
     record = context.ledger.output(context.output)
     if record is not None and rows:
@@ -75,7 +75,7 @@ def withdraw_superseded(context: JobContext) -> None:
 
 
 def _superseded(step: RunJob, folder: str, ledger: Ledger, *, through: bool) -> tuple[int, ...]:
-    """Return the job's own rows that stem from rows that count no more. Raises OrtdeployError."""
+    """Return the job's own rows that were made of rows that no longer count. Raises OrtdeployError."""
     upstream = step.input.upstream
     if upstream is None:
         return ()
@@ -89,7 +89,7 @@ def _superseded(step: RunJob, folder: str, ledger: Ledger, *, through: bool) -> 
 
 
 def _why_waiting(upstream: UpstreamJob, record: OutputRecord | None, ended: Mapping[str, Status]) -> str | None:
-    """Return why a job does not read what another one has committed; None if it does."""
+    """Return why a job must not read another job's committed rows yet; None if it may."""
     if record is None:
         return f'job "{upstream.job}", whose rows it reads, has committed none'
     status = ended.get(upstream.job, record.status)

@@ -1,6 +1,6 @@
 """Charts as SVG and HTML: curves over time, histograms, bars of shares, tree maps, recordings.
 
-Curves are stretched to the width of the page, and their words stand beside them, so that they can be read on a phone.
+Curves are stretched to the width of the page. Their labels are HTML beside them, so that they can be read on a phone.
 """
 
 import math
@@ -83,7 +83,7 @@ def _curve(curve: Curve, last: float, most: float) -> str:
 
 
 def _hits(curves: Sequence[Curve], last: float, words: tuple[str, str]) -> Iterator[str]:
-    """Yield strips that show the values of the first curve under the pointer."""
+    """Yield invisible strips, each of which shows a value of the first curve under the pointer."""
     points = next((curve.points for curve in curves if not curve.level), ())
     before = 0.0
     for x, y in points:
@@ -142,7 +142,7 @@ def histogram(bars: Points, lines: Sequence[tuple[str, float]], edges: tuple[flo
 
 
 def shares(parts: Sequence[tuple[str, float, str]]) -> str:
-    """Return one bar of shares: name, size, and what is said of each."""
+    """Return one bar of shares; each part has a name, a size and a text."""
     whole = sum(size for _, size, _ in parts) or 1.0
     bar = "".join(
         f'<i style="width:{size / whole:.2%};background:{COLORS[at % 6]}" title="{escape(f"{name}: {text}")}"></i>'
@@ -160,7 +160,7 @@ Box = tuple[float, float, float, float]
 
 
 def tree_map(parts: Sequence[tuple[str, float, int, str]]) -> str:
-    """Return rectangles whose areas are sizes: name, size, number of the color, and what is said of each."""
+    """Return rectangles whose areas are sizes; each part has a name, a size, the number of a color and a text."""
     ordered = sorted((one for one in parts if one[1] > 0), key=lambda one: -one[1])
     boxes = squarified([size for _, size, _, _ in ordered], (0.0, 0.0, 100.0, 36.0))
     cells = "".join(
@@ -173,7 +173,7 @@ def tree_map(parts: Sequence[tuple[str, float, int, str]]) -> str:
 
 
 def squarified(sizes: Sequence[float], room: Box) -> list[Box]:
-    """Return a rectangle (x, y, width, height) for each size, largest first, in a room, none longer than it must be."""
+    """Return a rectangle (x, y, width, height) for each size, largest first, in a room, each as square as possible."""
     boxes: list[Box] = []
     left, whole = list(sizes), sum(sizes)
     while left:
@@ -194,13 +194,13 @@ def squarified(sizes: Sequence[float], room: Box) -> list[Box]:
 
 
 def _worst(row: Sequence[float], side: float, scale: float) -> float:
-    """Return the longest of the rectangles in a row along a side, as length by width."""
+    """Return the worst aspect ratio, at least 1, of the rectangles in a row along a side."""
     deep = sum(row) * scale / side
     return max(max(size * scale / deep / deep, deep * deep / (size * scale)) for size in row)
 
 
 def waveform(envelope: Sequence[tuple[float, float]]) -> str:
-    """Return a recording from the least and the largest sample of each of its pieces."""
+    """Return the waveform of a recording, from the smallest and the largest sample of each of its pieces."""
     most = max((max(abs(low), abs(high)) for low, high in envelope), default=0) or 1.0
     way = "".join(
         f"M{place + 0.5} {50 - 48 * high / most:.1f}V{50 - 48 * low / most + 0.6:.1f}"

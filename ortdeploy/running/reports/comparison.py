@@ -1,4 +1,4 @@
-"""Two reports side by side as one page: the same charts with the same axes, and what differs."""
+"""The page that compares two reports: the same charts with the same axes side by side, and their differences."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
@@ -22,11 +22,11 @@ _MEASURED: tuple[tuple[str, Callable[[Report], float | None], Callable[[float], 
     ("session.run p99", lambda one: one["session_run"]["p99"], charts.duration, -1),
     ("peak memory", lambda one: one["peak_memory_bytes"], lambda size: f"{size / 2**20:,.0f} MiB", -1),
 )
-"""What is held against each other: its name, where it stands, how it is written, and 1 if more is better, else -1."""
+"""The compared numbers: name, place in the report, formatting, and 1 if more is better, else -1."""
 
 
 def render(reports: Pair, names: tuple[str, str], differences: Sequence[tuple[str, str, str]]) -> str:
-    """Return the page; `differences` are places of the reports with both values."""
+    """Return the page; `differences` are places in the reports with both values."""
     return page(f"{names[0]} and {names[1]}", [_head(reports, names), *_charts(reports), _differences(differences)])
 
 

@@ -1,7 +1,7 @@
 """Chooses committed rows for a page, and shows them with their results: pictures with boxes, text, recordings.
 
-A row is found in its part, and what it was made from by its path or, where no row of the part failed, by its place.
-Nothing here ends a run: what cannot be shown is left out.
+A row is read from its part. Its input file is found by the row's path or, if no row of the part failed, by its place in
+the part. Nothing here ends a run: what cannot be shown is left out.
 """
 
 import base64
@@ -38,7 +38,7 @@ _MOST_ELEMENTS = 6
 
 
 def examples(folder: Path, root: str, record: OutputRecord, step: RunJob) -> tuple[Example, ...]:
-    """Return rows of an output `folder` for a page; `root` is the manifest's folder. Raises what libraries raise."""
+    """Return rows of an output `folder` for a page; `root` is the manifest's folder. Exceptions of libraries pass."""
     found: list[Example] = []
     room = _MOST_BYTES
     parts = _spread([one for one in record.parts if _can_be_read(folder, one, step)], _MOST_PARTS)
@@ -58,14 +58,14 @@ def _can_be_read(folder: Path, part: Part, step: RunJob) -> bool:
 
 
 def _spread(parts: Sequence[Part], most: int) -> list[Part]:
-    """Return the first and the last part, and some between them."""
+    """Return at most `most` parts: the first, the last, and some between them."""
     if len(parts) <= most:
         return list(parts)
     return [parts[round(place * (len(parts) - 1) / (most - 1))] for place in range(most)]
 
 
 def _rows_of(folder: Path, part: Part, step: RunJob, most: int) -> Iterator[dict[str, Any]]:
-    """Yield the first rows of a part by column, with `_file`, the file that a row was made from, where it is known."""
+    """Yield the first rows of a part by column, with `_file`, the input file of the row, if it is known."""
     module = SOURCES[step.output.format]
     of_lines = LINE_COLUMNS if step.output.explode else ()
     keys = tuple(dict.fromkeys((*step.input.key, *of_lines)))
@@ -133,8 +133,8 @@ def _is_small(path: Path) -> bool:
 
 
 def _picture(path: Path, drawing: Drawing, *, upright: bool) -> Picture:
-    """Return a small copy of a picture, with what was found in it. Raises OSError."""
-    from PIL import Image, ImageOps  # noqa: PLC0415  an extra: who reads pictures has it
+    """Return a small copy of a picture, with the outlines of what was found in it. Raises OSError."""
+    from PIL import Image, ImageOps  # noqa: PLC0415  an extra, which the pictures were read with
 
     with Image.open(path) as opened:
         image = (ImageOps.exif_transpose(opened) if upright else opened).convert("RGB")
@@ -150,7 +150,7 @@ def _picture(path: Path, drawing: Drawing, *, upright: bool) -> Picture:
 
 
 def _envelope(path: Path, form: str) -> tuple[tuple[tuple[float, float], ...], float]:
-    """Return the least and the largest sample of pieces of a recording's first channel, and its length in seconds."""
+    """Return the smallest and largest samples of pieces of a recording's first channel, and its length in seconds."""
     with SOURCES[form].open_source([str(path)], str(path.parent), Wanted(dtypes={"samples": None, "rate": None})) as it:
         block = next(it.blocks(0, iter([1])), None)
     if block is None or not len(block.rows):
@@ -168,7 +168,7 @@ def _text(value: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    """Return a value for a person: of a list the first elements and its length, of a number four digits."""
+    """Return a value as text for people: a list as its first elements and its length, a number with four digits."""
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, list | tuple):

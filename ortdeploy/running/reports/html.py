@@ -1,4 +1,4 @@
-"""The report as one page that needs nothing else: plots are inline, and no address is asked for."""
+"""The report as one self-contained page: charts are inline, and nothing is fetched from any address."""
 
 import math
 from collections import Counter
@@ -66,7 +66,7 @@ def moment(text: str) -> str:
 
 
 def key_numbers(report: Mapping[str, Any]) -> dict[str, str]:
-    """Return what matters most, by its name."""
+    """Return the most important numbers, by name."""
     rows, share = report["rows"], report["session_run_share"]
     return {
         "committed": f"{rows['committed']:,}",
@@ -86,7 +86,7 @@ def rate_of(report: Mapping[str, Any]) -> float:
 
 
 def rates(report: Mapping[str, Any]) -> list[tuple[float, float]]:
-    """Return rows per second over time: between samples, or between commits where there are few samples."""
+    """Return rows per second over time: between samples, or between commits if there are few samples."""
     samples = [(one[0], one[1]) for one in report.get("samples", ())]
     points = samples if len(samples) > len(report["timeline"]) else [(one[0], one[1]) for one in report["timeline"]]
     step = math.ceil(len(points) / _MOST_STRIPS) or 1

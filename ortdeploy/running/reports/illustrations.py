@@ -48,7 +48,7 @@ _MOST_SIGNS = 300
 
 
 class FailedRows:
-    """Keeps the first failed rows that go by."""
+    """Counts failed rows, and keeps the first ones."""
 
     def __init__(self, *, wanted: bool = True) -> None:
         """Begin empty; if rows are not `wanted`, they are only counted."""
@@ -67,7 +67,7 @@ class FailedRows:
 
 
 def _length(text: str) -> int:
-    """Return about how long a text is as HTML: a few signs become names."""
+    """Return about how long a text is as HTML, in which a few characters become entities."""
     return len(text) + 4 * sum(map(text.count, "<>&\"'"))
 
 

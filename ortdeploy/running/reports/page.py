@@ -1,4 +1,4 @@
-"""A page that needs nothing else: one style, one short script, no network, and no address that a browser would ask."""
+"""The frame of a self-contained page: one style, one short script, and no address that a browser would fetch."""
 
 import base64
 import hashlib
@@ -96,7 +96,7 @@ _POLICY = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script
 
 
 def page(title: str, sections: Iterable[str]) -> str:
-    """Return the page. Its policy lets a browser run this one script, and ask nobody for anything."""
+    """Return the page. Its content security policy lets a browser run this one script, and fetch nothing."""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'

@@ -1,4 +1,4 @@
-"""Whether two machines write the same bytes, as far as versions and processors tell it before anything runs."""
+"""Compares two machines' versions and processors before anything runs, because parts must be equal in bytes."""
 
 import platform
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ _OF_PARTS = ("pyarrow", "pillow", "soxr", "tokenizers")
 
 
 def facts_of_this_worker() -> dict[str, Any]:
-    """Return what decides whether this machine's parts are like another's, as JSON has it."""
+    """Return the versions and the processor that decide whether this machine writes the same bytes, as JSON."""
     machine = probe_machine()
     found = {name: version for name, version in versions().items() if name not in {"platform", "python"}}
     packages = {**found, **{name: package_version(name) for name in _OF_PARTS}}
@@ -25,7 +25,7 @@ def facts_of_this_worker() -> dict[str, Any]:
 
 
 def why_refused(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None:
-    """Say which versions of a worker are not those of the driver; None if all are equal."""
+    """Return which versions of a worker differ from the driver's, in words; None if none does."""
     wanted, found = ours["versions"], theirs["versions"]
     others = [
         f"{name} is {found.get(name, 'not installed')} there and {wanted.get(name, 'not installed')} here"
@@ -36,5 +36,5 @@ def why_refused(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | Non
 
 
 def has_other_processor(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
-    """Return whether ONNX Runtime may choose other kernels there, whose last digits may differ."""
+    """Return whether ONNX Runtime may choose other kernels there, whose results may differ in the last digits."""
     return bool(ours["processor"] != theirs["processor"])

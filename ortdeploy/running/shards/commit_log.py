@@ -1,12 +1,12 @@
-"""How many processes commit the parts of one plan exactly once: stage, decide, publish.
+"""The protocol by which many processes commit each part of one plan exactly once: stage, decide, publish.
 
 1. stage: the part's bytes are written under a hidden name in `<output>/_parts/<plan>/`, and are durable;
-2. decide: the part's receipt is created there, create-only. The first one stands; all else is litter;
-3. publish: the bytes get the part's name in the output, by a rename, or on an object store by a copy. Anybody may do
-   that, any number of times. Images of the part get their names first.
+2. decide: the part's receipt is created there, if none exists. The first one stands; bytes of any other are deleted;
+3. publish: the bytes get the part's name in the output, by a rename, or on an object store by a copy. Any process may
+   do that, any number of times. Images of the part get their names first.
 
-A process that sleeps through any of it loses at the decision, or finds its bytes published. Nothing is visible before
-it is decided. When every row is folded into the ledger, `closed.json` takes the place of the decisions.
+A process that is paused during any of it loses at the decision, or finds its bytes published. Nothing is visible before
+it is decided. Once all parts are in the ledger, `closed.json` replaces the decisions.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from ortdeploy.running.shards.receipt import FORMAT_VERSION, Receipt, dump_recei
 from ortdeploy.sinks.png import picture_name
 
 BOUND = "bound.json"
-"""Says in the folder of a plan which parts it has."""
+"""The file in a plan's folder that lists the plan's parts."""
 
 
 class ClosedError(OrtdeployError):
@@ -48,7 +48,7 @@ class CommitLog:
         digits: int,
         images: Sequence[str] = (),
     ) -> None:
-        """Take the output, the plan's digest, what names of part files are, and which columns are written as images.
+        """Take the output, the plan's digest, how part files are named, and which columns are written as images.
 
         Nothing is touched yet.
         """
@@ -61,7 +61,7 @@ class CommitLog:
         self._folder = f"{FOLDER}/{digest}"
 
     def begin(self) -> None:
-        """Take the output for this plan, together with all who run it. Raises OrtdeployError, OSError."""
+        """Take the output for this plan, together with all processes that run it. Raises OrtdeployError, OSError."""
         if self.is_closed():
             raise ClosedError("the plan is finished")
         others = sorted(open_plans(self._output) - {self._digest})
@@ -80,12 +80,12 @@ class CommitLog:
             )
 
     def is_begun(self) -> bool:
-        """Return whether a process has run a shard of the plan. Raises OSError, OrtdeployError."""
+        """Return whether any process has begun the plan. Raises OSError, OrtdeployError."""
         return self._output.exists(self._name(BOUND))
 
     @contextmanager
     def staging(self, part: PlannedPart) -> Iterator[Path]:
-        """Yield a local path for the bytes of a part that nobody else has; if the block fails, they are deleted.
+        """Yield a local path of this process's own for the bytes of a part; if the block fails, they are deleted.
 
         Images of the part go into the folder `beside` it.
         """
@@ -103,7 +103,7 @@ class CommitLog:
         return part_name(part.number, self._digits, self._suffix)
 
     def decided(self, part: PlannedPart) -> Receipt | None:
-        """Return the receipt that was decided on, asked for by its name: a listing may be old on NFS.
+        """Return the receipt that was decided on. It is asked for by name, because a listing on NFS may be old.
 
         Raises OrtdeployError, OSError.
         """
@@ -112,27 +112,27 @@ class CommitLog:
 
     @property
     def at_once(self) -> int:
-        """How many parts are best asked about at the same time."""
+        """How many parts to ask about at the same time."""
         return self._output.at_once
 
     def look_anew(self) -> None:
-        """Let the next look at decisions ask for those that seem not to be there. Raises OrtdeployError."""
+        """Make the next look ask again for decisions that seemed not to be there. Raises OrtdeployError."""
         self._output.look_anew(self._folder)
 
     def decide(self, part: PlannedPart, receipt: Receipt) -> Receipt:
-        """Decide on a part whose bytes are staged; return the receipt that stands, which may be somebody else's.
+        """Decide on a part whose bytes are staged; return the receipt that stands, perhaps of another process.
 
         Raises ClosedError, OrtdeployError, OSError.
         """
         decision = self._name(self._decision(part))
         is_first = self._output.create(decision, dump_receipt(receipt))
-        if is_first and not self._is_open():  # who woke after the decisions were put away: nobody has seen this one
+        if is_first and not self._is_open():  # decided after the plan was closed: nobody saw it
             self._output.delete(decision)
             is_first = False
         if is_first:
             return receipt
         stands = self.decided(part)
-        if stands is not None and stands.staged == receipt.staged is not None:  # its answer was lost, not the race
+        if stands is not None and stands.staged == receipt.staged is not None:  # won, but the answer was lost
             return receipt
         self._discard(receipt)
         if stands is not None:
@@ -161,7 +161,7 @@ class CommitLog:
                 yield from (picture_name(column, row) for column in self._images)
 
     def lost(self, receipt: Receipt, *, removable: bool) -> str | None:
-        """Say how the file of a published part is not what was decided; None if it is. Raises OSError."""
+        """Return how the file of a published part differs from what was decided, if it does. Raises OSError."""
         part = receipt.part
         if part.file is None:
             return None
@@ -186,7 +186,7 @@ class CommitLog:
         return self._output.reports()
 
     def _is_open(self) -> bool:
-        """Return whether the plan is at work: neither closed nor, with its output, put aside for a new run."""
+        """Return whether the plan still runs: it is not closed, and its output was not put aside for a new run."""
         return not self.is_closed() and self.is_begun()
 
     def is_closed(self) -> bool:
@@ -194,7 +194,7 @@ class CommitLog:
         return self._output.exists(self._name(CLOSED))
 
     def close(self, receipts: Sequence[Receipt]) -> None:
-        """Put the decisions away, once every part is in the ledger. Raises OSError."""
+        """Replace the decisions by `closed.json`, once every part is in the ledger. Raises OSError."""
         lines = [dump_receipt(one).decode() for one in receipts]
         digest = hashlib.sha256("".join(lines).encode()).hexdigest()
         closed = {"format_version": FORMAT_VERSION, "digest": digest, "parts": [json.loads(line) for line in lines]}
@@ -215,7 +215,7 @@ class CommitLog:
         }
 
     def tidy(self) -> None:
-        """Delete decisions and litter of a closed plan. What somebody still needs, he finds to be closed."""
+        """Delete decisions and left-over bytes of a closed plan. A process that still asks for them finds it closed."""
         self._output.clear(self._folder, keep=(CLOSED, BOUND))
 
     def _decision(self, part: PlannedPart) -> str:
@@ -235,7 +235,7 @@ class CommitLog:
 
 
 def _lines_of(closed: Mapping[str, Any]) -> dict[int, str]:
-    """Return the receipts of a closed plan as text, by part. Raises ValueError where they are not what was written."""
+    """Return the receipts of a closed plan as text, by part. Raises ValueError if they are damaged."""
     found: Sequence[Mapping[str, Any]] = closed["parts"]
     lines = {one["part"]["number"]: json.dumps(one, sort_keys=True) + "\n" for one in found}
     if hashlib.sha256("".join(lines.values()).encode()).hexdigest() != closed["digest"]:

@@ -1,7 +1,7 @@
-"""The driver of a job that an engine's workers run: gives out the parts, then puts what was decided into the ledger.
+"""The driver of a job that an engine's workers run: hands out the parts, then writes the decisions into the ledger.
 
-All that must not be lost is decided in the output folder. So a driver that is gone is replaced by running the plan
-again, on any machine that sees the folder, also without the ledger.
+Everything that must not be lost is decided in the output folder. So if a driver is gone, running the plan again
+replaces it, on any machine that sees the folder, even without the ledger.
 """
 
 import json
@@ -31,20 +31,20 @@ from ortdeploy.running.shards.worker_process import Said
 from ortdeploy.running.supervisor import ChildBugError
 
 _TICK = 1.0
-"""Seconds between two looks at idle workers, late ones and the flag to stop, if no answer comes before."""
+"""Seconds between two looks for idle workers, late workers and a request to stop, if no answer comes earlier."""
 
 _NOBODY = 600.0
-"""Seconds without any worker after which the job fails."""
+"""Seconds without any worker, after which the job fails."""
 
 _MOST_REASONS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What came back from a worker. `part` is what it was told to make; None: to get ready.
+    """The answer of a worker. `part` is the part that it was asked for; None if it was asked to get ready.
 
-    `said` is its own answer; None if it is lost, `reason` says how. A worker that is `gone` does not come back;
-    another is started again by the engine, and must get ready anew.
+    `said` is its own answer; None if the answer is lost, then `reason` says how. A worker that is `gone` does not come
+    back; otherwise the engine starts it again, and it must get ready anew.
     """
 
     worker: int
@@ -55,7 +55,7 @@ class Answer:
 
 
 class Crew(Protocol):
-    """The workers of an engine, by number. What they are asked for is answered once, or lost with the worker."""
+    """The workers of an engine, by number. Each request is answered once, or lost with the worker."""
 
     @property
     def workers(self) -> Sequence[int]:
@@ -68,12 +68,12 @@ class Crew(Protocol):
         """Ask a worker for a part."""
 
     def answers(self, seconds: float) -> Sequence[Answer]:
-        """Return the answers that have come; wait for one at most that long."""
+        """Return the answers that have come; if there are none, wait at most this number of seconds for one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drive:
-    """One job of one plan. `hire` starts the workers, who are gone when its block ends."""
+    """One job of one plan. `hire` starts the workers, which end with its block."""
 
     plan: Plan
     step: RunJob
@@ -85,7 +85,7 @@ class Drive:
     clock: Callable[[], float] = time.monotonic
 
     def run(self) -> JobResult:
-        """Have the parts made, and finish. Raises ChildBugError; nothing else that a user can cause."""
+        """Have the parts made, and finish the job. Raises ChildBugError, and nothing that a user can cause."""
         begin = self.clock()
         try:
             cause = self._work()
@@ -100,7 +100,7 @@ class Drive:
             return replace(finish.run(), seconds=self.clock() - begin)
 
     def _work(self) -> Ending:
-        """Take the output, and have what is left of it made. Raises OrtdeployError, OSError if nothing has begun."""
+        """Take the output, and have its remaining parts made. Raises OrtdeployError, OSError if nothing has begun."""
         why_not = why_not_shared(self.step)
         if why_not is not None:
             raise OrtdeployError(f"{self.step.output.shown} cannot be made by several workers: {why_not}")
@@ -125,7 +125,7 @@ class Drive:
 
 
 def _undecided(decisions: CommitLog, parts: Iterable[PlannedPart]) -> tuple[list[int], int, int]:
-    """Return the parts that are not decided, and how many rows are done and failed of the others."""
+    """Return the parts that are not decided, and how many rows of the others are done and failed."""
     left, rows, failed = [], 0, 0
     for part in parts:
         receipt = decisions.decided(part)
@@ -138,7 +138,7 @@ def _undecided(decisions: CommitLog, parts: Iterable[PlannedPart]) -> tuple[list
 
 
 class _Handing:
-    """The handing out of the parts of one job: those that are `left`, where `rows` are done and `failed` of them."""
+    """Hands out the parts of one job that are `left`; of the others, `rows` are done and `failed` of them failed."""
 
     def __init__(self, drive: Drive, table: PartTable, left: Sequence[int], rows: int, failed: int) -> None:
         self.drive, self.table = drive, table
@@ -156,7 +156,7 @@ class _Handing:
         self._seen = drive.clock()
 
     def run(self) -> Ending:
-        """Give out parts until all are decided, or something ends the job. Raises OrtdeployError, ChildBugError."""
+        """Hand out parts until all are decided, or something ends the job. Raises OrtdeployError, ChildBugError."""
         if not self.handout.left:
             return Ending(status=Status.DONE)
         with self.drive.hire() as crew:
@@ -175,7 +175,7 @@ class _Handing:
         crew.begin(worker)
 
     def _look(self, crew: Crew) -> None:
-        """End the job if somebody wants it or nobody works on it; name those who are late."""
+        """End the job if that was asked for, or if no worker is left; log the workers that are late."""
         clock = self.drive.clock()
         if self.drive.stop():
             self._end(Ending(status=Status.INTERRUPTED, reason="the run was asked to stop"))
@@ -200,7 +200,7 @@ class _Handing:
             self._end(Ending(status=Status.FAILED, reason=wait))
 
     def _give(self, crew: Crew) -> None:
-        """Give parts to those who have less than they may have."""
+        """Give parts to the workers that may have more."""
         if self.ending is not None:
             return
         for worker in self._present:
@@ -208,7 +208,7 @@ class _Handing:
                 crew.make(worker, part)
 
     def _end(self, ending: Ending) -> None:
-        """Give out nothing more; what workers are making is waited for."""
+        """Hand out nothing more; wait for the parts that workers are making."""
         if self.ending is None:
             self.ending = ending
             self._busy = {worker for worker in self._present if not self.handout.is_idle(worker)}
@@ -246,7 +246,7 @@ class _Handing:
                 raise ChildBugError(reason)
 
     def _count(self, worker: int, said: Said, clock: float) -> None:
-        """Note a part that is decided. Whoever has made it, its rows count once."""
+        """Note a decided part. Its rows count once, whichever worker made it."""
         if not self.handout.decided(worker, said["part"], clock):
             return
         self.rows, self.failed = self.rows + said["rows"], self.failed + said["failed"]
@@ -257,7 +257,7 @@ class _Handing:
             self._end(Ending(status=Status.FAILED, reason=str(error)))
 
     def _meet(self, worker: int, facts: Mapping[str, Any] | None) -> None:
-        """Take a worker that is ready, if it is like this machine."""
+        """Accept a worker that is ready, if its versions are those of this machine."""
         self._asked.discard(worker)
         if facts is not None:
             self._names[worker] = f"worker {worker} on {facts['host']}"
@@ -277,7 +277,7 @@ class _Handing:
         self.handout.lost(worker, None)
 
     def _lose(self, answer: Answer) -> None:
-        """Take back what a worker had; if the engine starts it again, ask whether it is ready."""
+        """Take back the parts of a lost worker; if the engine starts it again, ask it to get ready."""
         worker, was_there = answer.worker, answer.worker in self._present
         if answer.gone:
             self._forget(worker, f"{self._name(worker)}: {answer.reason}")
@@ -296,7 +296,7 @@ class _Handing:
         self._why_gone.append(reason)
 
     def _relay(self, worker: int, lines: Iterable[str]) -> None:
-        """Log what a worker has logged."""
+        """Log the lines that a worker has logged."""
         for line in lines:
             fields = json.loads(line)
             level, event = fields.pop("level"), fields.pop("event")

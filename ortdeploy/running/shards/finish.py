@@ -1,7 +1,7 @@
-"""Folds the decisions about a plan's parts into the ledger and the report, in the order of the parts.
+"""Writes the decisions about a plan's parts into the ledger and the report, in the order of the parts.
 
-The ledger is a cache of the decisions until every part is in it; then the plan is closed. It may be done at any time
-and any number of times, also while shards run.
+Until every part is in the ledger, the ledger is only a cache of the decisions; then the plan is closed. This may be
+done at any time and any number of times, even while shards run.
 """
 
 from bisect import bisect_left
@@ -42,7 +42,7 @@ _TOGETHER = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """The end of one job of one plan that was run in shards, or by an engine that has ended so: the `cause`."""
+    """The end of one job of one plan that was run in shards, or by an engine, which ended with `cause`."""
 
     plan: Plan
     step: RunJob
@@ -51,7 +51,7 @@ class Finish:
     cause: Ending | None = None
 
     def run(self) -> JobResult:
-        """Fold what is decided; the job is done when every part is. Raises nothing that a user can cause."""
+        """Write the decisions into the ledger; the job is done if all are. Raises nothing that a user can cause."""
         shares: Shares | None = None
         try:
             ending, shares = self._fold()
@@ -72,7 +72,7 @@ class Finish:
         return self.ledger.key(self._folder)
 
     def _fold(self) -> tuple[Ending, Shares]:
-        """Return how the job ends, and who has made what. Raises OSError, OrtdeployError."""
+        """Return how the job ends, and the share of each worker. Raises OSError, OrtdeployError."""
         record = self.ledger.output(self._output)
         table = part_table(self.step, first_number(record, self.step))
         decisions = decisions_of(self.plan, self.step, record, self._folder)
@@ -93,13 +93,13 @@ class Finish:
         ending = self._judged(table, missing, len(shares.workers))
         self._write(decisions, receipts, ending, shares)
         if is_closed:
-            decisions.tidy()  # who closed it may have been killed before that
+            decisions.tidy()  # the process that closed it may have been killed before this
         elif not missing:
             decisions.close(list(receipts.values()))
         return ending, shares
 
     def _decided(self, decisions: CommitLog, table: PartTable) -> dict[int, Receipt]:
-        """Return the receipts that there are, by part, each part published. Raises OrtdeployError, OSError."""
+        """Publish all decided parts, and return their receipts by part. Raises OrtdeployError, OSError."""
         found = self._settled(decisions, table)
         missing = [part for part in table if part.number not in found]
         if missing:
@@ -112,7 +112,10 @@ class Finish:
         return {receipt.part.number: receipt for receipt in settled if receipt is not None}
 
     def _settle(self, decisions: CommitLog, part: PlannedPart) -> Receipt | None:
-        """Return the receipt of a part that is decided, published and as it was decided."""
+        """Publish a decided part, and return its receipt; None if it is not decided.
+
+        Raises OrtdeployError if its file is not what was decided, OSError.
+        """
         receipt = decisions.decided(part)
         if receipt is None:
             return None
@@ -137,7 +140,7 @@ class Finish:
             write_marker(self._folder, self.ledger.state_dir, self.plan.deployment, self.step.job)
 
     def _commit(self, table: PartTable, receipts: Mapping[int, Receipt]) -> None:
-        """Commit the parts that follow on those in the ledger, up to the first that is missing."""
+        """Commit the parts that follow those in the ledger, up to the first that is missing."""
         record = self.ledger.output(self._output)
         if record is None:
             raise AssertionError("the run on it has begun")
@@ -168,7 +171,7 @@ class Finish:
         return ending
 
     def _unfinished(self, missing: Sequence[PlannedPart], parts: int) -> Ending:
-        """Return how a job ends whose parts are not all there: as the engine says, if one has run it."""
+        """Return how a job with missing parts ends: as the engine says, if one ran it."""
         if self.cause is None:
             return Ending(status=Status.FAILED, reason=_what_is_missing(missing, parts))
         left = f"{len(missing)} of {parts} parts are left to do"
@@ -198,7 +201,7 @@ class Finish:
 def _in_threads(
     do: Callable[[PlannedPart], Receipt | None], parts: Iterable[PlannedPart], at_once: int
 ) -> Iterator[Receipt | None]:
-    """Yield what is done with each part, so many at the same time."""
+    """Yield the result of `do` for each part, in order; `at_once` of them run at the same time."""
     if at_once == 1:
         yield from map(do, parts)
         return
@@ -209,7 +212,7 @@ def _in_threads(
 
 
 def first_number(record: OutputRecord | None, step: RunJob) -> int:
-    """Return the number behind those of the parts of inputs of earlier, finished runs."""
+    """Return the number of the plan's first part: the one after the parts of earlier, finished runs."""
     parts = () if record is None else record.parts
     return max((part.number + 1 for part in parts if part.start < step.input.first_row), default=0)
 
@@ -256,10 +259,13 @@ def decisions_of(plan: Plan, step: RunJob, record: OutputRecord | None, folder: 
 
 
 def _place(step: RunJob, folder: Path) -> SharedPlace:
-    """Return where the processes write together: on a store, nothing is kept in the folder. Raises OrtdeployError."""
+    """Return the place where all processes write: the store, if the output is on one, else the folder.
+
+    Raises OrtdeployError.
+    """
     if step.output.upload is None:
         return SharedFolder(folder)
-    from ortdeploy.files.shared_store import SharedStore  # noqa: PLC0415  only who has an object store
+    from ortdeploy.files.shared_store import SharedStore  # noqa: PLC0415  only for an object store
 
     return SharedStore(step.output.upload)
 
@@ -294,14 +300,14 @@ def _what_is_missing(missing: Sequence[PlannedPart], parts: int) -> str:
 
 
 def _workers(receipts: Iterable[Receipt], shares: Shares) -> list[dict[str, Any]]:
-    """Return what the report says of each worker: what it called itself, and what it has made."""
+    """Return the report's entry on each worker: its name, and what it has made."""
     last = {worker_name(one): one.worker for one in receipts}
     counts = ("parts", "rows", "failed", "seconds")
     return [{**last[one.name], **{name: getattr(one, name) for name in counts}} for one in shares.workers]
 
 
 def _ran(receipts: Sequence[Receipt], shares: Shares) -> dict[str, Any]:
-    """Return what the report says of sessions and memory: each worker's sessions, and the most that one took."""
+    """Return the report's entries on sessions and memory: each worker's sessions, and the largest worker's memory."""
     last = {worker_name(one): one for one in receipts}
     sessions = [{**session, "worker": who} for who, one in last.items() for session in one.ran["sessions"]]
     return {**receipts[0].ran, "sessions": sessions, "workers": _workers(receipts, shares), "shares": shares}

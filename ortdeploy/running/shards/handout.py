@@ -1,6 +1,6 @@
-"""Which worker makes which part: what is given, what comes back, what is lost, and what is given once more.
+"""Decides which worker makes which part, and which part is given to a second worker.
 
-It knows numbers and times, and no engine. That a part is made twice is no harm, as the first decision stands.
+It knows numbers and times, and no engine. A part that is made twice does no harm, because the first decision stands.
 """
 
 from collections import deque
@@ -11,10 +11,10 @@ from statistics import median
 from ortdeploy.diagnostics import OrtdeployError
 
 IN_FLIGHT = 2
-"""Parts that a worker has at a time: it begins the second before the answer to the first is through."""
+"""Parts that a worker has at a time: it begins the second before the answer to the first arrives."""
 
 MOST_LOSSES = 3
-"""A part that was lost so often is not given again; and no more workers than that have one at the same time."""
+"""How often a part may be lost before the job fails; also, how many workers may have a part at the same time."""
 
 OVERDUE_SECONDS = 60.0
 _OVERDUE = 4
@@ -41,7 +41,7 @@ class _Given:
 
 
 class Handout:
-    """The parts that are left, and who has which. `clock` values are seconds of one clock."""
+    """The parts that are left, and which worker has which. `clock` values are seconds of one clock."""
 
     def __init__(self, left: Iterable[int]) -> None:
         """Take the numbers of the parts that nobody has decided."""
@@ -62,7 +62,7 @@ class Handout:
         return not self._of(worker).parts
 
     def give(self, worker: int, clock: float) -> int | None:
-        """Return the part that a worker is to make next; None if there is none for it now."""
+        """Return the next part for a worker; None if there is none for it now."""
         given = self._of(worker)
         if len(given.parts) >= IN_FLIGHT:
             return None
@@ -77,7 +77,7 @@ class Handout:
         return part
 
     def decided(self, worker: int, part: int, clock: float) -> bool:
-        """Note that a worker has answered for a part; return whether it is news."""
+        """Note that a part of a worker is decided; return whether this was not known before."""
         given = self._of(worker)
         if part in given.parts:
             if given.parts[0] == part:
@@ -98,7 +98,7 @@ class Handout:
         self._count(worker, part, reason)
 
     def lost(self, worker: int, reason: str | None) -> None:
-        """Take back what a worker had that is gone; with a reason, the part that it was making may be the cause.
+        """Take back the parts of a worker that is gone; with a reason, the part that it was making may be the cause.
 
         Raises LostPartError if that was lost for the third time.
         """
@@ -120,8 +120,8 @@ class Handout:
         return self._given.setdefault(worker, _Given())
 
     def _take(self, worker: int) -> int | None:
-        """Return the first part that waits; one that this worker has lost only where it has nothing else to do."""
-        while self._waiting and self._waiting[0] not in self._left:  # decided by who was given up
+        """Return the first waiting part; a part that this worker has lost before only if no other is waiting."""
+        while self._waiting and self._waiting[0] not in self._left:  # decided by a worker that was given up
             self._waiting.popleft()
         spared = {part for part, workers in self._lost_by.items() if worker in workers}
         part = next((one for one in self._waiting if one not in spared and one in self._left), None)
@@ -132,7 +132,7 @@ class Handout:
         return part
 
     def _second(self, worker: int, clock: float) -> int | None:
-        """Return a part that another worker has and has not begun, or takes too long for."""
+        """Return a part that another worker has but has not begun, or takes too long for."""
         late = {part for _, part, _ in self.overdue(clock)}
         best = None
         for other, given in self._given.items():
@@ -150,7 +150,7 @@ class Handout:
         return max(OVERDUE_SECONDS, _OVERDUE * median(self._seconds)) if self._seconds else OVERDUE_SECONDS
 
     def _give_back(self, parts: Iterable[int]) -> None:
-        """Let parts wait that nobody else has."""
+        """Put parts back that no other worker has."""
         back = [one for one in parts if one in self._left and one not in self._waiting and not self._copies(one)]
         self._waiting.extendleft(reversed(back))
 

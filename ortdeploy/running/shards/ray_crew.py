@@ -1,7 +1,7 @@
 """Workers on a Ray cluster: actors, each with a process that makes parts. The only module that imports Ray.
 
-Ray starts an actor again, here or on another node, and tells of its end; which parts are made again is the driver's
-business. No rows go through Ray, only numbers of parts and answers.
+Ray restarts an actor, here or on another node, and reports its end; the driver decides which parts are made again. No
+rows go through Ray, only numbers of parts and answers.
 """
 
 import io
@@ -27,14 +27,14 @@ LOCAL = "local"
 _ADDRESS = re.compile(r"auto|local|[^/\s]+:[0-9]{1,5}")
 _CONNECT_SECONDS = 10.0
 _LOCAL_STORE = 80 * 1024**2
-"""Bytes of Ray's object store where ortdeploy starts Ray itself: no rows go through it."""
+"""Bytes of Ray's object store if ortdeploy starts Ray itself; it is small, because no rows go through it."""
 
 
 class WorkerActor:
-    """What Ray runs on a node."""
+    """The actor that Ray runs on a node."""
 
     def __init__(self, module: str, request: Mapping[str, Any]) -> None:
-        """Take what `WorkerProcess` takes."""
+        """Take the arguments of `WorkerProcess`."""
         self._process = WorkerProcess(module, request)
 
     def begin(self) -> Said:
@@ -48,16 +48,16 @@ class WorkerActor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What Ray is to reserve for a worker."""
+    """The resources that Ray reserves for a worker."""
 
     cpus: float
     gpus: float
 
 
 def needs_of(plan: Plan, step: RunJob) -> Needs:
-    """Return what a worker of a job takes: the threads of its sessions, and a GPU if one runs on NVIDIA's.
+    """Return what a worker of a job needs: a core for each thread of its sessions, a GPU if one runs on NVIDIA's.
 
-    Without a number of threads, ONNX Runtime takes all cores of a machine, and Ray is to reserve one.
+    Without a number of threads, ONNX Runtime uses all cores of a machine, and Ray reserves one.
     """
     openings = [one for one in plan.steps if isinstance(one, OpenSession) and one.session in step.sessions]
     names = {provider.name for one in openings for session in one.candidates for provider in session.providers}
@@ -70,7 +70,7 @@ def needs_of(plan: Plan, step: RunJob) -> Needs:
 
 
 def check_address(address: str) -> None:
-    """Refuse what cannot be used before anything is planned. Raises UsageError, OrtdeployError."""
+    """Refuse an unusable address before anything is planned. Raises UsageError, OrtdeployError."""
     if address.startswith("ray://"):
         raise UsageError(
             f"--engine ray={address}: the driver runs inside the cluster and not through Ray Client. Submit it: "
@@ -84,11 +84,11 @@ def check_address(address: str) -> None:
 
 @contextmanager
 def joined(address: str) -> Iterator[None]:
-    """Be a driver of a Ray cluster inside the block. Raises OrtdeployError."""
-    import ray  # noqa: PLC0415  heavy, and only who has a cluster
+    """Connect to a Ray cluster as a driver inside the block. Raises OrtdeployError."""
+    import ray  # noqa: PLC0415  heavy, and only for a cluster
 
     _check_reachable(address)
-    with redirect_stdout(_Printed()):  # Ray prints what nodes tell where results are printed
+    with redirect_stdout(_Printed()):  # Ray prints messages of nodes to stdout, which is for results
         _join(ray, address)
         try:
             yield
@@ -120,7 +120,7 @@ def _join(ray: Any, address: str) -> None:
 
 
 def _check_reachable(address: str) -> None:
-    """Raise OrtdeployError if nobody listens there: Ray itself tries for minutes."""
+    """Raise OrtdeployError if nothing listens at the address, because Ray itself tries for minutes."""
     host, _, port = address.rpartition(":")
     if not host:
         return
@@ -145,7 +145,7 @@ def _why_not_joined(address: str, error: Exception) -> str:
 
 @contextmanager
 def hired(count: int | None, needs: Needs, module: str, request: Mapping[str, Any]) -> Iterator["RayCrew"]:
-    """Have workers inside the block: `count` of them, or as many as the cluster has room for. Raises OrtdeployError."""
+    """Start workers for the block: `count`, or as many as the cluster has room for. Raises OrtdeployError."""
     import ray  # noqa: PLC0415  as above
 
     crew = RayCrew(ray, count or room(ray.nodes(), needs), needs, module, request)
@@ -156,7 +156,7 @@ def hired(count: int | None, needs: Needs, module: str, request: Mapping[str, An
 
 
 def room(nodes: Sequence[Mapping[str, Any]], needs: Needs) -> int:
-    """Return how many workers there is room for: one on each node, or more if they say how much they take."""
+    """Return how many workers there is room for: one on each node, or more if their needs are known."""
     alive = [one["Resources"] for one in nodes if one["Alive"]]
     if needs.gpus:
         places = [int(one.get("GPU", 0)) for one in alive]
@@ -200,7 +200,7 @@ class RayCrew:
         self._asked[self._actors[worker].make.remote(part)] = (worker, part)
 
     def answers(self, seconds: float) -> Sequence[Answer]:
-        """Return the answers that have come; of an actor that is lost, one, and nothing of what else it was asked."""
+        """Return the answers that have come; a lost actor gives one answer, whatever else it was asked."""
         done, _ = self._ray.wait(list(self._asked), num_returns=1, timeout=seconds) if self._asked else ([], [])
         if done and len(self._asked) > 1:
             done, _ = self._ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)
@@ -224,12 +224,12 @@ class RayCrew:
         return Answer(worker=worker, part=part, reason=reason, gone=gone)
 
     def dismiss(self) -> None:
-        """End all actors, also those that hang."""
+        """End all actors, even those that hang."""
         for actor in self._actors.values():
             self._ray.kill(actor)
 
 
 def _words_of(error: Exception) -> str:
-    """Return the first and the last line of what Ray says: what happened, and the error behind it."""
+    """Return the first and the last line of Ray's message: what happened, and the underlying error."""
     lines = [line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()]
     return ": ".join(dict.fromkeys([*lines[:1], *lines[-1:]])) or type(error).__name__

@@ -1,6 +1,6 @@
-"""What was decided about a part: what is in it, who made it, and under which hidden name its bytes wait.
+"""The receipt of a part, which is the decision about it: its content, its maker, and the hidden name of its bytes.
 
-A receipt lies in a folder that many machines write into, so what it says is checked against the plan's part table.
+A receipt is in a folder that many machines write into, so it is checked against the plan's part table.
 """
 
 import json
@@ -24,8 +24,8 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 class Receipt:
     """A part as it was decided. `staged` is the hidden name of its bytes; None if no row gave a result.
 
-    `origin` is what it was made from, `statistics` what was measured, `ran` what the report says of the sessions, and
-    `worker` who made it. `marks` are by what an object store knows its bytes again, such as an ETag.
+    `origin` is what it was made from, `statistics` what was measured, `ran` the report's entries on the sessions, and
+    `worker` the worker that made it. `marks` identify its bytes on an object store, such as an ETag.
     """
 
     part: Part
@@ -45,7 +45,7 @@ def dump_receipt(receipt: Receipt) -> bytes:
 
 
 def load_receipt(raw: bytes, planned: PlannedPart, file: str, shown: str) -> Receipt:
-    """Read the receipt of a part that has the name `file` if it has one. Raises OrtdeployError."""
+    """Read the receipt of a planned part; `file` is its name if it has a file. Raises OrtdeployError."""
     try:
         receipt: Receipt = decode(Receipt, json.loads(raw))
         _check(receipt, planned, file)

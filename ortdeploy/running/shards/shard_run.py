@@ -1,7 +1,7 @@
-"""Runs one shard of a job: those of its parts that are this shard's and not yet decided, one after the other.
+"""Runs one shard of a job: those of its parts that belong to the shard and are not yet decided, one after the other.
 
-In place of a shard, a driver may tell which parts to make. The ledger is only read. Any number of shards may run at the
-same time, also the same one twice.
+Instead of a shard's list, a driver may say which parts to make. The ledger is only read. Any number of shards may run
+at the same time, even the same shard twice.
 """
 
 import platform
@@ -38,7 +38,7 @@ from ortdeploy.units import format_size
 
 
 def why_not_shared(step: RunJob) -> str | None:
-    """Say why a job's parts cannot be run by several processes; None if they can."""
+    """Return why several processes cannot share a job's parts; None if they can."""
     if step.retry:
         return "retry runs on one machine"
     if step.pipeline is not None and step.pipeline.state:
@@ -63,7 +63,7 @@ class ShardRun:
     """One shard of one job, or what a driver tells this process to make of it."""
 
     def __init__(self, context: JobContext, shard: Shard | Told) -> None:
-        """Take what the job needs of the world; nothing is touched yet."""
+        """Take what the job needs from outside; nothing is read or written yet."""
         self._context = context
         self._shard = shard
         self._step = context.step
@@ -76,7 +76,7 @@ class ShardRun:
         self._ran_parts = 0
 
     def run(self) -> JobResult:
-        """Run what is this shard's and not decided; what others decided of it is published, if they did not."""
+        """Run the shard's undecided parts; publish those that others decided but did not publish."""
         ending = carry_out(self._context, self._memory, self._work)
         result = JobResult(
             job=self._step.job,
@@ -127,7 +127,7 @@ class ShardRun:
         return left
 
     def _decided(self, decisions: CommitLog, part: PlannedPart) -> Receipt | None:
-        """Return the receipt of a part that is decided, whose bytes then have their name."""
+        """Publish a decided part, and return its receipt; None if it is not decided."""
         receipt = decisions.decided(part)
         if receipt is not None:
             decisions.publish(receipt)
@@ -162,7 +162,7 @@ class ShardRun:
             self._shard.decided(part, receipt, made_here=made_here)
 
     def _made(self, decisions: CommitLog, part: PlannedPart) -> Receipt:
-        """Run the rows of a part into a staged file. Whatever is raised leaves none."""
+        """Run the rows of a part into a staged file; if anything is raised, the file is deleted."""
         step, opened = self._step, self._context.opened
         context = replace(self._context, observer=_Shifted(self._context.observer, self._rows_done - part.start))
         stream = Stream(
@@ -224,7 +224,7 @@ class ShardRun:
 
 
 class _Shifted:
-    """An observer that sees rows of a part counted on behind those of the parts before."""
+    """An observer for a part that adds the rows of the parts before to its counts."""
 
     def __init__(self, observer: Any, by: int) -> None:
         self._observer = observer

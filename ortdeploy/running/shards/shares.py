@@ -1,4 +1,4 @@
-"""Counts what workers have decided of a plan, for the report and for `status`, which only looks."""
+"""Counts the parts of a plan that workers have decided, for the report and for `status`; nothing is changed."""
 
 import json
 import time
@@ -16,7 +16,7 @@ from ortdeploy.running.shards.commit_log import BOUND
 from ortdeploy.running.shards.receipt import Receipt
 
 SLOW = 4
-"""A part is slow that takes longer than this many medians."""
+"""A part is slow if it takes longer than this many medians."""
 
 _LEAST_UNWRITTEN = 60.0
 _MOST_SLOW = 10
@@ -28,7 +28,7 @@ def shares_of(
     left: Collection[int],
     unwritten: Mapping[int, float] | None = None,
 ) -> Shares:
-    """Return the shares in parts that are decided. `unwritten`: seconds for which a part at work was left as it is."""
+    """Return each worker's share of the decided parts. `unwritten`: seconds since the last write to parts in work."""
     times = [float(one.statistics["seconds"]) for one in receipts.values()]
     middle = median(times) if times else None
     slow = [*_slow(receipts.values(), middle), *_left_alone(table, unwritten or {}, middle)]
@@ -46,14 +46,14 @@ def shares_of(
 
 
 def worker_name(receipt: Receipt) -> str:
-    """Return what people call the worker that made a part."""
+    """Return the worker that made a part, as people call it."""
     return f"{receipt.worker.get('host')} {receipt.worker.get('shard')}"
 
 
 def open_shares(output: Path) -> Shares | None:
-    """Return how far the plan is that workers have not finished on an output; None if there is none.
+    """Return the progress of the plan that workers are running on an output; None if there is none.
 
-    Whatever cannot be read is left out: what is wrong with it is for `finish` to say.
+    What cannot be read is left out; `finish` reports what is wrong with it.
     """
     with suppress(OSError, ValueError, TypeError, LookupError):
         for plan in sorted(open_plans(SharedFolder(output))):
@@ -75,7 +75,7 @@ def _receipts(folder: Path, names: Iterable[str]) -> Iterator[Receipt]:
 
 
 def _unwritten(folder: Path, names: Iterable[str], left: Collection[int]) -> dict[int, float]:
-    """Return for each part at work how long ago somebody wrote into it last."""
+    """Return for each part in work how many seconds ago it was last written."""
     found: dict[int, float] = {}
     for name in names:
         number = name.removeprefix(".part-").partition(".")[0]
@@ -122,7 +122,7 @@ def _workers(receipts: Iterable[Receipt]) -> Iterator[WorkerShare]:
 
 
 def _runs(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Yield the first and the last of numbers that follow on each other."""
+    """Yield the first and the last number of each series of consecutive numbers."""
     first = last = None
     for number in numbers:
         if first is None or last is None:

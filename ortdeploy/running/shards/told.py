@@ -1,4 +1,4 @@
-"""The parts that a driver gives to this process, one at a time: what takes the place of a shard's own list."""
+"""The parts that a driver gives to this process, one at a time, instead of a shard's own list."""
 
 from collections.abc import Callable, Iterator
 
@@ -6,11 +6,11 @@ from ortdeploy.plan.part_table import PartTable, PlannedPart
 from ortdeploy.running.shards.receipt import Receipt
 
 Answer = Callable[[PlannedPart, Receipt, bool], None]
-"""Takes a part that is decided, the receipt that stands, and whether this process has made it."""
+"""Called with a decided part, the receipt that stands, and whether this process made it."""
 
 
 class Told:
-    """What a driver wants of this process. `numbers` waits for the next part, and ends when there are no more.
+    """The requests of a driver. `numbers` waits for the next part, and ends when there are no more.
 
     `on_ready` is called when the sessions are open, `answer` for each part.
     """
@@ -18,7 +18,7 @@ class Told:
     def __init__(
         self, name: str, numbers: Iterator[int], *, on_ready: Callable[[], None] = lambda: None, answer: Answer
     ) -> None:
-        """Take what the driver calls this process, and how to talk to it."""
+        """Take the driver's name for this process, and the functions that talk to the driver."""
         self._name = name
         self._numbers = numbers
         self._on_ready = on_ready
@@ -26,7 +26,7 @@ class Told:
         self._at_hand: PlannedPart | None = None
 
     def parts(self, table: PartTable) -> Iterator[PlannedPart]:
-        """Yield the parts as they come; first the one that was at hand when a session failed and the next took over."""
+        """Yield the parts as they come; first the one that was in work when a session failed and another took over."""
         if self._at_hand is not None:
             yield self._at_hand
         else:
@@ -41,5 +41,5 @@ class Told:
         self._answer(part, receipt, made_here)
 
     def __str__(self) -> str:
-        """`ray 3`, as receipts say who made a part."""
+        """Return the name for receipts, such as `ray 3`."""
         return self._name

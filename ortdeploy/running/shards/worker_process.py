@@ -1,6 +1,7 @@
-"""The process of a worker, as the engine's own process on that machine holds it: started, told parts, started again.
+"""The child process of a worker, which the engine's own process on that machine starts, gives parts and restarts.
 
-A provider that aborts, or the machine's memory, ends this process alone: the engine's lives on and says what happened.
+A provider that aborts, or a lack of memory, ends only the child: the engine's process survives and reports what
+happened.
 """
 
 from collections import deque
@@ -16,7 +17,7 @@ _MOST_LINES = 1000
 """Log lines that are held until the next answer; the oldest are dropped."""
 
 Said = Mapping[str, Any]
-"""An answer to the driver, as JSON has it. `kind` is one of:
+"""An answer to the driver, as JSON. `kind` is one of:
 
 `ready`: the sessions are open (`facts` of the machine); `decided`: a part is (`part`, `rows`, `failed`, `seconds`);
 `failed`: a part could not be made (`reason`); `paused`: the job must pause; `closed`: every part is in the ledger;
@@ -25,7 +26,7 @@ Said = Mapping[str, Any]
 
 
 class WorkerProcess:
-    """One process at a time that makes parts of one job. `module` is what runs in it, `request` what it is asked."""
+    """One process at a time that makes parts of one job. `module` runs in it, `request` is its input."""
 
     def __init__(self, module: str, request: Mapping[str, Any]) -> None:
         """Take what to start; nothing is started yet."""
@@ -44,7 +45,7 @@ class WorkerProcess:
         return self._with_log(said if said["kind"] == "ready" else self._refusal(said))
 
     def make(self, part: int) -> Said:
-        """Have a part made, and return the answer. A run that only the end of the process ends is left out then."""
+        """Have a part made, and return the answer. Rows of a run that ended only with the process are left out."""
         while True:
             if self._child is None:
                 said = self._start()
@@ -76,7 +77,7 @@ class WorkerProcess:
         return self._child
 
     def _next(self, child: Child) -> Said:
-        """Return the next answer; where the process has ended, why."""
+        """Return the next answer, or why the process has ended."""
         for message in child.messages():
             match message["kind"]:
                 case "log":
@@ -97,7 +98,7 @@ class WorkerProcess:
 
     @staticmethod
     def _refusal(said: Said) -> Said:
-        """Return what becomes of a worker that did not get ready."""
+        """Return the answer for a worker that did not get ready."""
         return {**said, "kind": "refused"} if said["kind"] in {"failed", "stuck"} else said
 
     def _with_log(self, said: Said) -> Said:
@@ -107,7 +108,7 @@ class WorkerProcess:
 
 
 def _ending(result: Mapping[str, Any]) -> Said:
-    """Return what the end of a job is to the driver."""
+    """Return the answer for the end of a job."""
     if result["stuck"]:
         return {"kind": "stuck", "reason": result["reason"], "rows": result["stuck"]}
     kinds = {Status.DONE: "closed", Status.NOTHING_TO_DO: "closed", Status.PAUSED: "paused"}
