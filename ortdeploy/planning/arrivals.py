@@ -1,6 +1,6 @@
-"""Looks whether manifests, what they name, or their inputs have changed: by the states of files, opening none of them.
+"""Finds out if manifests, the files that they name, or their inputs have changed, by states of files; none is opened.
 
-What is behind URLs is not looked at, nor are files that no manifest names, such as a model's external data.
+URLs are not looked at, nor are files that no manifest names, such as a model's external data.
 """
 
 import hashlib
@@ -18,10 +18,10 @@ from ortdeploy.planning.workflow import validate
 
 
 class Arrivals:
-    """What has been seen of manifests. One that is refused goes on being looked at, with all that it named before."""
+    """The files of some manifests. A manifest that is refused is still watched, with all files that it named before."""
 
     def __init__(self, paths: Sequence[str], options: LoadOptions) -> None:
-        """Take what a command line names, and look at it."""
+        """Take the manifests of a command line, and look at them."""
         self._paths, self._options = paths, options
         self._texts = ""
         self._specs: dict[str, Spec] = {}
@@ -33,7 +33,7 @@ class Arrivals:
         return tuple(job.name for spec in self._specs.values() for job in spec.jobs)
 
     def look(self) -> str:
-        """Return a digest of the states of all files: another one where anything has come, gone or changed."""
+        """Return a digest of the states of all files; it changes if a file comes, goes or changes."""
         try:
             manifests = (*find_manifests(self._paths)[0], *self._options.overlays)
             texts = _digest(manifests)

@@ -1,9 +1,9 @@
-"""Remembers a plan to which no rule objects, and completes it with a job's data while all else is as it was.
+"""Remembers a plan to which no rule objects, and completes it with a job's data while everything else is unchanged.
 
-What a plan rests on beside data is looked at as `nothing_to_do` looks at it: the command line, the environment, this
-code, the machine and files. Data is looked at by the same code as in every other plan: what the inputs hold, how far
-the outputs are, and whether the first rows can be fed. Wherever a rule might have something to say about what is found,
-or the plan might become another one, it is made as ever.
+Everything that a plan depends on beside data is checked as in `nothing_to_do`: the command line, the environment, this
+code, the machine and files. Data is looked at by the same code as in every plan: the content of inputs, the progress of
+outputs, and whether the first rows can be fed. If a rule might object to what is found, or if the plan might become a
+different one, the whole plan is made.
 """
 
 import hashlib
@@ -37,10 +37,10 @@ _GOOD_STATES = ("absent", "empty", "part", "finished")
 
 @record
 class CheckedJob:
-    """A job of a plan that was checked, with all that decides whether other data makes it another plan.
+    """A job of a checked plan, with everything that decides if other data makes a different plan.
 
-    `input` is the digest of what its input is, but for its files and their number of rows. `identity` and `layout` are
-    of what it writes. Runs of `run_sizes` rows are known to fit the graph. `memory_bound` is what it may
+    `input` is the digest of its input's facts, except its files and their number of rows. `identity` and `layout` are
+    those of its output. Runs of `run_sizes` rows are known to fit the graph. `memory_bound` is the memory that it may
     take, in bytes.
     """
 
@@ -56,7 +56,7 @@ class CheckedJob:
 
 @record
 class CheckedPlan:
-    """What is remembered: the plan as it was made, its jobs, the packages that are there, and the manifest's text."""
+    """What is remembered: the plan as it was made, its jobs, the installed packages, and the manifest's text."""
 
     plan: Plan
     jobs: tuple[CheckedJob, ...]
@@ -65,13 +65,13 @@ class CheckedPlan:
 
 
 class AnotherPlanError(Exception):
-    """Something was found for which the whole plan has to be made."""
+    """Something was found that requires the whole plan to be made."""
 
 
 def recall_plan(
     recollection: "Recollection", paths: Sequence[str], roots: Sequence[str], state_dir: str | None
 ) -> Planned | None:
-    """Return the plan that is remembered, with the data as it is now; None if it has to be made.
+    """Return the remembered plan, with the data as it is now; None if the whole plan has to be made.
 
     `paths`, `roots` and `state_dir` are those of the command line.
     """
@@ -87,7 +87,7 @@ def recall_plan(
 
 
 def _require_place(checked: CheckedPlan, paths: Sequence[str], roots: tuple[str, ...]) -> None:
-    """Raise AnotherPlanError where a plan would reach beyond the tree and the roots that this command line allows."""
+    """Raise AnotherPlanError if the plan reaches beyond the tree and the roots that this command line allows."""
     plan, manifest = checked.plan, Path(checked.plan.manifest)
     is_here = plan.folder == str(manifest.absolute().parent) and {str(manifest), str(manifest.parent)} & set(paths)
     is_fenced = plan.roots == roots and all(
@@ -127,14 +127,14 @@ def complete(checked: CheckedPlan, state_dir: Path) -> Plan:
 
 
 def digest_of_input(facts: InputFacts) -> str:
-    """Return a digest of everything about an input but its files, how many rows they have, and where these begin."""
+    """Return a digest of an input's facts, except its files, their number of rows, and the number of the first row."""
     rows = None if facts.rows is None else 0
     lasting = replace(facts, files=(), states=(), present=(), digest="", rows=rows, first_row=0)
     return hashlib.sha256(json.dumps(encode(lasting), sort_keys=True).encode()).hexdigest()
 
 
 def _require_same(job: CheckedJob, source: InputFacts, output: OutputFacts) -> None:
-    """Raise AnotherPlanError where an input or output is such that rules, or the kind of plan, may be others."""
+    """Raise AnotherPlanError if an input or output may lead to other findings, or to another kind of plan."""
     trouble = output.problem or output.read_only or output.missing_package or output.shards
     is_settled = not (trouble or output.left_over)
     is_own = all(output.identity.get(name, value) == value for name, value in job.identity.items())
@@ -146,7 +146,7 @@ def _require_same(job: CheckedJob, source: InputFacts, output: OutputFacts) -> N
 
 
 def _completed(job: CheckedJob, step: RunJob, source: InputFacts, output: OutputFacts) -> RunJob:
-    """Return a job with its data. Raises AnotherPlanError where the data is not plainly good."""
+    """Return a job with its data. Raises AnotherPlanError unless the data is clearly good."""
     if not set(step.batching.sizes_run(source.rows)).issubset(job.run_sizes):
         raise AnotherPlanError
     step = replace(
@@ -162,7 +162,7 @@ def _completed(job: CheckedJob, step: RunJob, source: InputFacts, output: Output
 
 
 def _forecast(job: CheckedJob, step: RunJob, source: InputFacts, output: OutputFacts) -> MemoryForecast:
-    """Return the forecast for these rows. Raises AnotherPlanError where they take more than there is."""
+    """Return the forecast for these rows. Raises AnotherPlanError if they take more memory or disk than there is."""
     forecast = step.limits.forecast
     if forecast is None:
         raise AnotherPlanError

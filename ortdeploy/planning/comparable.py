@@ -18,13 +18,13 @@ MANIFEST = "a manifest"
 PLAN = "a saved plan"
 REPORT = "a report"
 _COURSE = frozenset({"events", "samples", "timeline"})
-"""What a report says of moments: those of two runs are never the same."""
+"""The times in a report, which differ in any two runs."""
 DEVICE = "a device file"
 
 
 @record
 class Comparable:
-    """A document by its kind; `value` is None where it cannot be read, and `diagnostics` say why."""
+    """A document by its kind; `value` is None if it cannot be read, and `diagnostics` say why."""
 
     kind: str
     value: Value | None
@@ -32,7 +32,7 @@ class Comparable:
 
 
 def read_comparable(path: str, options: LoadOptions) -> Comparable:
-    """Read a file, whatever of the four it is. Raises OrtdeployError where it cannot be read, or is none of them."""
+    """Read a file of any of the four kinds. Raises OrtdeployError if it cannot be read, or is none of them."""
     raw = _read(path)
     if is_plan_file(raw):
         return _read_plan_or_report(raw, path)
@@ -57,7 +57,7 @@ def _read_plan_or_report(raw: bytes, path: str) -> Comparable:
     try:
         data = json.loads(raw)
     except (ValueError, RecursionError):
-        data = None  # said below, as of a plan
+        data = None  # reported below, as for a plan
     if isinstance(data, dict) and {"run", "job", "identity"} <= data.keys():
         return Comparable(kind=REPORT, value=_value({key: data[key] for key in data if key not in _COURSE}))
     document, diagnostics = read_plan_file(raw, path)

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 @record
 class DataPlaces:
-    """What a job reads and writes, as its manifest says; with it, both can be looked at without the manifest.
+    """What a job reads and writes, copied from the manifest, so that both can be looked at without the manifest.
 
-    `patterns` are the input's paths, from the manifest's `folder`; beside `roots` they may lead nowhere else. `output`
-    is the folder that is written into, as a full path; from there it is uploaded to the `url`, if there is one. The
-    other fields are those of the manifest.
+    `patterns` are the input's paths, relative to the manifest's `folder`; they may lead only into the folder or
+    `roots`. `output` is the full path of the folder that is written into; from there it is uploaded to the `url`, if
+    there is one. The other fields are those of the manifest.
     """
 
     job: str
@@ -68,7 +68,7 @@ class DataPlaces:
 
 @record
 class Before:
-    """The ledger's record of a job's output, of its last part's layout, and of the input files that went into it."""
+    """The ledger's record of a job's output, the layout of its last part, and the input files that it was made from."""
 
     record: OutputRecord | None = None
     inputs: Sequence[KnownFile] = ()
@@ -77,15 +77,15 @@ class Before:
 
     @property
     def first_row(self) -> int:
-        """How many rows came from others before, in runs that are finished."""
+        """How many rows came from other files, in finished runs."""
         return self.record.first_row if self.record else 0
 
 
 def look_back(places: DataPlaces, state_dir: Path) -> Before:
-    """Return what the ledger knows of an output folder; nothing if it starts over.
+    """Return what the ledger knows of an output folder; nothing if the output starts over.
 
-    That is so if the user took away what is not removable, and if an earlier run was killed as it put the output aside.
-    Which rows files have that are through is told only where these may run again.
+    It starts over if the user deleted an output that is not removable, or if an earlier run was killed while it put the
+    output aside. The rows of finished files are included only if they may run again.
     """
     with read_ledger(state_dir) as ledger:
         if ledger is None:
@@ -104,7 +104,7 @@ def look_back(places: DataPlaces, state_dir: Path) -> Before:
 
 
 def _may_be_elsewhere(places: DataPlaces) -> bool:
-    """Return whether shards have made an output on its store; if that cannot be told, `_shards` says why."""
+    """Return whether shards have made an output on its store; if that cannot be found out, `_shards` says why."""
     try:
         return _decided_on(places) is not None
     except OrtdeployError:
@@ -115,7 +115,7 @@ def _decided_on(places: DataPlaces) -> "SharedPlace | None":
     """Return the store of an output on which shards have decided; None if they have not. Raises OrtdeployError."""
     if places.url is None or not decides(places.url):
         return None
-    from ortdeploy.files.shared_store import SharedStore  # noqa: PLC0415  only who has an object store
+    from ortdeploy.files.shared_store import SharedStore  # noqa: PLC0415  only for an object store
 
     place = SharedStore(places.url)
     return place if any(place.names(SHARD_FOLDER)) else None
@@ -154,7 +154,7 @@ def look_at_input(
 def look_at_output(
     places: DataPlaces, packages: frozenset[str], before: Before, state_dir: Path, *, stale: bool = False
 ) -> OutputFacts:
-    """Look at the place that a job writes to; `stale`: what is there makes room for a new run."""
+    """Look at the place that a job writes to; `stale`: a new run will put aside what is there."""
     return replace(
         _stale_output(places, before) if stale else _probe_output(places, before, state_dir),
         missing_package=_missing_package(places, packages),
@@ -185,7 +185,7 @@ def _probe_output(places: DataPlaces, before: Before, state_dir: Path) -> Output
 
 
 def _is_left_over(folder: Path, state_dir: Path, before: Before) -> bool:
-    """Return whether a compact or retry that is not live has left something to complete."""
+    """Return whether a killed compact or retry has left something to complete."""
     if before.record is None or is_live(state_dir, before.record.output):
         return False
     try:
@@ -197,8 +197,8 @@ def _is_left_over(folder: Path, state_dir: Path, before: Before) -> bool:
 def _shards(places: DataPlaces, before: Before) -> str | None:
     """Return whether processes share the parts of an output: `open` while a plan is not finished, else `closed`.
 
-    A store is asked only if the ledger knows parts that are not here, as of what one machine has made. Raises
-    OrtdeployError.
+    A store is asked only if the ledger knows the output but its folder is not here, as another machine may have made
+    it. Raises OrtdeployError.
     """
     place: SharedPlace | None = SharedFolder(places.place)
     if places.url is not None:
@@ -212,13 +212,13 @@ def _shards(places: DataPlaces, before: Before) -> str | None:
 
 
 def _look_at_folder(places: DataPlaces, state_dir: Path, before: Before, shards: str | None) -> OutputFacts:
-    """Look at what there is of an output that can be one."""
+    """Look at an existing output folder."""
     folder = places.place
     if before.record is None and not is_there(folder):
         return OutputFacts()
     if before.record is None and not any(folder.iterdir()):
         return OutputFacts(state="empty")
-    if before.record is None:  # a run that began meanwhile stands in the ledger before it writes a file
+    if before.record is None:  # a run that began meanwhile is in the ledger before it writes a file
         before = look_back(places, state_dir)
     if before.record is None:
         return OutputFacts(state="foreign", ledger=_named_ledger(folder))
@@ -248,7 +248,7 @@ def _own_output(places: DataPlaces, before: Before, digests: DigestCache, *, is_
 
 
 def _parts_to_come(folder: Path, record: OutputRecord) -> tuple[Part, ...]:
-    """Return the committed parts, and the one that the next run commits first, for it is whole."""
+    """Return the committed parts, and a begun part that is whole, because the next run commits it first."""
     begun = record.begun
     if begun is None or begun.name is None or begun.part.file is None:
         return record.parts
@@ -257,7 +257,7 @@ def _parts_to_come(folder: Path, record: OutputRecord) -> tuple[Part, ...]:
 
 
 def _named_ledger(folder: Path) -> str | None:
-    """Return the ledger that an output names, and whether it is there."""
+    """Return the ledger that an output names, and whether it exists."""
     name = named_ledger(folder)
     if name is None:
         return None
@@ -288,7 +288,7 @@ def unwritable(folder: Path, shown: str, roots: Sequence[str]) -> Problem | None
 
 def _entangled(folder: Path, shown: str, state_dir: Path) -> Problem | None:
     """Refuse an output that contains the state directory or lies in it, because a new run renames old outputs."""
-    output, state = (Path(os.path.realpath(one)) for one in (folder, state_dir))  # resolve() stumbles over loops
+    output, state = (Path(os.path.realpath(one)) for one in (folder, state_dir))  # resolve() raises for loops
     if output == state or output in state.parents:
         where = "holds"
     elif state in output.parents:

@@ -1,4 +1,4 @@
-"""What differs between two documents of plain data, place by place, without their secrets."""
+"""Finds the differences between two documents of plain data, place by place, with their secrets masked."""
 
 import json
 import re
@@ -10,20 +10,20 @@ from ortdeploy.redaction import without_secrets
 
 
 class Nothing:
-    """What stands for a value that one of two documents lacks."""
+    """Stands for a value that one of two documents lacks."""
 
 
 NOTHING = Nothing()
 _LABELS = ("step", "kind", "provider", "name", "session", "instance", "adapter", "job", "deployment", "number", "index")
-"""Keys by which an item of a list is found again in another list, as far as it has them."""
+"""Keys that identify an item in another list, if it has them."""
 _SHORT = 12
-"""Items up to which two lists of scalars are told as a whole: a mean and a deviation are read together."""
+"""The most items of a list of scalars that is compared as a whole, such as a mean by channel."""
 _PLAIN_KEY = re.compile(r"[\w-]+")
 
 
 @record
 class Difference:
-    """A place where two documents differ, with both values as anybody may see them; NOTHING where one has none."""
+    """A place where two documents differ, with both values without secrets; NOTHING if a document has none."""
 
     path: str
     old: Any
@@ -32,7 +32,7 @@ class Difference:
 
 @ordered_record
 class Value:
-    """A value of a document, and the same with the mask in place of secrets: what differs may be a secret."""
+    """A value of a document, and the same value with masked secrets, because what differs may be a secret."""
 
     raw: Any
     shown: Any
@@ -51,7 +51,7 @@ class Value:
 
     @property
     def is_open(self) -> bool:
-        """Whether what it holds may be told one by one: a mask stands for all that is below it."""
+        """Whether its items may be compared one by one; a mask stands for everything below it."""
         return isinstance(self.raw, dict | list | Nothing) and type(self.raw) is type(self.shown)
 
 
@@ -61,8 +61,8 @@ _ABSENT = Value(NOTHING, NOTHING)
 def find_differences(old: Value, new: Value, at: str = "") -> Iterator[Difference]:
     """Yield where two documents differ, in the order of the new one, then what only the old one has.
 
-    Items of lists that have names are found again by these, wherever they stand; of such lists the order is compared
-    too.
+    Items with names are compared with the items of the same names, at whatever place; the order of such lists is
+    compared too.
     """
     kinds = {type(one.raw) if one.is_open else None for one in (old, new)} - {Nothing}
     if kinds == {dict} and any(one.raw for one in (old, new) if one is not _ABSENT):
@@ -74,12 +74,12 @@ def find_differences(old: Value, new: Value, at: str = "") -> Iterator[Differenc
 
 
 def _text(value: Any) -> str | None:
-    """Return a value so that only what is the same is equal: 1, 1.0 and true are three, and not-a-number is one."""
+    """Return a value as text, in which 1, 1.0 and true differ, and NaN equals NaN."""
     return None if isinstance(value, Nothing) else json.dumps(value, sort_keys=True, default=str)
 
 
 def _is_leaf(value: Value) -> bool:
-    """Return whether a list is told as a whole: a short one of scalars, or none."""
+    """Return whether a list is compared as a whole: a short one of scalars, or a missing one."""
     if isinstance(value.raw, Nothing):
         return True
     return len(value.raw) <= _SHORT and not any(isinstance(item, dict | list) for item in value.raw)
@@ -93,7 +93,7 @@ def _of_mappings(old: Value, new: Value, at: str) -> Iterator[Difference]:
 
 
 def _items(value: Value) -> Any:
-    """Return the keys of a mapping or the items of a list; none where it is not there."""
+    """Return the keys of a mapping or the items of a list; none if the value is missing."""
     return () if isinstance(value.raw, Nothing) else value.raw
 
 
@@ -114,13 +114,13 @@ def _of_lists(old: Value, new: Value, at: str) -> Iterator[Difference]:
 
 
 def _places(items: Sequence[Any]) -> Mapping[str, int] | None:
-    """Return where the items of a list stand, by what names them; None where not each has a name of its own."""
+    """Return the places of a list's items by name; None unless each has a name of its own."""
     labels = {_label(item): index for index, item in enumerate(items)}
     return labels if len(labels) == len(items) and "" not in labels else None
 
 
 def _label(item: Any) -> str:
-    """Return what names an item: some of its keys, or of a list its first text."""
+    """Return the name of an item: the values of some of its keys, or the first text of a list."""
     if isinstance(item, list):
         return item[0] if item and isinstance(item[0], str) else ""
     if not isinstance(item, dict):

@@ -1,7 +1,7 @@
-"""Models and adapters that a manifest names by URL: fetched once a machine, and kept by their digest.
+"""Models and adapters that a manifest names by URL: fetched once by each machine, and kept by their digest.
 
-From then on they are files of the content store, as what runs is in any case, and no server is asked for them. A file
-that refers to others beside it, as a model does to external data, cannot be fetched: a URL is one file.
+From then on they are files of the content store, and no server is asked for them. A file that refers to others beside
+it, as a model does to external data, cannot be fetched, because a URL is one file.
 """
 
 import tempfile
@@ -21,7 +21,10 @@ from ortdeploy.manifest.spec import Spec
 
 
 def fetch_files(spec: Spec, state_dir: Path) -> Iterator[tuple[PinnedFile, str]]:
-    """Fetch what a manifest names by URL and is not kept yet; yield what cannot be, and why, in full sentences."""
+    """Fetch the files that a manifest names by URL, unless they are kept; yield those that cannot be fetched, and why.
+
+    The reasons are full sentences.
+    """
     wanted = _fetchable(spec)
     if not wanted:
         return
@@ -35,7 +38,7 @@ def fetch_files(spec: Spec, state_dir: Path) -> Iterator[tuple[PinnedFile, str]]
 
 
 def with_fetched(spec: Spec, state_dir: Path) -> Spec:
-    """Return a manifest whose files by URL lie in the content store, as far as they are there."""
+    """Return a manifest with paths in the content store in place of URLs, for the files that are there."""
     wanted = _fetchable(spec)
     if not wanted:
         return spec
@@ -56,11 +59,11 @@ def _fetchable(spec: Spec) -> list[PinnedFile]:
 
 
 def _fetch(store: ContentStore, file: PinnedFile) -> str | None:
-    """Fetch a file unless it is kept; say why it cannot be."""
+    """Fetch a file unless it is kept; return why it cannot be fetched, else None."""
     digest, shown = str(file.sha256), parse_url(file.path).shown
     if store.find(digest) is not None:
         return None
-    from ortdeploy.files.object_store import fetch_file  # noqa: PLC0415  only who fetches
+    from ortdeploy.files.object_store import fetch_file  # noqa: PLC0415  only if something is fetched
 
     with tempfile.TemporaryDirectory(prefix="ortdeploy-objects-") as folder:
         target = Path(folder) / "file"
@@ -80,5 +83,5 @@ def _fetch(store: ContentStore, file: PinnedFile) -> str | None:
 
 
 def _name(url: str) -> str:
-    """Return the name of a fetched file, which tells its format."""
+    """Return the name of a fetched file, whose suffix tells its format."""
     return PurePosixPath(unquote(urlsplit(parse_url(url).shown).path)).name or "file"

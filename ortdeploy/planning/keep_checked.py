@@ -1,6 +1,6 @@
-"""Keeps a plan to which no rule objects, for `checked_plan`, if that can complete it with other data.
+"""Keeps a plan to which no rule objects, if `checked_plan` can complete it with other data.
 
-It cannot where steps or forecasts follow from more than the files that are read. Nothing that may be a secret is kept.
+It cannot if steps or forecasts depend on more than the files that are read. Nothing that may be a secret is kept.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ _MOST_SIZES = 1000  # of a job, from before
 
 
 class ToKeep:
-    """A plan to keep when its run is through; looked at before, for a run changes folders."""
+    """A plan to keep after its run. What it depends on is looked at before the run, which changes folders."""
 
     def __init__(self, recollection: "Recollection", planned: Planned, paths: Sequence[str], state_dir: Path) -> None:
         """Take what was planned for manifests, just now."""
@@ -40,15 +40,15 @@ class ToKeep:
         self._seen = None if rested_on is None else recollection.look(rested_on)
 
     def keep(self) -> None:
-        """Keep it; where that cannot be written, the next plan is made as ever."""
+        """Keep the plan; if it cannot be written, the next plan is made from the start."""
         if self._told is not None:
             self._recollection.remember(NAME, self._seen, str(self._state_dir), self._told)
 
 
 def _told(planned: Planned, before: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Return what is remembered of a plan; None if other data might make more of it another plan.
+    """Return what to remember of a plan; None if other data might change more of it than files and rows.
 
-    `before` is what has been remembered of it and still holds; it was made again for its data.
+    `before` is what was remembered and still holds, if the plan was made again for its data.
     """
     if len(planned.plans) != 1 or len(planned.deployments) != 1 or planned.diagnostics or planned.stand_ins:
         return None
@@ -75,7 +75,7 @@ def _told(planned: Planned, before: Mapping[str, Any] | None) -> Mapping[str, An
 
 
 def _is_simple(job: ResolvedJob, deployment: Deployment) -> bool:
-    """Return whether a job reads new files, or the next ones, and nothing else; layouts to try follow from rows too."""
+    """Return whether a job only reads new files, or the next ones, and tries no layouts, which depend on rows too."""
     if deployment.thread_layouts_of(job.model) or deployment.tried_layouts_of(job.model):
         return False
     found, output = job.input, job.output
@@ -85,7 +85,7 @@ def _is_simple(job: ResolvedJob, deployment: Deployment) -> bool:
 
 
 def _is_lasting(step: Step) -> bool:
-    """Return whether of a step only files, rows, and what follows from them, may become others."""
+    """Return whether only files, rows, and what follows from them, may change in a step."""
     if not isinstance(step, RunJob):
         return True
     forecast = step.limits.forecast
@@ -99,7 +99,7 @@ def _is_lasting(step: Step) -> bool:
 
 
 def _without_files(step: Step) -> Step:
-    """Return a step without the files that it reads, for a process that has loaded nothing to read graphs."""
+    """Return a step without the files that it reads, with a forecast for a process that reads no graph."""
     if not isinstance(step, RunJob) or step.limits.forecast is None:
         return step
     limits = replace(step.limits, forecast=without_onnx(step.limits.forecast))
@@ -107,7 +107,7 @@ def _without_files(step: Step) -> Step:
 
 
 def _sizes_before(before: Mapping[str, Any] | None, job: ResolvedJob) -> tuple[int, ...]:
-    """Return the numbers of rows of a job's runs that were known to fit before."""
+    """Return the numbers of rows in a run that were known before to fit the job's graph."""
     with suppress(TypeError, KeyError):
         jobs = decode(tuple[CheckedJob, ...], before["told"]["jobs"]) if before else ()
         return next((one.run_sizes for one in jobs if one.places.job == job.spec.name), ())

@@ -1,8 +1,8 @@
 """Remembers what was read in graphs, so that planning again needs no onnx, whose import takes longer than planning.
 
-What is kept follows from the bytes of one model file alone, from this code, and from onnx; each has a part in the name
-of its entry. Facts with a problem are not kept, nor those of a model that has other files beside it. Where nodes will
-be placed follows from ONNX Runtime's library and from the processor too.
+An entry depends only on the bytes of one model file, on this code, and on onnx's version; all three go into its name.
+Facts with a problem are not kept, nor those of a model with other files beside it. The predicted placement of nodes
+depends on ONNX Runtime's library and on the processor too.
 """
 
 import hashlib
@@ -32,9 +32,9 @@ FOLDER = "graphs"
 _FORMAT_VERSION = 1
 _MOST = 500  # entries
 FORGOTTEN_AFTER = 30 * 24 * 3600
-"""Seconds after which an entry that nobody has looked up is of no use any more."""
+"""Seconds after which an entry that was not looked up is no longer of use."""
 _MARKED_AFTER = 24 * 3600
-"""Seconds after which it is marked again that an entry is looked up, by its time."""
+"""Seconds after which another look-up marks the entry again, by its file's time."""
 _MOST_BYTES = 16 * 1024 * 1024  # of an entry, and of all that wait
 _OF_PLACEMENT = ("deployment/placement_prediction.py", "providers/catalogue.py", "runtime/kernels.py")
 
@@ -42,12 +42,12 @@ Sizes = tuple[int | None, ...]
 
 _state_dir: ContextVar[Path | None] = ContextVar("state_dir", default=None)
 _waiting: dict[Path, bytes] = {}
-"""Entries for state folders that were not there yet, for a plan makes none; the oldest first, which make room."""
+"""Entries for state folders that do not exist yet, because a plan makes none; the oldest come first."""
 
 
 @contextmanager
 def remembered_in(state_dir: Path) -> Iterator[None]:
-    """Look up in a state folder what graphs tell, and keep it there, inside the block; else each is read."""
+    """Inside the block, look facts of graphs up in a state folder, and keep new ones there."""
     token = _state_dir.set(state_dir)
     try:
         yield
@@ -56,7 +56,7 @@ def remembered_in(state_dir: Path) -> Iterator[None]:
 
 
 def keep_waiting(state_dir: Path) -> None:
-    """Write what waits for a state folder that the gate has let through, and that is there now."""
+    """Write the waiting entries of a state folder, which now exists and has passed the gate."""
     for path in [path for path in _waiting if path.parents[1] == state_dir]:
         _write(path, _waiting.pop(path))
 
@@ -96,7 +96,7 @@ def infer_shapes(skeleton: bytes, inputs: Mapping[str, Sequence[int | None]]) ->
 
 
 def buffer_bytes(skeleton: bytes, shapes: tuple[tuple[str, Sizes], ...], *, arena: bool, pattern: bool) -> int | None:
-    """Return what the buffers of one run take, in an arena or at most at once; None if a graph leaves that open."""
+    """Return the bytes of one run's buffers, in an arena or at most at once; None if the graph leaves sizes open."""
     entry = _Entry("buffers", _digest(skeleton), shapes, arena, pattern)
     found: tuple[int | None, ...] | None = entry.find(tuple[int | None, ...])
     if found is None:
@@ -113,7 +113,7 @@ def buffer_bytes(skeleton: bytes, shapes: tuple[tuple[str, Sizes], ...], *, aren
 
 
 def remembering_placement(host: HostFacts) -> Predict:
-    """Return what predicts as `predict_placement` does for a machine, and remembers it of chains without plugins."""
+    """Return a `predict_placement` for a machine that remembers its results for chains without plugins."""
     if host.runtime.library is None or host.machine is None:
         return predict_placement
     machine = [host.runtime.library, host.machine.architecture, host.machine.cpu_flags]
@@ -137,7 +137,7 @@ def remembering_placement(host: HostFacts) -> Predict:
 
 
 def _known_file(path: Path, digest_of: Callable[[Path], str]) -> HashedFile | None:
-    """Return a file that is the same before and after it was hashed; None if the reader is to say what is wrong."""
+    """Return a file that did not change while it was hashed; None if there is a problem, which the reader reports."""
     with suppress(OSError):
         before = signature(path.stat())
         file = HashedFile(name=path.name, path=str(path), sha256=digest_of(path), size=before["size"])
@@ -152,7 +152,7 @@ def _digest(content: bytes) -> str:
 
 @cache
 def _code() -> str:
-    """Return what is another where what reads graphs is another: the versions, and the files of the code."""
+    """Return the identity of the code that reads graphs: the versions, and the states of its files."""
     package = Path(__file__).parents[1]
     files = [*sorted((package / "graph").glob("*.py")), *(package / file for file in _OF_PLACEMENT)]
     states = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
@@ -160,7 +160,7 @@ def _code() -> str:
 
 
 class _Entry:
-    """One thing that is remembered, in a file of its own, whose name is the digest of all that it depends on."""
+    """One remembered fact in a file of its own, whose name is the digest of everything that it depends on."""
 
     def __init__(self, *depends_on: Any) -> None:
         state_dir = _state_dir.get()
@@ -170,7 +170,7 @@ class _Entry:
             self._path = state_dir / FOLDER / f"{name}.json"
 
     def find(self, kind: Any) -> Any:
-        """Return what is remembered, of the type that is wanted; None if nothing is, or something else."""
+        """Return the remembered value if it has the wanted type; else None."""
         if self._path is not None:
             with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
                 document = json.loads(self._path.read_text(encoding="utf-8"))
@@ -180,7 +180,7 @@ class _Entry:
         return None
 
     def keep(self, told: Any) -> None:
-        """Remember; where it cannot be written it is read again the next time."""
+        """Remember a value; if it cannot be written, it is worked out again the next time."""
         if self._path is None:
             return
         data = encode(told)
@@ -204,7 +204,7 @@ def _write(path: Path, text: bytes) -> None:
 
 
 def _mark(path: Path) -> None:
-    """Let the time of an entry say that it is looked up; who cannot write it leaves it."""
+    """Set the time of an entry to now, because it was looked up; ignore it if that is not allowed."""
     if path.stat().st_mtime < time.time() - _MARKED_AFTER:
         with suppress(OSError):
             os.utime(path)

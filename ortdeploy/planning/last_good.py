@@ -1,12 +1,12 @@
-"""Keeps what a manifest was when it last ran well, to run it while a later version of it is refused.
+"""Keeps each manifest as it last ran well, to run that version while a later one is refused.
 
 A record names the texts of the manifest and its overlays, and the files that they name, all by their SHA-256 in the
 content store: models with their external data, adapters, golden sets, labels, what operations and presets read, and
-what options of providers, sessions and runs name. Inputs and outputs are where they were. Libraries are opened as they
-are now, for each may need others beside it.
+what options of providers, sessions and runs name. Inputs and outputs stay where they are. Libraries are opened as they
+are now, because each may need others beside it.
 
-`last-good/<key>.json` is the record, and `<key>.refused` is there while it stands in, with the reason. The key is of
-the manifest's path and of how it was asked for.
+`last-good/<key>.json` is the record. `<key>.refused`, with the reason, exists while the record runs in place of the
+manifest. The key is a digest of the manifest's path and of the options that it was planned with.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ _NOTHING = Planned(plans=(), diagnostics=())
 
 @record
 class Refusal:
-    """A manifest that is refused, since when and why; what ran well before, from when that is, and its specs."""
+    """A refused manifest, since when and why; its last good version, of which time, and that version's specs."""
 
     manifest: str
     since: str
@@ -63,10 +63,10 @@ class Refusal:
 
 
 def keep_good(deployment: "Deployment", state_dir: Path, now: str) -> None:
-    """Keep what a deployment was made of, which has run well; if that is impossible, log why."""
+    """Keep the files and texts of a deployment that has run well; if that is impossible, log why."""
     spec = deployment.spec
     try:
-        with shared_use(state_dir, LOCK):  # or what is not referred to yet may be pruned
+        with shared_use(state_dir, LOCK):  # so that no new file is pruned before it is referred to
             _keep_version(deployment, state_dir, now)
     except AnotherContentError as error:
         log.warning("manifest.not_kept", manifest=spec.path, reason=f"{error} was changed while it was read")
@@ -94,14 +94,14 @@ def _keep_version(deployment: "Deployment", state_dir: Path, now: str) -> None:
 
 
 def _owner(key: str) -> str:
-    """Return whose the references to the files of a record are."""
+    """Return the owner in whose name a record refers to its files."""
     return f"{KEPT} {key}"
 
 
 def kept_files(state_dir: Path) -> dict[Path, str | None]:
     """Return the records and notes of a state folder, each with the owner of its references.
 
-    None: its manifest is not there any more, or nobody can read it.
+    None if its manifest is gone, or the record cannot be read.
     """
     found: dict[Path, str | None] = {}
     for path in sorted((state_dir / KEPT).glob("*.json")):
@@ -124,7 +124,7 @@ def with_last_good(
     jobs: Sequence[str] | None = None,
     excluded: Sequence[str] = (),
 ) -> Planned:
-    """Return the plans with those of the last good versions of manifests that have none, and log which."""
+    """Return the plans, completed with the last good versions of manifests that are refused; log which."""
     done = {str(Path(plan.folder) / Path(plan.manifest).name) for plan in planned.plans}
     for path in find_manifests(paths)[0]:
         if os.path.abspath(path) not in done:  # noqa: PTH100  keeps links
@@ -145,7 +145,7 @@ def plan_last_good(
     jobs: Sequence[str] | None = None,
     excluded: Sequence[str] = (),
 ) -> Planned:
-    """Plan what a manifest was when it last ran well, and note for `status` that it is refused now."""
+    """Plan a manifest as it last ran well, and note for `status` that it is refused now."""
     folder = state_folder(str(Path(path).absolute().parent), state_dir, options.roots)
     paths = _Paths(folder, path, _asked(options))
     then = _recall(path, folder, options)
@@ -165,11 +165,11 @@ def plan_last_good(
     with suppress(OSError):
         _write(paths.refused, {"since": since, "reason": reason})
     log.warning("manifest.stands_in", manifest=path, refused_since=since, reason=reason, good=kept)
-    return replace(again, plans=tuple(replace(plan, gates=()) for plan in again.plans))  # these files have passed them
+    return replace(again, plans=tuple(replace(plan, gates=()) for plan in again.plans))  # they passed before
 
 
 def find_refusals(paths: Sequence[str], options: LoadOptions, state_dir: str | None) -> "tuple[Refusal, ...]":
-    """Return the refusals of manifests that stand-ins run for, each with what it was when it last ran well."""
+    """Return the refusals of manifests whose last good versions run in their place."""
     found = []
     for path in find_manifests(paths)[0]:
         folder = state_folder(str(Path(path).absolute().parent), state_dir, options.roots)
@@ -186,7 +186,7 @@ def find_refusals(paths: Sequence[str], options: LoadOptions, state_dir: str | N
 
 
 class _Paths:
-    """Where the record of a manifest lies, and the note that it stands in."""
+    """The paths of a manifest's record, and of the note that the record runs in its place."""
 
     def __init__(self, state_dir: Path, manifest: str, asked: Mapping[str, Any]) -> None:
         full = os.path.abspath(manifest)  # noqa: PTH100  keeps links
@@ -218,7 +218,7 @@ def _keep_texts(store: ContentStore, spec: "Spec") -> dict[str, str]:
 
 
 def _named_files(deployment: "Deployment", digests: DigestCache) -> "Iterator[tuple[str, bool, Sequence[HashedFile]]]":
-    """Yield what a manifest names: the path as written, whether it is one file, and the files by their names."""
+    """Yield each path that a manifest names: as written, whether it is one file, and its files by their names."""
     spec, facts = deployment.spec, deployment.facts
     yield from ((model.path, True, facts.models[model.name].files) for model in spec.models)
     for adapter in spec.adapters:
@@ -255,7 +255,7 @@ def _keep(store: ContentStore, file: "HashedFile") -> str:
 
 
 def _recall(path: str, state_dir: Path, options: LoadOptions) -> tuple[LoadOptions, str] | None:
-    """Return the options that load a manifest as it last ran well, and when that was; None if it is not whole."""
+    """Return the options that load a manifest as it last ran well, and the time of that; None if a file is missing."""
     record = _read(_Paths(state_dir, path, _asked(options)).record)
     if record is None:
         return None

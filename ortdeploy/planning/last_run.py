@@ -1,7 +1,7 @@
-"""What a job's committed rows were made from, compared with what they would be made from now.
+"""Compares the origin of a job's committed rows with the origin that they would have now.
 
-The ledger has it of each part: digests, sessions and versions, and of the manifest's settings one digest for each kind.
-Beside it lies the text of the manifest with which each output was last run.
+The ledger has the origin of each part: digests, sessions and versions, and one digest for each kind of setting in the
+manifest. Beside it is the text of the manifest with which each output was last run.
 """
 
 import json
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from ortdeploy.manifest.spec import Spec
 
 _COMPARED = ("manifest", "model", "components", "adapters", "sessions", "device", "versions")
-"""Of what the ledger keeps of a part's origin, what is known before a run."""
+"""The keys of a part's origin that are known before a run."""
 
 
 @record
 class Changes:
-    """What differs of a job since its last run; `run` is None where it has not run."""
+    """How a job differs from its last run; `run` is None if it has not run."""
 
     job: str
     run: str | None
@@ -39,13 +39,13 @@ class Changes:
 def changes_since_last_run(
     deployment: Deployment, state_dir: Path, jobs: Collection[str] | None
 ) -> tuple[Changes, ...]:
-    """Return of each job what differs; jobs: those that are wanted, None: all. Raises OrtdeployError."""
+    """Return how each of some `jobs` (None: all) differs from its last run. Raises OrtdeployError."""
     wanted = [job for job in deployment.jobs if jobs is None or job.spec.name in jobs]
     return tuple(_changes(deployment, job, state_dir) for job in wanted)
 
 
 def stale_jobs(deployment: Deployment) -> frozenset[str]:
-    """Return the jobs whose committed rows were made from something else."""
+    """Return the jobs whose committed rows have another origin than they would have now."""
     return frozenset(
         job.spec.name
         for job in deployment.jobs
@@ -74,7 +74,7 @@ def _changes(deployment: Deployment, job: ResolvedJob, state_dir: Path) -> Chang
 
 
 def _of_the_text(spec: "Spec", run: str, kept: Path) -> Iterator[Difference]:
-    """Yield what differs between the manifest's text and that of a run; nothing where another run has kept its own."""
+    """Yield what differs between the manifest's text and that of a run; nothing if another run's text is kept."""
     try:
         known = json.loads(kept.read_bytes())
         then = known["manifest"] if known["run"] == run else None
@@ -87,7 +87,7 @@ def _of_the_text(spec: "Spec", run: str, kept: Path) -> Iterator[Difference]:
 
 
 def _then(record: OutputRecord, origins: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the last rows were made from; of ledgers without origins, the identity alone."""
+    """Return the origin of the last rows; for ledgers without origins, only the identity."""
     last = record.begun.part if record.begun is not None else next(reversed(record.parts), None)
     origin = origins.get(last.provenance, {}) if last is not None and last.provenance else {}
     sessions = {name: {"providers": one["providers"]} for name, one in origin.get("sessions", {}).items()}
@@ -96,12 +96,12 @@ def _then(record: OutputRecord, origins: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _settings(identity: Mapping[str, str], others: Mapping[str, Any]) -> dict[str, str]:
-    """Return the digests of the identity without those that stand among the others already."""
+    """Return the digests of the identity, without those that are among `others`."""
     return {name: digest for name, digest in identity.items() if name not in others}
 
 
 def _now(deployment: Deployment, job: ResolvedJob, then: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the same of now, as far as it is known of then."""
+    """Return the origin of now, with the keys that are known of `then`."""
     sessions = {one.spec.name: {"providers": [provider.name for provider in one.chain]} for one in job.model.usable}
     before = then.get("sessions", {})
     now: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The digests that a manifest pins, compared with those of the files."""
+"""Compares the digests that a manifest pins with those of the files."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ from ortdeploy.rules.protocol import Finding, diagnose
 
 @record
 class Digested:
-    """A file whose digest a manifest may pin, where its mapping stands, and whether it is locked, open or changed."""
+    """A file whose digest a manifest may pin, its place in the manifest, and whether it is locked, open or changed."""
 
     name: str
     path: str
@@ -40,7 +40,7 @@ def probe_digests(spec: Spec) -> tuple[tuple[Digested, ...], tuple[Diagnostic, .
     for model in spec.models:
         if model.at[0] != "models":  # a component's file is pinned with its preset's folder
             continue
-        if is_url(model.path):  # it is kept by its digest, and so is what it says
+        if is_url(model.path):  # it is pinned by its digest already
             files += _digested(model.name, model.path, model.sha256, model.sha256 or "", model.at)
             continue
         facts = probe_model(spec, model, roots, DigestCache(None))

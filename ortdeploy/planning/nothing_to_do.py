@@ -1,12 +1,12 @@
 """Remembers the answers of an apply with nothing to do and of a status, and repeats them while nothing has changed.
 
-A plan follows from the command line, the environment, this code, the machine and files. Each is looked at again: every
-file by device, inode, size and times, as digests are remembered, and with the place that its folder really is, for the
-gate's sake. Where anything differs, or cannot be told to be the same, the plan is made as ever. So it is where anything
-has changed shortly before the command began, for it may change again without another time. `rests_on` says of which
-plans this holds: what depends on a clock, a server or a device that comes and goes is not among them.
+A plan depends on the command line, the environment, this code, the machine and files. Each is looked at again: every
+file by device, inode, size and times, as for remembered digests, and by its folder's real path, because the gate
+follows links. If anything differs, or may differ, the plan is made. It is also made if anything changed shortly before
+the command began, because a file may change again within one tick of its times. `rests_on` says for which plans this
+works: not for those that depend on a clock, a server, or a device that comes and goes.
 
-Imports next to nothing, for that is what a process with nothing to do takes its time for.
+Imports almost nothing, because imports take most of the time of a process with nothing to do.
 """
 
 import errno
@@ -22,7 +22,7 @@ from contextlib import suppress
 from ortdeploy.files.listing import expand, folders_like
 from ortdeploy.files.names import STATE_DIR
 
-TYPE_CHECKING = False  # typing takes as long to import as all the rest
+TYPE_CHECKING = False  # typing takes as long to import as everything else here
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Mapping, Sequence
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
 _NAME = "nothing-to-do.json"
 _FORMAT_VERSION = 2
 _MOST = 16
-"""Command lines whose answer is kept."""
+"""The most command lines whose answers are kept."""
 _MOST_TEXT = 32 * 1024 * 1024
 RACY_NS = 2_000_000_000
-"""What changed less than this before the command began may change again within one tick of its times."""
+"""Nanoseconds; a file that changed less than this before the command began may change again within one tick."""
 _PLAIN = re.compile(r"(?:[^\x00-\x09\x0b-\x1f\x7f-\x9f]|\x1b\[[0-9;]*m)*")
-"""Text as a terminal may get it: lines, and nothing that moves a cursor."""
+"""Text that may go to a terminal: lines, without control characters."""
 OF_ONE_PROCESS = frozenset({
     "INVOCATION_ID", "JOURNAL_STREAM", "OLDPWD", "PWD", "SHLVL", "SSH_CLIENT", "SSH_CONNECTION", "SSH_TTY",
     "SYSTEMD_EXEC_PID", "TERM_SESSION_ID", "WINDOWID", "XDG_SESSION_ID", "_",
 })  # fmt: skip
-"""Variables that differ from start to start and that nothing here, nor a library that planning uses, looks at."""
+"""Variables that differ from start to start, and that neither ortdeploy nor a library of planning reads."""
 _OF_THE_SYSTEM = (
     "/etc/localtime", "/etc/zoneinfo", "/usr/lib/locale", "/usr/lib/locale/locale-archive", "/usr/lib/zoneinfo",
     "/usr/share/lib/zoneinfo", "/usr/share/zoneinfo",
 )  # fmt: skip
-"""Places of locales and time zones, which plans look up."""
+"""Files and folders of locales and time zones, which plans use."""
 _LIMITS = (
     "/sys/fs/cgroup/{}/cpu.max", "/sys/fs/cgroup/{}/memory.max", "/sys/fs/cgroup/memory/{}/memory.limit_in_bytes",
     "/sys/fs/cgroup/cpu/{}/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/{}/cpu.cfs_period_us",
@@ -54,7 +54,7 @@ _LIMITS = (
 
 
 class Recollection:
-    """What is remembered of one command line; made before the command looks at anything."""
+    """What is remembered for one command line; made before the command looks at anything."""
 
     def __init__(self, arguments: "argparse.Namespace") -> None:
         """Take the command line."""
@@ -71,12 +71,12 @@ class Recollection:
         return printed if isinstance(printed, str) and _PLAIN.fullmatch(printed) else None
 
     def keep(self, rests_on: "Mapping[str, Any] | None", state_dir: str, printed: str | None) -> None:
-        """Remember what was printed; where that cannot be kept, the next plan is made as ever."""
+        """Remember what was printed; if that cannot be written, the next plan is made."""
         if rests_on is not None and printed is not None and _PLAIN.fullmatch(printed):
             self.remember(_NAME, self.look(rests_on), state_dir, {"printed": printed})
 
     def recall(self, name: str) -> "dict[str, Any] | None":
-        """Return what a file of the state folder remembers of the command line, while all that it rests on is so."""
+        """Return what a file of the state folder remembers for the command line, if all of it still holds."""
         known = None if self._state_dir is None else _read(self._state_dir, name).get(self._key)
         if known is None or not _is_whole(known):
             return None
@@ -91,7 +91,7 @@ class Recollection:
         return None
 
     def look(self, rests_on: "Mapping[str, Any]") -> "dict[str, Any] | None":
-        """Return how things are, as `remember` takes it; None if they may have been otherwise when planning began."""
+        """Return the state of everything, for `remember`; None if it may have changed since planning began."""
         if self._state_dir is None or self._where() != self._places:
             return None
         rests_on = {**rests_on, "code": code_files()}
@@ -103,7 +103,7 @@ class Recollection:
         return None
 
     def remember(self, name: str, seen: "Mapping[str, Any] | None", state_dir: str, told: "Mapping[str, Any]") -> None:
-        """Keep what the command came to, for as long as things are as they were seen."""
+        """Keep the result of the command, for as long as everything is as it was seen."""
         mine = self._state_dir is not None and os.path.realpath(self._state_dir) == os.path.realpath(state_dir)
         if seen is None or not mine:
             return
@@ -112,18 +112,18 @@ class Recollection:
             _write(state_dir, name, self._key, {**entry, "seal": seal(entry)})
 
     def _where(self) -> "list[tuple[int, int] | None]":
-        """Return which folders the manifest's and the state folder are: neither may be exchanged meanwhile."""
+        """Return the identities of the manifest's folder and the state folder, which must stay the same folders."""
         return [_place(folder) for folder in (self._folder, self._state_dir) if folder is not None]
 
 
 def _folders(patterns: "Sequence[str]") -> "list[list[int] | None]":
-    """Return how the folders are in which patterns look: where one has changed, its files need not be looked at."""
+    """Return the states of the folders in which patterns look; if one has changed, its files need not be looked at."""
     folders = (pattern if os.path.isdir(pattern) else os.path.dirname(pattern) for pattern in patterns)  # noqa: PTH112, PTH120
     return [[*_seen(os.stat(folder))] if os.path.isdir(folder) else None for folder in folders]  # noqa: PTH112, PTH116
 
 
 def code_files() -> "list[str]":
-    """Return the files of the modules that this process has loaded, without those that came with Python."""
+    """Return the files of the modules that this process has loaded, except Python's own."""
     library = os.path.dirname(os.__file__) + os.sep  # noqa: PTH120  text
     files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     own = (file for file in files if isinstance(file, str))
@@ -131,7 +131,7 @@ def code_files() -> "list[str]":
 
 
 class _Look:
-    """A digest over how things are, and whether all of them have been so for a while."""
+    """A digest over the states of everything looked at, and whether all of it has been unchanged for a while."""
 
     def __init__(self, began: int) -> None:
         self._digest = hashlib.sha256()
@@ -148,7 +148,7 @@ class _Look:
         return self._digest.hexdigest()
 
     def at_all(self, rests_on: "Mapping[str, Any]", folder: str) -> None:
-        """Look at everything. Raises OSError where something cannot be looked at."""
+        """Look at everything. Raises OSError if something cannot be looked at."""
         self._add(_process())
         for path in (*sys.path, *_OF_THE_SYSTEM, *rests_on["code"]):
             self._at(path, data=False)
@@ -174,7 +174,7 @@ class _Look:
         self._digest.update(f"{what!r}\n".encode("utf-8", "surrogateescape"))
 
     def _at(self, path: str, *, data: bool = True) -> None:
-        """Look at a file or folder; of data, also at the place that it really is."""
+        """Look at a file or folder; for data, also at its real path."""
         try:
             found = os.lstat(path)
             if stat.S_ISLNK(found.st_mode):
@@ -193,7 +193,7 @@ class _Look:
         return self._real[folder]
 
     def _at_way(self, folder: str, top: str) -> None:
-        """See that no folder on the way from the manifest's was exchanged while the command looked."""
+        """Check that no folder on the path from the manifest's was replaced while the command looked."""
         while folder not in self._ways:
             self._ways.add(folder)
             with suppress(FileNotFoundError):
@@ -208,7 +208,7 @@ def _seen(found: os.stat_result) -> tuple[int, ...]:
 
 
 def _process() -> "list[Any]":
-    """Return what a plan rests on of this process: the interpreter, its environment and rights, its share of cores."""
+    """Return what a plan depends on in this process: the interpreter, environment, rights, and share of cores."""
     affinity = getattr(os, "sched_getaffinity", None)
     return [
         [sys.version, sys.flags, sys.warnoptions],
@@ -241,7 +241,7 @@ def _text(path: str) -> str:
 
 
 def _tree(path: str) -> "Iterator[str]":
-    """Yield a file; of a folder, itself and everything in it. Raises OSError where a link leads to another folder."""
+    """Yield a file, or a folder and everything in it. Raises OSError if a link leads to another folder."""
     yield path
     if os.path.isdir(path):  # noqa: PTH112  text
         if any(map(os.path.isdir, _links(path))):
@@ -252,7 +252,7 @@ def _tree(path: str) -> "Iterator[str]":
 
 
 def _links(folder: str) -> "Iterator[str]":
-    """Yield the links in a folder, at any depth: the gate looks at where they lead."""
+    """Yield the links in a folder, at any depth, because the gate looks at their targets."""
     for parent, folders, files in os.walk(folder):
         folders.sort()
         yield from (path for name in sorted((*folders, *files)) if os.path.islink(path := os.path.join(parent, name)))  # noqa: PTH114, PTH118
@@ -264,13 +264,13 @@ def _key(arguments: "argparse.Namespace") -> str:
 
 
 def _folder_of(arguments: "argparse.Namespace") -> str:
-    """Return the folder of the manifest that is named, or of the manifests."""
+    """Return the folder of the manifest, or of the manifests, that the command line names."""
     path: str = os.path.abspath(arguments.paths[0])  # noqa: PTH100  keeps links
     return path if os.path.isdir(path) else os.path.dirname(path)  # noqa: PTH112, PTH120
 
 
 def _state_dir(arguments: "argparse.Namespace", folder: str) -> str | None:
-    """Return the state folder; None if nothing is remembered of such a command line."""
+    """Return the state folder; None if nothing is remembered for such a command line."""
     if len(arguments.paths) != 1 or arguments.log_file or getattr(arguments, "new_run", False):
         return None
     own: str = os.path.abspath(arguments.state_dir or os.path.join(folder, STATE_DIR))  # noqa: PTH100, PTH118  keeps links
@@ -286,7 +286,7 @@ def _place(folder: str) -> "tuple[int, int] | None":
 
 
 def _read(state_dir: str, name: str) -> "dict[str, Any]":
-    """Return what a file remembers, by command line; nothing if that is not as it was written."""
+    """Return what a file remembers, by command line; nothing if the file is damaged."""
     path = os.path.join(state_dir, name)  # noqa: PTH118  text
     with suppress(ValueError, KeyError, TypeError, RecursionError):
         document = json.loads(_text(path) if os.path.isfile(path) else "")  # noqa: PTH113  no pipe
@@ -296,12 +296,12 @@ def _read(state_dir: str, name: str) -> "dict[str, Any]":
 
 
 def _is_whole(entry: "Mapping[str, Any]") -> bool:
-    """Tell whether an entry is as it was written."""
+    """Return whether an entry is as it was written."""
     return isinstance(entry, dict) and seal({key: entry[key] for key in entry if key != "seal"}) == entry.get("seal")
 
 
 def seal(entry: "Mapping[str, Any]") -> str:
-    """Return a digest over an entry, by which it is noticed that it is not what was written."""
+    """Return a digest over an entry; it differs if the entry is not what was written."""
     return hashlib.sha256(json.dumps(entry, sort_keys=True).encode()).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""What planning comes to."""
+"""The result of planning."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @record
 class Planned:
-    """Plans for the manifests that nothing speaks against, and everything that does.
+    """Plans for the manifests without errors, and all diagnostics.
 
-    `deployments` are what the plans were made of. `changes` are of jobs whose last run was made from something else.
-    `stand_ins` are plans of manifests as they last ran well, for they are refused now.
-    `specs` are of all manifests whose text is right, those that are refused for another reason too. Of plans that are
-    remembered there are none; `documents` are then the manifests by their paths, without secrets.
+    `deployments` are those of the plans. `changes` belong to jobs whose last run had another origin. `stand_ins` are
+    plans of manifests as they last ran well, because they are refused now. `specs` are those of all manifests whose
+    text is right, even if they are refused for another reason. Remembered plans have none; `documents` are then the
+    manifests by their paths, without secrets.
     """
 
     plans: tuple[Plan, ...]

@@ -50,7 +50,7 @@ def read_preset(
     spec: Spec, preset: PresetSpec, models: Mapping[str, ModelFacts], adapters: Mapping[str, AdapterFacts]
 ) -> DiffusionFacts:
     """Read a preset's folder; an exception of a library becomes its problem."""
-    from ortdeploy.presets.stable_diffusion import read_diffusion  # noqa: PLC0415  only who has presets
+    from ortdeploy.presets.stable_diffusion import read_diffusion  # noqa: PLC0415  only for presets
 
     latents = None if preset.latents is None else spec.places.get(preset.latents, preset.latents)
     place = replace(preset, folder=spec.places.get(preset.folder, preset.folder), latents=latents)
@@ -76,8 +76,8 @@ def probe_model(spec: Spec, model: ModelSpec, roots: tuple[str, ...], digests: D
 def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] = (), *, counted: bool = False) -> Facts:
     """Look at every file that the manifest names and at every place that it writes to.
 
-    The outputs of `stale` jobs are replaced, so the inputs recorded for them do not count. Rows that only reading tells
-    are `counted` if the plan is to fix parts.
+    The outputs of `stale` jobs are replaced, so the inputs recorded for them do not count. `counted`: rows of text
+    files are counted by reading them, because the plan is to fix parts.
     """
     roots = (spec.folder, *spec.roots)
     packages = host.runtime.packages
@@ -188,7 +188,7 @@ def _probe_gates(spec: Spec) -> dict[str, Problem]:
 
 
 def _option_path_problem(path: Path, option: OptionPath) -> Problem | None:
-    """Say why an option's path cannot be read, or cannot be made, by its kind."""
+    """Return why an option's path cannot be read, or cannot be made, by its kind."""
     if option.kind == "new-folder" and is_folder(path):
         return unwritable(path, option.path, ())
     if option.kind in {"new-file", "new-folder"}:
@@ -204,15 +204,15 @@ def _option_path_problem(path: Path, option: OptionPath) -> Problem | None:
 
 
 def _content_problem(path: Path, option: OptionPath) -> Problem | None:
-    """Return why a file or folder of an operation does not hold what it must, if that can be told here."""
+    """Return why a file or folder of an operation has the wrong content, if planning can find that out."""
     try:
         with decoding(option.path, option.kind):
             if option.kind == "vocabulary":
-                from ortdeploy.operations.tokenize_clip import ClipTokenizer  # noqa: PLC0415  only who names one
+                from ortdeploy.operations.tokenize_clip import ClipTokenizer  # noqa: PLC0415  only for this operation
 
                 ClipTokenizer(path)
             elif option.kind == "tokenizer":
-                from ortdeploy.operations import tokenize  # noqa: PLC0415  only who names one
+                from ortdeploy.operations import tokenize  # noqa: PLC0415  only for this operation
 
                 if importlib.util.find_spec(tokenize.PACKAGE.module):
                     tokenize.read(str(path))
@@ -241,7 +241,7 @@ def _probe_input(
     upstream = next((one for one in spec.jobs if one.name == job.input.job), None)
     if upstream is None:
         return look_at_input(places, packages, before, state_dir, counted=counted)
-    from ortdeploy.planning.upstream_files import probe_upstream  # noqa: PLC0415  only who reads another job's rows
+    from ortdeploy.planning.upstream_files import probe_upstream  # noqa: PLC0415  only for jobs that read another one's rows
 
     found = probe_upstream(spec, job, upstream, before_jobs[upstream.name].record, before.inputs, state_dir)
     return replace(found, first_row=before.first_row)
@@ -280,7 +280,7 @@ def _probe_resource(spec: Spec, option: OptionPath, roots: tuple[str, ...], dige
 
 
 def _probe_option_files(spec: Spec, roots: tuple[str, ...], digests: DigestCache) -> dict[str, FileFacts]:
-    """Look at the files that are opened with sessions; what cannot be read of them is told where the option is."""
+    """Look at the files that are opened with sessions; problems with them are reported at the option."""
     found: dict[str, FileFacts] = {}
     for model in spec.models:
         for name in files_to_open(model, map(spec.chain_of, model.sessions)):
@@ -327,5 +327,5 @@ def _probe_labels(path: Path, shown: str, roots: tuple[str, ...]) -> FileFacts:
 
 
 def _lines(text: str) -> tuple[str, ...]:
-    """Return the lines of a text: a sign such as U+2028 is a letter of an alphabet and ends none."""
+    """Return the lines of a text; a character such as U+2028 may belong to an alphabet, and ends none."""
     return tuple(line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")) if text else ()

@@ -1,7 +1,7 @@
-"""Frees what nothing needs of the caches of a state folder; the ledger, locks and results are none of them.
+"""Frees what nothing needs in the caches of a state folder; the ledger, locks and results are not touched.
 
-Whoever prunes is alone: while a run uses the store, all of it stays. What jobs need is what their last runs have
-referred to, while their manifest is there and has them. Everything that is freed is made again when it is wanted.
+Pruning needs the sole use of the store: while a run uses it, all of it stays. A job needs what its last run referred
+to, as long as its manifest exists and has the job. Whatever is freed is made again when it is wanted.
 """
 
 import os
@@ -27,7 +27,7 @@ Jobs = Mapping[str, frozenset[str]]
 
 @record
 class Pruned:
-    """What of one cache is freed and what stays, in entries and bytes, and why it stays."""
+    """What is freed of one cache and what stays, in entries and bytes, and why it stays."""
 
     cache: str
     freed: int
@@ -39,7 +39,7 @@ class Pruned:
 
 @record
 class PrunedState:
-    """What of a state folder is freed, or would be; nothing while it is `in_use` by a run."""
+    """What is freed of a state folder, or would be; nothing while it is `in_use` by a run."""
 
     state: str
     dry_run: bool
@@ -53,7 +53,7 @@ class PrunedState:
 
 
 def prune(state_dir: Path, jobs: Jobs, *, dry_run: bool) -> PrunedState:
-    """Free what nothing needs; `dry_run`: only say what that is. Raises OrtdeployError."""
+    """Free what nothing needs; `dry_run`: only return what that is. Raises OrtdeployError."""
     if not state_dir.is_dir():
         return PrunedState(state=str(state_dir), dry_run=dry_run, in_use=False, caches=())
     with sole_use(state_dir, LOCK) as alone:
@@ -80,7 +80,7 @@ class _Needed:
         self.digests = self.store.referred(self._is_there, dry_run=dry_run)
 
     def _is_there(self, owner: str) -> bool:
-        """Return whether who has referred to files is still there: a job of a manifest, or a last good version."""
+        """Return whether the owner of references still exists: a job of a manifest, or a last good version."""
         if owner.startswith(f"{KEPT} "):
             return owner in self._owners
         places = [place for place, sign in enumerate(owner) if sign == " "]  # paths and names of jobs may hold some
@@ -120,7 +120,7 @@ def _indexes(needed: _Needed) -> Entries:
 
 
 def _of_outputs(folder: str) -> Callable[[_Needed], Entries]:
-    """Return what gives the files that a folder has of each output: needed while the ledger knows the output."""
+    """Return a function that yields a folder's files, one an output; it is needed while the ledger knows the output."""
 
     def entries(needed: _Needed) -> Entries:
         known = {output_file(needed.state_dir, folder, one, ".json") for one in needed.outputs or ()}
@@ -141,7 +141,7 @@ def _is_of_a_manifest(note: Path) -> bool:
 
 
 def _all(*names: str) -> Callable[[_Needed], Entries]:
-    """Return what gives the files and folders of these names, which are bounded, and stay."""
+    """Return a function that yields the files and folders of these names, which are bounded in size, and stay."""
 
     def entries(needed: _Needed) -> Entries:
         there = [path for path in (needed.state_dir / name for name in names) if path.exists()]
@@ -166,7 +166,7 @@ _CACHES: Sequence[tuple[str, Callable[[_Needed], Entries], str]] = (
         "bounded, and slow to find out again",
     ),
 )
-"""Each cache with what is in it, and why something of it stays. Last good versions are first: they refer to others."""
+"""Each cache, its entries, and why some of them stay. Last good versions come first, because they refer to others."""
 
 
 def _prune(name: str, entries: Entries, why: str, needed: _Needed, *, alone: bool) -> Pruned:
@@ -193,7 +193,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _size(path: Path) -> int:
-    """Return the bytes of a file, or of those in a folder; what goes meanwhile has none."""
+    """Return the bytes of a file, or of the files in a folder; one that is deleted meanwhile has none."""
     with suppress(OSError):
         return sum(map(_size, path.iterdir())) if path.is_dir() and not path.is_symlink() else path.lstat().st_size
     return 0

@@ -1,4 +1,4 @@
-"""Finds rows that the next apply runs again because their files have changed, by the states of files, opening none."""
+"""Counts rows that the next apply runs again because their files have changed, by states of files; none is opened."""
 
 import os
 from collections.abc import Sequence
@@ -21,9 +21,9 @@ def local_files(folder: str, known: Sequence[KnownFile]) -> list[str]:
 
 
 def rows_of_changed_files(folder: str, known: Sequence[KnownFile]) -> int:
-    """Return how many rows the files had that a job has run and that are not now as they were then.
+    """Return how many rows the files had that have changed since a job ran them.
 
-    Rows that the ledger knows already are to run again are not counted.
+    Rows of which the ledger already notes that they run again are not counted.
     """
     done = [one for one in known if one.done and one.rerun is None and not is_url(one.state.path)]
     states = (_state(one.state.path, full_path(folder, one.state.path)) for one in done)
@@ -32,7 +32,7 @@ def rows_of_changed_files(folder: str, known: Sequence[KnownFile]) -> int:
 
 
 def _state(path: str, full: str) -> FileState | None:
-    """Return a file's state; None if it is gone, or cannot be looked at, which an apply will say."""
+    """Return a file's state; None if it is gone, or cannot be looked at, which an apply will report."""
     try:
         found = os.stat(full)  # noqa: PTH116  a hundred thousand of them
     except OSError:

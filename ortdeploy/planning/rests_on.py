@@ -1,8 +1,8 @@
 """Lists what a plan without steps, or a status, rests on, so that neither is made again while none of it has changed.
 
-Nothing is told of plans with providers other than the CPU's, whose devices and drivers come and go; of URLs; of
-presets, whose folders have parts of their own; of inputs that wait until their files are settled, which time does
-alone; of inputs that are gone, which the next run is to note; and of jobs that pause by sensors.
+Some plans have no such list: those with providers other than the CPU's, whose devices and drivers come and go; with
+URLs; with presets, whose folders have parts of their own; with inputs that wait until their files are settled, which
+only takes time; with inputs that are gone, which the next run must note; and with jobs that pause by sensors.
 """
 
 import glob
@@ -30,10 +30,10 @@ _READ = frozenset({"document", "file", "folder", "tokenizer", "vocabulary"})
 
 
 def rests_on(deployments: "Sequence[Deployment]", paths: Sequence[str], state_dir: Path) -> Mapping[str, Any] | None:
-    """Return what plans for `paths` rest on beside code and machine; None if that cannot be told.
+    """Return what plans for `paths` rest on beside code and machine; None if there is no such list.
 
-    `files` are looked at by their states, `trees` with all that is in them; `absent` must not be there, `writable` may
-    be written to, `patterns` name files or folders of which all are looked at, and `state_dir` holds links as before.
+    `files` are compared by their states, `trees` with everything in them; `absent` must not exist, `writable` must be
+    writable, `patterns` name files or folders that are all compared, and `state_dir` must hold the same links.
     """
     if not deployments or not all(map(_is_told, deployments)):
         return None
@@ -51,7 +51,7 @@ def rests_on(deployments: "Sequence[Deployment]", paths: Sequence[str], state_di
 def rests_on_beside_data(
     deployments: "Sequence[Deployment]", paths: Sequence[str], state_dir: Path
 ) -> Mapping[str, Any] | None:
-    """Return what plans for `paths` rest on beside code, machine, inputs and outputs; None if that cannot be told."""
+    """Return what plans for `paths` rest on beside code, machine, inputs and outputs; None if there is no such list."""
     if not deployments or not all(map(_is_told, deployments)):
         return None
     specs = [each.spec for each in deployments]
@@ -88,7 +88,7 @@ def _named(specs: "Sequence[Spec]") -> set[str]:
 
 
 def _escaped_outputs(specs: "Sequence[Spec]") -> list[str]:
-    """Return the outputs, in which workers may begin to share a plan, which the ledger does not know."""
+    """Return the outputs, because workers may begin to share a plan there, which the ledger does not know."""
     return [glob.escape(str(path_from_manifest(spec, job.output.path))) for spec in specs for job in spec.jobs]
 
 
@@ -109,12 +109,12 @@ def _is_told(deployment: "Deployment") -> bool:
 
 
 def _has_magic(path: str) -> bool:
-    """Tell whether folders are named by a pattern: what is in each of them, and may be read, is for planning."""
+    """Return whether a pattern names folders: only planning looks into each of them."""
     return any(sign in path for sign in "*?[")
 
 
 def _files(deployment: "Deployment", state_dir: Path) -> Iterator[str | Path]:
-    """Yield every file that planning has looked at but those of inputs, and outputs' folders with their parts."""
+    """Yield every file that planning has looked at, except inputs, and the outputs' folders with their parts."""
     yield from _read(deployment)
     with read_ledger(state_dir) as ledger:
         for folder in _outputs(deployment):
@@ -139,14 +139,14 @@ def _outputs(deployment: "Deployment") -> Iterator[Path]:
 
 
 def _there(folder: Path) -> Path:
-    """Return a folder, or the one that is there in which it would be made."""
+    """Return a folder, or the nearest existing one above it, in which it would be made."""
     while not os.path.lexists(folder) and folder != folder.parent:
         folder = folder.parent
     return folder
 
 
 def _trees(deployment: "Deployment") -> Iterator[Path]:
-    """Yield what options name, and the folders of golden checks, of which planning sees whether one may pass."""
+    """Yield the paths of options, and the folders of golden checks, which planning looks into."""
     spec = deployment.spec
     yield from (path_from_manifest(spec, option.path) for option in find_option_paths(spec))
     checks = [*(one.checks for one in spec.models), *(one.checks for one in spec.adapters)]
@@ -154,7 +154,7 @@ def _trees(deployment: "Deployment") -> Iterator[Path]:
 
 
 def _manifests(paths: Sequence[str]) -> Iterator[str]:
-    """Yield patterns for the manifests that a folder stands for."""
+    """Yield patterns for the manifests in the folders among `paths`."""
     for path in filter(is_folder, paths):
         inside = glob.escape(os.path.abspath(path))  # noqa: PTH100  keeps links
         yield from (f"{inside}{os.sep}{start}*{end}" for start in ("", ".") for end in (".yaml", ".yml"))

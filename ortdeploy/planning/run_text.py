@@ -12,9 +12,9 @@ from ortdeploy.plan.steps import Plan, RunJob
 
 
 def keep_text(document: Any, plan: Plan, state_dir: Path, run: str) -> None:
-    """Keep the manifest for each job that is about to run: with profile, overlays and sets, without secrets.
+    """Keep the manifest for each job that is about to run: with profile, overlays and --set, without secrets.
 
-    What cannot be kept is compared by its digests alone.
+    If the text cannot be kept, a later plan compares digests only.
     """
     known = {"run": run, "manifest": document}
     for step in plan.steps:

@@ -1,7 +1,7 @@
 """The plan file: `plan --out` saves it, and `apply` compares it with the plan that it makes itself.
 
-A plan file is data from a stranger, and nothing in it is carried out. It says which manifest was planned with which
-options, the facts that the plan rested on, and its steps. `apply` plans again, compares, and does its own plan.
+A plan file may come from anyone, so nothing in it is carried out. It says which manifest was planned with which
+options, the facts that the plan rested on, and its steps. `apply` plans again, compares, and runs its own plan.
 
 Paths: a manifest, its overlays and roots are relative to the plan file's folder or to --root; everything inside a plan
 is relative to its manifest.
@@ -54,8 +54,8 @@ from ortdeploy.sources.files import full_path
 
 MAX_BYTES = 256 * 1024 * 1024
 MAX_HASHED = 1024 * 1024 * 1024
-"""Bytes of input files, in the order in which they are read, whose content a plan file holds; of the others it holds
-size and time, and a plan for terabytes is saved at once."""
+"""Bytes of input files, in the order in which they are read, whose digests a plan file has. For the others it has size
+and time, so that a plan for terabytes is saved at once."""
 
 KIND = "bound"
 """Files and rows are fixed. Other kinds of plans will say so here."""
@@ -75,7 +75,7 @@ LEFT_OUT: Mapping[type, frozenset[str]] = {
     PlannedCheck: frozenset({"record", "leak_runs", "synthetic_inputs"}),
     FinishedJob: frozenset({"rows", "new_run", "left_over"}),
 }
-"""What of a plan is no part of the file, by class."""
+"""The fields of a plan that are left out of the file, by class."""
 
 _PATHS: Mapping[type, frozenset[str]] = {
     OpenSession: frozenset({"path"}),
@@ -94,7 +94,7 @@ _OPTIONS: Mapping[type, frozenset[str]] = {
 
 @record
 class SavedFile:
-    """An input file by its path from the manifest; `sha256` is None if only size and time are held."""
+    """An input file by its path from the manifest; `sha256` is None if only size and time are known."""
 
     path: str
     size: int
@@ -177,7 +177,7 @@ def _dump_plan(plan: Plan, root: Path) -> dict[str, Any]:
 
 
 def made(plan: Plan) -> dict[str, Any]:
-    """Return what a plan file says of what would run, as JSON reads it."""
+    """Return what a plan would run, in the form of a plan file's JSON."""
     parts = {
         "deployment": plan.deployment,
         "gates": [_saved(gate, plan.folder) for gate in plan.gates],
@@ -250,7 +250,7 @@ def _digest_of(state: FileState, folder: str) -> str:
 def load_plans(
     raw: bytes, path: str, root: Path, roots: Sequence[str]
 ) -> tuple[tuple[SavedPlan, ...], tuple[Diagnostic, ...]]:
-    """Read a plan file whose paths are relative to `root`; only one thing that is wrong with it is said.
+    """Read a plan file whose paths are relative to `root`; only its first problem is reported.
 
     It may name nothing outside of `root`, and of the `roots` that the command line allows.
     """
@@ -267,7 +267,7 @@ def load_plans(
 
 
 def read_plan_file(raw: bytes, path: str) -> tuple[Document | None, tuple[Diagnostic, ...]]:
-    """Return a plan file as data of the right shape; None with the one thing that is said of what is wrong with it."""
+    """Return a plan file as data of the right shape, or None with the diagnostic of its first problem."""
     try:
         data = _parse(raw)
     except OrtdeployError as error:
@@ -401,7 +401,7 @@ def moved_fact(saved: SavedPlan, kind: str, name: str) -> Diagnostic:
 
 
 def _change(then: Sequence[SavedFile], now: Sequence[FileState], folder: str) -> str | None:
-    """Say which file changed, came or went; None if all are what they were. Times may differ, contents may not."""
+    """Return which file changed, came or went; None if none did. Times may differ, contents may not."""
     present = {state.path: state for state in now}
     known = {file.path for file in then}
     gone = [file.path for file in then if file.path not in present]

@@ -1,6 +1,6 @@
-"""Says what a systemd service of some manifests needs of its machine; all else is to be kept from it.
+"""Finds out what a systemd service of some manifests needs on its machine; the unit denies it everything else.
 
-It follows from the manifests' text, so that units can be written on a machine that is not the device.
+It follows from the manifests' text alone, so that units can be written on another machine than the device.
 """
 
 import os
@@ -17,15 +17,15 @@ from ortdeploy.records import record
 
 _SHORTEST_WATCHDOG = 300
 _FACTOR = 3
-"""Of the longest timeout of a job: what a job ends by itself is nothing for the watchdog."""
+"""Times the longest timeout of a job: the watchdog must not end what the job would end by itself."""
 
 
 @record
 class Needs:
-    """What manifests need: nodes of devices as systemd names them, None for any; and what they read and write.
+    """What manifests need: device nodes as systemd names them (None for any), and what they read and write.
 
-    `network`: a URL is read or written, or a provider asks a server. `compiles`: memory becomes code, as providers that
-    compile need it. `watchdog` is in seconds.
+    `network`: a URL is read or written, or a provider asks a server. `compiles`: a provider that compiles needs memory
+    that is writable and executable. `watchdog` is in seconds.
     """
 
     name: str
@@ -63,14 +63,14 @@ def _read_folders(specs: Sequence[Spec]) -> Iterator[str]:
 
 
 def _written(specs: Sequence[Spec], state_dir: str | None) -> Iterator[Path]:
-    """Yield the folders in which something is made: outputs are renamed beside themselves, too."""
+    """Yield the folders in which something is made: of states, and those above outputs, as old ones are renamed."""
     for spec in specs:
         yield Path(state_dir) if state_dir else Path(spec.folder)
         yield from (path_from_manifest(spec, job.output.path).parent for job in spec.jobs)
 
 
 def _existing(folder: Path) -> str:
-    """Return a folder, or the nearest one above it that is there: it is made in that."""
+    """Return a folder, or the nearest existing one above it, in which it is made."""
     full = Path(os.path.abspath(folder))  # noqa: PTH100  keeps links
     return str(next((one for one in (full, *full.parents) if is_folder(one)), full))
 

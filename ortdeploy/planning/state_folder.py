@@ -1,4 +1,4 @@
-"""Finds the state folder of a manifest, which the gate has to let through."""
+"""Finds the state folder of a manifest, which must pass the gate for paths."""
 
 import os
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from ortdeploy.files.object_store import MIRRORS
 
 
 def state_folder(folder: str, state_dir: str | None, roots: Sequence[str]) -> Path:
-    """Return where a manifest's ledger lies: --state-dir, or .ortdeploy beside the manifest.
+    """Return the folder of a manifest's ledger: --state-dir, or .ortdeploy beside the manifest.
 
-    Raises OrtdeployError where it, or a link in it, leads out of the manifest's folder tree and of the roots: what a
-    checkout brings along must not write anywhere else.
+    Raises OrtdeployError if it, or a link in it, leads out of the manifest's folder tree and of the roots: a link that
+    comes with a checkout must not make ortdeploy write anywhere else.
     """
     path = Path(state_dir).absolute() if state_dir else Path(folder) / STATE_DIR
     if state_dir is None and outside(str(path), (folder, *roots)):

@@ -1,4 +1,4 @@
-"""What `ortdeploy try` plans: the first rows of jobs, with everything that they leave in a scratch folder."""
+"""Turns specs and plans into those of `ortdeploy try`: the first rows of jobs, with all output in a scratch folder."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +10,12 @@ from ortdeploy.plan.timing import ALWAYS
 from ortdeploy.records import record
 
 _SHOWN_BESIDE = {"wav": ("path", "rate"), "image": ("path",)}
-"""Columns that results are shown with, by input format; every format has the row's number."""
+"""Columns that are shown beside results, by input format; every format also has the row's number."""
 
 
 @record
 class Trial:
-    """How many rows of each job are run, and the folder that gets what comes of them."""
+    """How many rows of each job are run, and the folder for their results."""
 
     folder: Path
     rows: int
@@ -27,7 +27,7 @@ class Trial:
     def of_spec(self, spec: Spec) -> Spec:
         """Return a spec whose jobs run at any hour, find all files new, and write JSON lines into the folder.
 
-        Rows may fail: all of them are looked at.
+        Any number of rows may fail, so that all of them are tried.
         """
         jobs = tuple(_tried_job(job, self.output(spec, job.name)) for job in spec.jobs)
         return replace(spec, jobs=jobs, roots=(*spec.roots, str(self.folder)))

@@ -1,4 +1,4 @@
-"""Looks at what a job has committed and another one, which reads it, has not read yet."""
+"""Finds the files that a job has committed, and that a job that reads its rows has not read yet."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,7 +31,7 @@ def probe_upstream(
 ) -> InputFacts:
     """Find the files that `upstream` has committed, as its `record` says, and that are not among the `known` ones.
 
-    If there is none, count the rows of `job` that stem from rows which count no more.
+    If there is none, count the rows of `job` that were made of rows that no longer count.
     """
     place = path_from_manifest(spec, upstream.output.path)
     left = unread(deliveries(record, shown(str(place), spec.folder)), known, record.forgotten.parts if record else 0)

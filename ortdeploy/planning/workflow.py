@@ -1,6 +1,6 @@
 """Planning as a series of functions: load, check the text, probe, resolve, judge, plan.
 
-Commands call as far as they go.
+`validate` ends after the check of the text, `plan` and `apply` call all of them.
 """
 
 from collections.abc import Collection, Sequence
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 @record
 class Validated:
-    """Manifests whose text was checked. A spec is there where nothing in its text is an error."""
+    """Manifests whose text was checked, and the diagnostics. A manifest has a spec if its text has no error."""
 
     specs: tuple[Spec, ...]
     diagnostics: tuple[Diagnostic, ...]
@@ -90,12 +90,12 @@ def plan_manifests(
     trial: "Trial | None" = None,
     counted: bool = False,
 ) -> Planned:
-    """Validate, look at the world, object, and write down the steps; `device` is a file to take for this machine.
+    """Validate, probe, apply the rules, and write down the steps; `device` is a device file in place of this machine.
 
-    `jobs` are names or globs of the jobs that are wanted; None: all, without those that are `excluded`. `new_run`: jobs
-    whose result is unfinished, or made from something else, start over. `retry`: failed rows of jobs are run, nothing
-    else. `trial`: the first rows are run, and what they leave goes into its folder.
-    `counted`: rows that only reading tells are counted, for a plan that fixes the parts of its jobs.
+    `jobs` are names or globs of the wanted jobs (None: all), without those that are `excluded`. `new_run`: jobs whose
+    result is unfinished, or has another origin, start over. `retry`: only failed rows of jobs are run. `trial`: the
+    first rows are run, with their results in its folder. `counted`: rows of text files are counted by reading them, for
+    a plan that fixes the parts of its jobs.
     """
     validated = validate(paths, options)
     plans: list[Plan] = []
@@ -133,10 +133,10 @@ def plan_manifests(
 def plan_again(
     saved: "Sequence[SavedPlan]", roots: Sequence[str], state_dir: str | None, *, in_shards: bool = False
 ) -> Planned:
-    """Make the plans of a plan file from their manifests and the facts of now; object to whatever has moved.
+    """Make the plans of a plan file again, from their manifests and the facts of now; report whatever has changed.
 
-    What is returned was made here: of the file, only the options and what they were asked for are used. `in_shards`:
-    other processes may be at work on the outputs.
+    The returned plans were made here; only the options, and the names of what was asked for, are from the file.
+    `in_shards`: other processes may be at work on the outputs.
     """
     plans: list[Plan] = []
     specs: list[Spec] = []
@@ -160,9 +160,9 @@ def plan_checks(
     only_model: str | None = None,
     leak_runs: int = 0,
 ) -> "tuple[tuple[PlannedCheck, ...], tuple[Diagnostic, ...]]":
-    """Validate, look at the models, object, and write down their golden checks; jobs are left out of it.
+    """Validate, probe the models, apply the rules, and write down golden checks; jobs are left out.
 
-    `leak_runs`: instead of golden checks, every model is run so often and watched for a leak.
+    `leak_runs`: instead of golden checks, every model is run this number of times and watched for a leak.
     """
     from ortdeploy.planning.make.checks import make_checks, make_leak_checks  # noqa: PLC0415
 
@@ -198,7 +198,7 @@ def plan_checks(
 
 
 def _nothing_to_check(spec: Spec, only_model: str | None) -> tuple[Diagnostic, ...]:
-    """Object where no model that is asked for has a check, unless the manifest says of each that there are none."""
+    """Report that no wanted model has a check, unless the manifest says so for each of them."""
     models = [model for model in spec.models if only_model in {None, model.name}]
     checked = {model.name for model in models if model.checks} | {one.model for one in spec.adapters if one.checks}
     if checked.intersection(model.name for model in models) or all(model.unchecked for model in models):
@@ -241,14 +241,14 @@ def _matching(wanted: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
 
 def _host_facts(specs: Sequence[Spec], device: str | None) -> "tuple[HostFacts | None, tuple[Diagnostic, ...]]":
     if device is not None:
-        from ortdeploy.planning.device_file import load_device  # noqa: PLC0415  only who plans for another machine
+        from ortdeploy.planning.device_file import load_device  # noqa: PLC0415  only for another machine's plan
 
         return load_device(device)
     return (_probe_host(specs) if specs else None), ()
 
 
 def _assumed(diagnostics: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
-    """Mark as assumed of a described machine what would be proven on this one."""
+    """Mark diagnostics as assumed, which on this machine would be proven, because another machine is described."""
     return tuple(
         replace(one, certainty=Certainty.ASSUMED) if one.certainty is Certainty.MACHINE else one for one in diagnostics
     )
@@ -308,7 +308,7 @@ def _plan_one(
 
 
 def _changes_of_stale(deployment: "Deployment", state: Path, jobs: Collection[str] | None) -> "tuple[Changes, ...]":
-    """Return what has changed of the jobs whose last run was made from something else."""
+    """Return what has changed for the jobs whose last run had another origin."""
     from ortdeploy.planning.last_run import changes_since_last_run, stale_jobs  # noqa: PLC0415  numpy, by way of facts
 
     stale = stale_jobs(deployment)
@@ -319,7 +319,7 @@ def _changes_of_stale(deployment: "Deployment", state: Path, jobs: Collection[st
 def compare_with_last_run(
     path: str, options: LoadOptions, state_dir: str | None
 ) -> "tuple[tuple[Changes, ...], tuple[Diagnostic, ...]]":
-    """Return what has changed of each job of a manifest since its last run, or what is wrong with its text."""
+    """Return what has changed for each job of a manifest since its last run, or what is wrong with the text."""
     validated = validate([path], options)
     diagnostics = validated.diagnostics
     for spec in validated.specs if not has_errors(diagnostics) else ():
@@ -339,7 +339,7 @@ def compare_with_last_run(
 def _plan_saved(
     saved: "SavedPlan", loaded: Loaded, state_dir: str | None, *, in_shards: bool
 ) -> "tuple[Plan | None, tuple[Diagnostic, ...]]":
-    """Plan as a plan file's options say, and hold facts and steps against the file's."""
+    """Plan with a plan file's options, and compare facts and steps with the file's."""
     from ortdeploy.planning.make.plan import make_plan  # noqa: PLC0415
     from ortdeploy.planning.saved_plan import compare, moved_fact, moved_facts  # noqa: PLC0415
 
@@ -373,7 +373,7 @@ def _plan_saved(
 def _resolve_saved(
     saved: "SavedPlan", spec: Spec, host: "HostFacts", state_dir: str | None, *, counted: bool
 ) -> "Deployment":
-    """Join spec and facts; a job starts over as long as the run that was to make room for it is still the last."""
+    """Join spec and facts; a job of the file that was to start over does so if the run to replace is still the last."""
     deployment = _resolve(spec, host, state_dir, counted=counted)
     last = {job.spec.name: job.output.run for job in deployment.jobs}
     stale = {name for name in _startable(deployment) if saved.starts_over.get(name, "") == last[name]}
@@ -381,9 +381,9 @@ def _resolve_saved(
 
 
 def _startable(deployment: "Deployment") -> frozenset[str]:
-    """Return the jobs that a new run starts over: with a result of ours, unfinished or made from something else.
+    """Return the jobs that --new-run starts over: their result is this ledger's, and unfinished or of another origin.
 
-    New files alone make no result another one: they run behind what is there, as they always do.
+    New files alone do not change a result: they run after what is there, as always.
     """
     return frozenset(
         job.spec.name
@@ -393,13 +393,13 @@ def _startable(deployment: "Deployment") -> frozenset[str]:
 
 
 def _without_changes(deployment: "Deployment") -> "Deployment":
-    """Return what a retry sees: it reads the files of failed rows as they are now, and no others."""
+    """Return the deployment for a retry, which ignores changes of files: it reads those of failed rows as they are."""
     jobs = tuple(replace(job, input=replace(job.input, changed=())) for job in deployment.jobs)
     return replace(deployment, jobs=jobs)
 
 
 def _with_shared_outputs(deployment: "Deployment") -> "Deployment":
-    """Return what a shard sees: what others write into an output is no obstacle, though the ledger does not know it."""
+    """Return the deployment for a shard, which may write into outputs that others began, unknown to the ledger."""
     jobs = []
     for job in deployment.jobs:
         unknown = job.output.shards is not None and job.output.state == "foreign"
@@ -409,9 +409,9 @@ def _with_shared_outputs(deployment: "Deployment") -> "Deployment":
 
 
 def _rerun_by_themselves(deployment: "Deployment") -> frozenset[str]:
-    """Return the jobs that start over without being asked: what their results depend on has changed, or their rows.
+    """Return the jobs that start over by themselves: what their results depend on has changed, or their rows have.
 
-    The rows are others if the job that makes them has started over.
+    The rows have changed if the job that makes them starts over.
     """
     wanted = {job.spec.name for job in deployment.jobs if job.spec.output.on_upgrade == "rerun" and job.changed}
     return _startable(deployment) & (wanted | {job.spec.name for job in deployment.jobs if job.input.restarted})
@@ -440,9 +440,9 @@ def _resolve(
 
 
 def _operators(spec: Spec) -> "KnownOperators":
-    """Return the operators that op steps may be: those of ONNX, and of other domains where a manifest names one."""
+    """Return the operators for op steps: those of ONNX, and of other domains if a manifest names one."""
     if not any(spec.op_steps()):
-        from ortdeploy.deployment.op_names import NO_OPERATORS  # noqa: PLC0415  only who plans
+        from ortdeploy.deployment.op_names import NO_OPERATORS  # noqa: PLC0415  only for planning
 
         return NO_OPERATORS
     from ortdeploy.graph.operators import Operators  # noqa: PLC0415  brings onnx
@@ -454,7 +454,7 @@ def _operators(spec: Spec) -> "KnownOperators":
 def _judge(
     deployment: "Deployment", state_dir: str | None, *, elsewhere: bool = False
 ) -> "tuple[Deployment, tuple[Diagnostic, ...]]":
-    """Let the rules object; where none does, look at what the jobs would do, and let the others object.
+    """Apply the rules; if none finds an error, run the preflight, and apply the rules that judge it.
 
     `elsewhere`: the facts are of another machine.
     """
@@ -478,7 +478,7 @@ def _judge(
 
 
 def _look_at_jobs(deployment: "Deployment") -> Preflight:
-    """Return what came of opening the models, and what is found out about the jobs; no rule may object to them."""
+    """Return the outcome of opening the models, and of the jobs' preflight; no rule may have found an error before."""
     from ortdeploy.planning.preflight.batch_sizes import try_batches  # noqa: PLC0415  only what has jobs
     from ortdeploy.planning.preflight.first_rows import look_at_rows  # noqa: PLC0415  only what has jobs
     from ortdeploy.planning.preflight.memory_forecast import forecast_memory  # noqa: PLC0415  only what has jobs
@@ -492,14 +492,14 @@ def _look_at_jobs(deployment: "Deployment") -> Preflight:
 
 
 def _unusable_state(spec: Spec, state_dir: str | None) -> tuple[Diagnostic, ...]:
-    """Say what keeps ortdeploy from keeping its ledger, or files that are fetched, where they would lie."""
+    """Return why ortdeploy cannot keep its ledger, or fetched files, in their folder."""
     try:
         state = state_folder(spec.folder, state_dir, spec.roots)
     except OrtdeployError as error:
         return (stage_diagnostic("state-outside-tree", f"{error}.", Span(path=spec.path, line=1, column=1)),)
     if not any(is_url(file.path) for file in pinned_files(spec)):
         return ()
-    from ortdeploy.planning.fetched_files import fetch_files  # noqa: PLC0415  only who names files by URL
+    from ortdeploy.planning.fetched_files import fetch_files  # noqa: PLC0415  only for files by URL
 
     return tuple(
         stage_diagnostic("unfetched-file", why, spec.document.locate(file.at)) for file, why in fetch_files(spec, state)

@@ -1,4 +1,4 @@
-"""Writes into a planned job what follows from its files and its output as they are now."""
+"""Completes a planned job with its files and the state of its output, as they are now."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,5 +23,5 @@ def with_arrived(planned: JobInput, facts: InputFacts) -> JobInput:
 
 
 def fact_of_inputs(job: str, patterns: Sequence[str], facts: InputFacts) -> Fact:
-    """Return the fact that a job's files are as they are."""
+    """Return the fact that fixes the states of a job's input files."""
     return Fact(kind="inputs", name=f"job {job}: {', '.join(map(shown_path, patterns))}", value=facts.digest)

@@ -17,7 +17,7 @@ def chosen_jobs(deployment: Deployment, only_jobs: Collection[str] | None) -> li
 
 
 def plan_facts(deployment: Deployment, only_jobs: Collection[str] | None) -> tuple[Fact, ...]:
-    """Return what a plan for some jobs of this deployment rests on."""
+    """Return the facts that a plan for some jobs of this deployment rests on."""
     runtime = deployment.facts.runtime
     sessions = [session for model in deployment.models for session in model.sessions]
     asked = {provider.name for session in sessions for provider in session.chain}

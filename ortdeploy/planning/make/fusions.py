@@ -1,4 +1,4 @@
-"""Writes down models whose op steps go into their own session."""
+"""Writes down models that have op steps in their own session (fused)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ from ortdeploy.tensors.types import ROWS, TensorType
 
 @record
 class FusedStep:
-    """A step that runs a model with op steps in its graph: itself, and the op steps by the ends of their lines."""
+    """A step that runs a model with op steps in its graph, and these op steps, by the last one of each line."""
 
     at: Path
     model: str
@@ -82,7 +82,7 @@ def _giving(graph: OpGraph | None, read: set[str]) -> OpGraph | None:
 
 
 def _first(steps: Sequence[TypedStep], last: int) -> int:
-    """Return where the line begins that ends at a place."""
+    """Return the first place of the line of op steps that ends at `last`."""
     op = steps[last].op
     nodes = op.graph.nodes if op is not None else ()
     first = last
@@ -92,7 +92,7 @@ def _first(steps: Sequence[TypedStep], last: int) -> int:
 
 
 def _planned(session: str, around: Sequence[TypedStep], step: TypedStep, fusion: Fusion) -> PlannedWireStep:
-    """Return the step that runs the fused session: its ports are called like the values."""
+    """Return the step that runs the fused session; its inputs and outputs have the names of the pipeline's values."""
     types: dict[str, TensorType] = {}
     for one in around:
         reaching = {value: one.types[place] for place, value in one.spec.wires.items() if place in one.types}

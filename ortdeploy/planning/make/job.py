@@ -28,7 +28,7 @@ from ortdeploy.tensors.types import FLOATING, Shape, TensorType
 
 
 def planned_job(job: ResolvedJob) -> RunJob:
-    """Write down one job to which no rule objects."""
+    """Write down one job, in which no rule found an error."""
     spec = job.spec
     fetch = tuple(name for name in job.outputs if name in job.needed)
     lines = tuple(op_lines(job))
@@ -81,7 +81,7 @@ def _upstream(job: ResolvedJob) -> UpstreamJob | None:
 
 
 def planned_output(job: ResolvedJob) -> JobOutput:
-    """Return where the results of a job go, and what they are."""
+    """Return the output of a job: its place, format and columns."""
     spec, facts = job.spec.output, job.output
     return JobOutput(
         path=spec.path,
@@ -122,7 +122,7 @@ def _job_errors(job: ResolvedJob, fetch: Sequence[str]) -> JobErrors:
 _ROW_TOLERANCES = {
     "float64": (1e-5, 1e-8), "float32": (1e-3, 1e-5), "float16": (0.02, 1e-3), "bfloat16": (0.05, 0.01),
 }  # fmt: skip
-_QUANTIZED = (0.05, 1e-3)  # where a value is rounded to one of 256, noise of the last bit may choose the other one
+_QUANTIZED = (0.05, 1e-3)  # noise in the last bit may round a value to another one of 256
 _COARSE = {"tensor(float16)": "float16", "tensor(bfloat16)": "bfloat16"}
 
 
@@ -225,13 +225,13 @@ def _planned_input(binding: Binding, job: ResolvedJob, lines: Sequence[OpLine]) 
 
 
 def _limits(binding: Binding) -> tuple[float, float] | None:
-    """Return the limits of values: as declared, and within a constant table that they index."""
+    """Return the limits of an input's values: the declared ones, and those of a constant table that they index."""
     ranges = [limits for limits in (binding.declared and binding.declared.limits, binding.value.limits) if limits]
     return (max(low for low, _ in ranges), min(high for _, high in ranges)) if ranges else None
 
 
 def _contract(binding: Binding, job: ResolvedJob) -> Shape | None:
-    """Return what every run's tensor must be: the graph's shape, with sizes that only the manifest fixes."""
+    """Return the shape that every run's tensor must have: the graph's, with the sizes that only the manifest fixes."""
     graph = binding.target.shape
     declared = binding.declared_shape
     if graph is None or declared is None:

@@ -1,4 +1,4 @@
-"""Writes down op steps: those that stand in a line become one graph, and a session of their own."""
+"""Writes down op steps: those that follow each other (a line) become one graph with its own session."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ from ortdeploy.tensors.types import ROWS
 
 @record
 class OpLine:
-    """Op steps that stand in a line, the last of them at `last`: their graph, with the results that others read."""
+    """Op steps that follow each other, the last of them at `last`: their graph, with the results that others read."""
 
     session: str
     graph: OpGraph
@@ -31,7 +31,7 @@ class OpLine:
 
 
 def op_lines(job: ResolvedJob) -> Iterator[OpLine]:
-    """Yield the op steps of a job, line by line: those of prepare, of its pipeline and of postprocess."""
+    """Yield the lines of op steps of a job: those of prepare, of its pipeline and of postprocess."""
     name = job.spec.name
     for binding in job.bindings:
         for places, op in _lines(binding.ops):
@@ -48,7 +48,7 @@ def op_lines(job: ResolvedJob) -> Iterator[OpLine]:
 
 
 def lists_of_steps(job: ResolvedJob) -> Iterator[tuple[str, Sequence[TypedStep], set[str]]]:
-    """Yield the steps of a job's pipeline, and those inside of each, with a name and the values that are read after."""
+    """Yield the steps of a job's pipeline, and the steps of each `each`, with a name and the values read after them."""
     if job.pipeline is not None and job.pipeline.types is not None:
         spec = job.pipeline.spec
         wanted = {*spec.outputs.values(), *spec.state.values()}
@@ -65,7 +65,7 @@ def _lists(
 
 
 def _lines(ops: Sequence[OpStep | None]) -> Iterator[tuple[range, OpStep]]:
-    """Yield the places of op steps that stand in a line, and the last of them: its graph is that of all."""
+    """Yield the places of op steps that follow each other, and the last of them, whose graph has all of them."""
     begin = 0
     for index, op in enumerate(ops):
         after = ops[index + 1] if index + 1 < len(ops) else None
@@ -77,7 +77,7 @@ def _lines(ops: Sequence[OpStep | None]) -> Iterator[tuple[range, OpStep]]:
 
 
 def _line(name: str, places: range, op: OpStep, read: set[str], last: Path) -> Iterator[OpLine]:
-    """Yield a line, if anything reads what it gives."""
+    """Yield a line, if anything reads its results."""
     graph = _giving(op.graph, read)
     place = f"{places[0]}" if len(places) == 1 else f"{places[0]}-{places[-1]}"
     if graph.outputs:
@@ -85,7 +85,7 @@ def _line(name: str, places: range, op: OpStep, read: set[str], last: Path) -> I
 
 
 def values_read(step: TypedStep) -> Iterator[str]:
-    """Yield the values that a step reads, those inside of it too."""
+    """Yield the values that a step reads, including those that its inner steps read."""
     for spec in walk([step.spec]):
         yield from spec.wires.values()
         if spec.kind == "each":
@@ -117,7 +117,7 @@ def planned_line(line: OpLine) -> PlannedWireStep:
 
 
 def _of_rows(value: PlannedValue, graph: OpGraph) -> PlannedValue:
-    """Return a value of a graph with the rows in front."""
+    """Return a value of a graph as [rows, …]."""
     return replace(value, shape=(ROWS, *value.shape)) if graph.by_row and value.shape is not None else value
 
 

@@ -24,9 +24,9 @@ def plan_pipeline(
     lines: Sequence[OpLine],
     fused: Sequence[FusedStep],
 ) -> PlannedPipeline:
-    """Write down a pipeline to which no rule objects; files of operations, which are `resources`, get full paths.
+    """Write down a pipeline in which no rule found an error; files of operations (`resources`) get full paths.
 
-    `lines` are its op steps, `fused` the models that take some of them into their session.
+    `lines` are its op steps, `fused` the models that have some of them in their session.
     """
     ops = {line.last: planned_line(line) for line in lines} | {one.at: one.planned for one in fused}
     steps = tuple(_plan_steps(pipeline.types.steps, folder, ops)) if pipeline.types else ()

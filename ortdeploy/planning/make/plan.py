@@ -1,4 +1,4 @@
-"""Writes down the plan of one deployment to which no rule objects."""
+"""Writes down the plan of one deployment, in which no rule found an error."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
@@ -31,9 +31,9 @@ def make_plan(
     new_run: bool = False,
     due: Collection[str] = (),
 ) -> Plan:
-    """Write down the steps for a deployment to which no rule objects. `retry`: run failed rows only.
+    """Write down the steps for a deployment in which no rule found an error. `retry`: run failed rows only.
 
-    Jobs that are `due` get their steps although they are finished, as if nothing had run yet.
+    Jobs that are `due` get their steps even if they are finished, as if nothing had run yet.
     """
     spec = deployment.spec
     jobs = chosen_jobs(deployment, only_jobs)
@@ -63,7 +63,7 @@ def plan_inputs(deployment: Deployment, only_jobs: Collection[str] | None) -> tu
 
 
 def _jobs_to_run(jobs: Sequence[ResolvedJob], *, retry: bool, due: Collection[str]) -> list[ResolvedJob]:
-    """Return the jobs that have something to do, or will have: those, too, that read what such a job commits."""
+    """Return the jobs that have something to do, and the jobs that read what such jobs commit."""
     found: dict[str, ResolvedJob] = {}
     for job in jobs:
         is_fed = job.upstream is not None and job.upstream.name in found
@@ -75,7 +75,7 @@ def _jobs_to_run(jobs: Sequence[ResolvedJob], *, retry: bool, due: Collection[st
 
 
 def _why_waiting(job: ResolvedJob, deployment: Deployment) -> str | None:
-    """Return what a job waits for that has nothing to do, if it is not finished."""
+    """Return what an unfinished job without work waits for."""
     if job.is_waiting and job.input.problem is not None:
         return job.input.problem.detail
     if job.upstream is None or job.output.state == "finished":

@@ -1,4 +1,4 @@
-"""Writes down the sessions of a model, with the options that each is given."""
+"""Writes down the sessions of a model with their options."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -49,9 +49,9 @@ def planned_trials(
     *,
     varying: bool,
 ) -> Iterator[PlannedThreadLayout]:
-    """Yield the thread layouts that the first job tries on its rows, the predicted one first, as far as there is room.
+    """Yield the thread layouts that the first job tries on its rows and has memory for, the predicted one first.
 
-    Several sessions take more memory than callers of one, which take their place where only they have room.
+    Several sessions take more memory than several callers of one session, which are tried instead if only they fit.
     """
     found = deployment.tried_layouts_of(model)
     own = [job for job in jobs if model in job.models]
@@ -69,7 +69,7 @@ def planned_trials(
 
 
 def _as_wide(opening: OpenSession, layout: ThreadLayout) -> OpenSession:
-    """Return how the wide session is opened, with as many callers as a layout has."""
+    """Return how the wide session is opened, with as many callers as the given layout has."""
     candidates = tuple(replace(one, callers=layout.callers) for one in opening.candidates)
     return replace(opening, candidates=candidates)
 

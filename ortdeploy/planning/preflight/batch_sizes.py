@@ -8,11 +8,11 @@ from ortdeploy.planning.known_graphs import infer_shapes
 from ortdeploy.tensors.types import format_shape
 
 _OTHERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-"""Batch sizes that are tried for advice, when the job's own does not fit."""
+"""Batch sizes that are tried for the advice in a diagnostic, if the job's own does not fit."""
 
 
 def try_batches(deployment: Deployment) -> dict[str, RefusedBatch]:
-    """Return the batch sizes that its jobs' graphs refuse, by job; no rule may object to it before."""
+    """Return the batch sizes that the jobs' graphs refuse, by job; no rule may have found an error before."""
     return {job.spec.name: trial for job in deployment.jobs for trial in _try(job)}
 
 

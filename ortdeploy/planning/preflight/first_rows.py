@@ -10,9 +10,9 @@ from ortdeploy.planning.preflight.rows_of_job import look
 
 
 def look_at_rows(deployment: Deployment) -> dict[str, FirstRows]:
-    """Return what the first rows of its unfinished jobs are, by job; no rule may object to it before.
+    """Return what the first rows of unfinished jobs are, by job; no rule may have found an error before.
 
-    Rows that another job has yet to make are none to look at.
+    A job is left out if another job has yet to make its rows.
     """
     folder = deployment.spec.folder
     return {

@@ -36,7 +36,7 @@ Sizes = tuple[int | None, ...]
 Shapes = dict[str, Sizes]
 
 _PROVIDER = {"OpenVINO": 120 * _MIB, "QNN": 60 * _MIB, "CUDA": 400 * _MIB, "Tensorrt": 600 * _MIB}
-"""What a provider's own libraries add to it."""
+"""Bytes that a provider's own libraries add to `PROCESS`."""
 
 _PYARROW, _PARQUET_WRITER, _PILLOW, _TORCH, _OP_STEPS = 37 * _MIB, 9 * _MIB, 8 * _MIB, 400 * _MIB, 15 * _MIB
 
@@ -44,7 +44,7 @@ _PROCESS = "process"
 """The part of a job's memory that every job takes."""
 
 _ONNX = 24 * _MIB
-"""The module onnx, a part of `PROCESS`: where all that graphs tell is remembered, it is not imported."""
+"""Bytes of the module onnx, a part of `PROCESS`: if all facts of graphs are remembered, it is not imported."""
 
 _REFERENCE = 10 * _MIB
 """onnx's reference implementation, which computes sizes in a graph that makes Reshapes of them."""
@@ -53,7 +53,7 @@ _KEPT, _KEPT_CONVOLUTIONS = 1.1, 1.3
 """Weights of an open session, in units of their size: packed once, and reordered for convolutions."""
 
 _OPENING, _OPENING_CONVOLUTIONS = 1.0, 2.9
-"""What opening takes beside them where the weights are in the model's own file; the heap keeps it for later."""
+"""What opening takes beside them if the weights are in the model's own file; the heap keeps it for later."""
 
 _OPENING_EXTERNAL = 0.1
 
@@ -80,7 +80,7 @@ _CANDIDATES = tuple(2**power for power in range(12, -1, -1))
 
 
 def forecast_memory(deployment: Deployment) -> dict[str, MemoryForecast]:
-    """Return what each of its unfinished jobs is predicted to take, by job."""
+    """Return the forecast of each unfinished job of a deployment, by job."""
     return {job.spec.name: _forecast(deployment, job) for job in deployment.jobs if job.has_work}
 
 
@@ -209,7 +209,7 @@ def _activation_bytes(job: ResolvedJob, batch: int) -> int | None:
 
 
 def _bytes_of_ops(graph: OpGraph, batch: int) -> int | None:
-    """Return what op steps take; those of one row at a time, whose sizes their values may decide, take little."""
+    """Return the bytes of op steps; those that run a row at a time, whose sizes may depend on values, take little."""
     sizes = {value.name: value.shape or () for value in graph.inputs}
     fed = {name: tuple(batch if size == ROWS else size for size in shape) for name, shape in sizes.items()}
     known = {name: tuple(size if isinstance(size, int) else None for size in shape) for name, shape in fed.items()}
@@ -235,7 +235,7 @@ def _runs(job: ResolvedJob, batch: int) -> Iterator[tuple[ResolvedModel, Shapes]
         for step, rows in _steps(job.pipeline.types.steps, batch):
             yield parts[step.spec.name], dict(_fed(step, rows))
     elif job.pipeline.spec.preset is not None and job.pipeline.diffusion is not None:
-        from ortdeploy.presets.stable_diffusion import painted_shapes  # noqa: PLC0415  only who has presets
+        from ortdeploy.presets.stable_diffusion import painted_shapes  # noqa: PLC0415  only for presets
 
         for part, fed in painted_shapes(job.pipeline.spec.preset, job.pipeline.diffusion.ports, batch).items():
             yield parts[job.pipeline.spec.preset.parts[part]], dict(fed)

@@ -1,4 +1,4 @@
-"""Has ONNX Runtime open the op steps of jobs: in a child to find refusals, and in this process for first rows.
+"""Makes ONNX Runtime open the op steps of jobs: in a child to find refusals, and in this process for first rows.
 
 Models with op steps in their graph are opened without their weights, as models are.
 """
@@ -29,7 +29,7 @@ from ortdeploy.tensors.columns import OpRunners
 
 
 def open_op_steps(deployment: Deployment, *, elsewhere: bool) -> dict[str, tuple[RefusedOperators, ...]]:
-    """Return the op steps that ONNX Runtime refuses, by job; where there is no room, nothing is proven.
+    """Return the op steps that ONNX Runtime refuses, by job; nothing is proven if there is no disk space for graphs.
 
     `elsewhere`: the plan is for another machine, whose kernels this one does not have.
     """
@@ -50,7 +50,7 @@ def open_op_steps(deployment: Deployment, *, elsewhere: bool) -> dict[str, tuple
 
 @record
 class _Made:
-    """A graph that is made of op steps: those of a line, or those around a model in its own graph (`fused`)."""
+    """A graph made of op steps: those of a line, or those that join a model in its own graph (`fused`)."""
 
     at: Place
     operators: str
@@ -137,7 +137,7 @@ def open_runners(job: ResolvedJob, step: RunJob) -> OpRunners:
 
 
 def _open(step: OpenSession) -> OpenedSession:
-    from ortdeploy.runtime.session import OrtRuntime  # noqa: PLC0415  only who has op steps
+    from ortdeploy.runtime.session import OrtRuntime  # noqa: PLC0415  only for op steps
 
     (candidate,) = step.candidates
     session = OrtRuntime(make_model=make_model).open_session(step, candidate)

@@ -1,4 +1,4 @@
-"""Has ONNX Runtime open a deployment's models without their weights, so that a refusal is known before the run.
+"""Makes ONNX Runtime open a deployment's models without their weights, so that a refusal is known before the run.
 
 A success is remembered in the state directory, if there is one, by everything that it depends on. A refusal is not
 remembered, because a refused model never runs.
@@ -27,7 +27,7 @@ _MOST = 500  # models that are remembered
 def open_models(
     deployment: Deployment, rejected: Collection[str], state_dir: Path, *, elsewhere: bool
 ) -> dict[str, Opening]:
-    """Return the outcome of opening each model, by name; models that rules have rejected are left out.
+    """Return the outcome of opening each model, by name; models with errors found by rules are left out.
 
     `elsewhere`: the plan is for another machine, whose kernels this one does not have.
     """
@@ -52,7 +52,7 @@ def open_models(
 
 
 def _try(models: Sequence[ResolvedModel], deployment: Deployment, *, elsewhere: bool) -> dict[str, Opening]:
-    """Open models; if there is no room for their outlines, nothing is proven."""
+    """Open models; nothing is proven if there is no disk space for their outlines."""
     if not models:
         return {}
     with ExitStack() as stack, suppress(OSError):

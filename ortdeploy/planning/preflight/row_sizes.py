@@ -1,4 +1,4 @@
-"""What the rows of a job take between its source and its sink: in memory, and on disk."""
+"""Sizes of a job's rows between its source and its sink: in memory, and on disk."""
 
 from ortdeploy.feeds.in_flight import LEAST, SMALL_BYTES
 from ortdeploy.records import record
@@ -9,11 +9,11 @@ ROWS_AND_RESULTS = "rows and results"
 
 @record
 class RowSizes:
-    """What follows from a job's rows, whatever their number. Sizes are in bytes, of one row.
+    """Sizes of one row of a job, in bytes, from which memory and disk for any number of rows follow.
 
-    `batch` rows are run together, and `runs` at once. `read` is what a row takes as it is read, `result` what it takes
-    as it is written; None if the graph leaves that open. The sink holds copies of a block, or of a part. `on_disk`: the
-    results take as much on disk.
+    `batch` rows run together, and `runs` runs at once. `read` is the size of a row as it is read, `result` its size as
+    it is written; None if the graph leaves that open. The sink holds copies of a block, or of a part. `on_disk`: the
+    results have the same size on disk.
     """
 
     batch: int

@@ -1,4 +1,4 @@
-"""Predicts what the values between the steps of a pipeline take: those that are held at once, at their most."""
+"""Predicts the memory for values between the steps of a pipeline: the most that are held at once."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -8,14 +8,14 @@ from ortdeploy.manifest.pipelines import StepOfPipeline, walk
 from ortdeploy.tensors.types import TensorType
 
 RowBytes = Callable[[TensorType], int | None]
-"""What one row of a value takes, rows first; None where a size is open."""
+"""Returns the bytes of one row of a value [rows, …]; None if a size is open."""
 
 _VIEWS = "windows"
-"""The operation whose results are views of one copy of what it takes, however much they overlap."""
+"""The operation whose results are views of one copy of its input, however much they overlap."""
 
 
 def items_at_once(step: TypedStep, rows: int) -> int:
-    """Return how many items of an each run together, of so many rows."""
+    """Return how many items of an `each` run together, for a number of rows."""
     if not step.spec.state:
         count = _items_of_a_row(step)
         return step.spec.batch if count is None else max(1, min(step.spec.batch, rows * count))
@@ -28,9 +28,9 @@ def _items_of_a_row(step: TypedStep) -> int | None:
 
 
 def value_bytes(job: ResolvedJob, rows: int, row_bytes: RowBytes) -> int:
-    """Return the bytes of the values that a run of so many rows holds at once; open sizes count as nothing.
+    """Return the bytes of the values that a run of `rows` holds at once; values with open sizes are not counted.
 
-    What the job reads and writes is not counted here.
+    The job's inputs and outputs are not counted here.
     """
     if job.pipeline is None or job.pipeline.types is None:
         return 0
@@ -41,7 +41,7 @@ def value_bytes(job: ResolvedJob, rows: int, row_bytes: RowBytes) -> int:
 def _most(
     steps: Sequence[TypedStep], rows: int, row_bytes: RowBytes, kept: Collection[str], uncounted: Collection[str]
 ) -> int:
-    """Return the most that steps hold; `kept` are read after the last of them, `uncounted` are counted elsewhere."""
+    """Return the most bytes that steps hold; `kept` are read after the last of them, `uncounted` counted elsewhere."""
     last = {name: place for place, step in enumerate(steps) for name in _read(step.spec)}
     held: dict[str, int] = {}
     most = 0
@@ -58,7 +58,7 @@ def _most(
 
 
 def _read(spec: StepOfPipeline) -> set[str]:
-    """Return the values that a step reads, those inside of it too."""
+    """Return the values that a step reads, including those that its inner steps read."""
     steps = list(walk([spec]))
     return {name for one in steps for name in one.wires.values()} | {one.name for one in steps if one.kind == "each"}
 
