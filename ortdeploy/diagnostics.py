@@ -109,7 +109,7 @@ def has_errors(diagnostics: Iterable[Diagnostic]) -> bool:
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that is most like another; None if none is."""
-    import difflib  # noqa: PLC0415  only who makes a mistake needs it
+    import difflib  # noqa: PLC0415  only after a mistake
 
     folded = {candidate.casefold(): candidate for candidate in sorted(known)}
     found = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)

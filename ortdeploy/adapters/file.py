@@ -93,7 +93,7 @@ def _facts(path: Path, buffer: memoryview) -> AdapterFacts:
 
 
 def _root(buffer: memoryview) -> Any:
-    from flatbuffers import encode, packer, table  # noqa: PLC0415  comes with onnxruntime; only who has adapters
+    from flatbuffers import encode, packer, table  # noqa: PLC0415  comes with onnxruntime; only for adapters
 
     return table.Table(buffer, encode.Get(packer.uoffset, buffer, 0))
 

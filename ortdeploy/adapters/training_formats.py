@@ -97,7 +97,7 @@ def _read_peft(folder: Path, weights: Path, alpha: float | None) -> Weights:
 
 def _read_safetensors(path: Path) -> dict[str, Array]:
     try:
-        from safetensors import safe_open  # noqa: PLC0415  an extra: only who converts needs it
+        from safetensors import safe_open  # noqa: PLC0415  an extra, to convert only
     except ImportError:
         raise OrtdeployError(
             "safetensors files need the package safetensors: pip install ortdeploy[adapters]"

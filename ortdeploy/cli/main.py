@@ -67,7 +67,7 @@ def _answer_before_planning(arguments: "argparse.Namespace") -> str | None:
     """Return the output if it is known before planning: of an apply with nothing to do, or a status without changes."""
     if arguments.command not in {"apply", "status"}:
         return None
-    from ortdeploy.planning.nothing_to_do import Recollection  # noqa: PLC0415  only who may have nothing to do
+    from ortdeploy.planning.nothing_to_do import Recollection  # noqa: PLC0415  only if there may be nothing to do
 
     return Recollection(arguments).answer()
 

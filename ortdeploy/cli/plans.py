@@ -55,7 +55,7 @@ def load_or_plan(arguments: argparse.Namespace, *, in_shards: bool) -> Planned:
 
 
 def _read_letters(path: str) -> tuple[DeadLetter, ...]:
-    from ortdeploy.ledger.letters import read_letters  # noqa: PLC0415  only who has some
+    from ortdeploy.ledger.letters import read_letters  # noqa: PLC0415  only if there are some
 
     return read_letters(path)
 

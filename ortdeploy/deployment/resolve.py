@@ -64,7 +64,7 @@ def resolve(
         if job.input.job and upstream is None:
             continue  # a rule refuses what keeps that job from being resolved
         if upstream is not None:
-            from ortdeploy.deployment.upstream_columns import upstream_input  # noqa: PLC0415  only who has such jobs
+            from ortdeploy.deployment.upstream_columns import upstream_input  # noqa: PLC0415  only for such jobs
 
             facts = replace(facts, inputs={**facts.inputs, job.name: upstream_input(facts.inputs[job.name], upstream)})
         resolved = _resolve_any(spec, job, models, facts, operators)

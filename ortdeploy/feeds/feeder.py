@@ -94,7 +94,7 @@ def open_wanted(job: RunJob, files: Sequence[str], folder: str, wanted: Wanted) 
         with open_input(job.input.format, files, folder, wanted) as source:
             yield source
     else:
-        from ortdeploy.sources.renamed import Renamed, in_files  # noqa: PLC0415  only who reads another job's rows
+        from ortdeploy.sources.renamed import Renamed, in_files  # noqa: PLC0415  only for jobs that read another one's rows
 
         with open_input(job.input.format, files, folder, in_files(wanted, upstream.names)) as source:
             yield Renamed(source, wanted, upstream.names)
@@ -235,7 +235,7 @@ def _build_prepare(step: PlannedStep, ops: OpRunners) -> Step:
     if step.op is not None:
         line, run = step.op, ops[step.op.name]
         return lambda array, _rate: _run_op(line, run, array)
-    from ortdeploy.transforms.catalogue import PREPARE  # noqa: PLC0415  only who has steps
+    from ortdeploy.transforms.catalogue import PREPARE  # noqa: PLC0415  only for steps
 
     tensor = TensorType(step.dtype, step.shape, step.layout)
     if needs_rate(step.name, step.options):
@@ -264,7 +264,7 @@ def _is_even(step: PlannedStep) -> bool:
     """Return whether rows of one shape give rows of one shape."""
     if step.op is not None:
         return not step.op.by_row
-    from ortdeploy.transforms.catalogue import PREPARE  # noqa: PLC0415  only who has steps
+    from ortdeploy.transforms.catalogue import PREPARE  # noqa: PLC0415  only for steps
 
     return PREPARE[step.name].contract.even
 

@@ -65,10 +65,10 @@ def is_web(url: Url) -> bool:
 def open_store(url: Url) -> tuple[Any, str]:
     """Return the file system of an admitted URL, and the path in it."""
     if SCHEMES[url.scheme].has_server:
-        from ortdeploy.files.addresses import ANYWHERE, reachable  # noqa: PLC0415  only who names a server
+        from ortdeploy.files.addresses import ANYWHERE, reachable  # noqa: PLC0415  only for servers
 
         reachable(url.host, 0, ANYWHERE)
-    import fsspec  # noqa: PLC0415  an extra: only who has URLs needs it
+    import fsspec  # noqa: PLC0415  an extra, for URLs only
 
     kind = fsspec.get_filesystem_class(url.scheme)  # of this one scheme: fsspec itself would follow a chain
     system = kind(**kind._get_kwargs_from_urls(url.full))  # noqa: SLF001  what a file system is to override
@@ -81,7 +81,7 @@ def list_urls(pattern: str) -> list[str]:
     url = admit(pattern, Use.READ)
     with in_words(url, "listed"):
         if is_web(url):
-            from ortdeploy.files import web  # noqa: PLC0415  only who has such URLs
+            from ortdeploy.files import web  # noqa: PLC0415  only for such URLs
 
             return web.list_files(url.full)
         return sorted(name for name, _ in _listed(url))
@@ -122,7 +122,7 @@ def _matching(system: Any, pattern: str) -> Iterable[Mapping[str, Any]]:
     if not hasattr(system, "call_s3"):
         matching: Mapping[str, Mapping[str, Any]] = system.glob(pattern, detail=True)
         return matching.values()
-    from ortdeploy.files.s3_pages import matching_objects  # noqa: PLC0415  only who has S3
+    from ortdeploy.files.s3_pages import matching_objects  # noqa: PLC0415  only for S3
 
     return matching_objects(system, pattern)
 
@@ -132,7 +132,7 @@ def _in_folder(system: Any, folder: str) -> Iterable[Mapping[str, Any]]:
     if not hasattr(system, "call_s3"):
         inside: Iterable[Mapping[str, Any]] = system.ls(folder, detail=True)
         return inside
-    from ortdeploy.files.s3_pages import objects_in  # noqa: PLC0415  only who has S3
+    from ortdeploy.files.s3_pages import objects_in  # noqa: PLC0415  only for S3
 
     return objects_in(system, folder)
 
@@ -152,7 +152,7 @@ def state_of(path: str) -> tuple[int, int]:
     url = admit(path, Use.READ)
     with in_words(url, "read"):
         if is_web(url):
-            from ortdeploy.files import web  # noqa: PLC0415  only who has such URLs
+            from ortdeploy.files import web  # noqa: PLC0415  only for such URLs
 
             file = web.look(url.full)
             if file is None:
@@ -179,7 +179,7 @@ def fetch_file(address: str, target: Path) -> None:
     url = admit(address, Use.READ)
     with in_words(url, "read"):
         if is_web(url):
-            from ortdeploy.files import web  # noqa: PLC0415  only who has such URLs
+            from ortdeploy.files import web  # noqa: PLC0415  only for such URLs
 
             web.fetch(url.full, target)
         else:
@@ -238,7 +238,7 @@ def fetched(files: Sequence[str], patterns: Sequence[str] = ()) -> Iterator[Sequ
     if not any(map(is_url, patterns or files)):  # only URLs stand for URLs
         yield files
         return
-    import tempfile  # noqa: PLC0415  only who has URLs
+    import tempfile  # noqa: PLC0415  only for URLs
 
     with tempfile.TemporaryDirectory(prefix="ortdeploy-objects-") as folder:
         yield Fetched(files, Path(folder), Addresses.of(patterns))

@@ -159,7 +159,7 @@ def _profile_names(document: Document) -> tuple[str, ...]:
 
 
 def _override(document: Document, profile: str | None, options: LoadOptions) -> tuple[Document, tuple[Diagnostic, ...]]:
-    from ortdeploy.manifest.overrides import apply_overlay, apply_profile, apply_sets  # noqa: PLC0415  only who overrides needs it
+    from ortdeploy.manifest.overrides import apply_overlay, apply_profile, apply_sets  # noqa: PLC0415  only for overrides
 
     diagnostics: tuple[Diagnostic, ...] = ()
     if profile is not None:

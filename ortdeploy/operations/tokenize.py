@@ -86,7 +86,7 @@ CONTRACT = Contract(
 
 def read(path: str) -> "Tokenizer":
     """Return the tokenizer of a file. Raises ValueError if the file holds none."""
-    from tokenizers import Tokenizer  # noqa: PLC0415  an extra: only who tokenizes needs it
+    from tokenizers import Tokenizer  # noqa: PLC0415  an extra, for tokenizers only
 
     try:
         return Tokenizer.from_file(path)

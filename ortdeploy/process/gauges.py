@@ -137,7 +137,7 @@ def _text(path: Path) -> str:
 def nvidia_devices() -> Devices | None:
     """Return the NVIDIA devices of this machine; None if NVML, its package or a device is missing."""
     try:
-        import pynvml  # noqa: PLC0415  only who runs on such a device
+        import pynvml  # noqa: PLC0415  only for such a device
 
         pynvml.nvmlInit()
         return _Nvidia(pynvml) if pynvml.nvmlDeviceGetCount() else None

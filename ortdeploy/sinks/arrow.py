@@ -23,7 +23,7 @@ def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], origin: str) -> T
 
 def _begin(file: BinaryIO) -> Writing:
     def begin(schema: "pa.Schema") -> "pa.ipc.RecordBatchFileWriter":
-        import pyarrow as pa  # noqa: PLC0415  an extra: only who writes tables needs it
+        import pyarrow as pa  # noqa: PLC0415  an extra, for tables only
 
         return pa.ipc.new_file(file, schema)
 

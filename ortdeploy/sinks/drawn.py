@@ -86,7 +86,7 @@ def draw(picture: Path, drawing: Drawing, target: Path, *, upright: bool) -> Non
 
     Raises OSError if the picture cannot be read, or the copy cannot be written.
     """
-    from PIL import Image, ImageDraw, ImageOps  # noqa: PLC0415  an extra: only who draws needs it
+    from PIL import Image, ImageDraw, ImageOps  # noqa: PLC0415  an extra, for drawing only
 
     with Image.open(picture) as opened:
         image = (ImageOps.exif_transpose(opened) if upright else opened).convert("RGB")

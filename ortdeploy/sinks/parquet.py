@@ -25,7 +25,7 @@ def open_sink(file: BinaryIO, columns: Mapping[str, RowShape], origin: str) -> T
 
 def _begin(file: BinaryIO) -> Writing:
     def begin(schema: "pa.Schema") -> "ParquetWriter":
-        from pyarrow.parquet import ParquetWriter  # noqa: PLC0415  an extra: only who writes tables needs it
+        from pyarrow.parquet import ParquetWriter  # noqa: PLC0415  an extra, for tables only
 
         class Writer(ParquetWriter):  # type: ignore[misc]  # pyarrow is untyped
             def __del__(self) -> None:

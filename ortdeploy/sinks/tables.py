@@ -127,7 +127,7 @@ class TableSink:
         return pa.RecordBatch.from_arrays(arrays, names=list(self._columns))
 
     def _record_batch(self, columns: Mapping[str, Column]) -> "pa.RecordBatch":
-        import pyarrow as pa  # noqa: PLC0415  an extra: only who writes tables needs it
+        import pyarrow as pa  # noqa: PLC0415  an extra, for tables only
 
         try:
             arrays = [_array(columns[name], shape) for name, shape in self._columns.items()]

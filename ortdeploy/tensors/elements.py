@@ -17,7 +17,7 @@ _ADDED = 2  # numpy's mark of a type that another package adds
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """Return the element type of arrays; text is `object`, as ONNX Runtime takes it."""
     if name in WIDER:
-        import ml_dtypes  # noqa: PLC0415  only who has such tensors
+        import ml_dtypes  # noqa: PLC0415  only for such tensors
 
         return np.dtype(getattr(ml_dtypes, name))  # type: ignore[no-any-return]  # ml_dtypes is untyped
     return np.dtype(object if name == "string" else name)
@@ -35,7 +35,7 @@ def widened(array: Array) -> Array:
 
 def narrowed(array: Array, name: str) -> Array:
     """Return an array in a type that numpy does not have. Raises ValueError for values that it cannot hold."""
-    import ml_dtypes  # noqa: PLC0415  only who has such tensors
+    import ml_dtypes  # noqa: PLC0415  only for such tensors
 
     dtype = numpy_dtype(name)
     whole = WIDER[name] in {"int8", "uint8"}

@@ -67,7 +67,7 @@ def resampled(array: Array, rate: int, options: Options) -> Array:
     frames = count(array.shape[-1], rate, options)
     if rate == options["resample"] or not frames:
         return array
-    import soxr  # noqa: PLC0415  an extra: only who resamples needs it
+    import soxr  # noqa: PLC0415  an extra, for resampling only
 
     flat = array.reshape(-1, array.shape[-1])
     made = np.zeros((len(flat), frames), array.dtype)

@@ -53,7 +53,7 @@ def sampler(options: Options) -> Sampler:
     method = options.get("method", "bilinear")
     if options.get("sampling") == "opencv":
         return _OPENCV[method]
-    from PIL import Image  # noqa: PLC0415  an extra: only who resizes needs it
+    from PIL import Image  # noqa: PLC0415  an extra, for resizing only
 
     return partial(_by_pillow, method=Image.Resampling[method.upper()])
 

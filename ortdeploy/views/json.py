@@ -49,7 +49,7 @@ def _changes(changes: "Sequence[Changes]") -> list[dict[str, Any]]:
 
 
 def _differences(differences: "Sequence[Difference]") -> list[dict[str, Any]]:
-    from ortdeploy.planning.differences import NOTHING  # noqa: PLC0415  only who has some
+    from ortdeploy.planning.differences import NOTHING  # noqa: PLC0415  only if there are some
 
     return [
         {
@@ -83,7 +83,7 @@ def _ended(result: "JobResult") -> dict[str, Any]:
 
 def _shares(shares: "Shares | None") -> dict[str, Any]:
     """Return how far several workers are, where there are several."""
-    from dataclasses import asdict  # noqa: PLC0415  only who has workers
+    from dataclasses import asdict  # noqa: PLC0415  only for workers
 
     return {} if shares is None else {"shares": asdict(shares)}
 
@@ -142,7 +142,7 @@ def _status(one: "JobStatus") -> dict[str, Any]:
 
 def render_verification(jobs: "Sequence[VerifiedJob]") -> str:
     """Return the result of `verify` for each part."""
-    from dataclasses import asdict  # noqa: PLC0415  only who has read parts
+    from dataclasses import asdict  # noqa: PLC0415  only for parts that were read
 
     return _dump({"jobs": [asdict(one) for one in jobs]})
 
@@ -168,7 +168,7 @@ def render_compaction(jobs: "Sequence[Compacted]") -> str:
 
 def render_checks(results: "Sequence[CheckResult]") -> str:
     """Return how each golden data set ended on each session."""
-    from dataclasses import asdict  # noqa: PLC0415  only who has run checks
+    from dataclasses import asdict  # noqa: PLC0415  only for checks
 
     return _dump({"checks": [asdict(result) for result in results]})
 
@@ -217,7 +217,7 @@ def _diagnostics(diagnostics: Sequence[Diagnostic]) -> list[dict[str, Any]]:
 def _steps(plans: "Sequence[Plan]") -> list[dict[str, Any]]:
     if not plans:
         return []
-    from ortdeploy.plan.masked import masked_step  # noqa: PLC0415  only who has plans needs it
+    from ortdeploy.plan.masked import masked_step  # noqa: PLC0415  only for plans
     from ortdeploy.plan.plan_file import encode  # noqa: PLC0415
 
     return [

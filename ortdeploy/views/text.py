@@ -51,7 +51,7 @@ def render_diagnostics(
 
 
 def _render_diagnostic(diagnostic: Diagnostic, paint: Paint, line_of: LineOf | None, width: int) -> str:
-    import textwrap  # noqa: PLC0415  only who has something to say
+    import textwrap  # noqa: PLC0415  only if there is something to print
 
     span = diagnostic.span
     code = RED if diagnostic.severity is Severity.ERROR else YELLOW
@@ -71,7 +71,7 @@ def _render_diagnostic(diagnostic: Diagnostic, paint: Paint, line_of: LineOf | N
 
 def _render_frame(line: str, span: Span, width: int, code: str, paint: Paint) -> str:
     """Return the line with its number, and carets below the place; `  26 |   bach: {size: 64}`."""
-    from ortdeploy.views.frame import frame  # noqa: PLC0415  only who has something to say
+    from ortdeploy.views.frame import frame  # noqa: PLC0415  only if there is something to print
 
     gutter, source, carets = frame(line, span, width)
     empty, indent = f"{' ' * (len(gutter) - 2)}| ", " " * _INDENT
@@ -314,7 +314,7 @@ def render_differences(differences: "Sequence[Difference]", indent: str = "", *,
 
 def shown_value(value: Any) -> str:
     """Return a value as JSON; of a digest, only the beginning."""
-    import json  # noqa: PLC0415  only who has differences
+    import json  # noqa: PLC0415  only for differences
 
     from ortdeploy.planning.differences import NOTHING  # noqa: PLC0415
 

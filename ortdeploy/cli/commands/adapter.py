@@ -39,7 +39,7 @@ def _fit(arguments: argparse.Namespace) -> int:
 
 def _convert(arguments: argparse.Namespace) -> int:
     """Convert an adapter of another format into an ONNX Runtime adapter file."""
-    from ortdeploy.adapters.convert import convert  # noqa: PLC0415  only who converts
+    from ortdeploy.adapters.convert import convert  # noqa: PLC0415  only to convert
     from ortdeploy.adapters.training_formats import read_weights  # noqa: PLC0415
     from ortdeploy.runtime.adapter_writer import write_adapter  # noqa: PLC0415
 

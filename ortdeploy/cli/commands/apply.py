@@ -97,7 +97,7 @@ def _run(arguments: argparse.Namespace, recollection: Recollection) -> "tuple[Pl
 def _tell(planned: Planned, results: Sequence[JobResult], arguments: argparse.Namespace) -> None:
     """Print how the jobs ended: a table on a terminal, else a line for each job; with -q, only what went wrong."""
     if arguments.format == "json":
-        from ortdeploy.views import json  # noqa: PLC0415  only who asks for it
+        from ortdeploy.views import json  # noqa: PLC0415  only if asked for
 
         sys.stdout.write(json.render_apply(planned.diagnostics, planned.plans, results))
         return
@@ -116,7 +116,7 @@ def _shard_of(arguments: argparse.Namespace) -> Shard | None:
     said = getattr(arguments, "shard", None)
     if said is None:
         return None
-    from ortdeploy.cli.shards import parse_shard  # noqa: PLC0415  only who asks for one
+    from ortdeploy.cli.shards import parse_shard  # noqa: PLC0415  only if asked for
 
     return parse_shard(said, os.environ)
 
@@ -124,7 +124,7 @@ def _shard_of(arguments: argparse.Namespace) -> Shard | None:
 def _engine_of(arguments: argparse.Namespace) -> "Engine | None":
     if getattr(arguments, "engine", None) is None and getattr(arguments, "workers", None) is None:
         return None
-    from ortdeploy.cli.engines import engine_of  # noqa: PLC0415  only who has a cluster
+    from ortdeploy.cli.engines import engine_of  # noqa: PLC0415  only for a cluster
 
     return engine_of(arguments)
 
@@ -141,7 +141,7 @@ def _recall_or_plan(
     planned = _plan(arguments, in_shards=False)
     if not planned.deployments or not any(plan.steps for plan in planned.plans):
         return planned, None
-    from ortdeploy.planning.keep_checked import ToKeep  # noqa: PLC0415  only who has planned
+    from ortdeploy.planning.keep_checked import ToKeep  # noqa: PLC0415  only if it was planned
 
     with suppress(OrtdeployError):
         state_dir = state_folder(planned.plans[0].folder, arguments.state_dir, planned.plans[0].roots)
@@ -187,7 +187,7 @@ def _execute(
         ended.append((plan, _run_one(plan, state_dir, run_id, arguments, stopped, shard=shard, engine=engine)))
         well = all(one.status is not Status.FAILED for one in ended[-1][1])
         if arguments.last_good and deployment is not None and well:
-            from ortdeploy.planning.last_good import keep_good  # noqa: PLC0415  only who asks for it
+            from ortdeploy.planning.last_good import keep_good  # noqa: PLC0415  only if asked for
 
             keep_good(deployment, state_dir, now())
     for plan in planned.stand_ins:
@@ -250,7 +250,7 @@ def _run_one(
     if shard is None:
         note_gone_files(plan, state_dir)
     if engine is not None and plan.steps:
-        from ortdeploy.cli.engines import run_on_engine  # noqa: PLC0415  only who has a cluster
+        from ortdeploy.cli.engines import run_on_engine  # noqa: PLC0415  only for a cluster
 
         return run_on_engine(plan, state_dir, run_id, arguments, stopped, engine)
     if plan.steps or any(job.left_over is not None for job in plan.finished):
@@ -277,7 +277,7 @@ def refused_by_gates(plan: Plan, state_dir: str | None) -> tuple[JobResult, ...]
     """Run the golden checks that gate a plan; return its jobs as failed if one does not pass."""
     if not plan.gates:
         return None
-    from ortdeploy.checks.run import PASSED  # noqa: PLC0415  only who has gates
+    from ortdeploy.checks.run import PASSED  # noqa: PLC0415  only for gates
     from ortdeploy.cli.commands.check import run_checks  # noqa: PLC0415
 
     results = list(run_checks(plan.gates, state_dir, plan.roots))

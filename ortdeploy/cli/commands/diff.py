@@ -70,7 +70,7 @@ def _between(old: str, new: str, arguments: argparse.Namespace) -> int | None:
 
 def _write_page(paths: tuple[str, str], found: Sequence[Difference], target: str) -> None:
     """Write two reports side by side. Raises OrtdeployError."""
-    from ortdeploy.running.reports.comparison import render  # noqa: PLC0415  only who asks for a page
+    from ortdeploy.running.reports.comparison import render  # noqa: PLC0415  only for a page
 
     old, new = (_read_report(path) for path in paths)
     differences = [(one.path, text.shown_value(one.old), text.shown_value(one.new)) for one in found]

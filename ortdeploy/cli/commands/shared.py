@@ -57,11 +57,11 @@ def wants_color(stream: TextIO, choice: str | None) -> bool:
 def write_diagnostics(diagnostics: Sequence[Diagnostic], arguments: argparse.Namespace) -> None:
     """Print diagnostics as text, as GitHub annotations or as SARIF."""
     if arguments.format == "github":
-        from ortdeploy.views import github  # noqa: PLC0415  only who asks for it
+        from ortdeploy.views import github  # noqa: PLC0415  only if asked for
 
         sys.stdout.write(github.render_diagnostics(diagnostics))
     elif arguments.format == "sarif":
-        from ortdeploy.rules.pages import page_of  # noqa: PLC0415  only who asks for it
+        from ortdeploy.rules.pages import page_of  # noqa: PLC0415  only if asked for
         from ortdeploy.versions import package_version  # noqa: PLC0415
         from ortdeploy.views import sarif  # noqa: PLC0415
 
@@ -85,7 +85,7 @@ def write_findings(diagnostics: Sequence[Diagnostic], arguments: argparse.Namesp
 
 def write_plan(plans: Sequence["Plan"], arguments: argparse.Namespace) -> None:
     """Print plans as trees, broken to the width of the terminal."""
-    from ortdeploy.views.plan_tree import render_plan  # noqa: PLC0415  only who has plans needs it
+    from ortdeploy.views.plan_tree import render_plan  # noqa: PLC0415  only for plans
 
     color, width = use_color(arguments), terminal_width(sys.stdout)
     sys.stdout.write(render_plan(plans, color=color, verbose=arguments.verbose, width=width))
@@ -166,7 +166,7 @@ def log_outcome(arguments: argparse.Namespace, event: str, **fields: object) -> 
     """Log one event of a command whose result is on stdout, if a log flag is given."""
     if not (arguments.log_file or arguments.log_format):
         return
-    from ortdeploy.events import log  # noqa: PLC0415  only who asks for logs
+    from ortdeploy.events import log  # noqa: PLC0415  only if asked for
 
     with ExitStack() as stack:
         start_logging(arguments, stack)

@@ -14,7 +14,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Check manifests and print what is wrong with them."""
     validated = validate(arguments.paths, load_options(arguments, digest=False), devices=True)
     if arguments.format == "json":
-        from ortdeploy.views import json  # noqa: PLC0415  only who asks for it
+        from ortdeploy.views import json  # noqa: PLC0415  only if asked for
 
         sys.stdout.write(json.render_check(validated.diagnostics))
     else:
