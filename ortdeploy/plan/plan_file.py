@@ -6,9 +6,9 @@ import os
 import re
 import types
 from base64 import b64decode, b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from ortdeploy.facts.data import FileState, FileStates
@@ -18,6 +18,7 @@ from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, PlannedCheck, R
 
 _STEPS = {"open-session": OpenSession, "load-adapter": LoadAdapter, "run-job": RunJob}
 STEP_NAMES = {kind: name for name, kind in _STEPS.items()}
+_Decode = Callable[[Any], Any]
 
 
 def decode_plan(data: Any) -> Plan:
@@ -37,11 +38,12 @@ def encode(value: Any, *, packed: bool = False) -> Any:
 
     Lists of files become a few long texts if they are to be `packed`, for a reader of our own.
     """
-    if value is None or isinstance(value, str | int | float):  # as most are
+    if value is None or isinstance(value, (str, int, float)):  # as most are
         return value
-    if is_dataclass(value) and not isinstance(value, type):
-        data = {field.name: encode(getattr(value, field.name), packed=packed) for field in fields(value)}
-        return {"step": STEP_NAMES[type(value)], **data} if type(value) in STEP_NAMES else data
+    kind: Any = type(value)
+    if (names := _names(kind)) is not None:
+        data = {name: encode(getattr(value, name), packed=packed) for name in names}
+        return {"step": STEP_NAMES[kind], **data} if kind in STEP_NAMES else data
     if isinstance(value, Mapping):
         return {key: encode(item, packed=packed) for key, item in value.items()}
     if isinstance(value, FileState):
@@ -55,54 +57,72 @@ def encode(value: Any, *, packed: bool = False) -> Any:
     return b64encode(value).decode() if isinstance(value, bytes) else value
 
 
+@cache
+def _names(kind: Any) -> tuple[str, ...] | None:
+    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else None
+
+
 def decode(kind: Any, value: Any) -> Any:
     """Turn a JSON value into what a type hint asks for. Raises TypeError where it is something else."""
-    if isinstance(kind, type) and is_dataclass(kind):
-        hints = _hints(kind)
-        return kind(**{field.name: decode(hints[field.name], value[field.name]) for field in fields(kind)})
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin in {Union, types.UnionType}:
-        return _decode_union(arguments, value)
-    if origin is tuple:
-        return _decode_tuple(arguments, value)
-    if origin is frozenset:
-        return frozenset(decode(arguments[0], item) for item in _expect(list, value))
-    if origin is Sequence:
-        return _decode_files(value)
-    if origin is Mapping:
-        return {key: decode(arguments[1], item) for key, item in _expect(dict, value).items()}
-    if kind is bytes:
-        return b64decode(_expect(str, value), validate=True)
-    return value if kind is Any else _expect(kind, value)
+    return _decoder(kind)(value)
 
 
 @cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
+def _decoder(kind: Any) -> _Decode:
+    """Return the function that decodes values of a type hint. Made once for each: a graph has a million values."""
+    if isinstance(kind, type) and is_dataclass(kind):
+        return lambda value: kind(**{name: decode_field(value[name]) for name, decode_field in _fields(kind)})
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in {Union, types.UnionType}:
+        return _union_decoder(arguments)
+    if origin is tuple:
+        return _tuple_decoder(arguments)
+    if origin is frozenset:
+        decode_member = _decoder(arguments[0])
+        return lambda value: frozenset(map(decode_member, _expect(list, value)))
+    if origin is Sequence:
+        return _decode_files
+    if origin is Mapping:
+        decode_item = _decoder(arguments[1])
+        return lambda value: {key: decode_item(item) for key, item in _expect(dict, value).items()}
+    if kind is bytes:
+        return lambda value: b64decode(_expect(str, value), validate=True)
+    return (lambda value: value) if kind is Any else partial(_expect, kind)
 
 
-def _decode_union(kinds: tuple[Any, ...], value: Any) -> Any:
-    if value is None and type(None) in kinds:
-        return None
-    if isinstance(value, dict) and not any(get_origin(kind) is Mapping for kind in kinds):
-        known = next((kind for kind in kinds if is_dataclass(kind) and kind not in STEP_NAMES), None)
-        return decode(known or _STEPS[value["step"]], value)
-    for kind in kinds:
-        plain = get_origin(kind) or kind
-        if plain is tuple and isinstance(value, list):
-            return decode(kind, value)
-        if plain is Mapping and isinstance(value, dict):
+@cache
+def _fields(kind: type) -> tuple[tuple[str, _Decode], ...]:
+    """Return the names of a dataclass's fields, each with the function that decodes it."""
+    hints = get_type_hints(kind)
+    return tuple((field.name, _decoder(hints[field.name])) for field in fields(kind))
+
+
+def _union_decoder(kinds: tuple[Any, ...]) -> _Decode:
+    record: Any = next((kind for kind in kinds if is_dataclass(kind) and kind not in STEP_NAMES), None)
+    origins = {get_origin(kind) or kind for kind in kinds}
+    decode_list = next((_decoder(kind) for kind in kinds if get_origin(kind) is tuple), None)
+
+    def decode_one(value: Any) -> Any:
+        if value is None and types.NoneType in origins:
+            return None
+        if isinstance(value, dict):
+            return value if Mapping in origins else _decoder(record or _STEPS[value["step"]])(value)
+        if isinstance(value, list) and decode_list:
+            return decode_list(value)
+        if type(value) in origins:
             return value
-        if plain is not tuple and type(value) is plain:
-            return value
-    raise TypeError(value)
+        raise TypeError(value)
+
+    return decode_one
 
 
-def _decode_tuple(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
-    items = _expect(list, value)
+def _tuple_decoder(kinds: tuple[Any, ...]) -> _Decode:
+    decoders = [_decoder(kind) for kind in kinds if kind is not Ellipsis]
     if len(kinds) == 2 and kinds[1] is Ellipsis:  # noqa: PLR2004  tuple[X, ...]
-        return tuple(decode(kinds[0], item) for item in items)
-    return tuple(decode(kind, item) for kind, item in zip(kinds, items, strict=True))
+        return lambda value: tuple(map(decoders[0], _expect(list, value)))
+    return lambda value: tuple(
+        decode_item(item) for decode_item, item in zip(decoders, _expect(list, value), strict=True)
+    )
 
 
 def _decode_files(value: Any) -> FileStates:
