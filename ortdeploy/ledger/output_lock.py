@@ -29,20 +29,18 @@ PATIENCE_IN_USE = 60.0
 
 
 @contextmanager
-def hold_outputs(state_dir: Path, outputs: Iterable[str]) -> Iterator[None]:
+def hold_outputs(state_dir: Path, outputs: Iterable[str]) -> Iterator[list[Path]]:
     """Lock several outputs, always in the same order, so that two runs never wait for each other.
 
-    Raises LockedError, OrtdeployError.
+    Yields the files that say who holds the locks. Raises LockedError, OrtdeployError.
     """
     with ExitStack() as stack:
-        for output in sorted(set(outputs)):
-            stack.enter_context(hold_output(state_dir, output))
-        yield
+        yield [stack.enter_context(hold_output(state_dir, output)) for output in sorted(set(outputs))]
 
 
 @contextmanager
-def hold_output(state_dir: Path, output: str) -> Iterator[None]:
-    """Lock an output inside the block. Raises LockedError, OrtdeployError."""
+def hold_output(state_dir: Path, output: str) -> Iterator[Path]:
+    """Lock an output inside the block; yield the file that says who holds it. Raises LockedError, OrtdeployError."""
     lock = output_file(state_dir, FOLDER, output, ".db")
     make_folder(lock.parent)
     try:
@@ -54,7 +52,7 @@ def hold_output(state_dir: Path, output: str) -> Iterator[None]:
         _take(connection, lock, f"{output} is held by a live run{_describe(holder)}")
         _write_holder(holder, output)
         try:
-            yield
+            yield holder
         finally:
             holder.unlink(missing_ok=True)
     finally:
@@ -140,17 +138,27 @@ def _write_holder(path: Path, output: str) -> None:
         log.info("lock.was_left", output=output, holder=dict(left), restarted=left.get("boot") != boot_id())
     holder = {"output": output, "pid": os.getpid(), "host": platform.node(), "boot": boot_id(), "started": now()}
     try:
-        path.write_text(json.dumps(holder), encoding="utf-8")
+        path.write_text(f"{json.dumps(holder)}\n", encoding="utf-8")
     except OSError as error:
         raise OrtdeployError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _read_holder(path: Path) -> Mapping[str, Any]:
     try:
-        known = json.loads(path.read_text(encoding="utf-8"))
+        known = json.loads(path.read_text(encoding="utf-8", errors="replace").partition("\n")[0])
     except (OSError, ValueError):
         return {}
     return known if isinstance(known, dict) else {}
+
+
+def crash_of_holder(state_dir: Path, output: str) -> str | None:
+    """Return what native code said as it ended the last run that held an output; None if it ended otherwise."""
+    try:
+        text = output_file(state_dir, FOLDER, output, ".json").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    said = text.partition("\n")[2].strip()
+    return said.splitlines()[0] if said else None
 
 
 def _describe(holder: Path) -> str:

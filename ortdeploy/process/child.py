@@ -47,6 +47,12 @@ _PATIENCE = 10.0  # seconds for a child that has said all, or was told to stop
 _SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl(2)
 
 
+CRASHES = frozenset(
+    -getattr(signal, name) for name in ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV") if hasattr(signal, name)
+)
+"""Exit statuses of processes that native code has ended; SIGKILL is the system's, for memory."""
+
+
 class Say(Protocol):
     """Sends a message to the parent."""
 

@@ -15,6 +15,7 @@ from ortdeploy.plan.steps import PlannedStep, RunJob
 from ortdeploy.records import mutable_record, record
 from ortdeploy.results.rows import Block, StageError
 from ortdeploy.running.exploded import check_lists
+from ortdeploy.running.fatal_runs import FatalRun
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.sessions.row_proof import MixedRowsError, RowProof
 from ortdeploy.sessions.runs import SessionRuns
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 Piece = tuple[Sequence[int], dict[str, Column]]
 """Rows of a block, by their places in it, and their results."""
+
+OnRun = Callable[[Sequence[int]], None]
+"""Is told the rows of each run before it begins, by their numbers in the job, and none of them when it has ended."""
 
 
 @mutable_record
@@ -74,15 +78,17 @@ class BatchRunner:
         counts: RunCounts,
         *,
         ops: OpRunners,
-        stuck: Sequence[frozenset[int]] = (),
+        fatal: Sequence[FatalRun] = (),
+        on_run: OnRun | None = None,
     ) -> None:
         """Build every step once; `ops` run those that are operators.
 
-        `stuck` are the rows of earlier runs, by their numbers in the job, that ended only with their process.
+        `fatal` are runs that ended their process; `on_run` is told of each run.
         """
         self._job = job
         self._counts = counts
-        self._stuck = stuck
+        self._fatal = fatal
+        self._on_run = on_run
         self._postprocess = [(step, _build_postprocess(step, ops)) for step in job.postprocess]
         self.feeder = Feeder(job, ops)
         self.runs = SessionRuns(job, session, probe, proof)
@@ -96,9 +102,8 @@ class BatchRunner:
                 run.feeds = self.feeder.prepare_batch(prepared.block, rows)
             else:
                 run.feeds = self.feeder.cut_batch(prepared.feeds, rows)
-            self._refuse_stuck(prepared.block, rows)
-            self.runs.running = rows
-            run.results = self.runs.run(run.feeds, len(rows), adapters)
+            self._refuse_fatal(prepared.block, rows)
+            run.results = self._run_told(run.feeds, prepared.block, rows, adapters)
         except StageError as error:
             run.error = error
         except MixedRowsError as error:
@@ -107,12 +112,26 @@ class BatchRunner:
             raise error.with_row(prepared.block.rows[rows[error.place]]) from error
         return run
 
-    def _refuse_stuck(self, block: Block, rows: Sequence[int]) -> None:
-        """Raise StageError if all rows of a run that never ended are among these rows."""
-        if self._stuck:
+    def _refuse_fatal(self, block: Block, rows: Sequence[int]) -> None:
+        """Raise StageError if these rows, or some of them, ended a process."""
+        if self._fatal:
             numbers = {block.rows[row] for row in rows}
-            if any(numbers.issuperset(one) for one in self._stuck):
-                raise StageError("run", "timed-out", "the run took longer than run_timeout; its process was ended")
+            for one in self._fatal:
+                if one.stops(numbers):
+                    raise one.error()
+
+    def _run_told(
+        self, feeds: Mapping[str, Array], block: Block, rows: Sequence[int], adapters: tuple[str, ...]
+    ) -> dict[str, Column]:
+        """Run feeds, and say which rows run and that they have run, if somebody wants to know."""
+        self.runs.running = rows
+        if self._on_run is None:
+            return self.runs.run(feeds, len(rows), adapters)
+        self._on_run([block.rows[row] for row in rows])
+        try:
+            return self.runs.run(feeds, len(rows), adapters)
+        finally:
+            self._on_run(())
 
     def run_at_most(self, rows: int) -> None:
         """Limit the rows of each later run."""

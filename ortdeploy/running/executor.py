@@ -38,6 +38,7 @@ from ortdeploy.process.tracing import traced_job
 from ortdeploy.records import record
 from ortdeploy.results.results import JobResult, Observer, Status
 from ortdeploy.running.ending import Ending
+from ortdeploy.running.fatal_runs import FatalRuns
 from ortdeploy.running.held_files import Files, UnheldFiles
 from ortdeploy.running.job import JobRun
 from ortdeploy.running.job_context import JobContext
@@ -72,7 +73,8 @@ class Execution:
     sizes and thread layouts that were found before. `files` are the files to open in place of the plan's.
     `most_rows`: only so many rows of each job are run, from the first on. `shard`: only its parts of each job are, or
     those that a driver tells.
-    `stuck` are by job the rows of each run that an earlier process could not end.
+    `fatal` are by job the runs that ended an earlier process. `on_run` is told of each run and its job, if crashes are
+    looked for; then nothing is measured on rows that nobody is told of.
     """
 
     plan: Plan
@@ -88,7 +90,8 @@ class Execution:
     files: Files = field(default_factory=UnheldFiles)
     most_rows: int | None = None
     shard: "Shard | Told | None" = None
-    stuck: Mapping[str, tuple[frozenset[int], ...]] = field(default_factory=dict)
+    fatal: Mapping[str, FatalRuns] = field(default_factory=dict)
+    on_run: Callable[[str, Sequence[int]], None] | None = None
 
     def run(self) -> tuple[JobResult, ...]:
         """Do every step; each job ends in a result."""
@@ -225,7 +228,7 @@ class Execution:
                     self.tuning_cache,
                     partial(self._open_layout, step),
                     ops,
-                    may_measure=not self.stuck.get(jobs[0].job),
+                    may_measure=self._may_measure(jobs[0]),
                 )
             except StuckTrialError as error:
                 known[jobs[0].job] = self._stuck_result(jobs[0], error)
@@ -254,6 +257,8 @@ class Execution:
         """Return what tries the other layouts while the job runs; None if there are none, or the best one is known."""
         opening = opened.step
         if opening is None or not opening.tried_layouts or step.retry or self.shard is not None:
+            return None
+        if self.on_run is not None:
             return None
         key = self._layout_key(opening, step)
         if self.tuning_cache.find(key) is not None:
@@ -410,7 +415,8 @@ class Execution:
                 prove=partial(self._row_proof, step, ProvenRows(self.tuning_cache)),
                 files=self.files,
                 most_rows=self.most_rows,
-                stuck=self.stuck.get(step.job, ()),
+                fatal=self.fatal.get(step.job, ()),
+                on_run=None if self.on_run is None else partial(self.on_run, step.job),
                 trial=trial,
             )
             return self._traced(context) if not step.input.rerun else self._run_again(context)
@@ -475,12 +481,17 @@ class Execution:
         begun_with = record.batch_size if record is not None and is_own else None
         with bound(job=step.job, model=step.model):
             try:
-                may_measure = not self.stuck.get(step.job)
-                return choose_batch(self.plan, step, opened, begun_with, self.tuning_cache, may_measure=may_measure)
+                return choose_batch(
+                    self.plan, step, opened, begun_with, self.tuning_cache, may_measure=self._may_measure(step)
+                )
             except StuckTrialError:
                 raise
             except OrtdeployError:  # the job itself says what is wrong with its input
                 return step
+
+    def _may_measure(self, step: RunJob) -> bool:
+        """Return whether settings of a job may be measured: not where a run might end the process."""
+        return self.on_run is None and not self.fatal.get(step.job)
 
     def _stuck_result(self, step: RunJob, error: StuckTrialError) -> JobResult:
         """Return how a job ends before it has begun, because a run on its first rows hangs."""

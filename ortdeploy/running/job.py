@@ -41,7 +41,8 @@ class JobRun:
             dispensable=opened.dispensable,
             stop=context.stop,
             prove=context.prove,
-            stuck=context.stuck,
+            fatal=context.fatal,
+            on_run=context.on_run,
             on_batch=context.on_batch,
             trial=context.trial,
         )

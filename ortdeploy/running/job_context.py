@@ -11,6 +11,8 @@ from ortdeploy.plan.made_by import MadeBy, made_by
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.process.tracing import JobTrace, OnBatch
 from ortdeploy.results.results import Observer
+from ortdeploy.running.batch_runner import OnRun
+from ortdeploy.running.fatal_runs import FatalRuns
 from ortdeploy.running.held_files import Files
 from ortdeploy.running.pause_watch import PauseWatch
 from ortdeploy.sessions.opening import OpenedModel, OpenedSession
@@ -28,9 +30,9 @@ class JobContext:
 
     `stop_asked` returns whether the run is to end early, `pause` whether the job must pause. `native_text` returns what
     native libraries printed since the last call. `prove` returns the proof for a session that the rows of a batch do
-    not depend on each other. `most_rows`: only this number of rows runs, from the first on. `stuck` are the rows of
-    each run that an earlier process could not end. `trace` takes spans. `trial` tries other thread layouts while the
-    job runs.
+    not depend on each other. `most_rows`: only this number of rows runs, from the first on. `fatal` are the runs that
+    ended an earlier process. `on_run` is called before and after each run, if an earlier process crashed. `trace` takes
+    spans. `trial` tries other thread layouts while the job runs.
     """
 
     plan: Plan
@@ -45,7 +47,8 @@ class JobContext:
     files: Files
     pause: PauseWatch
     most_rows: int | None = None
-    stuck: tuple[frozenset[int], ...] = ()
+    fatal: FatalRuns = ()
+    on_run: OnRun | None = None
     trace: JobTrace | None = None
     trial: "LayoutTrial | None" = None
     folder: Path = field(init=False)

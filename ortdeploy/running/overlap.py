@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Generator
 from contextlib import AbstractContextManager, nullcontext
+from typing import Self
 
 from ortdeploy.events import log
 from ortdeploy.records import mutable_record
@@ -47,6 +48,13 @@ class Overlap:
         self._blocks = self._find_out() if undecided else None
         if self._blocks is not None:
             next(self._blocks)
+
+    @classmethod
+    def always_in_turn(cls) -> Self:
+        """Return an overlap that lets one thread work at a time, for good."""
+        overlap = cls(undecided=False)
+        overlap._in_turn = True
+        return overlap
 
     def section(self) -> AbstractContextManager[object]:
         """Return the lock to hold while processing a block, or a null context."""

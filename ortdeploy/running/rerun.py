@@ -194,7 +194,15 @@ class RerunRun:
     def _stream(self) -> Stream:
         """Return the stream that runs rows; no session may fail, because no part is kept unfinished."""
         context = self._context
-        return Stream(context.step, context.opened.sessions, dispensable=False, stop=context.stop, prove=context.prove)
+        return Stream(
+            context.step,
+            context.opened.sessions,
+            dispensable=False,
+            stop=context.stop,
+            prove=context.prove,
+            fatal=context.fatal,
+            on_run=context.on_run,
+        )
 
     def _run_part(self, known: OutputRecord, part: Part) -> None:
         """Run the rows of changed files that a part holds, and replace them in it."""

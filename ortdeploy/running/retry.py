@@ -184,7 +184,8 @@ class RetryRun:
             dispensable=False,
             stop=context.stop,
             prove=context.prove,
-            stuck=context.stuck,
+            fatal=context.fatal,
+            on_run=context.on_run,
             on_batch=context.on_batch,
         )
 

@@ -15,7 +15,8 @@ from ortdeploy.plan.steps import RunJob
 from ortdeploy.process.tracing import OnBatch
 from ortdeploy.records import mutable_record
 from ortdeploy.results.rows import Block, FailedRow, StageError
-from ortdeploy.running.batch_runner import BatchRun, BatchRunner, Piece, Prepared, RunCounts
+from ortdeploy.running.batch_runner import BatchRun, BatchRunner, OnRun, Piece, Prepared, RunCounts
+from ortdeploy.running.fatal_runs import FatalRun
 from ortdeploy.running.salvage import Salvage, failed_row
 from ortdeploy.runtime.protocol import Session
 from ortdeploy.sessions.row_proof import RowProof
@@ -54,19 +55,22 @@ class RowRunner:
         probe: "CpuComparison | None" = None,
         proof: RowProof | None = None,
         ops: OpRunners | None = None,
-        stuck: Sequence[frozenset[int]] = (),
+        *,
+        fatal: Sequence[FatalRun] = (),
+        on_run: OnRun | None = None,
     ) -> None:
-        """Build every step once. `stuck` are rows of runs that ended only with their process."""
+        """Build every step once. `fatal` are runs that ended their process; `on_run` is told of each run."""
         self._job = job
         self.counts = RunCounts()
         self.postprocess_times = Histogram()
-        self._batches = BatchRunner(job, session, probe, proof, self.counts, ops=ops or {}, stuck=stuck)
+        self._batches = BatchRunner(job, session, probe, proof, self.counts, ops=ops or {}, fatal=fatal, on_run=on_run)
         self._runs = self._batches.runs
         self._salvage = Salvage(job, self._batches, self.counts)
         self._smooth = True
         self._stateful = job.pipeline is not None and bool(job.pipeline.state)
         self._wanted: int | None = None
-        self._stuck = frozenset().union(*stuck)
+        self._unsafe = frozenset[int]().union(*(one.rows for one in fatal))
+        self._is_told = on_run is not None
 
     def run_smaller(self) -> bool:
         """Run half as many rows at once from the next block on; return whether that is possible. Thread-safe."""
@@ -175,7 +179,7 @@ class RowRunner:
         chosen = self._job.adapters
         if prepared.feeds is None or chosen.column is not None or self._job.batching.last != "short":
             return None
-        if not self._stuck.isdisjoint(prepared.block.rows):
+        if self._is_told or not self._unsafe.isdisjoint(prepared.block.rows):
             return None
         batches = cut(prepared.block, self._batches.size)
         results = self._runs.run_each(prepared.feeds, batches, chosen.always)

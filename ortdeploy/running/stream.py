@@ -21,8 +21,9 @@ from ortdeploy.feeds.in_flight import InFlight
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.process.tracing import OnBatch
 from ortdeploy.results.rows import Block
-from ortdeploy.running.batch_runner import Prepared
+from ortdeploy.running.batch_runner import OnRun, Prepared
 from ortdeploy.running.block_sizes import BlockSizes
+from ortdeploy.running.fatal_runs import FatalRun
 from ortdeploy.running.lanes import Lane
 from ortdeploy.running.member import Finished, Member, Ticket
 from ortdeploy.running.overlap import Overlap
@@ -52,19 +53,22 @@ class Stream:
         dispensable: bool,
         stop: Callable[[], bool] = lambda: False,
         prove: Callable[[OpenedSession], RowProof | None] = lambda _opened: None,
-        stuck: Sequence[frozenset[int]] = (),
+        fatal: Sequence[FatalRun] = (),
+        on_run: OnRun | None = None,
         on_batch: OnBatch | None = None,
         trial: "LayoutTrial | None" = None,
     ) -> None:
         """Take the job's sessions; `dispensable` ones may fail while another is left. `stop` ends the reading.
 
-        `prove` returns the proof for a session that the rows of a batch do not depend on each other. `stuck` are the
-        rows of each run that could not be ended, and are not run together again. `on_batch` is told each batch.
+        `prove` returns the proof for a session that the rows of a batch do not depend on each other. `fatal` are the
+        runs that ended their process. `on_run` is told of each run, and then all threads work in turn, so that a crash
+        can only be that run's. `on_batch` is told each batch.
         `trial` may bring further sessions, and choose which of them get blocks.
         """
         self._job = job
         self._prove = prove
-        self._stuck = stuck
+        self._fatal = fatal
+        self._on_run = on_run
         self._on_batch = on_batch
         self._trial = trial
         self.members = [self._member(opened) for opened in sessions]
@@ -77,7 +81,11 @@ class Stream:
         self._feeder = Feeder(job, sessions[0].ops)
         self._in_order: SimpleQueue[Ticket | BaseException | None] = SimpleQueue()
         self._in_flight = InFlight(len(sessions))
-        self._overlap = Overlap(undecided=job.pipeline is not None and len(sessions) == 1)
+        self._overlap = (
+            Overlap(undecided=job.pipeline is not None and len(sessions) == 1)
+            if on_run is None
+            else Overlap.always_in_turn()
+        )
         self._ending = threading.Lock()
         self._error: BaseException | None = None
         self._closed = False
@@ -148,7 +156,7 @@ class Stream:
 
     def run_again(self, opened: OpenedSession, prepared: Prepared) -> Outcome:
         """Run a block once more, on one session; nobody counts it. Raises what running raises."""
-        rows = RowRunner(self._job, opened.session, None, None, opened.ops, self._stuck)
+        rows = RowRunner(self._job, opened.session, None, None, opened.ops, fatal=self._fatal)
         return rows.run(prepared)
 
     @property
@@ -157,7 +165,15 @@ class Stream:
         return sum(lane.session_seconds for lane in self._lanes)
 
     def _member(self, opened: OpenedSession) -> Member:
-        rows = RowRunner(self._job, opened.session, opened.probe, self._prove(opened), opened.ops, self._stuck)
+        rows = RowRunner(
+            self._job,
+            opened.session,
+            opened.probe,
+            self._prove(opened),
+            opened.ops,
+            fatal=self._fatal,
+            on_run=self._on_run,
+        )
         if self._on_batch is not None:
             rows.tell(self._on_batch)
         return Member(opened=opened, rows=rows)

@@ -1,7 +1,10 @@
 """Runs a plan in a child process, so that a provider that aborts ends only the child.
 
 The child says over a pipe what it is about to do. If it dies, its last message says what went wrong. The job continues
-with the next session of the model, and other jobs continue without the model.
+with the next session of the model. If there is none and native code crashed, the next child is watched closely: one
+thread works at a time, and says which rows it runs. If they crash that child, they are split like those of any batch
+that failed, until the bad rows are alone and become failed rows. What crashes otherwise ends the jobs of the model, and
+other jobs continue without them.
 """
 
 import sys
@@ -19,6 +22,7 @@ from ortdeploy.providers.catalogue import CPU
 from ortdeploy.records import mutable_record
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.running.executor import Execution
+from ortdeploy.running.fatal_runs import FatalRun, FatalRuns, encode_fatal_runs
 from ortdeploy.sessions.opening import SkippedSession
 
 if TYPE_CHECKING:
@@ -49,26 +53,36 @@ def needs_supervision(plan: Plan) -> bool:
 
 @mutable_record
 class _Attempt:
-    """The outcome of one child: results, its last message if it died, and the job whose run it could not end."""
+    """The outcome of one child: results, its last message if it died, and the job whose run it could not end.
+
+    `rows` are those that it ran, if it was watched closely; `how` it ended. `is_native`: native code crashed.
+    """
 
     results: list[JobResult] = field(default_factory=list)
     doing: Mapping[str, str] | None = None
     opened: dict[str, str] = field(default_factory=dict)
+    rows: tuple[int, ...] = ()
     stuck: JobResult | None = None
     crash: str | None = None
+    how: str = ""
+    is_native: bool = False
 
 
 @mutable_record
 class Supervisor:
-    """Runs one plan. `settings` are passed to the child; `close_job` records a job that a crash ended."""
+    """Runs one plan. `settings` are passed to the child; `close_job` records a job that a crash ended.
+
+    `closely`: native code crashed in an earlier run of the plan, so each run is told.
+    """
 
     plan: Plan
     module: str
     settings: Mapping[str, Any]
     close_job: Callable[[RunJob, str], JobResult]
     stopped: Callable[[], bool]
+    closely: bool = False
     _skipped: dict[str, tuple[SkippedSession, ...]] = field(default_factory=dict)
-    _stuck: dict[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    _fatal: dict[str, FatalRuns] = field(default_factory=dict)
     _child: "Child | None" = None
 
     def run(self) -> tuple[JobResult, ...]:
@@ -102,8 +116,14 @@ class Supervisor:
         """Run a plan in a child of its own session: a terminal's signals reach it only through `forward`."""
         attempt = _Attempt()
         skipped = {model: [[one.session, one.reason] for one in skipped] for model, skipped in self._skipped.items()}
-        request = {**self.settings, "plan": encode(plan, packed=True), "skipped": skipped, "stuck": self._stuck}
-        from ortdeploy.process.child import Child  # noqa: PLC0415  only where a plan needs one
+        request = {
+            **self.settings,
+            "plan": encode(plan, packed=True),
+            "skipped": skipped,
+            "fatal": encode_fatal_runs(self._fatal),
+            "closely": self.closely,
+        }
+        from ortdeploy.process.child import CRASHES, Child, how_it_ended  # noqa: PLC0415  only where a plan needs one
 
         self._child = Child(self.module, request, keeps_stderr=True, own_session=True)
         with self._child as child:
@@ -113,14 +133,35 @@ class Supervisor:
             jobs = {step.job for step in plan.steps if isinstance(step, RunJob)}
             missing = jobs - {result.job for result in attempt.results} and not self.stopped()
             if attempt.stuck is None and (code != 0 or missing):
-                attempt.crash = f"{_describe(attempt, code)}.{explain(child.printed())}"
+                attempt.how, attempt.is_native = how_it_ended(code), code in CRASHES
+                attempt.crash = f"{_describe(attempt)}.{explain(child.printed())}"
         return attempt
 
     def _may_go_on(self, stuck: JobResult) -> bool:
-        """Note the rows of a run that ended with its child; return whether another child can continue without them."""
-        known = self._stuck.get(stuck.job, ())
-        self._stuck[stuck.job] = (*known, stuck.stuck)
-        return stuck.stuck not in known and not self.stopped()
+        """Note the rows of a run that ended with its child; return whether another child can do without that run."""
+        return self._is_new(stuck.job, FatalRun(rows=frozenset(stuck.stuck))) and not self.stopped()
+
+    def _is_new(self, job: str, run: FatalRun) -> bool:
+        """Note a run that ended its child; return whether no earlier child ended with it."""
+        known = self._fatal.get(job, ())
+        self._fatal[job] = (*known, run)
+        return run.rows not in {one.rows for one in known}
+
+    def _isolates(self, attempt: _Attempt) -> bool:
+        """Return whether another child finds, or can do without, the rows that crashed this one."""
+        doing = attempt.doing or {}
+        if "job" not in doing or not attempt.is_native:
+            return False
+        job, model = doing["job"], doing["model"]
+        if not self.closely:
+            self.closely = True
+            log.warning("run.watched", job=job, model=model, reason=attempt.crash)
+            return True
+        if not attempt.rows:
+            return False
+        first, last = attempt.rows[0], attempt.rows[-1]
+        log.warning("run.crashed", job=job, model=model, first=first, last=last, reason=attempt.crash)
+        return self._is_new(job, FatalRun(rows=frozenset(attempt.rows), crash=attempt.how))
 
     def _go_on(self, plan: Plan, attempt: _Attempt) -> tuple[Plan, list[JobResult]]:
         """Return the remaining plan after a crash, and the jobs that the crash ended."""
@@ -138,6 +179,8 @@ class Supervisor:
                 )
                 steps = tuple(replace(step, candidates=rest) if step is opening else step for step in plan.steps)
                 return replace(plan, steps=steps), []
+        if self._isolates(attempt):
+            return plan, []
         lost = [step for step in plan.steps if isinstance(step, RunJob) and model in {None, step.model}]
         kept = [step.job for step in plan.steps if isinstance(step, RunJob) and step not in lost]
         return keep_jobs(plan, kept), [self.close_job(step, reason) for step in lost]
@@ -165,6 +208,9 @@ def _take_message(attempt: _Attempt, message: Mapping[str, Any]) -> None:
             attempt.doing = message
             if "session" in message:
                 attempt.opened[message["model"]] = message["session"]
+            attempt.rows = ()
+        case "running":
+            attempt.rows = tuple(message["rows"])
         case "result":
             plain = message["result"]
             result = JobResult(**{**plain, "status": Status(plain["status"]), "stuck": tuple(plain["stuck"])})
@@ -180,7 +226,7 @@ def _take_message(attempt: _Attempt, message: Mapping[str, Any]) -> None:
             raise ChildBugError(message["reason"])
 
 
-def _describe(attempt: _Attempt, code: int) -> str:
+def _describe(attempt: _Attempt) -> str:
     doing = attempt.doing
     if doing is None:
         what = "ran the plan"
@@ -188,9 +234,7 @@ def _describe(attempt: _Attempt, code: int) -> str:
         what = f'opened session {doing["session"]} of model "{doing["model"]}"'
     else:
         what = f'ran job {doing["job"]} on session {attempt.opened.get(doing["model"], "")} of model "{doing["model"]}"'
-    from ortdeploy.process.child import how_it_ended  # noqa: PLC0415  loaded with the child
-
-    return f"the process that {what} {how_it_ended(code)}"
+    return f"the process that {what} {attempt.how}"
 
 
 def result_message(result: JobResult) -> dict[str, Any]:

@@ -15,15 +15,11 @@ from itertools import chain
 from typing import Any
 
 from ortdeploy.facts.preflight import Opening
-from ortdeploy.process.child import Asked, ask
+from ortdeploy.process.child import CRASHES, Asked, ask
 from ortdeploy.process.fork import ask_fork, can_fork
 from ortdeploy.records import record
 
 _SECONDS = 120
-_CRASHES = {
-    -getattr(signal, name) for name in ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV") if hasattr(signal, name)
-}
-"""Ends that the graph has brought about; SIGKILL is the system's, for memory."""
 _ORIGIN = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (?:Load model from .* failed:)?(?:Fatal error: )?")
 _KEPT_OUT = {
     "enable_profiling", "graph_optimization_level", "optimized_model_filepath", "profile_file_prefix"
@@ -58,7 +54,7 @@ def try_to_open(requests: Sequence[TrialRequest]) -> list[Opening | None]:
         answers, doing, code = _ask(rest)
         found += answers
         rest = rest[len(answers) :]
-        if not rest or code not in _CRASHES or doing is None:
+        if not rest or code not in CRASHES or doing is None:
             break
         if doing == "outline":
             rest[0] = replace(rest[0], outline=None)

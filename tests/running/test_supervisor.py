@@ -126,11 +126,69 @@ def test_the_next_session_goes_on_after_one_that_took_its_process(
     assert ("was ended by SIG" in reason) == (ending[0] == "kill")
 
 
-def test_a_model_without_another_session_loses_its_jobs_and_no_others(plan: Plan, tmp_path: Path) -> None:
-    only = next(s for s in plan.steps if isinstance(s, OpenSession)).candidates[:1]
-    family = Family(with_use(plan, candidates=only), tmp_path, [OPENING, RUNNING, ("kill", 6)], [done("more")])
+def with_one_session(plan: Plan) -> Plan:
+    return with_use(plan, candidates=next(s for s in plan.steps if isinstance(s, OpenSession)).candidates[:1])
+
+
+@pytest.mark.parametrize(
+    "ending", [[OPENING, ("kill", 6)], [OPENING, RUNNING, ("kill", 9)], [OPENING, RUNNING, ("exit", 3)]]
+)
+def test_a_model_without_another_session_loses_its_jobs_and_no_others(
+    plan: Plan, tmp_path: Path, ending: list[tuple[str, Any]]
+) -> None:
+    family = Family(with_one_session(plan), tmp_path, ending, [done("more")])
     assert family.run() == [("run", "failed"), ("more", "done")]
     assert [job for job, _ in family.closed] == ["run"]
+    assert not family.request(1)["closely"]
+
+
+def runs(*rows: int) -> tuple[str, dict[str, Any]]:
+    return "say", {"kind": "running", "job": "run", "rows": rows}
+
+
+def test_rows_that_crash_native_code_are_found_by_children_that_are_watched_closely(plan: Plan, tmp_path: Path) -> None:
+    begin, crash = [OPENING, RUNNING], ("kill", signal.SIGSEGV)
+    family = Family(
+        with_one_session(plan),
+        tmp_path,
+        [*begin, crash],
+        [*begin, runs(0, 1), runs(), runs(2, 3), crash],
+        [*begin, runs(0, 1), runs(), runs(2), runs(), runs(3), crash],
+        [done("run"), done("more")],
+    )
+    assert family.run() == [("run", "done"), ("more", "done")]
+    assert [family.request(start)["closely"] for start in range(4)] == [False, True, True, True]
+    how = "was ended by SIGSEGV"
+    assert [family.request(start)["fatal"] for start in range(4)] == [
+        {},
+        {},
+        {"run": [[[2, 3], how]]},
+        {"run": [[[2, 3], how], [[3], how]]},
+    ]
+    assert not family.closed
+
+
+@pytest.mark.parametrize(
+    "crashing",
+    [
+        [runs(2), runs(), ("kill", signal.SIGSEGV)],  # between two runs
+        [runs(2), ("kill", signal.SIGKILL)],  # the system's, for memory
+        [runs(2), OPENING, ("kill", signal.SIGSEGV)],
+    ],
+)
+def test_a_crash_that_no_rows_have_brought_about_ends_the_job(
+    plan: Plan, tmp_path: Path, crashing: list[tuple[str, Any]]
+) -> None:
+    crash = ("kill", signal.SIGSEGV)
+    script = [OPENING, RUNNING, crash], [OPENING, RUNNING, *crashing], [done("more")]
+    family = Family(with_one_session(plan), tmp_path, *script)
+    assert family.run() == [("run", "failed"), ("more", "done")]
+
+
+def test_rows_that_crash_though_they_are_left_out_end_the_job(plan: Plan, tmp_path: Path) -> None:
+    again = [OPENING, RUNNING, runs(3), ("kill", signal.SIGABRT)]
+    family = Family(with_one_session(plan), tmp_path, again, again, again, [done("more")])
+    assert family.run() == [("run", "failed"), ("more", "done")]
 
 
 def test_what_ended_before_the_crash_is_not_run_again(plan: Plan, tmp_path: Path) -> None:
@@ -144,7 +202,7 @@ def test_what_ended_before_the_crash_is_not_run_again(plan: Plan, tmp_path: Path
     [
         ("next", [OPENING], ["gpu", "cpu", "other"]),
         ("fail", [OPENING], ["other"]),
-        ("next", [OPENING, RUNNING], ["other"]),
+        ("next", [OPENING, RUNNING], ["npu", "gpu", "cpu", "other"]),  # whose rows they are is found out
     ],
 )
 def test_where_all_sessions_are_used_one_is_given_up_only_if_it_may_and_is_known(
@@ -219,10 +277,10 @@ def test_a_run_that_ended_with_its_child_is_told_to_the_next_one(plan: Plan, tmp
     script = [OPENING, RUNNING, stuck("run", 4, 5, 6)], [OPENING, RUNNING, stuck("run", 4)], [done("run"), done("more")]
     family = Family(plan, tmp_path, *script)
     assert family.run() == [("run", "done"), ("more", "done")]
-    assert [family.request(start)["stuck"] for start in range(3)] == [
+    assert [family.request(start)["fatal"] for start in range(3)] == [
         {},
-        {"run": [[4, 5, 6]]},
-        {"run": [[4, 5, 6], [4]]},
+        {"run": [[[4, 5, 6], None]]},
+        {"run": [[[4, 5, 6], None], [[4], None]]},
     ]
     assert family.candidates(2) == ["npu", "gpu", "cpu", "other"]
 

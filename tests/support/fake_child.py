@@ -14,7 +14,9 @@ def main(asked: Asked) -> None:
     counter = Path(request["counter"])
     start = len(counter.read_text()) if counter.exists() else 0
     counter.write_text("." * (start + 1))
-    Path(f"{counter}.{start}").write_text(json.dumps({name: request[name] for name in ("plan", "skipped", "stuck")}))
+    Path(f"{counter}.{start}").write_text(
+        json.dumps({name: request[name] for name in ("plan", "skipped", "fatal", "closely")})
+    )
     for action, value in request["script"][start]:
         if action == "say":
             asked.say(**value)

@@ -19,6 +19,7 @@ from ortdeploy.results.results import JobResult
 from ortdeploy.rules.catalogue import DEPLOYMENT_RULES, load_rules
 from ortdeploy.rules.protocol import check_rules
 from ortdeploy.running.executor import Execution
+from ortdeploy.running.fatal_runs import FatalRun
 from ortdeploy.running.report import FAILED, REPORT
 from ortdeploy.sources.files import file_states
 from support.facts import make_facts
@@ -81,7 +82,7 @@ def execute(
             ledger=ledger,
             observer=observer or Counter(),
             stop=stop,
-            stuck={"run": tuple(stuck)},
+            fatal={"run": tuple(FatalRun(rows=rows) for rows in stuck)},
         )
         (result,) = execution.run()
     return result

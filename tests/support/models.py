@@ -46,6 +46,20 @@ def scale_model(path: Path, *, batch: int | str = "batch", width: int | str = 4,
     )
 
 
+def crashing_model(path: Path) -> Path:
+    """The least int64 divided by a row of 4 numbers. A row with -1 ends the process on x86-64, by SIGFPE.
+
+    The quotient does not fit, the processor traps, and onnxruntime 1.32 looks only for divisors of 0.
+    """
+    return save_model(
+        path,
+        [helper.make_node("Div", ["least", "x"], ["y"])],
+        {"x": (TensorProto.INT64, ["batch", 4])},
+        {"y": (TensorProto.INT64, ["batch", 4])},
+        {"least": np.array(np.iinfo(np.int64).min)},
+    )
+
+
 def gather_model(path: Path, *, computed: bool = False) -> Path:
     """Row of a table by index: an index outside of 0 to 9 makes ONNX Runtime refuse the whole batch.
 

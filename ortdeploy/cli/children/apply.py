@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,16 +18,18 @@ from ortdeploy.files.names import COMPILED
 from ortdeploy.files.remembered import TuningCache
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import copy_of_ledger, open_ledger
-from ortdeploy.ledger.output_lock import hold_output, hold_outputs
+from ortdeploy.ledger.output_lock import crash_of_holder, hold_output, hold_outputs
 from ortdeploy.ledger.records import output_key
 from ortdeploy.plan.part_table import Shard
 from ortdeploy.plan.plan_file import decode_plan
 from ortdeploy.plan.steps import Plan, RunJob
+from ortdeploy.process.crash_note import crashes_noted_in
 from ortdeploy.process.native_output import NativeOutput
 from ortdeploy.process.python_warnings import warnings_to
 from ortdeploy.results.results import JobResult, Observer, Status
 from ortdeploy.running.ending import Ending
 from ortdeploy.running.executor import Execution
+from ortdeploy.running.fatal_runs import FatalRuns, decode_fatal_runs
 from ortdeploy.running.held_files import cut_files, held_in, hold_files, may_be_cut
 from ortdeploy.running.held_runtime import HeldRuntime
 from ortdeploy.running.job_report import recorded_result
@@ -64,10 +66,14 @@ def run_plan(
 ) -> tuple[JobResult, ...]:
     """Run a plan in a child if a provider or a file that is cut might end the process, else in this process.
 
+    So is a plan with an output whose last run was ended by a crash of native code.
+
     With `most_rows`, only that many rows of each job run, and models and other files are used in place instead of from
     the content store. With `shard`, only its parts of each job run, and the ledger is only read.
     """
-    if not (needs_supervision(plan) or _may_lose_a_file(plan, state_dir, for_a_look=most_rows is not None)):
+    crash = _last_crash(plan, state_dir) if shard is None else None
+    in_child = needs_supervision(plan) or _may_lose_a_file(plan, state_dir, for_a_look=most_rows is not None)
+    if crash is None and not in_child:
         with closing(NativeOutput()) as native, native.taking():
             observer = choose_progress(arguments)
             return tuple(
@@ -94,6 +100,7 @@ def run_plan(
         },
         close_job=lambda step, reason: _close_job(plan, state_dir, step, _with_cut_files(plan, reason), shard),
         stopped=stopped,
+        closely=crash is not None,
     )
     stopped.forward = supervisor.forward
     return supervisor.run()
@@ -111,7 +118,8 @@ def execute(
     skipped: Mapping[str, tuple[SkippedSession, ...]] | None = None,
     most_rows: int | None = None,
     shard: "Shard | Told | None" = None,
-    stuck: Mapping[str, tuple[frozenset[int], ...]] | None = None,
+    fatal: Mapping[str, FatalRuns] | None = None,
+    on_run: Callable[[str, Sequence[int]], None] | None = None,
 ) -> Iterator[JobResult]:
     """Run a plan in this process; yield how each job ended. With `shard`, the ledger is only read."""
     from ortdeploy.runtime.session import OrtRuntime  # noqa: PLC0415  not before the plan stands
@@ -119,7 +127,8 @@ def execute(
 
     with (
         bound(run=run_id, deployment=plan.deployment),
-        hold_outputs(state_dir, _outputs(plan, state_dir) if shard is None else ()),
+        hold_outputs(state_dir, _outputs(plan, state_dir) if shard is None else ()) as holders,
+        crashes_noted_in(holders[0] if holders else None),
         held_in(None, state_dir, Path(plan.folder)) if most_rows is not None else hold_files(plan, state_dir) as files,
         open_ledger(state_dir) if shard is None else copy_of_ledger(state_dir) as ledger,
     ):
@@ -138,7 +147,8 @@ def execute(
             files=files,
             most_rows=most_rows,
             shard=shard,
-            stuck=stuck or {},
+            fatal=fatal or {},
+            on_run=on_run,
         )
         ended: dict[str, str] = {}
         for result in execution.results():
@@ -150,6 +160,18 @@ def execute(
 def _may_lose_a_file(plan: Plan, state_dir: Path, *, for_a_look: bool) -> bool:
     """Return whether somebody may cut a mapped file during the run; a trial takes only moments."""
     return not for_a_look and sys.platform != "win32" and may_be_cut(plan, state_dir)
+
+
+def _last_crash(plan: Plan, state_dir: Path) -> str | None:
+    """Return how native code ended the last run of an output of the plan, and log it; None if it did not."""
+    if sys.platform == "win32":
+        return None
+    for output in _outputs(plan, state_dir):
+        crash = crash_of_holder(state_dir, output)
+        if crash is not None:
+            log.warning("run.watched", output=output, reason=crash)
+            return crash
+    return None
 
 
 def _outputs(plan: Plan, state_dir: Path) -> list[str]:
@@ -230,7 +252,8 @@ def _serve(request: Mapping[str, Any], say: "Say", native: NativeOutput) -> None
             skipped=skipped,
             most_rows=request["most_rows"],
             shard=None if request["shard"] is None else Shard(index=request["shard"][0], count=request["shard"][1]),
-            stuck={job: tuple(map(frozenset, runs)) for job, runs in request["stuck"].items()},
+            fatal=decode_fatal_runs(request["fatal"]),
+            on_run=(lambda job, rows: say(kind="running", job=job, rows=list(rows))) if request["closely"] else None,
         ):
             say(**result_message(result))
             if result.stuck:  # a thread is left in native code; the end of this process ends it

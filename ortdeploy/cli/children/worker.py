@@ -26,6 +26,7 @@ from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.process.child import Asked, Say
 from ortdeploy.process.native_output import NativeOutput
 from ortdeploy.process.python_warnings import warnings_to
+from ortdeploy.running.fatal_runs import FatalRun
 from ortdeploy.running.shards.alike import facts_of_this_worker
 from ortdeploy.running.shards.receipt import Receipt
 from ortdeploy.running.shards.told import Told
@@ -85,9 +86,9 @@ def _serve(asked: Asked, native: NativeOutput) -> None:
             on_ready=lambda: asked.say(kind="ready", facts=facts_of_this_worker()),
             answer=lambda part, receipt, made_here: asked.say(**_answer(part, receipt, made_here=made_here)),
         )
-        stuck = {request["job"]: tuple(map(frozenset, request["stuck"]))}
+        fatal = {request["job"]: tuple(FatalRun(rows=frozenset(rows)) for rows in request["stuck"])}
         for result in execute(
-            plan, state_dir, request["run"], observer=Silent(), stopped=stopped, native=native, shard=told, stuck=stuck
+            plan, state_dir, request["run"], observer=Silent(), stopped=stopped, native=native, shard=told, fatal=fatal
         ):
             asked.say(**result_message(result))
             if result.stuck:  # a thread is left in native code; the end of this process ends it

@@ -171,7 +171,8 @@ class ShardRun:
             dispensable=opened.dispensable,
             stop=context.stop,
             prove=context.prove,
-            stuck=context.stuck,
+            fatal=context.fatal,
+            on_run=context.on_run,
             on_batch=context.on_batch,
         )
         with decisions.staging(part) as path:

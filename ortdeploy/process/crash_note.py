@@ -1,0 +1,25 @@
+"""Notes in a file that native code has crashed in this process, which a kill or a power cut does not."""
+
+import faulthandler
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+@contextmanager
+def crashes_noted_in(path: Path | None) -> Iterator[None]:
+    """Append to a file how this process crashes, if it does so in the block: a line, and the stacks of its threads."""
+    if path is None:
+        yield
+        return
+    was_enabled = faulthandler.is_enabled()
+    with path.open("ab") as file:
+        faulthandler.enable(file)
+        try:
+            yield
+        finally:
+            faulthandler.disable()
+            if was_enabled:  # PYTHONFAULTHANDLER asks for it
+                with suppress(OSError, ValueError, AttributeError, RuntimeError):
+                    faulthandler.enable(sys.__stderr__ or sys.stderr)
