@@ -76,7 +76,7 @@ def text_rests_on(specs: "Sequence[Spec]", paths: Sequence[str], state_dir: Path
         "patterns": [
             *_manifests(paths),
             os.path.join(os.path.abspath(state_dir), KEPT, "*.refused"),  # noqa: PTH100, PTH118
-            *(os.path.join(folder, PARTS, "*") for folder in _escaped_outputs(specs)),  # noqa: PTH118
+            *(os.path.join(folder, PARTS, "*") for folder in escaped_outputs(specs)),  # noqa: PTH118
         ],
         "state_dir": os.path.abspath(state_dir),  # noqa: PTH100
     }
@@ -87,7 +87,7 @@ def _named(specs: "Sequence[Spec]") -> set[str]:
     return {os.path.abspath(path) for spec in specs for path in (spec.path, *spec.overlays)}  # noqa: PTH100
 
 
-def _escaped_outputs(specs: "Sequence[Spec]") -> list[str]:
+def escaped_outputs(specs: "Sequence[Spec]") -> list[str]:
     """Return the outputs, because workers may begin to share a plan there, which the ledger does not know."""
     return [glob.escape(str(path_from_manifest(spec, job.output.path))) for spec in specs for job in spec.jobs]
 

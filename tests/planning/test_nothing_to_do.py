@@ -26,6 +26,7 @@ from ortdeploy.cli.main import main
 from ortdeploy.events import log
 from ortdeploy.facts.data import ArrivalPolicy
 from ortdeploy.facts.facts import Facts
+from ortdeploy.files.names import names_aside
 from ortdeploy.ledger import opening
 from ortdeploy.manifest.spec import InputSpec, JobSpec, OutputSpec
 from ortdeploy.planning import nothing_to_do, workflow
@@ -495,6 +496,18 @@ def test_a_status_is_said_again_until_the_ledger_is_written(
     (folder / "m.yaml").write_text(MANIFEST.replace("run:", "walk:"))
     assert "walk" in cli("status", folder / "m.yaml", *options).out
     assert len(looked) == 3
+
+
+def test_a_status_counts_no_rows_of_an_output_that_a_killed_run_has_put_aside(cli: Cli, folder: Path) -> None:
+    """The folder gets its new name first, and the kill comes before the ledger knows that."""
+    assert cli("apply", folder / "m.yaml").code == 0
+    shown = "status", folder / "m.yaml", "--format", "json"
+    before = [cli(*shown).json["jobs"][0] for _ in range(2)]
+    assert [one["committed"] for one in before] == [8, 8]
+    output = folder / "outbox/run"
+    output.rename(next(names_aside(output, before[0]["started"])))
+    (after,) = cli(*shown).json["jobs"]
+    assert (after["status"], "committed" in after) == ("never-run", False)
 
 
 def test_a_status_of_a_job_that_was_stopped_is_not_remembered(cli: Cli, folder: Path) -> None:

@@ -14,10 +14,12 @@ from ortdeploy.diagnostics import has_errors
 from ortdeploy.facts.data import KnownFile
 from ortdeploy.files.names import KEPT, STATE_DIR, is_there
 from ortdeploy.ledger.deliveries import Reader, deliveries, reader_of
+from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.live_progress import read_live
 from ortdeploy.ledger.open_parts import FOLDER as PARTS
 from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.output_lock import is_live
+from ortdeploy.ledger.put_aside import put_aside_before
 from ortdeploy.ledger.records import OutputRecord, output_key
 from ortdeploy.manifest.job_order import readers_of
 from ortdeploy.manifest.loader import find_manifests
@@ -25,7 +27,7 @@ from ortdeploy.manifest.named_paths import path_from_manifest
 from ortdeploy.manifest.spec import JobSpec, Spec
 from ortdeploy.planning.nothing_to_do import Recollection
 from ortdeploy.planning.reruns_to_come import local_files, may_run_again, rows_of_changed_files
-from ortdeploy.planning.rests_on import text_rests_on
+from ortdeploy.planning.rests_on import escaped_outputs, text_rests_on
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.workflow import select_jobs, validate
 from ortdeploy.sources.files import shown
@@ -49,7 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
         state_dir = state_folder(specs[0].folder, arguments.state_dir, specs[0].roots)
         rests_on = text_rests_on(specs, arguments.paths, state_dir)
         files = sorted({*rests_on["files"], *(file for job in jobs for file in job.looked_at)})
-        recollection.keep({**rests_on, "files": files}, str(state_dir), said.text())
+        patterns = [*rests_on["patterns"], *escaped_outputs(specs)]
+        recollection.keep({**rests_on, "files": files, "patterns": patterns}, str(state_dir), said.text())
     return code
 
 
@@ -165,7 +168,7 @@ def _read(spec: Spec, folder: Path) -> tuple[dict[str, OutputRecord], dict[str, 
             return {}, {}, {}
         with ledger.at_one_moment():
             outputs = {job.name: output_key(Path(spec.folder) / job.output.path, folder) for job in spec.jobs}
-            found = {name: ledger.output(output) for name, output in outputs.items()}
+            found = {job.name: _record(ledger, spec, job, outputs[job.name]) for job in spec.jobs}
             known = {name: one for name, one in found.items() if one and (one.deployment, one.job) == (spec.name, name)}
             delivered = {
                 job.name: _delivered(spec, job, known[job.name], readers)
@@ -176,6 +179,13 @@ def _read(spec: Spec, folder: Path) -> tuple[dict[str, OutputRecord], dict[str, 
             again = [job.name for job in spec.jobs if may_run_again(job) and job.name in known]
             inputs = {name: ledger.inputs(outputs[name]) for name in again}
     return known, delivered, inputs
+
+
+def _record(ledger: Ledger, spec: Spec, job: JobSpec, output: str) -> OutputRecord | None:
+    """Return what the ledger has about an output; None if a killed run has put it aside before the ledger knew."""
+    known = ledger.output(output)
+    put_aside = known is not None and put_aside_before(ledger, path_from_manifest(spec, job.output.path), known)
+    return None if put_aside else known
 
 
 def _delivered(spec: Spec, job: JobSpec, record: OutputRecord, readers: Sequence[Reader]) -> tuple[DeliveredFile, ...]:
