@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from ortdeploy.files.object_store import fetched
 from ortdeploy.plan.pipeline import PlannedWireStep
 from ortdeploy.plan.steps import PlannedInput, PlannedStep, RunJob
 from ortdeploy.results.rows import HIDDEN, Block, StageError
-from ortdeploy.sources.catalogue import indexes_of, open_input
+from ortdeploy.sources.catalogue import at_hand, indexes_of, open_input
 from ortdeploy.sources.files import InputPaths
 from ortdeploy.sources.protocol import DATA, Source, Wanted
 from ortdeploy.tensors.columns import Array, Column, OpRun, OpRunners, beside, is_beside, pick
@@ -71,16 +70,22 @@ def _choosing(job: RunJob) -> tuple[str, ...]:
 
 @contextmanager
 def open_rows(
-    job: RunJob, folder: str, only: Sequence[int] | None = None, state_dir: Path | None = None
+    job: RunJob,
+    folder: str,
+    only: Sequence[int] | None = None,
+    state_dir: Path | None = None,
+    *,
+    told: bool = False,
 ) -> Iterator[Source]:
     """Open a job's files, below the manifest's folder or on a store, for all of their rows or only some.
 
-    With a state folder, readers of text go to the first row by the indexes that lie there.
+    With a state folder, readers of text go to the first row by the indexes that lie there; `told`: also by those that
+    a saved plan has brought.
     """
     files = InputPaths(folder, job.input.files)
-    indexes = None if state_dir is None else indexes_of(job.input.format, state_dir, folder)
+    indexes = None if state_dir is None else indexes_of(job.input.format, state_dir, folder, told=told)
     with (
-        fetched(files, job.input.patterns) as there,
+        at_hand(job.input.format, files, job.input.patterns, job.input.files) as there,
         open_wanted(job, there, folder, replace(wanted_columns(job), only=only, indexes=indexes)) as source,
     ):
         yield source

@@ -95,7 +95,7 @@ def list_states(pattern: str) -> Iterator[tuple[str, tuple[int, int]]]:
     url = admit(pattern, Use.READ)
     with in_words(url, "listed"):
         for name, info in _listed(url):
-            yield name, _state(info)
+            yield name, state_in(info)
 
 
 def _listed(url: Url) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -159,10 +159,10 @@ def state_of(path: str) -> tuple[int, int]:
                 raise FileNotFoundError
             return file.size or 0, _number(file.version)
         system, place = open_store(url)
-        return _state(system.info(place))
+        return state_in(system.info(place))
 
 
-def _state(info: Mapping[str, Any]) -> tuple[int, int]:
+def state_in(info: Mapping[str, Any]) -> tuple[int, int]:
     """Return size and version of an object; some listings have split seconds that the object's own answer has not."""
     known = {key: info[key] for key in ("ETag", "etag", "md5Hash", "LastModified", "mtime", "created") if key in info}
     if hasattr(known.get("LastModified"), "microsecond"):
@@ -172,6 +172,10 @@ def _state(info: Mapping[str, Any]) -> tuple[int, int]:
 
 def _number(version: str) -> int:
     return int(hashlib.sha256(version.encode()).hexdigest()[:15], 16)
+
+
+UNVERSIONED = _number("")
+"""The version of an object of which its store tells none."""
 
 
 def fetch_file(address: str, target: Path) -> None:

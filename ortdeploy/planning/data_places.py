@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.facts.counting import Counting
 from ortdeploy.facts.data import ArrivalPolicy, InputFacts, KnownFile, OutputFacts
 from ortdeploy.facts.problems import Package, Problem
 from ortdeploy.files.disk import free_bytes
@@ -129,9 +130,9 @@ def _stale_output(places: DataPlaces, before: Before) -> OutputFacts:
 
 
 def look_at_input(
-    places: DataPlaces, packages: frozenset[str], before: Before, state_dir: Path, *, counted: bool = False
+    places: DataPlaces, packages: frozenset[str], before: Before, state_dir: Path, *, counting: Counting = Counting.NOT
 ) -> InputFacts:
-    """Find the input files of a job that reads files, and the beginning of their data; `counted` is the source's."""
+    """Find the input files of a job that reads files, and the beginning of their data; `counting` is the source's."""
     facts = probe_input(
         places.folder,
         places.patterns,
@@ -145,7 +146,7 @@ def look_at_input(
         exif=places.exif,
         policy=places.arrivals,
         state_dir=state_dir,
-        counted=counted,
+        counting=counting,
     )
     first_row = before.first_row
     return replace(facts, first_row=first_row, rows_before=rows_before(facts.states, before.inputs, first_row))

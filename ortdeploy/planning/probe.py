@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ortdeploy.adapters.file import read_adapter
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.facts.counting import Counting
 from ortdeploy.facts.data import FileFacts, HashedFile, InputFacts
 from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import HostFacts
@@ -73,11 +74,13 @@ def probe_model(spec: Spec, model: ModelSpec, roots: tuple[str, ...], digests: D
     return read_model(path, model.path, digests.digest, load_format, data_folder)
 
 
-def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] = (), *, counted: bool = False) -> Facts:
+def probe(
+    spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] = (), *, counting: Counting = Counting.NOT
+) -> Facts:
     """Look at every file that the manifest names and at every place that it writes to.
 
-    The outputs of `stale` jobs are replaced, so the inputs recorded for them do not count. `counted`: rows of text
-    files are counted by reading them, because the plan is to fix parts.
+    The outputs of `stale` jobs are replaced, so the inputs recorded for them do not count. `counting` says how the rows
+    of text files are counted.
     """
     roots = (spec.folder, *spec.roots)
     packages = host.runtime.packages
@@ -99,7 +102,7 @@ def probe(spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] =
         models=models,
         adapters=adapters,
         inputs={
-            job.name: _probe_input(spec, job, places[job.name], state_dir, packages, known, counted=counted)
+            job.name: _probe_input(spec, job, places[job.name], state_dir, packages, known, counting=counting)
             for job in spec.jobs
         },
         outputs={
@@ -235,12 +238,12 @@ def _probe_input(
     packages: frozenset[str],
     before_jobs: Mapping[str, Before],
     *,
-    counted: bool,
+    counting: Counting,
 ) -> InputFacts:
     before = before_jobs[job.name]
     upstream = next((one for one in spec.jobs if one.name == job.input.job), None)
     if upstream is None:
-        return look_at_input(places, packages, before, state_dir, counted=counted)
+        return look_at_input(places, packages, before, state_dir, counting=counting)
     from ortdeploy.planning.upstream_files import probe_upstream  # noqa: PLC0415  only for jobs that read another one's rows
 
     found = probe_upstream(spec, job, upstream, before_jobs[upstream.name].record, before.inputs, state_dir)

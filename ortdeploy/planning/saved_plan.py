@@ -107,6 +107,7 @@ class SavedPlan:
     """One plan of a plan file. `at` is its place in the file, which messages begin with.
 
     `manifest`, `overlays` and `roots` are full paths. `starts_over` are runs by job that make room for new ones.
+    `rows` has for jobs that read text what `saved_rows` makes of the indexes of their files.
     `made` are the deployment, gates, steps and finished jobs as the file has them: to compare, never to do.
     """
 
@@ -121,6 +122,7 @@ class SavedPlan:
     starts_over: Mapping[str, str]
     facts: tuple[Fact, ...]
     inputs: Mapping[str, tuple[SavedFile, ...]]
+    rows: Mapping[str, str]
     made: Mapping[str, Any]
 
     @property
@@ -145,18 +147,21 @@ def misplaced(plan_manifests: Sequence[str], overlays: Sequence[str], root: Path
     return next((path for path in named if not _allowed(path, root, roots)), None)
 
 
-def dump_plans(plans: Sequence[Plan], root: Path, ortdeploy_version: str) -> str:
-    """Return the text of a plan file whose paths are relative to `root`. Raises OrtdeployError."""
+def dump_plans(plans: Sequence[Plan], rows: Sequence[Mapping[str, str]], root: Path, ortdeploy_version: str) -> str:
+    """Return the text of a plan file whose paths are relative to `root`; `rows` are those of each plan.
+
+    Raises OrtdeployError.
+    """
     document = {
         "format_version": FORMAT_VERSION,
         "kind": KIND,
         "made_by": f"ortdeploy {ortdeploy_version}",
-        "plans": [_dump_plan(plan, root) for plan in plans],
+        "plans": [_dump_plan(plan, of_plan, root) for plan, of_plan in zip(plans, rows, strict=True)],
     }
     return json.dumps(document, indent=1) + "\n"
 
 
-def _dump_plan(plan: Plan, root: Path) -> dict[str, Any]:
+def _dump_plan(plan: Plan, rows: Mapping[str, str], root: Path) -> dict[str, Any]:
     replaced = {
         step.job: step.output.replaces for step in plan.steps if isinstance(step, RunJob) and step.output.replaces
     }
@@ -172,6 +177,7 @@ def _dump_plan(plan: Plan, root: Path) -> dict[str, Any]:
         },
         "facts": [_saved(fact, plan.folder) for fact in plan.facts if fact.kind != INPUTS],
         INPUTS: {one.job: _with_digests(one.files, plan.folder) for one in plan.inputs},
+        "rows": dict(rows),
         **made(plan),
     }
 
@@ -342,6 +348,7 @@ def _load_plan(data: Mapping[str, Any], at: str, file: str, root: Path, roots: S
             job: tuple(SavedFile(path=p, size=s, mtime_ns=t, sha256=d) for p, s, t, d in files)
             for job, files in data[INPUTS].items()
         },
+        rows=data["rows"],
         made={key: data[key] for key in ("deployment", "gates", "steps", "finished")},
     )
 

@@ -20,6 +20,7 @@ from ortdeploy.diagnostics import (
     has_errors,
     sort_diagnostics,
 )
+from ortdeploy.facts.counting import Counting
 from ortdeploy.facts.preflight import Preflight
 from ortdeploy.files.gate import outside
 from ortdeploy.files.urls import is_url
@@ -88,14 +89,14 @@ def plan_manifests(
     new_run: bool = False,
     retry: bool = False,
     trial: "Trial | None" = None,
-    counted: bool = False,
+    counting: Counting = Counting.NOT,
 ) -> Planned:
     """Validate, probe, apply the rules, and write down the steps; `device` is a device file in place of this machine.
 
     `jobs` are names or globs of the wanted jobs (None: all), without those that are `excluded`. `new_run`: jobs whose
     result is unfinished, or has another origin, start over. `retry`: only failed rows of jobs are run. `trial`: the
-    first rows are run, with their results in its folder. `counted`: rows of text files are counted by reading them, for
-    a plan that fixes the parts of its jobs.
+    first rows are run, with their results in its folder. `counting`: READ for a plan
+    that fixes the parts of its jobs.
     """
     validated = validate(paths, options)
     plans: list[Plan] = []
@@ -114,7 +115,7 @@ def plan_manifests(
         elsewhere = device is not None
         asked = spec if trial is None else trial.of_spec(spec)
         plan, deployment, found, changed = _plan_one(
-            asked, host, state_dir, wanted, new_run=new_run, retry=retry, elsewhere=elsewhere, counted=counted
+            asked, host, state_dir, wanted, new_run=new_run, retry=retry, elsewhere=elsewhere, counting=counting
         )
         diagnostics += _assumed(found) if device else found
         changes += changed
@@ -286,7 +287,7 @@ def _plan_one(
     new_run: bool,
     retry: bool,
     elsewhere: bool,
-    counted: bool,
+    counting: Counting,
 ) -> "tuple[Plan | None, Deployment | None, tuple[Diagnostic, ...], tuple[Changes, ...]]":
     from ortdeploy.planning.known_graphs import remembered_in  # noqa: PLC0415
     from ortdeploy.planning.make.plan import make_plan  # noqa: PLC0415
@@ -296,12 +297,12 @@ def _plan_one(
         return None, None, unusable, ()
     state = state_folder(spec.folder, state_dir, spec.roots)
     with remembered_in(state):
-        deployment = _resolve(spec, host, state_dir, counted=counted)
+        deployment = _resolve(spec, host, state_dir, counting=counting)
         changes = () if elsewhere or retry else _changes_of_stale(deployment, state, jobs)
         deployment = _without_changes(deployment) if retry else deployment
         startable = _startable(deployment) if new_run else frozenset() if retry else _rerun_by_themselves(deployment)
         stale = _with_readers({name for name in startable if jobs is None or name in jobs}, deployment, jobs)
-        deployment = _resolve(spec, host, state_dir, stale, counted=counted) if stale else deployment
+        deployment = _resolve(spec, host, state_dir, stale, counting=counting) if stale else deployment
         deployment, diagnostics = _judge(deployment, state_dir, elsewhere=elsewhere)
     plan = None if has_errors(diagnostics) else make_plan(deployment, jobs, retry=retry, new_run=new_run)
     return plan, deployment, diagnostics, changes
@@ -356,7 +357,7 @@ def _plan_saved(
     unusable = _unusable_state(loaded.spec, state_dir)
     if unusable:
         return None, unusable
-    deployment = _resolve_saved(saved, loaded.spec, _probe_host([loaded.spec]), state_dir, counted=in_shards)
+    deployment = _resolve_saved(saved, loaded.spec, _probe_host([loaded.spec]), state_dir, in_shards=in_shards)
     deployment = _with_shared_outputs(deployment) if in_shards else deployment
     moved = moved_facts(saved, deployment)
     if moved:
@@ -371,13 +372,18 @@ def _plan_saved(
 
 
 def _resolve_saved(
-    saved: "SavedPlan", spec: Spec, host: "HostFacts", state_dir: str | None, *, counted: bool
+    saved: "SavedPlan", spec: Spec, host: "HostFacts", state_dir: str | None, *, in_shards: bool
 ) -> "Deployment":
     """Join spec and facts; a job of the file that was to start over does so if the run to replace is still the last."""
-    deployment = _resolve(spec, host, state_dir, counted=counted)
+    counting = Counting.TOLD if in_shards else Counting.NOT
+    if in_shards:
+        from ortdeploy.planning.saved_rows import keep_rows  # noqa: PLC0415  only for shards
+
+        keep_rows(saved, state_folder(spec.folder, state_dir, spec.roots))
+    deployment = _resolve(spec, host, state_dir, counting=counting)
     last = {job.spec.name: job.output.run for job in deployment.jobs}
     stale = {name for name in _startable(deployment) if saved.starts_over.get(name, "") == last[name]}
-    return _resolve(spec, host, state_dir, stale, counted=counted) if stale else deployment
+    return _resolve(spec, host, state_dir, stale, counting=counting) if stale else deployment
 
 
 def _startable(deployment: "Deployment") -> frozenset[str]:
@@ -425,7 +431,12 @@ def _with_readers(stale: Collection[str], deployment: "Deployment", jobs: Collec
 
 
 def _resolve(
-    spec: Spec, host: "HostFacts", state_dir: str | None, stale: Collection[str] = (), *, counted: bool = False
+    spec: Spec,
+    host: "HostFacts",
+    state_dir: str | None,
+    stale: Collection[str] = (),
+    *,
+    counting: Counting = Counting.NOT,
 ) -> "Deployment":
     """Join a spec with facts."""
     from ortdeploy.deployment.resolve import resolve  # noqa: PLC0415  brings numpy, which validate does not need
@@ -435,7 +446,7 @@ def _resolve(
 
     state = state_folder(spec.folder, state_dir, spec.roots)
     spec = with_fetched(spec, state)
-    facts = probe(spec, state, host, stale, counted=counted)
+    facts = probe(spec, state, host, stale, counting=counting)
     return resolve(spec, facts, _operators(spec), remembering_placement(host))
 
 

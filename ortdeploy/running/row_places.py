@@ -14,14 +14,13 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.facts.data import FileState, InputFacts
 from ortdeploy.feeds.feeder import open_rows
-from ortdeploy.files.object_store import fetched
 from ortdeploy.ledger.records import FailedBefore, Repair
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.records import ordered_record
 from ortdeploy.results.rows import Block
 from ortdeploy.running.dead_letters import InputDigests
 from ortdeploy.running.job_context import JobContext
-from ortdeploy.sources.catalogue import FILE_IS_ROW, look_at
+from ortdeploy.sources.catalogue import FILE_IS_ROW, at_hand, look_at
 from ortdeploy.sources.files import file_states, full_path
 from ortdeploy.sources.protocol import Source
 
@@ -116,7 +115,7 @@ class RowPlaces:
         """Return why a repaired file cannot be read like the one before; None if it can."""
         step = self._step
         facts = InputFacts(format=step.input.format, row_type=step.input.row_type, memory_limit=step.limits.memory)
-        with fetched([full_path(self._folder, state.path)], step.input.patterns) as there:
+        with at_hand(step.input.format, [full_path(self._folder, state.path)], step.input.patterns) as there:
             seen = look_at(step.input.format, there, facts)
         if seen.problem is not None:
             return seen.problem.detail

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
 from ortdeploy.diagnostics import OrtdeployError, did_you_mean
-from ortdeploy.facts.data import STRICT_ARRIVALS, ArrivalPolicy, FileStates, InputFacts, KnownFile
+from ortdeploy.facts.counting import Counting
+from ortdeploy.facts.data import STRICT_ARRIVALS, ArrivalPolicy, FileState, FileStates, InputFacts, KnownFile
 from ortdeploy.facts.problems import CHANGED, WAITING, Problem
 from ortdeploy.files.decoding import decoding
 from ortdeploy.files.gate import Fence, LeadsOutError
-from ortdeploy.files.object_store import Fetched, fetched
+from ortdeploy.files.object_store import fetched
+from ortdeploy.files.stored_file import in_place
 from ortdeploy.modules import Modules, as_it_is
 from ortdeploy.records import ordered_record
 from ortdeploy.redaction import shown_path
@@ -71,12 +73,12 @@ def probe_input(
     exif: bool | None = None,
     policy: ArrivalPolicy = STRICT_ARRIVALS,
     state_dir: Path | None = None,
-    counted: bool = False,
+    counting: Counting = Counting.NOT,
 ) -> InputFacts:
     """Find a job's files, their format, and the beginning of the data.
 
-    Known files whose rows are accounted for are left out, unless there are no others. `counted`: text files are read to
-    count their rows; otherwise their number is known only from an index in `state_dir`.
+    Known files whose rows are accounted for are left out, unless there are no others. The number of rows of text files
+    is known from an index in `state_dir`, or counted if `counting` says so.
     """
     try:
         files, unsettled = _settled_files(folder, patterns, Settling(policy.stable_for, state_dir))
@@ -103,11 +105,14 @@ def probe_input(
         problem = _unfit(name, some, folder, row_type, rate, exif)
         if problem:
             return replace(facts, problem=problem)
-        with fetched(facts.files, patterns) as there:
+        present = facts.files.states if isinstance(facts.files, InputPaths) else states
+        with at_hand(name, facts.files, patterns, present) as there:
             problem = _mistaken(name, there, folder, declared=declared is not None)
-            packed = next(filter(is_compressed, there), None) if counted and name in STREAMED else None
+            packed = (
+                next(filter(is_compressed, there), None) if counting is not Counting.NOT and name in STREAMED else None
+            )
             facts = replace(facts, problem=problem, unseekable=packed and shown(packed, folder))
-            count = _counter(name, there, folder, state_dir, memory_limit, counted=counted)
+            count = _counter(name, folder, patterns, state_dir, memory_limit, counting=counting)
             return facts if problem else _seen(name, there, facts, known, count)
     except OrtdeployError as error:
         return InputFacts(format=name, files=files, problem=Problem(kind="unreadable", detail=f"{error}."))
@@ -120,21 +125,22 @@ _MOST_LOOKED_UP = 1000
 
 
 def _counter(
-    name: str, files: Sequence[str], folder: str, state_dir: Path | None, limit: int | None, *, counted: bool
+    name: str, folder: str, patterns: Sequence[str], state_dir: Path | None, limit: int | None, *, counting: Counting
 ) -> _Count:
     """Return the function that counts the rows of some files, for text formats; None if they are not to be counted."""
-    indexes = None if state_dir is None or isinstance(files, Fetched) else indexes_of(name, state_dir, folder)
+    told = counting is Counting.TOLD
+    indexes = None if state_dir is None else indexes_of(name, state_dir, folder, told=told)
     if indexes is None:
         return lambda _files: None
-    if counted:
+    if counting is not Counting.NOT:
         from ortdeploy.sources.row_counts import count_files  # noqa: PLC0415  only for a plan that is saved
 
-        return lambda some: count_files(some, name, folder, indexes.state_dir, limit)
-    if len(files) > _MOST_LOOKED_UP or not indexes.is_there:
+        return lambda some: count_files(some, patterns, indexes, limit)
+    if not indexes.is_there:
         return lambda _files: None
     from ortdeploy.sources.row_index import known_rows  # noqa: PLC0415  only for text files
 
-    return lambda some: known_rows(some, indexes)
+    return lambda some: None if len(some) > _MOST_LOOKED_UP else known_rows(some, indexes)
 
 
 def _seen(name: str, files: Sequence[str], facts: InputFacts, known: Sequence[KnownFile], count: _Count) -> InputFacts:
@@ -204,13 +210,28 @@ def _without_files(
     return InputFacts(problem=Problem(kind="unmatched", detail=detail))
 
 
-def indexes_of(name: str, state_dir: Path, folder: str) -> "KeptIndexes | None":
-    """Return the indexes of an input's files; None for formats that are not read from the beginning to the end."""
+def indexes_of(name: str, state_dir: Path, folder: str, *, told: bool = False) -> "KeptIndexes | None":
+    """Return the indexes of an input's files; None for formats that are not read from the beginning to the end.
+
+    `told`: those that a saved plan has brought count too.
+    """
     if name not in STREAMED:
         return None
     from ortdeploy.sources.row_index import KeptIndexes  # noqa: PLC0415  only for text files
 
-    return KeptIndexes(state_dir, folder, name)
+    return KeptIndexes(state_dir, folder, name, told=told)
+
+
+@contextmanager
+def at_hand(
+    name: str, files: Sequence[str], patterns: Sequence[str], states: Sequence[FileState] | None = None
+) -> Iterator[Sequence[str]]:
+    """Yield files as a format reads them: those on stores are fetched one by one, and of text read in place.
+
+    `patterns` are the paths of the input as the manifest has them, `states` what the plan says of each file.
+    """
+    with in_place(files, patterns, states) if name in STREAMED else fetched(files, patterns) as there:
+        yield there
 
 
 class _Opened(Sequence[str]):

@@ -63,6 +63,11 @@ class InputPaths(Sequence[str]):
         self._folder = folder
         self._states = states
 
+    @property
+    def states(self) -> Sequence[FileState]:
+        """The states of which they are made."""
+        return self._states
+
     def __len__(self) -> int:
         """Return how many there are."""
         return len(self._states)
@@ -217,11 +222,6 @@ def shown(path: str, folder: str) -> str:
     if path.startswith(f"{folder}{os.sep}"):
         return path[len(folder) + 1 :].replace(os.sep, "/")
     return path if is_url(path) else os.path.relpath(path, folder).replace(os.sep, "/")
-
-
-def is_fetched(path: str) -> bool:
-    """Return whether a file was fetched from a URL, and goes again."""
-    return MARK in path and shown_url(path) is not None
 
 
 def full_path(folder: str, path: str) -> str:

@@ -1,9 +1,10 @@
 """Recognises input files that hold another format than they should, and says what to write in the manifest."""
 
 from collections.abc import Sequence
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
 from ortdeploy.files.content import HEAD, Content, mistaken, recognise
+from ortdeploy.files.stored_file import open_plain
 from ortdeploy.sources.opened import is_compressed
 
 
@@ -54,7 +55,7 @@ def _remedy(content: Content) -> str:
 
 
 def _begin(path: str) -> bytes:
-    with Path(path).open("rb") as file:
+    with open_plain(path) as file:
         return file.read(HEAD)
 
 

@@ -7,6 +7,7 @@ from typing import BinaryIO
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.room import allowed, room
+from ortdeploy.files.stored_file import open_plain
 from ortdeploy.units import format_size
 
 _COMPRESSED = frozenset({".bz2", ".gz", ".xz"})
@@ -39,7 +40,7 @@ def is_compressed(path: str) -> bool:
 def open_binary(path: str, shown: str) -> Iterator[BinaryIO]:
     """Open a file, decompressed. Raises OrtdeployError, also for errors while it is read."""
     try:
-        with _decompressed(path, shown) if is_compressed(path) else open(path, "rb") as file:  # noqa: PTH123  any name
+        with _decompressed(path, shown) if is_compressed(path) else open_plain(path) as file:
             yield file
     except OSError as error:  # gzip's and bz2's complaints about content too
         raise OrtdeployError(f"{shown} cannot be read: {error.strerror or error}") from error

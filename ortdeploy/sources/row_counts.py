@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ortdeploy.files.decoding import decoding
+from ortdeploy.files.stored_file import StoredFile, in_place
 from ortdeploy.process.child import Asked, ask
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.row_index import KeptIndexes, count_rows
@@ -19,23 +20,30 @@ WORTH_A_PROCESS = 32 * 1024 * 1024
 """Bytes of a file that take longer to read than a process takes to start."""
 
 
-def count_files(files: Sequence[str], kind: str, folder: str, state_dir: Path, limit: int | None) -> int:
-    """Return how many rows files have; `limit` is the memory limit of the job. Raises OrtdeployError."""
-    indexes = KeptIndexes(state_dir, folder, kind)
+def count_files(files: Sequence[str], patterns: Sequence[str], indexes: KeptIndexes, limit: int | None) -> int:
+    """Return how many rows files have. Raises OrtdeployError.
+
+    `patterns` are the paths of the input as the manifest has them, `limit` is the memory limit of the job.
+    """
     counted: dict[str, int] = {}
     shares = _shares([path for path in files if _size(path) >= WORTH_A_PROCESS and indexes.of(path).rows is None])
     if len(shares) > 1:
         with ThreadPoolExecutor(len(shares)) as pool:
-            told = {"kind": kind, "folder": folder, "state_dir": str(state_dir), "limit": limit}
-            found = pool.map(lambda share: ask(__name__, {**told, "files": share}).messages, shares)
+            told = {
+                "kind": indexes.kind, "folder": indexes.base, "state_dir": str(indexes.state_dir), "limit": limit,
+                "told": indexes.told, "patterns": list(patterns),
+            }  # fmt: skip
+            asked = [[[path, *(getattr(path, "state", None) or (0, 0))] for path in share] for share in shares]
+            found = pool.map(lambda share: ask(__name__, {**told, "files": share}).messages, asked)
             counted.update((message["file"], message["rows"]) for messages in found for message in messages)
     left = [path for path in files if path not in counted]  # also those of a child that ended early, to learn why
-    return sum(counted.values()) + _count(left, kind, folder, indexes, limit)
+    return sum(counted.values()) + _count(left, indexes, limit)
 
 
-def _count(files: Iterable[str], kind: str, folder: str, indexes: KeptIndexes, limit: int | None) -> int:
+def _count(files: Iterable[str], indexes: KeptIndexes, limit: int | None) -> int:
     from ortdeploy.sources.catalogue import SOURCES  # noqa: PLC0415  which imports this where rows are counted
 
+    kind, folder = indexes.kind, indexes.base
     read = partial(cast("TextModule", SOURCES[kind]).read_rows, folder=folder, limit=limit)
     total = 0
     for path in files:
@@ -57,6 +65,8 @@ def _shares(files: Sequence[str]) -> list[list[str]]:
 
 
 def _size(path: str) -> int:
+    if isinstance(path, StoredFile):
+        return path.state[0] if path.state else 0
     try:
         return os.stat(path).st_size  # noqa: PTH116  text
     except OSError:
@@ -66,7 +76,7 @@ def _size(path: str) -> int:
 def main(asked: Asked) -> None:
     """Entry of a child process: count the rows of files, and keep their indexes."""
     told: dict[str, Any] = asked.request
-    indexes = KeptIndexes(Path(told["state_dir"]), told["folder"], told["kind"])
-    for path in told["files"]:
-        rows = _count([path], told["kind"], told["folder"], indexes, told["limit"])
-        asked.say(file=path, rows=rows)
+    indexes = KeptIndexes(Path(told["state_dir"]), told["folder"], told["kind"], told=told["told"])
+    with in_place([one[0] for one in told["files"]], told["patterns"], told["files"]) as files:
+        for path in files:
+            asked.say(file=path, rows=_count([path], indexes, told["limit"]))

@@ -4,8 +4,10 @@ A file's index has its number of rows, if the file was read to its end, and a ma
 the number of lines before it, and the offset at which it begins. An index does not depend on parts, so it serves every
 plan. A reader makes it while it reads, and a plan that must know the number of rows reads files for it. Indexes are in
 the state folder, by the path of their file from the manifest. One counts only while size and time of the file, and the
-bytes in front of the mark, are unchanged. A compressed file has no marks: it is skipped as a whole, or read from its
-start.
+bytes in front of the mark, are unchanged; of an object on a store, only while its version is. A compressed file has no
+marks: it is skipped as a whole, or read from its start.
+
+A saved plan has indexes too. They lie beside those that were made here, and only shards of such a plan use them.
 """
 
 import hashlib
@@ -16,13 +18,16 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
-from ortdeploy.files.atomic import open_whole
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.files.atomic import TEMPORARY
+from ortdeploy.files.object_store import UNVERSIONED
+from ortdeploy.files.stored_file import StoredFile
 from ortdeploy.records import record
-from ortdeploy.sources.files import is_fetched, shown
+from ortdeploy.sources.files import shown
 from ortdeploy.sources.opened import is_compressed
 from ortdeploy.sources.rows import RawRow
 
@@ -35,7 +40,7 @@ EVERY = 1024 * 1024
 _KEPT_EVERY = 64 * EVERY
 """Bytes that are read before an index is written again; after a kill, at most this much is read again."""
 
-MOST = 10_000
+MOST = 100_000
 """The most indexes in a state folder; inputs come and go for years."""
 
 FORGOTTEN_AFTER = 30 * 86400.0
@@ -48,7 +53,10 @@ _CHECKED = 4096
 """Bytes in front of a mark that must be unchanged."""
 
 _SMALL = 64 * 1024
-"""Bytes of a file that is read again each time, because that takes no longer than to look for its index."""
+"""Bytes of a local file that is read again each time, because that takes no longer than to look for its index."""
+
+_TOLD = "told-"
+"""How the names of indexes begin that come from a saved plan."""
 
 _RACY_NS = 2_000_000_000  # a file changed less than this before it is read may change again within one tick
 _FORMAT_VERSION = 1
@@ -83,6 +91,18 @@ class FileIndex:
 
 
 UNKNOWN = FileIndex()
+
+
+def as_index(rows: Any, marks: Any) -> FileIndex:
+    """Return an index of what a plan file says. Raises ValueError, TypeError if no file can have such places."""
+    found = tuple(Mark(*mark) for mark in marks)
+    numbers = [rows, *(number for mark in found for number in mark)]
+    if not all(type(number) is int and number >= 0 for number in numbers):
+        raise ValueError("a place is no number")
+    if any(one.row >= other.row or one.offset >= other.offset for one, other in pairwise(found)):
+        raise ValueError("places are not in order")
+    return FileIndex(rows=rows, marks=found)
+
 
 ReadRows = Callable[[str, Mark], Iterator[RawRow]]
 """Yields the rows of a file from a mark on, each with its place."""
@@ -119,13 +139,14 @@ class NoIndexes:
 class KeptIndexes:
     """The indexes of files of one format, in a state folder. Where they cannot be kept, they are made again."""
 
-    def __init__(self, state_dir: Path, folder: str, kind: str) -> None:
-        """Take the manifest's folder, from which files are named."""
+    def __init__(self, state_dir: Path, folder: str, kind: str, *, told: bool = False) -> None:
+        """Take the manifest's folder, from which files are named; `told`: those of saved plans count too."""
         self.state_dir = state_dir
+        self.told = told
         self._folder = state_dir / FOLDER
-        self._base = folder
-        self._kind = kind
-        self._states: dict[str, list[int]] = {}
+        self.base = folder
+        self.kind = kind
+        self._states: dict[str, list[int] | None] = {}
         self._kept = 0
 
     @property
@@ -137,32 +158,46 @@ class KeptIndexes:
         """Return what is known of a file, which is not changed since."""
         with suppress(OSError):
             self._states[path] = _state(path)
-            if self._states[path][0] < _SMALL:
+            if self._states[path] is None:
                 return UNKNOWN
-            with suppress(ValueError, KeyError, TypeError, RecursionError):
-                document = json.loads(self._place(path).read_bytes())
-                if document["seal"] == _seal(document["told"]) and document["told"]["of"] == self._of(path):
-                    marks = tuple(Mark(*mark) for mark in document["told"]["marks"])
-                    if self._is_sound(path, marks):
-                        return FileIndex(marks=marks, rows=document["told"]["rows"])
+            own = self._read(path)
+            return self._read(path, _TOLD) if own.rows is None and self.told else own
+        return UNKNOWN
+
+    def _read(self, path: str, prefix: str = "") -> FileIndex:
+        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            document = json.loads(self._place(path, prefix).read_bytes())
+            if document["seal"] == _seal(document["told"]) and document["told"]["of"] == self._of(path):
+                marks = tuple(Mark(*mark) for mark in document["told"]["marks"])
+                if self._is_sound(path, marks):
+                    return FileIndex(marks=marks, rows=document["told"]["rows"])
         return UNKNOWN
 
     def keep(self, path: str, index: FileIndex) -> None:
         """Keep what is known of a file, unless it changed while it was read, or may change without another time."""
         state = self._states.get(path)
         with suppress(OSError):
-            if is_fetched(path) or state is None or state[0] < _SMALL or _state(path) != state:
-                return
-            if max(state[1:]) > time.time_ns() - _RACY_NS:
-                return
-            told = {"of": self._of(path), "rows": index.rows, "marks": [list(mark) for mark in index.marks]}
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with open_whole(self._place(path)) as file:
-                document = {"format_version": _FORMAT_VERSION, "told": told, "seal": _seal(told)}
-                file.write(json.dumps(document).encode())
-            if self._kept % _LOOKED_AT_EVERY == 0:
-                self._forget_oldest()
-            self._kept += 1
+            if state is not None and _state(path) == state and not _may_change_unseen(path, state):
+                self._write(path, index)
+
+    def tell(self, path: str, state: tuple[int, int], index: FileIndex) -> None:
+        """Keep what a saved plan says of a file, by the size and the time or version that it says the file has."""
+        with suppress(OSError):
+            self._states[path] = [*state, 0]
+            self._write(path, index, _TOLD)
+
+    def _write(self, path: str, index: FileIndex, prefix: str = "") -> None:
+        """Write an index. It need not outlive a loss of power, so nothing waits for the disk. Raises OSError."""
+        told = {"of": self._of(path), "rows": index.rows, "marks": [list(mark) for mark in index.marks]}
+        place = self._place(path, prefix)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        temporary = place.with_name(f".{place.name}.{os.getpid()}{TEMPORARY}")
+        document = {"format_version": _FORMAT_VERSION, "told": told, "seal": _seal(told)}
+        temporary.write_bytes(json.dumps(document).encode())
+        temporary.replace(place)
+        if self._kept % _LOOKED_AT_EVERY == 0:
+            self._forget_oldest()
+        self._kept += 1
 
     def _forget_oldest(self) -> None:
         """Remove the oldest indexes, if there are too many. Raises OSError."""
@@ -171,25 +206,35 @@ class KeptIndexes:
             os.unlink(path)  # noqa: PTH108  text
 
     def _of(self, path: str) -> list[object]:
-        size, mtime_ns, _ = self._states[path]
-        return [_FORMAT_VERSION, self._kind, self._name(path), size, mtime_ns]
+        size, version, _ = self._states[path] or (0, 0, 0)
+        return [_FORMAT_VERSION, self.kind, self._name(path), size, version]
 
     def _name(self, path: str) -> str:
-        return os.fsencode(shown(path, self._base)).hex()
+        return os.fsencode(shown(path, self.base)).hex()
 
-    def _place(self, path: str) -> Path:
-        return self._folder / f"{hashlib.sha256(self._name(path).encode()).hexdigest()[:32]}.json"
+    def _place(self, path: str, prefix: str) -> Path:
+        return self._folder / f"{prefix}{hashlib.sha256(self._name(path).encode()).hexdigest()[:32]}.json"
 
     @staticmethod
     def _is_sound(path: str, marks: Sequence[Mark]) -> bool:
         """Return whether the bytes in front of the last mark are unchanged."""
+        if isinstance(path, StoredFile):
+            return True
         with open(path, "rb") as file:  # noqa: PTH123  any file name
             return not marks or check_of(file, marks[-1].offset) == marks[-1].check
 
 
-def _state(path: str) -> list[int]:
+def _state(path: str) -> list[int] | None:
+    """Return size, time or version, and time of the inode; None if the file is not worth an index. Raises OSError."""
+    if isinstance(path, StoredFile):
+        return None if path.state is None or path.state[1] == UNVERSIONED else [*path.state, 0]
     found = os.stat(path)  # noqa: PTH116  text
-    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+    return None if found.st_size < _SMALL else [found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+
+
+def _may_change_unseen(path: str, state: Sequence[int]) -> bool:
+    """Return whether a file here changed so short ago that its time may stay the same when it changes again."""
+    return not isinstance(path, StoredFile) and max(state[1:]) > time.time_ns() - _RACY_NS
 
 
 def _seal(told: object) -> str:
@@ -260,18 +305,26 @@ def _noted(path: str, rows: Iterator[RawRow], start: Mark, known: FileIndex, ind
         for raw in rows:
             line, offset = raw.begin
             if offset >= due and has_marks:
-                with open(path, "rb") as file:  # noqa: PTH123  any file name
-                    marks.append(Mark(raw.number, line, offset, check_of(file, offset)))
+                marks.append(Mark(raw.number, line, offset, _check_in(path, offset)))
                 due = offset + EVERY
                 if offset >= kept + _KEPT_EVERY:
                     indexes.keep(path, FileIndex(marks=tuple(marks), rows=total))
                     kept = offset
             count = raw.number + 1
             yield raw
+        if known.rows is not None and known.rows != count:
+            raise OrtdeployError(f"{path} has {count} rows, and its index says {known.rows}. Make the plan again")
         total = count
     finally:
         if len(marks) > len(known.marks) or total != known.rows:
             indexes.keep(path, FileIndex(marks=tuple(marks), rows=total))
+
+
+def _check_in(path: str, offset: int) -> int:
+    if isinstance(path, StoredFile):
+        return 0
+    with open(path, "rb") as file:  # noqa: PTH123  any file name
+        return check_of(file, offset)
 
 
 def entries(state_dir: Path) -> dict[Path, bool]:

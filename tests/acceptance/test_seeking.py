@@ -1,8 +1,11 @@
 """Shards and interrupted jobs go to their rows in tables of text, and leave what one machine leaves at once."""
 
+import base64
 import gzip
+import json
 import os
 import shutil
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +13,7 @@ from typing import Any
 import pytest
 from conftest import MANIFEST, Cli
 
+from ortdeploy.files import stored_file
 from ortdeploy.process import child
 from ortdeploy.sources import csv, row_counts, row_index
 
@@ -119,3 +123,83 @@ def test_a_table_that_cannot_be_counted_refuses_the_plan(
     refused = cli("plan", deployment / "m.yaml", "--out", deployment / "plan.json")
     assert refused.code == 1
     assert "data-1.csv.gz cannot be decompressed" in refused.words
+
+
+def on_store(folder: Path, store: Any, kind: str, name: str) -> Path:
+    """Put a table of text on the store, with an output there too; return the manifest."""
+    as_csv(folder)
+    text = (folder / "data.csv").read_text()
+    if kind != "csv":
+        rows = ({"x": [row, row, 1, 2], "text": "note " * 200} for row in range(CSV_ROWS))
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+    content = text.encode()
+    store.pipe_file(f"/in/{name}", gzip.compress(content) if name.endswith(".gz") else content)
+    (folder / "data.csv").unlink()
+    manifest = (TABLE if kind == "csv" else TABLE.replace("columns: {x: [a, b, c, d]}, ", "")).replace(
+        "data.npy", f'"memory://in/{name}"'
+    )
+    (folder / "m.yaml").write_text(manifest.replace("outbox/run", '"memory://out"'))
+    return folder / "m.yaml"
+
+
+def values(store: Any) -> list[tuple[int, float]]:
+    names = sorted(one for one in store.ls("/out", detail=False) if "/part-" in one)
+    rows = [json.loads(line) for name in names for line in store.cat_file(name).splitlines()]
+    return [(row["row"], row["y"][0]) for row in rows]
+
+
+@pytest.mark.parametrize(("kind", "name"), [("csv", "data.csv"), ("jsonl", "data.jsonl"), ("csv", "data.csv.gz")])
+def test_a_machine_that_has_only_the_plan_goes_to_its_rows_on_a_store(
+    cli: Cli, deployment: Path, store: Any, monkeypatch: pytest.MonkeyPatch, kind: str, name: str
+) -> None:
+    manifest = on_store(deployment, store, kind, name)
+    here = {path.name for path in deployment.iterdir()}
+    planned = cli("plan", manifest, "--out", deployment / "plan.json")
+    assert (planned.code, "3,000 rows" in planned.out) == (0, True), planned.words
+    elsewhere = deployment.parent / f"elsewhere-{name}"
+    elsewhere.mkdir()
+    for one in (*here, "plan.json"):
+        shutil.copy(deployment / one, elsewhere)
+    size, read = store.size(f"/in/{name}"), []
+    ranges = stored_file._Ranges.readinto  # noqa: SLF001  what is asked of the store
+
+    def counted(self: Any, buffer: Any) -> int:
+        read.append(ranges(self, buffer))
+        return read[-1]
+
+    monkeypatch.setattr(stored_file._Ranges, "readinto", counted)  # noqa: SLF001  as above
+    last = cli("apply", elsewhere / "plan.json", "--shard", "7/8")
+    assert last.code == 0, last.words
+    assert values(store) == [(row, 2.0 * row) for row in range(2800, 3000)]
+    assert (sum(read) < size) == (kind != "csv" or name == "data.csv")
+    for index in range(7):
+        assert cli("apply", elsewhere / "plan.json", "--shard", f"{index}/8").code == 0
+    assert cli("finish", elsewhere / "plan.json").code == 0
+    assert values(store) == [(row, 2.0 * row) for row in range(CSV_ROWS)]
+
+
+def test_places_that_a_plan_tells_count_for_its_shards_alone_and_damaged_ones_for_nobody(
+    cli: Cli, deployment: Path, store: Any
+) -> None:
+    manifest = on_store(deployment, store, "csv", "data.csv")
+    plan = deployment / "plan.json"
+    assert cli("plan", manifest, "--out", plan).code == 0
+    saved = json.loads(plan.read_text())
+    (of_plan,) = saved["plans"]
+    told = json.loads(zlib.decompress(base64.b64decode(of_plan["rows"]["run"])))
+    assert (told[0][0], 0 < len(told[0][1]) < 8) == (CSV_ROWS, True)
+
+    def tell(rows: Any) -> None:
+        text = rows if isinstance(rows, str) else base64.b64encode(zlib.compress(json.dumps(rows).encode())).decode()
+        of_plan["rows"]["run"] = text
+        plan.write_text(json.dumps(saved))
+        shutil.rmtree(deployment / ".ortdeploy", ignore_errors=True)
+
+    for damaged in ([], [[3000, [[5, 5, 5, 0], [4, 9, 9, 0]]]], [[-1, []]], [["x", []]], [3], "AAAA"):
+        tell(damaged)
+        refused = cli("apply", plan, "--shard", "0/8")
+        assert (refused.code, "of job run are damaged" in refused.words) == (1, True), refused.words
+    tell([[2999, []]])
+    believed = cli("apply", plan, "--shard", "0/8")
+    assert (believed.code, "2,999 rows" in believed.out) == (0, True), believed.words
+    assert "3,000 rows" in cli("plan", manifest, "--out", plan).out

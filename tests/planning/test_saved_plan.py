@@ -206,7 +206,7 @@ def test_a_plan_file_that_is_too_large_is_refused(cli: Cli, deployment: Path, mo
 
 
 def test_a_manifest_is_not_taken_for_a_plan() -> None:
-    assert is_plan_file(dump_plans([], Path("/"), "1").encode())
+    assert is_plan_file(dump_plans([], [], Path("/"), "1").encode())
     assert not is_plan_file(MANIFEST.encode())
     assert not is_plan_file(b"{version: 1, models: {}}")
 
@@ -392,7 +392,7 @@ class Saved:
         text = RICH.replace("    checks: [checks]\n    gate: true\n", "")
         (folder / "m.yaml").write_text(text, encoding="utf-8")
         (self.plan,) = plan_manifests([str(folder / "m.yaml")], LoadOptions(), state_dir=None).plans
-        self.document = json.loads(dump_plans([self.plan], folder, "1"))
+        self.document = json.loads(dump_plans([self.plan], [{}], folder, "1"))
 
     def apply(self, document: Any) -> tuple[tuple[Plan, ...], tuple[Diagnostic, ...]]:
         """What `apply` makes of a plan file, up to where it would run."""

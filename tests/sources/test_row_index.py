@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.sources import csv, jsonl, row_index, text
 from ortdeploy.sources.catalogue import open_input
 from ortdeploy.sources.protocol import Wanted
@@ -189,3 +190,12 @@ def test_the_oldest_indexes_are_forgotten_where_they_are_many(tmp_path: Path, mo
         indexes = Settled(tmp_path / "state", str(tmp_path), "jsonl")
         all_rows("jsonl", [path], tmp_path, 0, indexes)
     assert [indexes.of(path).rows for path in paths] == [None, None, 100, 100, 100]
+
+
+def test_a_file_that_has_other_rows_than_its_index_says_is_refused(tmp_path: Path) -> None:
+    (path,) = write(tmp_path, [b"a\nb\nc\n"], ".txt")
+    indexes = Settled(tmp_path, str(tmp_path), "text")
+    indexes.of(path)
+    indexes.keep(path, FileIndex(rows=4))
+    with pytest.raises(OrtdeployError, match="has 3 rows, and its index says 4"):
+        all_rows("text", [path], tmp_path, 0, indexes)

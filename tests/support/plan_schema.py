@@ -100,6 +100,12 @@ def schema() -> dict[str, Any]:
                 },
             },
         },
+        "rows": {
+            "title": "Where rows begin in the text files of each job",
+            "description": "Of each file of inputs its rows, and places near the borders of parts; packed. Shards go by it.",
+            "type": "object",
+            "additionalProperties": {"type": "string", "pattern": "^[A-Za-z0-9+/]+=*$"},
+        },
         "deployment": {"title": "Name", "type": "string"},
         "gates": {"title": "Golden checks that run first", "type": "array", "items": _reference(PlannedCheck, parts)},
         "steps": {"title": "What would run", "type": "array", "items": {"anyOf": steps}},

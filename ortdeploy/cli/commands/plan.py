@@ -8,10 +8,12 @@ from pathlib import Path
 from ortdeploy.cli.commands.shared import load_options, log_outcome, plan_root, use_color, write_diagnostics, write_plan
 from ortdeploy.cli.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED
 from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors
+from ortdeploy.facts.counting import Counting
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.manifest.loader import find_manifests
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.saved_plan import dump_plans, misplaced
+from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.versions import package_version
 from ortdeploy.views import json, text
@@ -28,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
         excluded=arguments.excluded,
         device=arguments.device,
         new_run=arguments.new_run,
-        counted=arguments.out is not None,
+        counting=Counting.NOT if arguments.out is None else Counting.READ,
     )
     rejected = has_errors(planned.diagnostics)
     if arguments.format == "json":
@@ -65,8 +67,11 @@ def _check_places(arguments: argparse.Namespace) -> None:
 
 
 def _save(planned: Planned, arguments: argparse.Namespace) -> None:
+    from ortdeploy.planning.saved_rows import rows_of_plan  # noqa: PLC0415  only who saves a plan
+
     path = Path(arguments.out)
-    text = dump_plans(planned.plans, plan_root(arguments.root, path), package_version("ortdeploy"))
+    rows = [rows_of_plan(plan, state_folder(plan.folder, arguments.state_dir, plan.roots)) for plan in planned.plans]
+    text = dump_plans(planned.plans, rows, plan_root(arguments.root, path), package_version("ortdeploy"))
     try:
         with open_whole(path) as file:
             file.write(text.encode())

@@ -9,10 +9,9 @@ from itertools import islice, repeat
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.preflight import FirstRows, RefusedRow
 from ortdeploy.feeds.feeder import Feeder, open_wanted, wanted_columns
-from ortdeploy.files.object_store import fetched
 from ortdeploy.plan.steps import RunJob
 from ortdeploy.results.rows import Block, StageError
-from ortdeploy.sources.catalogue import SOURCES
+from ortdeploy.sources.catalogue import SOURCES, at_hand
 from ortdeploy.tensors.columns import Array, OpRunners
 
 
@@ -30,7 +29,7 @@ def look(
     try:
         looker.feed_with(runners())
         with (
-            fetched(files, step.input.patterns) as there,
+            at_hand(step.input.format, files, step.input.patterns) as there,
             open_wanted(step, there, folder, wanted_columns(step)) as source,
         ):
             most = -(-module.FIRST_ROWS // size)

@@ -181,7 +181,7 @@ class ShardRun:
             report = JobReport(context, stream.members, statistics)
             position = Position(done=part.start, part=part.number, failed=self._failed_before + self._counts["failed"])
             blocks = CountedBlocks(context, position, stream, self._memory, report)
-            open_source = partial(open_rows, step, context.plan.folder, part.rows, context.ledger.state_dir)
+            open_source = partial(open_rows, step, context.plan.folder, part.rows, context.ledger.state_dir, told=True)
             try:
                 totals = writer.write_file(path, blocks.count(stream.run(open_source, part.start)))
                 self._check(decisions, part, blocks.done, totals.written.bytes if totals.written else 0)
