@@ -63,6 +63,13 @@ class SharedFolder:
         with found:
             yield from (entry.name for entry in found if not entry.name.startswith(_STILL_OPEN))
 
+    def times(self, folder: str, prefix: str) -> Iterator[tuple[str, float]]:
+        """Yield the times of files; one that goes meanwhile has none."""
+        for name in self.names(folder):
+            if name.startswith(prefix):
+                with suppress(OSError):
+                    yield name, (self._folder / folder / name).stat().st_mtime
+
     def delete(self, name: str) -> None:
         """Delete a file, unless somebody else has."""
         (self._folder / name).unlink(missing_ok=True)

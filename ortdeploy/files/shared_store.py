@@ -10,6 +10,7 @@ import os
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -25,6 +26,8 @@ T = TypeVar("T")
 
 _PIECE = 1024 * 1024
 _AT_ONCE = 16
+_TIMES = ("LastModified", "last_modified", "mtime", "created")
+"""The names that packages of stores have for the time of an object."""
 _DEFINITE = (FileNotFoundError, FileExistsError, PermissionError, ConnectionError, TimeoutError)
 """Errors of the system that a store means, or after which its package has tried again by itself."""
 
@@ -116,6 +119,22 @@ class SharedStore:
         here = folder.rsplit("/", 1)[-1]
         names = (one.rstrip("/").rsplit("/", 1)[-1] for one in self._do("listed", folder, listed))
         yield from (name for name in names if name != here)
+
+    def times(self, folder: str, prefix: str) -> Iterator[tuple[str, float]]:
+        """Yield the times of uploads, from one listing: what is not whole yet is not listed."""
+
+        def listed(system: Any, path: str) -> list[Mapping[str, Any]]:
+            try:
+                return list(system.ls(path, detail=True))
+            except FileNotFoundError:
+                return []
+
+        for one in self._do("listed", folder, listed):
+            name = str(one["name"]).rsplit("/", 1)[-1]
+            written = next((one[key] for key in _TIMES if key in one), None)
+            if name.startswith(prefix) and written is not None:
+                with suppress(ValueError):
+                    yield name, _seconds(written)
 
     def delete(self, name: str) -> None:
         """Delete an object; if there is none, most stores say nothing."""
@@ -224,6 +243,11 @@ class SharedStore:
 
     def _path(self, system: Any, name: str) -> str:
         return str(system._strip_protocol(f"{self._url.full}/{name}"))  # noqa: SLF001  what a file system is to override
+
+
+def _seconds(time: Any) -> float:
+    """Return a time of a listing in seconds since 1970: packages have numbers, texts and objects. Raises ValueError."""
+    return float(time) if isinstance(time, int | float) else datetime.fromisoformat(str(time)).timestamp()
 
 
 def _marks(info: Mapping[str, Any]) -> set[str]:

@@ -23,8 +23,9 @@ class JobStatus:
     """A job of a manifest, what the ledger knows of it, and how far it is while it runs.
 
     `delivered` are its files, if other jobs read them; `shares` what several workers have made of a plan that is not
-    finished. `changed_rows` are those of input files that have changed since they were run, and that run again; for
-    that, the files of the paths `looked_at` were looked at.
+    finished, and `unread` why that cannot be told; a store was `asked` for it. `changed_rows` are those of input files
+    that have changed since they were run, and that run again; for that, the files of the paths `looked_at` were looked
+    at.
     """
 
     job: str
@@ -34,6 +35,8 @@ class JobStatus:
     removable: bool = False
     delivered: tuple[DeliveredFile, ...] = ()
     shares: "Shares | None" = None
+    unread: str | None = None
+    asked: bool = False
     changed_rows: int = 0
     looked_at: tuple[str, ...] = ()
 

@@ -81,6 +81,10 @@ def _ended(result: "JobResult") -> dict[str, Any]:
     }
 
 
+def _unread(job: "JobStatus") -> dict[str, Any]:
+    return {} if job.unread is None else {"shares_unread": job.unread}
+
+
 def _shares(shares: "Shares | None") -> dict[str, Any]:
     """Return how far several workers are, where there are several."""
     from dataclasses import asdict  # noqa: PLC0415  only for workers
@@ -115,7 +119,7 @@ def _status(one: "JobStatus") -> dict[str, Any]:
     known: dict[str, Any] = {"job": one.job, "output": one.output, "status": "never-run"}
     record = one.record
     if record is None:
-        return {**known, **_shares(one.shares)}
+        return {**known, **_shares(one.shares), **_unread(one)}
     return {
         **known,
         "status": record.status,
@@ -137,6 +141,7 @@ def _status(one: "JobStatus") -> dict[str, Any]:
             else {}
         ),
         **_shares(one.shares),
+        **_unread(one),
     }
 
 

@@ -192,6 +192,7 @@ def render_status(jobs: "Sequence[JobStatus]", refusals: "Sequence[Refusal]" = (
         if verbose
     ]
     shared = [line for one in jobs for line in _render_shares(one.job, one.shares)]
+    shared += [f"{one.job}: how far shards are is not known: {one.unread}" for one in jobs if one.unread]
     refused = [one.text for one in refusals]
     return safe("".join(f"{line}\n" for line in (*table, *live, *shared, *kept, *needed, *files, *refused)))
 

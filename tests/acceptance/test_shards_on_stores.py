@@ -64,8 +64,17 @@ def plan_of(manifest: Path, cli: Cli, name: str = "plan.json") -> Path:
 def test_rows_from_a_store_get_onto_one_through_shards(cli: Cli, manifest: Path, bucket: s3.Store) -> None:
     plan = plan_of(manifest, cli)
     for index in (1, 0):
+        assert ("parts decided" in cli("status", manifest).out) == (index == 0)
         ran = run_process(["apply", plan, "--shard", f"{index}/2"], cwd=manifest.parent)
         assert ran.code == 0, ran.words
+    assert "run: 3 of 3 parts decided: 20 of 20 rows" in cli("status", manifest).out
+    told = cli("status", manifest, "--format", "json").json["jobs"][0]["shares"]
+    assert {one["name"].split()[-1]: one["parts"] for one in told["workers"]} == {"0/2": 2, "1/2": 1}
+    bucket.faults = lambda _request: s3.FORBIDDEN
+    unread = cli("status", manifest)
+    assert (unread.code, "run: how far shards are is not known: s3://" in unread.out) == (0, True), unread.words
+    assert "cannot be listed" in cli("status", manifest, "--format", "json").json["jobs"][0]["shares_unread"]
+    bucket.faults = lambda _request: None
     refused = cli("apply", manifest)
     assert refused.code == 1
     assert "on a store only shards go on with what they have begun" in refused.words
@@ -74,6 +83,7 @@ def test_rows_from_a_store_get_onto_one_through_shards(cli: Cli, manifest: Path,
     assert [(row["row"], row["y"][0]) for row in rows] == [(row, 2.0 * row) for row in range(20)]
     assert json.loads(bucket.read("out/_run.json"))["rows"]["committed"] == 20
     assert s3.local_copies(manifest.parent) == []
+    assert "parts decided" not in cli("status", manifest).out
     for again in (("apply", plan, "--shard", "0/1"), ("finish", plan), ("apply", manifest)):
         done = cli(*again)
         assert (done.code, "nothing to do" in done.out) == (0, True), done.words

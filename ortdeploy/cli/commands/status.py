@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from ortdeploy.cli.commands.shared import load_options, log_outcome, write_findings
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.cli.streams import overheard
-from ortdeploy.diagnostics import has_errors
+from ortdeploy.diagnostics import OrtdeployError, has_errors
 from ortdeploy.facts.data import KnownFile
+from ortdeploy.files.gate import decides
 from ortdeploy.files.names import KEPT, STATE_DIR, is_there
 from ortdeploy.ledger.deliveries import Reader, deliveries, reader_of
 from ortdeploy.ledger.ledger import Ledger
@@ -35,6 +36,7 @@ from ortdeploy.views import json, text
 from ortdeploy.views.job_status import DeliveredFile, JobStatus
 
 if TYPE_CHECKING:
+    from ortdeploy.files.shared_place import SharedPlace
     from ortdeploy.planning.last_good import Refusal
     from ortdeploy.results.shares import Shares
 
@@ -64,9 +66,12 @@ _GOOD = frozenset({"done", "paused", "running"})
 
 
 def _stays(job: JobStatus) -> bool:
-    """Return whether the output changes only with the ledger; files that may be carried away could go at any time."""
+    """Return whether the output changes only with the ledger.
+
+    Files that may be carried away could go at any time, and a store may have got parts of shards.
+    """
     moves = job.record is not None and (job.record.status in _MOVING or (job.removable and job.delivered))
-    return job.shares is None and not moves
+    return job.shares is None and not job.asked and not moves
 
 
 def _show(arguments: argparse.Namespace) -> tuple[tuple[Spec, ...], list[JobStatus], int]:
@@ -131,6 +136,9 @@ def _records(spec: Spec, state_dir: str | None) -> list[JobStatus]:
         running_now = record is not None and record.status == "running"
         live = read_live(folder, record.output) if record is not None and running_now else None
         files = inputs.get(job.name, ()) if not running_now else ()
+        place = _shared_place(spec, job)
+        shares, unread = (None, None) if place is None else _shares(place)
+        asked = place is not None and job.output.url is not None
         status = JobStatus(
             job=job.name,
             output=job.output.shown,
@@ -138,7 +146,9 @@ def _records(spec: Spec, state_dir: str | None) -> list[JobStatus]:
             live=live,
             removable=job.output.removable,
             delivered=delivered.get(job.name, ()),
-            shares=_shares(path_from_manifest(spec, job.output.path)),
+            shares=shares,
+            unread=unread,
+            asked=asked,
             changed_rows=rows_of_changed_files(spec.folder, files),
             looked_at=tuple(local_files(spec.folder, files)),
         )
@@ -146,13 +156,28 @@ def _records(spec: Spec, state_dir: str | None) -> list[JobStatus]:
     return found
 
 
-def _shares(output: Path) -> "Shares | None":
-    """Return how far the workers are that share the output, without the ledger, which they only read."""
-    if not (output / PARTS).is_dir():
+def _shared_place(spec: Spec, job: JobSpec) -> "SharedPlace | None":
+    """Return where workers may share the output; a store is not asked if one machine keeps a copy of the output."""
+    output = path_from_manifest(spec, job.output.path)
+    if (output / PARTS).is_dir():
+        from ortdeploy.files.shared_folder import SharedFolder  # noqa: PLC0415  only where somebody has run shards
+
+        return SharedFolder(output)
+    if job.output.url is None or is_there(output) or not decides(job.output.url):
         return None
+    from ortdeploy.files.shared_store import SharedStore  # noqa: PLC0415  only who has an object store
+
+    return SharedStore(job.output.url)
+
+
+def _shares(place: "SharedPlace") -> "tuple[Shares | None, str | None]":
+    """Return how far the workers are that share an output, without the ledger, which they only read; or why not."""
     from ortdeploy.running.shards.shares import open_shares  # noqa: PLC0415  only where somebody has run shards
 
-    return open_shares(output)
+    try:
+        return open_shares(place), None
+    except OrtdeployError as error:
+        return None, str(error)
 
 
 _Inputs = Mapping[str, Sequence[KnownFile]]

@@ -3,11 +3,12 @@
 import json
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from pathlib import Path
+from functools import partial
 from statistics import median
 
-from ortdeploy.files.shared_folder import SharedFolder
+from ortdeploy.files.shared_place import SharedPlace
 from ortdeploy.ledger.open_parts import FOLDER, open_plans
 from ortdeploy.plan.part_table import PartTable
 from ortdeploy.plan.plan_file import decode
@@ -18,6 +19,7 @@ from ortdeploy.running.shards.receipt import Receipt
 SLOW = 4
 """A part is slow if it takes longer than this many medians."""
 
+_STAGED = ".part-"
 _LEAST_UNWRITTEN = 60.0
 _MOST_SLOW = 10
 
@@ -50,39 +52,48 @@ def worker_name(receipt: Receipt) -> str:
     return f"{receipt.worker.get('host')} {receipt.worker.get('shard')}"
 
 
-def open_shares(output: Path) -> Shares | None:
+def open_shares(output: SharedPlace) -> Shares | None:
     """Return the progress of the plan that workers are running on an output; None if there is none.
 
-    What cannot be read is left out; `finish` reports what is wrong with it.
+    What cannot be read is left out; `finish` reports what is wrong with it. Raises OrtdeployError if a store does not
+    answer.
     """
     with suppress(OSError, ValueError, TypeError, LookupError):
-        for plan in sorted(open_plans(SharedFolder(output))):
-            folder = output / FOLDER / plan
-            table = PartTable(**json.loads((folder / BOUND).read_bytes())["parts"])
-            names = sorted(path.name for path in folder.iterdir())
-            receipts = {one.part.number: one for one in _receipts(folder, names)}
+        for plan in sorted(open_plans(output)):
+            folder = f"{FOLDER}/{plan}"
+            table = PartTable(**json.loads(output.read(f"{folder}/{BOUND}") or b"")["parts"])
+            receipts = {one.part.number: one for one in _receipts(output, folder)}
             left = [part.number for part in table if part.number not in receipts]
-            return shares_of(table, receipts, left, _unwritten(folder, names, set(left)))
+            return shares_of(table, receipts, left, _unwritten(output, folder, set(left)))
     return None
 
 
-def _receipts(folder: Path, names: Iterable[str]) -> Iterator[Receipt]:
-    for name in names:
-        if name.startswith("part-") and name.endswith(".json"):
-            with suppress(OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
-                receipt: Receipt = decode(Receipt, json.loads((folder / name).read_bytes()))
-                yield receipt
+def _receipts(output: SharedPlace, folder: str) -> Iterator[Receipt]:
+    names = sorted(one for one in output.names(folder) if one.startswith("part-") and one.endswith(".json"))
+    read = partial(_receipt, output)
+    if output.at_once == 1:
+        found: Iterable[Receipt | None] = map(read, (f"{folder}/{name}" for name in names))
+        yield from filter(None, found)
+        return
+    with ThreadPoolExecutor(output.at_once) as pool:
+        yield from filter(None, pool.map(read, [f"{folder}/{name}" for name in names]))
 
 
-def _unwritten(folder: Path, names: Iterable[str], left: Collection[int]) -> dict[int, float]:
+def _receipt(output: SharedPlace, name: str) -> Receipt | None:
+    with suppress(OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        receipt: Receipt = decode(Receipt, json.loads(output.read(name) or b""))
+        return receipt
+    return None
+
+
+def _unwritten(output: SharedPlace, folder: str, left: Collection[int]) -> dict[int, float]:
     """Return for each part in work how many seconds ago it was last written."""
     found: dict[int, float] = {}
-    for name in names:
-        number = name.removeprefix(".part-").partition(".")[0]
-        if name.startswith(".part-") and number.isdecimal() and int(number) in left:
-            with suppress(OSError):
-                age = max(time.time() - (folder / name).stat().st_mtime, 0.0)
-                found[int(number)] = min(age, found.get(int(number), age))
+    for name, written in output.times(folder, _STAGED):
+        number = name.removeprefix(_STAGED).partition(".")[0]
+        if number.isdecimal() and int(number) in left:
+            age = max(time.time() - written, 0.0)
+            found[int(number)] = min(age, found.get(int(number), age))
     return found
 
 

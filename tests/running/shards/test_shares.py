@@ -3,12 +3,15 @@
 import json
 import os
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ortdeploy.files.shared_folder import SharedFolder
+from ortdeploy.files.shared_place import SharedPlace
+from ortdeploy.files.shared_store import SharedStore
 from ortdeploy.ledger.records import Part
 from ortdeploy.plan.part_table import PartTable
 from ortdeploy.results.results import JobResult, Status
@@ -79,13 +82,31 @@ def test_where_nothing_is_decided_there_is_no_median_and_nothing_is_divided() ->
     assert (found.median, found.workers, found.slow, found.left) == (None, (), (), ((2, 7),))
 
 
-@pytest.fixture
-def output(tmp_path: Path) -> Path:
-    log = CommitLog(SharedFolder(tmp_path), "ab" * 32, TABLE, suffix=".jsonl", digits=8)
+def decide_some(place: SharedPlace) -> None:
+    log = CommitLog(place, "ab" * 32, TABLE, suffix=".jsonl", digits=8)
     log.begin()
     for number, worker in ((2, "0/2"), (3, "1/2")):
         log.decide(TABLE.part(number), receipt(number, shard=worker, failed=number - 2))
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    decide_some(SharedFolder(tmp_path))
     return tmp_path
+
+
+def test_a_store_tells_the_same_as_a_folder(output: Path, store: Any) -> None:
+    place = SharedStore("memory://out")
+    decide_some(place)
+    assert open_shares(place) == open_shares(SharedFolder(output))
+    staged = f"/out/_parts/{'ab' * 32}/.part-6.{'0' * 32}"
+    store.pipe_file(staged, b"uploaded, and then its worker was killed")
+    store.store[staged].created = datetime.now(UTC) - timedelta(minutes=5)
+    found = open_shares(place)
+    assert found is not None
+    assert [(one.part, one.worker, one.seconds >= 300) for one in found.slow] == [(6, None, True)]
+    store.pipe_file(f"/out/_parts/{'ab' * 32}/closed.json", b"{}")
+    assert open_shares(place) is None
 
 
 def test_status_counts_decisions_and_leaves_out_what_it_cannot_read(output: Path) -> None:
@@ -95,7 +116,7 @@ def test_status_counts_decisions_and_leaves_out_what_it_cannot_read(output: Path
     staged.write_bytes(b"")
     long_ago = time.time() - 300
     os.utime(staged, (long_ago, long_ago))
-    found = open_shares(output)
+    found = open_shares(SharedFolder(output))
     assert found is not None
     assert (found.decided, found.left) == (2, ((4, 7),))
     (late,) = found.slow
@@ -107,14 +128,14 @@ def test_a_plan_that_is_closed_or_not_there_has_nothing_open(
 ) -> None:
     (folder,) = (output / "_parts").iterdir()
     (folder / "closed.json").write_text("{}")
-    assert open_shares(output) is None
-    assert open_shares(tmp_path_factory.mktemp("none")) is None
+    assert open_shares(SharedFolder(output)) is None
+    assert open_shares(SharedFolder(tmp_path_factory.mktemp("none"))) is None
 
 
 def test_a_damaged_table_is_left_to_finish(output: Path) -> None:
     (folder,) = (output / "_parts").iterdir()
     (folder / "bound.json").write_text('{"parts": {"rows": 3}}')
-    assert open_shares(output) is None
+    assert open_shares(SharedFolder(output)) is None
 
 
 def test_text_names_workers_with_failures_first_then_slow_ones_and_says_how_many_more() -> None:
