@@ -63,7 +63,9 @@ def file_beside(folder: Path, location: str, what: str) -> Path:
     if not file.is_relative_to(folder):
         raise TensorProblemError(f"its {what} {location} lies outside the model's folder. Put it beside the model.")
     if not is_file(file):
-        raise TensorProblemError(f"its {what} {location} is missing. Copy it beside the model.")
+        raise TensorProblemError(
+            f"its {what} {location} is missing. Copy it beside the model; for one by URL, write external_data:."
+        )
     return file
 
 

@@ -1,7 +1,8 @@
 """Finds every path and URL that a manifest names, where it is written, and what it is for."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import field
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
@@ -48,16 +49,20 @@ def named_paths(spec: "Spec") -> Iterator[NamedPath]:
 
 @ordered_record
 class PinnedFile:
-    """A file whose digest the manifest may pin: a model's or an adapter's."""
+    """A file whose digest the manifest may pin: a model's or an adapter's; `beside` are digests of files that it needs.
+
+    If there are such, `sha256` is that of all of them together.
+    """
 
     path: str
     sha256: str | None
     at: "Path"
+    beside: "Mapping[str, str]" = field(default_factory=dict)
 
 
 def pinned_files(spec: "Spec") -> Iterator[PinnedFile]:
     """Yield the files of models and adapters."""
-    yield from (PinnedFile(model.path, model.sha256, (*model.at, "path")) for model in spec.models)
+    yield from (PinnedFile(model.path, model.sha256, (*model.at, "path"), model.external_data) for model in spec.models)
     yield from (PinnedFile(adapter.path, adapter.sha256, (*adapter.at, "path")) for adapter in spec.adapters)
 
 

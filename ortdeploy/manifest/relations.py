@@ -2,13 +2,14 @@
 
 A relation's `when` is a JSON Schema over one session as a whole: `session` and `run` (config entries as the text that
 ONNX Runtime gets), `chain` (full provider names), `options` (those of the provider whose schema it is), and the model's
-`probe` and `cache` (whether there is one).
+`probe` and `cache` (whether there is one), `external_data`, and whether it is `fetched` by URL.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from ortdeploy.files.urls import is_url
 from ortdeploy.manifest.schema_check import make_condition
 from ortdeploy.providers.catalogue import Provider, find_provider, full_name
 from ortdeploy.providers.options import options_schema, with_texts
@@ -75,6 +76,8 @@ def _of_chain(model: "ModelSpec", chain: "Sequence[ProviderSpec]", effect: str) 
         "chain": [full_name(entry.name) for entry in chain],
         "probe": model.probe is not None,
         "cache": model.cache,
+        "fetched": is_url(model.path),
+        **({"external_data": model.external_data} if model.external_data else {}),
     }
     for relation in session_relations():
         if relation.effect == effect and _meets(relation, {**view, "options": {}}):

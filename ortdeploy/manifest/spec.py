@@ -103,7 +103,7 @@ class ModelSpec:
     `auto_threads`: how many sessions of how many threads it gets is measured. `free_threads`: the manifest says nothing
     of that, and its jobs may try. `unchecked`: the manifest says that there
     are no checks. `row_tolerance` is how much a row's results may depend on the rows beside it, relative and absolute;
-    None: by element type, where `checks_rows`.
+    None: by element type, where `checks_rows`. `external_data` are the digests of the files beside a model by URL.
     """
 
     name: str
@@ -129,6 +129,7 @@ class ModelSpec:
     unchecked: bool = False
     checks_rows: bool = True
     row_tolerance: tuple[float, float] | None = None
+    external_data: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def sessions_at_once(self) -> int:
@@ -510,6 +511,7 @@ def _model(name: str, data: Mapping[str, Any], at: Path, providers_at: Path) -> 
         name=name,
         path=data["path"],
         sha256=data.get("sha256"),
+        external_data=data.get("external_data", {}),
         sessions=tuple(_sessions(name, data, providers_at)),
         has_providers_and_sessions="providers" in data and "sessions" in data,
         use=data.get("use", "first"),

@@ -48,7 +48,10 @@ TRT_MIN, TRT_OPT, TRT_MAX = (f"trt_profile_{end}_shapes: 'x:1x3'" for end in ("m
 NV_MIN, NV_OPT, NV_MAX = (f"nv_profile_{end}_shapes: 'x:1x3'" for end in ("min", "opt", "max"))
 SHRINK = "memory.enable_memory_arena_shrinkage"
 
+EXTERNAL = f"external_data: {{m.data: '{'0' * 64}'}}"
+
 CASES = [
+    (EXTERNAL, f"path: https://models.example/m.onnx, {EXTERNAL}"),
     ("cache: true, providers: [CUDA, CPU]", "cache: true, providers: [QNN, CUDA, CPU]"),
     ("cache: true, " + session("optimized_model_filepath: o.onnx"), session("optimized_model_filepath: o.onnx")),
     ("cache: true, " + config(ENABLE, "QNN"), config(ENABLE, "QNN")),
@@ -244,7 +247,8 @@ CASES = [
 
 def found(model: str) -> set[tuple[tuple[Any, ...], str, str]]:
     """Return option, effect and detail of what is said of a model."""
-    (model_spec,) = (spec := make_spec(f"version: 1\nmodels:\n  m: {{path: m.onnx, {model}}}\n")).models
+    written = model if model.startswith("path:") else f"path: m.onnx, {model}"
+    (model_spec,) = (spec := make_spec(f"version: 1\nmodels:\n  m: {{{written}}}\n")).models
     return {
         (at[at.index("options") if "options" in at else 2 :], effect, detail)
         for effect in (REFUSED, IGNORED)
@@ -268,7 +272,7 @@ def test_a_relation_names_an_option_that_there_is_and_who_says_so(owner: str, re
     Draft202012Validator.check_schema(relation["when"])
     assert relation["detail"].endswith(".")
     assert relation["x-source"]
-    kind, *rest = relation["option"] if relation["option"] != ["cache"] else ["model", "cache"]
+    kind, *rest = relation["option"] if len(relation["option"]) > 1 else ["model", *relation["option"]]
     known: Any = OWNERS[owner] if kind == "options" else DEFINITIONS[kind]
     if rest[0] == "config":
         known, rest = DEFINITIONS[f"{kind}Config"], rest[1:]

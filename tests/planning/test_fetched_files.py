@@ -4,10 +4,12 @@ import hashlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
+import onnx
 import pytest
 from conftest import MANIFEST, Cli, read_rows
-from support.web import Server, running
+from support.web import Reply, Server, running
 
 from ortdeploy.files.content_store import ContentStore
 
@@ -91,3 +93,72 @@ def test_a_damaged_copy_is_fetched_again(cli: Cli, deployment: Path, server: Ser
     kept.write_bytes(b"something else")
     assert cli("apply", manifest).code == 0
     assert fetches(server) == ["GET", "GET"]
+
+
+def list_of(files: dict[str, bytes]) -> str:
+    """What `sha256sum` prints of a model and the files beside it."""
+    return "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in files.items())
+
+
+@pytest.fixture
+def in_pieces(deployment: Path, server: Server) -> Path:
+    """A model with external data on a server, pinned as a copy of it here would be."""
+    model = onnx.load(deployment / "double.onnx")
+    (deployment / "w").mkdir()
+    onnx.save(model, deployment / "d.onnx", save_as_external_data=True, location="w/d.data", size_threshold=0)
+    files = {name: (deployment / name).read_bytes() for name in ("d.onnx", "w/d.data")}
+    local = deployment / "local.yaml"
+    digest = hashlib.sha256(list_of(files).encode()).hexdigest()
+    local.write_text(MANIFEST.replace("double.onnx", f"d.onnx, sha256: {digest}"))
+    data = hashlib.sha256(files["w/d.data"]).hexdigest()
+    there = f'"{server.url("/m/d.onnx")}", sha256: {digest}, external_data: {{w/d.data: {data}}}'
+    (deployment / "m.yaml").write_text(MANIFEST.replace("double.onnx", there))
+    server.replies |= {f"/m/{name}": (200, {}, content) for name, content in files.items()}
+    return deployment / "m.yaml"
+
+
+def test_a_model_with_external_data_is_fetched_once_and_has_the_digest_of_a_copy_here(
+    cli: Cli, in_pieces: Path, server: Server
+) -> None:
+    assert cli("plan", in_pieces.with_name("local.yaml")).code == 0
+    for name in ("d.onnx", "w/d.data"):
+        (in_pieces.parent / name).unlink()
+    assert cli("apply", in_pieces).code == 0
+    assert [row["y"][0] for row in read_rows(in_pieces.parent / "outbox/run")] == [8.0 * row for row in range(20)]
+    server.replies.clear()
+    assert cli("cache", "prune", in_pieces).code == 0
+    assert "nothing to do" in cli("apply", in_pieces).out
+    assert cli("apply", in_pieces, "--new-run").code == 0
+    assert sorted(path for _, path, _ in server.asked) == ["/m/d.onnx", "/m/w/d.data"]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("d.onnx", "d.onnx has the SHA-256"),
+        ("w/d.data", "w/d.data is another file than the manifest means"),
+        (None, "w/d.data cannot be read: there is no such file"),
+    ],
+)
+def test_each_file_of_a_model_must_be_what_the_manifest_means(
+    cli: Cli, in_pieces: Path, server: Server, name: str | None, words: str
+) -> None:
+    if name is None:
+        del server.replies["/m/w/d.data"]
+    else:
+        status, headers, content = cast("Reply", server.replies[f"/m/{name}"])
+        server.replies[f"/m/{name}"] = (status, headers, content[:-1] + b"?")
+    refused = cli("plan", in_pieces)
+    assert (refused.code, "error[unfetched-file]" in refused.words, words in refused.words) == (1, True, True)
+
+
+def test_external_data_is_of_models_by_url_and_lies_beside_them(cli: Cli, in_pieces: Path) -> None:
+    text = in_pieces.read_text()
+    local = in_pieces.with_name("local.yaml")
+    local.write_text(local.read_text().replace("d.onnx,", f"d.onnx, external_data: {{d.data: '{'0' * 64}'}},"))
+    refused = cli("validate", local)
+    assert (refused.code, "error[contradictory-option]" in refused.words) == (1, True), refused.words
+    for name in ("../d.data", "/d.data", "w/../../d.data", "d.data?x=1", "s3://other/d.data", "w\\d", ".."):
+        in_pieces.write_text(text.replace("{w/d.data:", f"{{'{name}':"))
+        refused = cli("validate", in_pieces)
+        assert (refused.code, "not of the form that is wanted" in refused.words) == (1, True), (name, refused.words)
