@@ -446,6 +446,7 @@ def test_a_model_that_nothing_here_can_run_is_told_as_plan_tells_it(cli: Cli, tm
     said = cli("init", tmp_path / "m.onnx", "-o", tmp_path / "m.yaml")
     assert said.code == 1
     assert "unsupported-operator" in said.out
+    assert "  7 |     path: m.onnx\n    |           ^^^^^^\n" in said.out
     assert "--from" not in said.out
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ortdeploy.cli.arguments import build_parser
-from ortdeploy.cli.commands.shared import named_model, start_logging
+from ortdeploy.cli.commands.shared import findings_text, named_model, start_logging
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
 from ortdeploy.cli.trials import plan_trial, run_trial
 from ortdeploy.diagnostics import Diagnostic, OrtdeployError, has_errors
@@ -27,7 +27,6 @@ from ortdeploy.starters.catalogue import starters_for
 from ortdeploy.starters.given import look_at_data
 from ortdeploy.starters.made_up import run_made_up
 from ortdeploy.starters.subject import Starter, Subject
-from ortdeploy.views import text
 
 _TRIED_ROWS = 8
 _FAILING = "failing-rows"
@@ -91,10 +90,11 @@ def _subject(model: Path, manifest: Path, arguments: argparse.Namespace) -> Subj
 
 @record
 class _Tried:
-    """The result of a manifest's first rows."""
+    """The result of a manifest's first rows. `findings` are the diagnostics with the lines that they are about."""
 
     starter: Starter
     diagnostics: tuple[Diagnostic, ...] = ()
+    findings: str = ""
     results: tuple[JobResult, ...] = ()
 
     @property
@@ -108,7 +108,7 @@ class _Tried:
     def trouble(self) -> str:
         """Return why it does not work."""
         ended = [one.reason for one in self.results if one.reason]
-        return text.render_diagnostics(self.diagnostics, color=False) + "".join(f"  {reason}\n" for reason in ended)
+        return self.findings + "".join(f"  {reason}\n" for reason in ended)
 
 
 def _try(starter: Starter, manifest: Path, *, crashes: bool) -> _Tried:
@@ -127,7 +127,8 @@ def _try(starter: Starter, manifest: Path, *, crashes: bool) -> _Tried:
             start_logging(arguments, stack)
             planned = plan_trial(trial, arguments)
             results = () if starter.takes_long or crashes else run_trial(trial, planned, arguments)
-        return _Tried(starter=starter, diagnostics=planned.diagnostics, results=results)
+        findings = findings_text(planned.diagnostics, arguments, sys.stdout)
+        return _Tried(starter=starter, diagnostics=planned.diagnostics, findings=findings, results=results)
     except BaseException:
         _remove(starter, manifest)
         raise

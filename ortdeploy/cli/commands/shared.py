@@ -73,14 +73,19 @@ def write_diagnostics(diagnostics: Sequence[Diagnostic], arguments: argparse.Nam
 
 def write_findings(diagnostics: Sequence[Diagnostic], arguments: argparse.Namespace, stream: TextIO) -> None:
     """Print diagnostics as text, with the lines that they are about."""
+    stream.write(findings_text(diagnostics, arguments, stream))
+
+
+def findings_text(diagnostics: Sequence[Diagnostic], arguments: argparse.Namespace, stream: TextIO) -> str:
+    """Return diagnostics as text, with the lines that they are about, to be written to the stream."""
     if not diagnostics:
-        return
+        return ""
     from ortdeploy.cli.source_lines import SourceLines  # noqa: PLC0415  only where something is wrong
     from ortdeploy.views import text  # noqa: PLC0415
 
     color = wants_color(stream, arguments.color)
     width = terminal_width(stream) or text.WIDTH
-    stream.write(text.render_diagnostics(diagnostics, color=color, line_of=SourceLines(), width=width))
+    return text.render_diagnostics(diagnostics, color=color, line_of=SourceLines(), width=width)
 
 
 def write_plan(plans: Sequence["Plan"], arguments: argparse.Namespace) -> None:
