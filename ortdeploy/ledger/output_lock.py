@@ -42,21 +42,14 @@ def hold_outputs(state_dir: Path, outputs: Iterable[str]) -> Iterator[list[Path]
 def hold_output(state_dir: Path, output: str) -> Iterator[Path]:
     """Lock an output inside the block; yield the file that says who holds it. Raises LockedError, OrtdeployError."""
     lock = output_file(state_dir, FOLDER, output, ".db")
-    make_folder(lock.parent)
-    try:
-        connection = sqlite3.connect(lock, timeout=PATIENCE, isolation_level=None)
-    except sqlite3.Error as error:
-        raise OrtdeployError(f"{lock} cannot be used: {error}") from error
     holder = lock.with_suffix(".json")
-    try:
+    with _connection(lock, PATIENCE) as connection:
         _take(connection, lock, f"{output} is held by a live run{_describe(holder)}")
         _write_holder(holder, output)
         try:
             yield holder
         finally:
             holder.unlink(missing_ok=True)
-    finally:
-        connection.close()
 
 
 @contextmanager

@@ -1,23 +1,21 @@
 """CSV with a header line. Cells are read as the element type of the model input that they feed."""
 
 import csv
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any, BinaryIO
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Problem
 from ortdeploy.files.room import LINE_OF_VALUES
-from ortdeploy.records import ordered_record
-from ortdeploy.results.rows import Block
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.opened import Lines, open_binary
 from ortdeploy.sources.protocol import Wanted
-from ortdeploy.sources.row_index import START, Mark, NoIndexes, rows_from
-from ortdeploy.sources.rows import RawRow, RowError, block_rows
+from ortdeploy.sources.row_index import START, Mark
+from ortdeploy.sources.rows import RawRow, RowError
+from ortdeploy.sources.text_rows import TextRows
 from ortdeploy.tensors.types import ROWS, TensorType
 
 SUFFIXES = (".csv",)
@@ -116,27 +114,15 @@ def _is_utf8(cells: list[str]) -> bool:
     return True
 
 
-@ordered_record
-class _CsvSource:
-    files: Sequence[str]
-    folder: str
-    wanted: Wanted
-
-    def blocks(self, start: int, sizes: Iterable[int]) -> Iterator[Block]:
-        indexes = self.wanted.indexes or NoIndexes()
-        read = partial(read_rows, folder=self.folder, limit=self.wanted.memory_limit)
-        raw_rows = rows_from(self.files, read, indexes, start - self.wanted.first_row)
-        return block_rows(raw_rows, self._decode, self.wanted, start, sizes)
-
-    def _decode(self, raw: RawRow) -> dict[str, Any]:
-        names, cells = raw.value
-        if isinstance(cells, RowError):
-            raise cells
-        if len(cells) != len(names):
-            raise RowError(f"the line has {len(cells)} cells and the header {len(names)}", "cell-count")
-        if not _is_utf8(cells):
-            raise RowError("the line is not UTF-8 text", "not-utf8")
-        return dict(zip(names, cells, strict=True))
+def _decode(raw: RawRow) -> dict[str, Any]:
+    names, cells = raw.value
+    if isinstance(cells, RowError):
+        raise cells
+    if len(cells) != len(names):
+        raise RowError(f"the line has {len(cells)} cells and the header {len(names)}", "cell-count")
+    if not _is_utf8(cells):
+        raise RowError("the line is not UTF-8 text", "not-utf8")
+    return dict(zip(names, cells, strict=True))
 
 
 def read_rows(path: str, mark: Mark, *, folder: str, limit: int | None) -> Iterator[RawRow]:
@@ -166,6 +152,6 @@ def _guarded(reader: Any, records: _Records) -> Iterator[tuple[tuple[int, int], 
 
 
 @contextmanager
-def open_source(files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[_CsvSource]:
+def open_source(files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[TextRows]:
     """Open CSV files as one table."""
-    yield _CsvSource(files, folder, wanted)
+    yield TextRows(read_rows, _decode, files, folder, wanted)

@@ -13,13 +13,13 @@ import numpy as np
 from ortdeploy.facts.data import InputFacts
 from ortdeploy.facts.problems import Problem
 from ortdeploy.files.room import LINE_OF_VALUES
-from ortdeploy.records import ordered_record
-from ortdeploy.results.rows import HIDDEN, Block
+from ortdeploy.results.rows import HIDDEN
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.opened import Lines, open_binary
 from ortdeploy.sources.protocol import Wanted
-from ortdeploy.sources.row_index import START, Mark, NoIndexes, rows_from
-from ortdeploy.sources.rows import RawRow, RowError, block_rows
+from ortdeploy.sources.row_index import START, Mark
+from ortdeploy.sources.rows import RawRow, RowError
+from ortdeploy.sources.text_rows import TextRows
 from ortdeploy.tensors.types import ROWS, TensorType
 
 SUFFIXES = (".jsonl", ".ndjson")
@@ -108,31 +108,19 @@ def read_rows(path: str, mark: Mark, *, folder: str | None, limit: int | None) -
             offset += len(line)
 
 
-@ordered_record
-class _JsonlSource:
-    files: Sequence[str]
-    folder: str
-    wanted: Wanted
-
-    def blocks(self, start: int, sizes: Iterable[int]) -> Iterator[Block]:
-        indexes = self.wanted.indexes or NoIndexes()
-        read = partial(read_rows, folder=self.folder, limit=self.wanted.memory_limit)
-        raw_rows = rows_from(self.files, read, indexes, start - self.wanted.first_row)
-        return block_rows(raw_rows, self._decode, self.wanted, start, sizes)
-
-    def _decode(self, raw: RawRow) -> dict[str, Any]:
-        row = _parse(raw.value)
-        for name in (*self.wanted.dtypes, *self.wanted.keys):
-            if name in row or name in {"path", "row", *HIDDEN}:
-                continue
-            if name in self.wanted.missing:
-                row[name] = None
-            else:
-                raise RowError(f'the line has no "{name}"', "missing-value", known=dict(row))
-        return row
+def _decode_row(raw: RawRow, wanted: Wanted) -> dict[str, Any]:
+    row = _parse(raw.value)
+    for name in (*wanted.dtypes, *wanted.keys):
+        if name in row or name in {"path", "row", *HIDDEN}:
+            continue
+        if name in wanted.missing:
+            row[name] = None
+        else:
+            raise RowError(f'the line has no "{name}"', "missing-value", known=dict(row))
+    return row
 
 
 @contextmanager
-def open_source(files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[_JsonlSource]:
+def open_source(files: Sequence[str], folder: str, wanted: Wanted) -> Iterator[TextRows]:
     """Open JSON-lines files as one table."""
-    yield _JsonlSource(files, folder, wanted)
+    yield TextRows(read_rows, partial(_decode_row, wanted=wanted), files, folder, wanted)

@@ -1,0 +1,28 @@
+"""A source of text files whose rows are found by an index; shared by CSV, JSON lines and text."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+
+from ortdeploy.records import ordered_record
+from ortdeploy.results.rows import Block
+from ortdeploy.sources.protocol import Wanted
+from ortdeploy.sources.row_index import NoIndexes, rows_from
+from ortdeploy.sources.rows import Decode, RawRow, block_rows
+
+
+@ordered_record
+class TextRows:
+    """The rows of some files; `read_rows` is that of the format's module, as `TextModule` has it."""
+
+    read_rows: Callable[..., Iterator[RawRow]]
+    decode: Decode
+    files: Sequence[str]
+    folder: str
+    wanted: Wanted
+
+    def blocks(self, start: int, sizes: Iterable[int]) -> Iterator[Block]:
+        """Yield blocks; rows before the first one are skipped as far as the index allows."""
+        read = partial(self.read_rows, folder=self.folder, limit=self.wanted.memory_limit)
+        indexes = self.wanted.indexes or NoIndexes()
+        raw_rows = rows_from(self.files, read, indexes, start - self.wanted.first_row)
+        return block_rows(raw_rows, self.decode, self.wanted, start, sizes)
