@@ -10,15 +10,15 @@ away stays as it is.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO, cast
 
 from ortdeploy.events import log
-from ortdeploy.files.atomic import Hashing, open_synced, sync_folder
+from ortdeploy.files.atomic import sync_folder
 from ortdeploy.ledger.changes import as_spans, rows_in
 from ortdeploy.ledger.check import check_output, replaced_name
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.merges import complete_merges, complete_replacements, put_in_place
 from ortdeploy.ledger.records import NewFile, OutputRecord, Part, Replacement, part_name
+from ortdeploy.running.merged_lines import write_lines
 from ortdeploy.running.part_lines import PartLines
 from ortdeploy.running.report import renew_report
 from ortdeploy.sinks.catalogue import SINKS
@@ -150,15 +150,5 @@ class Small:
                 numbers += rows
                 last |= dict.fromkeys({*rows} - gone, len(sources))
         wanted = [place for place, row in enumerate(numbers) if last.get(row) == origins[place]]
-        temporary = self.folder / replaced_name(name)
-        with open_synced(temporary) as target:
-            hashing = Hashing(target)
-            module.merge(sources, sorted(wanted, key=numbers.__getitem__), cast("BinaryIO", hashing))
-            written = hashing.written()
-        return NewFile(
-            temporary=temporary.name,
-            file=name,
-            bytes=written.bytes,
-            sha256=written.sha256,
-            mtime_ns=written.mtime_ns,
-        )
+        order = sorted(wanted, key=numbers.__getitem__)
+        return write_lines(module, sources, order, self.folder / replaced_name(name), name)

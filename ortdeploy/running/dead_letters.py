@@ -9,7 +9,6 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.data import FileState
 from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.files.urls import is_url
-from ortdeploy.plan.plan_file import plan_digest
 from ortdeploy.results.rows import FailedRow
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.sources.files import file_states, full_path
@@ -50,7 +49,7 @@ class DeadLetters:
     def __init__(self, context: JobContext, states: Sequence[FileState]) -> None:
         """Take the job and the files that are read."""
         self._run = context.run_id
-        self._plan = plan_digest(context.plan, context.step.job)
+        self._plan = context.plan_digest
         self._digests = InputDigests(context)
         self._files = states
         self._place = 0

@@ -46,7 +46,7 @@ class JobRun:
             on_batch=context.on_batch,
             trial=context.trial,
         )
-        self._writer = PartWriter(step, context.folder, provenance(context.plan, step, opened))
+        self._writer = PartWriter(step, context.folder, provenance(context))
         self._begun_part = BegunPart(
             context.ledger, context.output, step, context.folder, self._writer, context.made_by.digest
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ortdeploy.files.object_store import Upload
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.plan.made_by import MadeBy, made_by
+from ortdeploy.plan.plan_file import plan_digest
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.process.tracing import JobTrace, OnBatch
 from ortdeploy.results.results import Observer
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 class JobContext:
     """One job of one run. `output` is what the ledger calls the `folder` that it writes into.
 
-    `made_by` is the deployment, as its parts name it.
+    `made_by` is the deployment, as its parts name it; `plan_digest` is that of what the plan says of the job.
 
     `stop_asked` returns whether the run is to end early, `pause` whether the job must pause. `native_text` returns what
     native libraries printed since the last call. `prove` returns the proof for a session that the rows of a batch do
@@ -55,6 +56,7 @@ class JobContext:
     output: str = field(init=False)
     upload: Upload | None = field(init=False)
     made_by: MadeBy = field(init=False)
+    plan_digest: str = field(init=False)
 
     @property
     def only(self) -> range | None:
@@ -88,3 +90,4 @@ class JobContext:
         object.__setattr__(self, "output", self.ledger.key(folder))
         object.__setattr__(self, "upload", Upload(upload, folder) if upload else None)
         object.__setattr__(self, "made_by", made_by(self.plan, self.step))
+        object.__setattr__(self, "plan_digest", plan_digest(self.plan, self.step.job))

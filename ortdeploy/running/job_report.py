@@ -50,6 +50,7 @@ class JobReport:
                 makers=context.ledger.makers(record),
                 plan=context.plan,
                 step=context.step,
+                digest=context.plan_digest,
                 ran=self.ran(),
                 seconds=self.statistics.seconds,
             )

@@ -4,14 +4,14 @@ import platform
 from collections.abc import Mapping
 from typing import Any
 
-from ortdeploy.plan.plan_file import plan_digest
-from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, RunJob
-from ortdeploy.sessions.opening import OpenedModel
+from ortdeploy.plan.steps import LoadAdapter, OpenSession
+from ortdeploy.running.job_context import JobContext
 from ortdeploy.versions import versions
 
 
-def provenance(plan: Plan, step: RunJob, opened: OpenedModel) -> Mapping[str, Any]:
+def provenance(context: JobContext) -> Mapping[str, Any]:
     """Return the origin of this run's parts of a job, as JSON."""
+    plan, step = context.plan, context.step
     models = [one for one in plan.steps if isinstance(one, OpenSession) and one.session in step.sessions]
     adapters = {
         one.adapter: one.sha256
@@ -21,7 +21,7 @@ def provenance(plan: Plan, step: RunJob, opened: OpenedModel) -> Mapping[str, An
     return {
         "deployment": plan.deployment,
         "job": step.job,
-        "plan": plan_digest(plan, step.job),
+        "plan": context.plan_digest,
         "manifest": next(fact.value for fact in plan.facts if fact.kind == "manifest"),
         "model": {"name": step.model, "sha256": step.identity["model"]},
         **({"components": {one.model: one.sha256 for one in models}} if step.pipeline else {}),
@@ -31,7 +31,7 @@ def provenance(plan: Plan, step: RunJob, opened: OpenedModel) -> Mapping[str, An
                 "providers": [provider.name for provider in one.candidate.providers],
                 "placement": dict(one.session.placement),
             }
-            for one in opened.sessions
+            for one in context.opened.sessions
         },
         "device": {"host": platform.node(), "architecture": platform.machine()},
         "versions": versions(),

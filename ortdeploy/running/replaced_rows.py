@@ -9,10 +9,10 @@ their own, too, but the old rows are removed from the part.
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 from ortdeploy.events import log
-from ortdeploy.files.atomic import Hashing, open_synced, sync_folder
+from ortdeploy.files.atomic import sync_folder
 from ortdeploy.ledger.changes import as_spans, rows_in
 from ortdeploy.ledger.check import replaced_name
 from ortdeploy.ledger.letters import letter
@@ -21,6 +21,7 @@ from ortdeploy.ledger.records import NewFile, Part, Replacement, Revision, Span,
 from ortdeploy.results.rows import FailedRow
 from ortdeploy.running.exploded import ROW
 from ortdeploy.running.job_context import JobContext
+from ortdeploy.running.merged_lines import write_lines
 from ortdeploy.running.part_lines import PartLines
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sinks.png import picture_name
@@ -159,19 +160,8 @@ class ReplacedRows:
             sources.append(new.path)
             wanted += range(len(numbers), len(numbers) + len(lines))
             numbers += lines
-        temporary = self._context.folder / replaced_name(name)
-        with open_synced(temporary) as target:
-            hashing = Hashing(target)
-            order = sorted(wanted, key=numbers.__getitem__)
-            self._module.merge(sources, order, cast("BinaryIO", hashing))
-            written = hashing.written()
-        return NewFile(
-            temporary=temporary.name,
-            file=name,
-            bytes=written.bytes,
-            sha256=written.sha256,
-            mtime_ns=written.mtime_ns,
-        )
+        order = sorted(wanted, key=numbers.__getitem__)
+        return write_lines(self._module, sources, order, self._context.folder / replaced_name(name), name)
 
     def _remove_pictures(self, rows: Iterable[int]) -> None:
         """Delete the pictures of rows that have no result any more; those that may be carried away stay."""

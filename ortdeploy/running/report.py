@@ -11,7 +11,6 @@ from ortdeploy.durations import Histogram
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.ledger.records import OutputRecord, Part
 from ortdeploy.plan.made_by import MadeBy
-from ortdeploy.plan.plan_file import plan_digest
 from ortdeploy.plan.steps import OpenSession, Plan, RowCheck, RunJob
 from ortdeploy.providers.secrets import masked_options
 from ortdeploy.results.shares import Shares
@@ -61,10 +60,14 @@ def write_report(
     makers: Mapping[str, MadeBy],
     plan: Plan,
     step: RunJob,
+    digest: str,
     ran: Mapping[str, Any],
     seconds: float,
 ) -> None:
-    """Write the files, each whole or not at all; `ran` is from `ran_on`. Raises OSError."""
+    """Write the files, each whole or not at all. Raises OSError.
+
+    `digest` is that of what the plan says of the job; `ran` is what `ran_on` returns.
+    """
     failed = FailedRows(wanted=_PAGE in step.output.reports)
     counts = _write_failed(folder, failures, failed)
     report = {
@@ -79,7 +82,7 @@ def write_report(
         "seconds": round(seconds, 6),
         "rows": _row_counts(record),
         "failures": counts,
-        "plan": plan_digest(plan, step.job),
+        "plan": digest,
         "manifest": next(fact.value for fact in plan.facts if fact.kind == "manifest"),
         "identity": dict(record.identity),
         "model": _model(plan, step),

@@ -65,7 +65,7 @@ class RerunRun:
         """Take what the job needs from outside; nothing is read or written yet."""
         step, opened = context.step, context.opened
         self._context = context
-        self._origin = provenance(context.plan, step, opened)
+        self._origin = provenance(context)
         self._memory = MemoryWatch(step.limits.memory, len(opened.sessions) + 1, trim=step.trim)
         stream = self._stream()
         writer = PartWriter(step, context.folder, self._origin)

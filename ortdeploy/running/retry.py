@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, cast
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
-from ortdeploy.files.atomic import TEMPORARY, Hashing, make_durable_folder, open_synced, remove_temporaries, sync_folder
+from ortdeploy.files.atomic import TEMPORARY, make_durable_folder, remove_temporaries, sync_folder
 from ortdeploy.ledger.changes import rows_in
 from ortdeploy.ledger.check import merged_name
 from ortdeploy.ledger.merges import complete, complete_merges, complete_replacements
@@ -30,6 +29,7 @@ from ortdeploy.running.exploded import numbers_of_lines
 from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.job_report import JobReport, log_end
 from ortdeploy.running.member import Finished
+from ortdeploy.running.merged_lines import write_lines
 from ortdeploy.running.part_writer import PartWriter
 from ortdeploy.running.provenance import provenance
 from ortdeploy.running.row_places import Found, RowPlaces, Segment, leave, open_segments
@@ -54,7 +54,7 @@ class RetryRun:
         step, opened = context.step, context.opened
         self._context = context
         self._step = step
-        self._origin = provenance(context.plan, step, opened)
+        self._origin = provenance(context)
         self._memory = MemoryWatch(step.limits.memory, len(opened.sessions) + 1, trim=step.trim)
         stream = self._stream()
         statistics = JobStatistics({}, stream, PartWriter(step, context.folder, self._origin))
@@ -246,23 +246,20 @@ class RetryRun:
         file = file or part_name(part.number, self._digits, module.SUFFIX, revision)
         missing = failed.union(part.skipped_rows, rows_in(part.withdrawn, part.start, part.end))
         rows = [row for row in range(part.start, part.start + part.rows) if row not in missing and not revision]
-        merged = self._context.folder / merged_name(file)
-        with open_synced(merged) as target:
-            hashing = Hashing(target)
-            old = self._context.folder / file if part.file and not revision else None
-            numbers = numbers_of_lines(module, old, new) if self._step.output.explode else [*rows, *again.recovered]
-            order = sorted(range(len(numbers)), key=numbers.__getitem__)
-            module.merge([old, new] if old else [new], order, cast("BinaryIO", hashing))
-            written = hashing.written()
+        old = self._context.folder / file if part.file and not revision else None
+        numbers = numbers_of_lines(module, old, new) if self._step.output.explode else [*rows, *again.recovered]
+        order = sorted(range(len(numbers)), key=numbers.__getitem__)
+        place = self._context.folder / merged_name(file)
+        merged = write_lines(module, [old, new] if old else [new], order, place, file)
         sync_folder(self._context.folder)
         merge = Merge(
             part=part.number,
-            temporary=merged.name,
+            temporary=merged.temporary,
             file=file,
-            bytes=written.bytes,
+            bytes=merged.bytes,
             rows=tuple(again.recovered),
-            sha256=written.sha256,
-            mtime_ns=written.mtime_ns,
+            sha256=merged.sha256,
+            mtime_ns=merged.mtime_ns,
             revision=revision,
             deployment=self._context.made_by.digest if revision else None,
         )

@@ -21,6 +21,7 @@ from ortdeploy.ledger.ledger import Ledger, now
 from ortdeploy.ledger.records import PART_DIGITS, OutputRecord
 from ortdeploy.plan.made_by import made_by
 from ortdeploy.plan.part_table import PartTable, PlannedPart, bound_digest, part_table
+from ortdeploy.plan.plan_file import plan_digest
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.results.results import JobResult, Status
 from ortdeploy.results.shares import Shares
@@ -192,6 +193,7 @@ class Finish:
                     makers=self.ledger.makers(record),
                     plan=self.plan,
                     step=self.step,
+                    digest=plan_digest(self.plan, self.step.job),
                     ran=_ran(list(receipts.values()), shares),
                     seconds=float(record.statistics.get("seconds", 0.0)),
                 )

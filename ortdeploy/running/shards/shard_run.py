@@ -176,7 +176,7 @@ class ShardRun:
             on_batch=context.on_batch,
         )
         with decisions.staging(part) as path:
-            writer = PartWriter(step, beside(path), provenance(context.plan, step, opened))
+            writer = PartWriter(step, beside(path), provenance(context))
             statistics = JobStatistics({}, stream, writer)
             report = JobReport(context, stream.members, statistics)
             position = Position(done=part.start, part=part.number, failed=self._failed_before + self._counts["failed"])
