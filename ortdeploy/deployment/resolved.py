@@ -209,13 +209,10 @@ class ResolvedJob:
     def identity(self) -> dict[str, str]:
         """What the results depend on, by the name that a message gives it.
 
-        Two runs with the same identity give the same rows in the same files. The error budget and thread counts are
+        Two runs with the same identity give the same rows in the same files. What `errors` says and thread counts are
         not part of it: changing those lets a job go on where it stopped.
         """
         spec = self.spec
-        output = [spec.output.format, self.columns, spec.input.key, spec.output.rows_per_part, spec.nan_policy]
-        output += [spec.output.images] if spec.output.images else []
-        output += [["explode", *spec.output.explode]] if spec.output.explode else []
         of_pipeline = {"pipeline": json_digest(self.pipeline.spec.definition)} if self.pipeline else {}
         return {
             "model": self.model.facts.sha256,
@@ -240,8 +237,22 @@ class ResolvedJob:
             ),
             "batch": json_digest([self._batch_identity, spec.batch.last]),
             "postprocess": json_digest([dict(step.options) for step in self.postprocess]),
-            "output": json_digest(output),
+            "output": self._output_identity,
         }
+
+    @property
+    def _output_identity(self) -> str:
+        """The digest of format, columns and parts, as it is noted of the output that there is.
+
+        Earlier versions had on_nan in it, and their outputs stay what they are under any on_nan.
+        """
+        spec = self.spec
+        output = [spec.output.format, self.columns, spec.input.key, spec.output.rows_per_part]
+        more: list[Any] = [spec.output.images] if spec.output.images else []
+        more += [["explode", *spec.output.explode]] if spec.output.explode else []
+        digests = [json_digest([*output, policy, *more]) for policy in ("keep", "fail", "skip")]
+        noted = self.output.identity.get("output", "")
+        return noted if noted in digests else digests[0]
 
     @property
     def op_problems(self) -> tuple[StepProblem, ...]:

@@ -15,6 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.effort import effort
 
+from ortdeploy.deployment.resolved import ResolvedJob, json_digest
+
 MANIFEST = """
 version: 1
 name: recurring
@@ -151,6 +153,26 @@ def test_a_removed_file_is_refused_where_the_manifest_says_so(cli: Cli, deployme
     refused = cli("plan", deployment / "m.yaml")
     assert refused.code == 1
     assert "input file inbox/a.npy" in refused.words
+
+
+@pytest.mark.parametrize("made_with", ["keep", "fail"])
+def test_what_becomes_of_nan_may_change_between_runs(
+    cli: Cli, deployment: Path, arrivals: Write, monkeypatch: pytest.MonkeyPatch, made_with: str
+) -> None:
+    """Earlier versions noted on_nan of an output, which is then no other one."""
+    arrivals("on_change: append")
+    put(deployment, "a", 1)
+    with monkeypatch.context() as patched:
+        noted = property(lambda job: json_digest(["jsonl", job.columns, job.spec.input.key, 100_000, made_with]))
+        patched.setattr(ResolvedJob, "_output_identity", noted)
+        assert cli("apply", deployment / "m.yaml").code == 0
+    put(deployment, "b", np.nan)
+    changed = (deployment / "m.yaml").read_text() + "    errors: {on_nan: skip}\n"
+    (deployment / "m.yaml").write_text(changed)
+    applied = cli("apply", deployment / "m.yaml")
+    assert applied.code == 0, applied.out
+    assert "2 rows committed, 0 failed, 2 skipped" in applied.out
+    assert "nothing to do" in cli("apply", deployment / "m.yaml").out
 
 
 def test_files_that_are_still_written_wait(cli: Cli, deployment: Path, arrivals: Write) -> None:
