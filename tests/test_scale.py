@@ -20,13 +20,13 @@ def test_the_text_has_the_numbers_of_the_model() -> None:
     text = " ".join(PAGE.split())
     object_store, nfs = scale.S3, scale.NFS
     for said in (
-        f"some {object_store.writes_per_second / object_store.writes:.0f} parts a second on S3",
-        f"some {nfs.writes_per_second / nfs.writes:.0f} on such an NFS server",
-        f"its median is {object_store.median * 1000:.0f} ms and one of a hundred takes {object_store.p99 * 1000:.0f} ms",
-        f"for NFS {nfs.median * 1000:.0f} ms and {nfs.p99 * 1000:.0f} ms",
-        f"One of {1 / object_store.fails:,.0f} requests of the object store fails",
+        f"about {object_store.writes_per_second / object_store.writes:.0f} parts a second on S3",
+        f"about {nfs.writes_per_second / nfs.writes:.0f} on such an NFS server",
+        f"the median is {object_store.median * 1000:.0f} ms, and one request in a hundred takes {object_store.p99 * 1000:.0f} ms",
+        f"for NFS, {nfs.median * 1000:.0f} ms and {nfs.p99 * 1000:.0f} ms",
+        f"One in {1 / object_store.fails:,.0f} requests to the object store fails",
         f"A prefix takes {object_store.writes_per_second:,.0f} writes a second",
-        f"the NFS server {nfs.writes_per_second:,.0f}.",
+        f"the NFS server takes {nfs.writes_per_second:,.0f}.",
     ):
         assert said in text, said
 
