@@ -89,8 +89,8 @@ CONTRACT = Contract(
     attributes=(
         Attribute("iou", "FLOAT", "the largest overlap of two boxes", default=0.45, least=0, most=1),
         Attribute("score", "FLOAT", "boxes below are left out", default=0.25),
-        Attribute("max", "INT", "at most so many boxes are kept, of all classes together", default=300, least=1),
-        Attribute("max_per_class", "INT", "at most so many are kept of each class", least=1),
+        Attribute("max", "INT", "the most boxes that are kept, of all classes together", default=300, least=1),
+        Attribute("max_per_class", "INT", "the most boxes that are kept of each class", least=1),
         Attribute("background", "INT", "the class that is none", least=0),
         Attribute("classes", "INTS", "the only classes that count", least=0),
         Attribute("labels", "STRING", "the classes that a box counts for", default="all", choices=("all", "best")),

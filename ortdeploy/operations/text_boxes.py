@@ -69,7 +69,7 @@ CONTRACT = Contract(
         Attribute("score", "FLOAT", "boxes whose mean is below are left out", default=0.5, least=0, most=1),
         Attribute("unclip", "FLOAT", "how far boxes are grown", default=1.6, least=0, most=100),
         Attribute("dilate", "INT", "the square that places are dilated by; 1: none", default=2, least=1, most=16),
-        Attribute("max", "INT", "at most so many places are looked at", default=1000, least=1),
+        Attribute("max", "INT", "the most places that are looked at", default=1000, least=1),
     ),
     types=(REALS, TypeConstraint("I", NUMBERS.types, NUMBERS.called)),
     sizes=(SizeConstraint("map_height", least=1), SizeConstraint("map_width", least=1), *IMAGE_SIZES),
