@@ -64,7 +64,7 @@ def _is_row_wise(step: StepWithOp) -> bool:
 
 
 def _goes_on(one: StepWithOp, other: StepWithOp) -> bool:
-    """Tell whether two op steps are in one line: the second one's graph is the first one's and more."""
+    """Return whether two op steps are in one line: the second one's graph is the first one's and more."""
     if one.op is None or other.op is None:
         return False
     nodes = one.op.graph.nodes

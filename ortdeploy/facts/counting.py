@@ -4,7 +4,7 @@ from enum import StrEnum
 
 
 class Counting(StrEnum):
-    """What planning does to learn how many rows text files have, which only reading tells."""
+    """What planning does to learn the number of rows in text files, which only reading tells for sure."""
 
     NOT = "not"
     """Nothing: what an index tells is known."""

@@ -187,7 +187,7 @@ class Fence:
         self._folders: dict[str, bool] = {}
 
     def is_left_by(self, path: str, *, is_link: bool) -> bool:
-        """Tell whether a path leads out."""
+        """Return whether a path leads out."""
         folder, name = _split(path)
         if is_link or name in {"", ".", ".."}:
             return outside(path, self._roots)

@@ -1,4 +1,4 @@
-"""Objects of a store that are read in place: what is asked for is fetched, from any byte on, and nothing is kept here.
+"""Objects of a store that are read in place: only the bytes that are read are fetched, and nothing is kept here.
 
 A file of a web server is fetched whole when it is opened, because few servers promise ranges.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _LEAST = 256 * 1024
 _MOST = 4 * 1024 * 1024
-"""Bytes of a request: the first behind a jump is the smallest, each further one is twice as large."""
+"""The least and the most bytes of a request: the first after a jump has the least, each further one twice as many."""
 
 
 class StoredFile(str):
@@ -97,7 +97,7 @@ def in_place(
     if not any(map(is_url, patterns)):
         yield files
         return
-    import tempfile  # noqa: PLC0415  only who has URLs
+    import tempfile  # noqa: PLC0415  only for URLs
 
     addresses = Addresses.of(patterns)
     with tempfile.TemporaryDirectory(prefix="ortdeploy-objects-") as folder:
@@ -117,7 +117,7 @@ def _open_ranges(address: str, state: tuple[int, int] | None) -> BinaryIO:
 
 
 class _Ranges(io.RawIOBase):
-    """An object that gives some bytes a request."""
+    """An object that is read in requests for some bytes each."""
 
     def __init__(self, url: Url, file: Any, size: int) -> None:
         self._url, self._file, self._size = url, file, size

@@ -34,7 +34,7 @@ _IN_PLACE = {
     ),
     **dict.fromkeys(("Add", "Div", "Mul", "Pow", "Sub"), 2),
 }  # fmt: skip
-"""Operators that may write into one of so many first inputs where nothing else needs it."""
+"""Operators that may write into one of their first inputs if nothing else needs it, with the number of these inputs."""
 
 _CHANNEL_BLOCK = 16
 """ONNX Runtime's convolutions on the CPU keep channels in blocks of 8 or 16 (NCHWc); the last one is filled up."""

@@ -22,12 +22,12 @@ class NotToldError(Exception):
 
 
 def fits(name: str, value: Any) -> bool:
-    """Tell whether a value is what a schema of `schemas/` describes. Raises NotToldError."""
+    """Return whether a value is what a schema of `schemas/` describes. Raises NotToldError."""
     return _fits(value, load_schema(name), name)
 
 
 def fits_schema(schema: Schema, value: Any) -> bool:
-    """Tell whether a value is what a schema that refers to no other one describes. Raises NotToldError."""
+    """Return whether a value is what a schema that refers to no other one describes. Raises NotToldError."""
     return _fits(value, schema, None)
 
 

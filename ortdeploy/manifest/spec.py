@@ -243,7 +243,7 @@ class OutputSpec:
 
     `images` are results that are written as files of their own, `explode` those whose items get a line each. `url` is a
     folder on an object store; `path` is then where the output is written before it is uploaded. What is written may be
-    carried away if it is `removable`; so many seconds later, the ledger may forget it (`keep`). `on_upgrade` says what
+    carried away if it is `removable`; `keep` seconds later, the ledger may forget it. `on_upgrade` says what
     happens when something that results depend on has changed.
     """
 

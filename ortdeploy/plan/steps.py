@@ -399,8 +399,8 @@ class PlannedCheck:
     """One session of a model and the golden folders, below `root`, to run on it; with an adapter, if there is one.
 
     Tolerances are relative and absolute, by output; those of "" are for all others. `record`: outputs are written
-    instead of compared. `leak_runs`: instead of that, so many runs are watched for a leak, on the golden inputs or,
-    without folders, on `synthetic_inputs` ones.
+    instead of compared. `leak_runs`: instead of that, this number of runs is watched for a leak, on the golden inputs
+    or, without folders, on `synthetic_inputs`.
     """
 
     opening: OpenSession

@@ -1,7 +1,7 @@
-"""Where rows begin in text files, as a plan file says it: so processes that share no state folder read nothing twice.
+"""Writes into a plan file where rows begin in text files, so that machines without a common state folder read less.
 
-Whoever runs a shard believes it, because to check it would mean to read everything. So it is kept apart from what a
-machine has found itself, and nothing but shards of such plans uses it.
+A shard trusts the plan file in this, because checking it would mean to read everything. So these indexes are kept apart
+from those that a machine has made itself, and only shards of such plans use them.
 """
 
 import json
@@ -25,11 +25,11 @@ _MOST = 1024**3
 """Bytes that the indexes of one job may take unpacked."""
 
 _OF_A_PART = 8
-"""Marks that a plan file has for the rows of a part, at most: a shard reads less than an eighth of a part in vain."""
+"""The most marks in a plan file for the rows of a part: a shard skips less than an eighth of a part by reading it."""
 
 
 def rows_of_plan(plan: Plan, state_dir: Path) -> dict[str, str]:
-    """Return by job the indexes of its text files, packed: of each file the rows and some marks, or null."""
+    """Return the packed indexes of text files by job: the number of rows and some marks of each file, or null."""
     found = {}
     for step in run_jobs(plan):
         indexes = indexes_of(step.input.format, state_dir, plan.folder)
@@ -49,7 +49,7 @@ def _known(step: RunJob, folder: str, indexes: "KeptIndexes") -> Iterator[Any]:
 
 
 def _apart(marks: "tuple[Mark, ...]", rows: int) -> "Iterator[Mark]":
-    """Yield marks, each at least so many rows behind the one before."""
+    """Yield marks that are at least this number of rows apart."""
     last = 0
     for mark in marks:
         if mark.row >= last + rows:
@@ -65,7 +65,7 @@ def keep_rows(saved: SavedPlan, state_dir: Path) -> None:
         indexes = indexes_of(formats.get(job, ""), state_dir, folder)
         if indexes is None:
             continue
-        from ortdeploy.sources.row_index import as_index  # noqa: PLC0415  only who reads text
+        from ortdeploy.sources.row_index import as_index  # noqa: PLC0415  only for text files
 
         try:
             told = json.loads(_unpacked(packed))
@@ -77,7 +77,7 @@ def keep_rows(saved: SavedPlan, state_dir: Path) -> None:
 
 
 def _unpacked(text: str) -> bytes:
-    """Return what was packed. Raises ValueError, zlib.error."""
+    """Return the unpacked JSON of a job's indexes. Raises ValueError, zlib.error."""
     unpacking = zlib.decompressobj()
     data = unpacking.decompress(b64decode(text, validate=True), _MOST)
     if unpacking.unconsumed_tail or not unpacking.eof:

@@ -1,4 +1,4 @@
-"""Notes in a file that native code has crashed in this process, which a kill or a power cut does not."""
+"""Notes a crash of native code in a file, so that it can be told from a kill or a power cut."""
 
 import faulthandler
 import sys

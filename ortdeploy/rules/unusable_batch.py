@@ -51,6 +51,6 @@ def _advice(job: "ResolvedJob", found: "RefusedBatch") -> str:
 
 
 def _whole_batch_fits(job: "ResolvedJob", found: "RefusedBatch") -> bool:
-    """Tell whether it is only the last batch that the graph refuses: whole ones were tried first, if there are any."""
+    """Return whether the graph refuses only the last batch: whole ones were tried first, if there are any."""
     rows, size = job.input.rows, job.batching.size or 0
     return rows is None or rows >= size or size in found.fitting

@@ -29,7 +29,7 @@ Piece = tuple[Sequence[int], dict[str, Column]]
 """Rows of a block, by their places in it, and their results."""
 
 OnRun = Callable[[Sequence[int]], None]
-"""Is told the rows of each run before it begins, by their numbers in the job, and none of them when it has ended."""
+"""Called with the rows of each run before it begins, by their numbers in the job, and with none when it has ended."""
 
 
 @mutable_record

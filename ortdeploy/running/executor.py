@@ -71,10 +71,9 @@ class Execution:
     `on_native_call` is called before native code is entered; `native_text` returns what native libraries printed since
     the last call. `skipped` are the sessions of a model that were passed over before; `tuning_cache` has the batch
     sizes and thread layouts that were found before. `files` are the files to open in place of the plan's.
-    `most_rows`: only so many rows of each job are run, from the first on. `shard`: only its parts of each job are, or
-    those that a driver tells.
-    `fatal` are by job the runs that ended an earlier process. `on_run` is told of each run and its job, if crashes are
-    looked for; then nothing is measured on rows that nobody is told of.
+    `most_rows`: only this number of rows of each job is run, from the first on. `shard`: only its parts of each job are
+    run, or those that a driver asks for. `fatal` has by job the runs that ended an earlier process. `on_run` is called
+    with each run and its job, if crashes are looked for; then nothing is measured on rows without such a call.
     """
 
     plan: Plan

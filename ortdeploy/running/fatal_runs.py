@@ -16,7 +16,7 @@ class FatalRun:
     crash: str | None = None
 
     def stops(self, rows: AbstractSet[int]) -> bool:
-        """Return whether rows are not to be run together again.
+        """Return whether these rows must not run together again.
 
         Each crash costs a process and the rows since the last commit, so rows that crashed together run one by one.
         """
@@ -25,7 +25,7 @@ class FatalRun:
         return self.rows.issubset(rows)
 
     def error(self) -> StageError:
-        """Return what a batch with these rows fails with, in place of being run."""
+        """Return the error of a batch with these rows, which is not run."""
         if self.crash is None:
             return StageError("run", "timed-out", "the run took longer than run_timeout; its process was ended")
         return StageError("run", "crashed", f"the process that ran it {self.crash}")
@@ -35,7 +35,7 @@ FatalRuns = tuple[FatalRun, ...]
 
 
 def encode_fatal_runs(runs: Mapping[str, Sequence[FatalRun]]) -> dict[str, list[Any]]:
-    """Return the runs of each job as a message has them."""
+    """Return the runs of each job for a message to a child process."""
     return {job: [[sorted(one.rows), one.crash] for one in known] for job, known in runs.items()}
 
 

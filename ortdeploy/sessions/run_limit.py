@@ -34,7 +34,7 @@ def end_runs(session: object, *, early: bool) -> None:
 
 
 class LimitedSession:
-    """A session whose runs may take so many seconds. One thread runs, another one calls `end_late_run`."""
+    """A session whose runs have a limit in seconds. One thread runs, another one calls `end_late_run`."""
 
     def __init__(self, session: Session, seconds: float) -> None:
         """Take the session, and the longest time of a run."""

@@ -28,7 +28,7 @@ class StuckTrialError(OrtdeployError):
 
 
 class Trials:
-    """Trials of a job whose runs may take so many `seconds`; None: as long as they take.
+    """Trials of a job whose runs may take at most this number of `seconds`; None: any time.
 
     `rows` are as many of the job's first rows as the next runs take.
     """

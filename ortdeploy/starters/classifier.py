@@ -46,7 +46,7 @@ def _is_photograph(picture: PictureInput) -> bool:
 
 
 def _is_vector(name: str, shape: tuple[int, ...]) -> bool:
-    """Tell whether an output has one vector a row, also as a map of one pixel where steps can name it."""
+    """Return whether an output has one vector a row, also as a map of one pixel if steps can name it."""
     if len(shape) < 2 or shape[1] < 2 or any(size != 1 for size in shape[2:]):  # noqa: PLR2004  rows and values
         return False
     return len(shape) == 2 or name.isidentifier()  # noqa: PLR2004

@@ -24,7 +24,7 @@ class Labels:
 
 
 def find_labels(subject: Subject, classes: int) -> Labels | None:
-    """Return the labels of so many classes."""
+    """Return labels for this number of classes."""
     beside = subject.beside(*_FILES)
     if beside is not None and len(_lines(subject.folder / beside)) >= classes:
         return Labels(path=beside, told=f"the lines of {beside}")

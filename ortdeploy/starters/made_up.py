@@ -50,7 +50,7 @@ _SOUND = re.compile(r"wav|audio|speech|sound|signal|pcm|samples", re.IGNORECASE)
 
 
 def is_sound(value: ValueFacts) -> bool:
-    """Tell whether an input takes recordings, by its type and name."""
+    """Return whether an input takes recordings, by its type and name."""
     return (
         value.tensor.dtype == "float32" and len(value.tensor.shape or ()) in {1, 2} and bool(_SOUND.search(value.name))
     )
@@ -82,7 +82,7 @@ def _run(facts: ModelFacts, values: Sequence[ValueFacts], *, fill: int | None) -
 
 
 def is_length(value: ValueFacts) -> bool:
-    """Tell whether an input says how long another is, by its type and name."""
+    """Return whether an input is the length of another, by its type and name."""
     rank = len(value.tensor.shape or ())
     return value.tensor.dtype in _COUNTS and rank <= 1 and bool(_LENGTH_OF.search(value.name))
 

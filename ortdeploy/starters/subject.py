@@ -76,7 +76,7 @@ class Subject:
                     yield path
 
     def holds(self, path: Path) -> bool:
-        """Tell whether a path lies below the manifest's folder, as paths of manifests must."""
+        """Return whether a path lies below the manifest's folder, as paths of manifests must."""
         return path.resolve().is_relative_to(self.folder.resolve())
 
     def relative(self, path: Path) -> str:
@@ -103,5 +103,5 @@ class Starter:
 
 
 def is_installed(module: str) -> bool:
-    """Tell whether a package of an extra is there."""
+    """Return whether a package of an extra is installed."""
     return find_spec(module) is not None

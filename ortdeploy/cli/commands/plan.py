@@ -67,7 +67,7 @@ def _check_places(arguments: argparse.Namespace) -> None:
 
 
 def _save(planned: Planned, arguments: argparse.Namespace) -> None:
-    from ortdeploy.planning.saved_rows import rows_of_plan  # noqa: PLC0415  only who saves a plan
+    from ortdeploy.planning.saved_rows import rows_of_plan  # noqa: PLC0415  only for a plan that is saved
 
     path = Path(arguments.out)
     rows = [rows_of_plan(plan, state_folder(plan.folder, arguments.state_dir, plan.roots)) for plan in planned.plans]

@@ -165,7 +165,7 @@ def _shared_place(spec: Spec, job: JobSpec) -> "SharedPlace | None":
         return SharedFolder(output)
     if job.output.url is None or is_there(output) or not decides(job.output.url):
         return None
-    from ortdeploy.files.shared_store import SharedStore  # noqa: PLC0415  only who has an object store
+    from ortdeploy.files.shared_store import SharedStore  # noqa: PLC0415  only for an object store
 
     return SharedStore(job.output.url)
 
