@@ -47,7 +47,12 @@ settings.load_profile("ortdeploy")
 
 
 def pytest_configure() -> None:
-    """Keep the tests' files in memory if there is room: thousands of them are synced to disk, one after the other."""
+    """Keep the tests' files in memory if there is room: thousands of them are synced to disk, one after the other.
+
+    Bytecode is written even if the environment says otherwise: programs that tests start would compile every module.
+    """
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     platform.platform()  # which starts `uname -p` once
     if hasattr(os, "statvfs") and os.access(IN_MEMORY, os.W_OK):
         room = os.statvfs(IN_MEMORY)
