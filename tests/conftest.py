@@ -42,7 +42,7 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 
 
 gc.set_threshold(50_000)  # as the program does; so many objects are made that Python would look for cycles all the time
-settings.register_profile("ortdeploy", max_examples=effort(40, 100), deadline=None)  # no test is timed
+settings.register_profile("ortdeploy", max_examples=effort(25, 100), deadline=None)  # no test is timed
 settings.load_profile("ortdeploy")
 
 
@@ -61,9 +61,10 @@ def pytest_configure() -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark tests before -m chooses among them."""
-    markers.mark(items)
+    chosen = config.getoption("lf", default=False) or any("::" in argument for argument in config.args)
+    markers.mark(items, are_all=not chosen)
 
 
 @pytest.hookimpl(wrapper=True)

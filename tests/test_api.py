@@ -220,6 +220,7 @@ def test_every_public_name_is_documented() -> None:
     assert {one.name for one in fields(api.Finding)} >= {"code", "where", "what", "why"}
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ignore = shutil.ignore_patterns("outbox", ".ortdeploy", "gallery", "embeddings")
     shutil.copytree(REPOSITORY / "deployments", tmp_path / "deployments", ignore=ignore)

@@ -67,6 +67,7 @@ def test_files_alone_have_a_version_too(checkout: Path) -> None:
     assert version_of(checkout) == "0.0.0"
 
 
+@pytest.mark.slow
 def test_the_wheel_of_the_source_distribution_is_whole(tmp_path: Path) -> None:
     hatchling = (sys.executable, "-W", "ignore", "-m", "hatchling", "build")
     output_of(*hatchling, "-t", "sdist", "-d", str(tmp_path), cwd=REPOSITORY)

@@ -10,6 +10,7 @@ from conftest import REPOSITORY
 PAGE = (REPOSITORY / "docs/scale.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_page_has_the_tables_of_the_script() -> None:
     tables = scale.render(json.loads(scale.MEASURED.read_text()))
     assert all(f"<!-- {name} -->\n" in PAGE for name in tables)

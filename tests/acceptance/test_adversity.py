@@ -40,6 +40,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)  # noqa: S607  where the system has it
 
 
+@pytest.mark.quick("parquet")
 @pytest.mark.parametrize("kind", ["jsonl", "npz", "parquet"])
 def test_a_full_disk_ends_the_job_with_a_word_and_the_next_apply_goes_on(small_disk: Path, kind: str) -> None:
     scale_model(small_disk / "double.onnx")
@@ -179,6 +180,7 @@ def test_a_run_that_memory_is_too_small_for_is_halved_until_it_fits(tmp_path: Pa
     assert found[69]["y"] == pytest.approx(np.exp(1e-3), rel=1e-2)  # a sum of two million floats
 
 
+@pytest.mark.quick("jsonl", "parquet")
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names of files are Unicode")
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet", "arrow", "npz"])
 def test_rows_of_a_file_whose_name_is_not_utf8_are_written(deployment: Path, kind: str) -> None:

@@ -425,7 +425,7 @@ WORDS = st.sampled_from(
 
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    max_examples=effort(20, 150),
+    max_examples=effort(10, 150),
     deadline=None,
 )
 @given(st.data())
@@ -441,7 +441,7 @@ def test_arbitrary_changes_to_a_good_manifest_never_end_in_a_traceback(
     check_never_a_traceback(deployment, capsys)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=effort(40, 80), deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=effort(20, 80), deadline=None)
 @given(st.binary(max_size=200) | st.lists(WORDS, max_size=40).map(lambda words: " ".join(words).encode()))
 def test_arbitrary_text_never_ends_in_a_traceback(
     deployment: Path, capsys: pytest.CaptureFixture[str], raw: bytes
@@ -460,7 +460,7 @@ VALUES = st.recursive(
 
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    max_examples=effort(20, 150),
+    max_examples=effort(10, 150),
     deadline=None,
 )
 @given(st.data())
@@ -507,7 +507,7 @@ def places_of(node: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 @settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    max_examples=effort(20, 250),
+    max_examples=effort(10, 250),
     deadline=None,
 )
 @given(st.sampled_from(EXAMPLES), st.data())

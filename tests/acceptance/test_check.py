@@ -267,6 +267,7 @@ def test_sequences_text_and_whole_numbers_are_compared_exactly(cli: Cli, folder:
     assert failed.message == "output parts: it is not a sequence of 1; output size: 1 of 2 values differ"
 
 
+@pytest.mark.quick(0, 3)
 @pytest.mark.parametrize(
     ("number", "name"),
     [(16, "bfloat16"), (17, "float8_e4m3fn"), (18, "float8_e4m3fnuz"), (19, "float8_e5m2"), (20, "float8_e5m2fnuz")],

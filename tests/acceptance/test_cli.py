@@ -720,6 +720,7 @@ def test_control_characters_of_names_do_not_reach_the_terminal(cli: Cli, deploym
         assert "[2Jun" in result.out
 
 
+@pytest.mark.quick("SIGTERM")
 @pytest.mark.parametrize(("number", "code"), [(2, 130), (15, 143), (1, 129)], ids=["SIGINT", "SIGTERM", "SIGHUP"])
 def test_a_signal_stops_the_run_and_the_next_goes_on(deployment: Path, number: int, code: int) -> None:
     np.save(deployment / "data.npy", np.zeros((200_000, 4), np.float32))
@@ -771,6 +772,7 @@ def test_init_writes_a_manifest_that_validates_plans_and_applies(
     assert "is not overwritten" in again.err
 
 
+@pytest.mark.slow
 def test_init_takes_models_of_every_shape(cli: Cli, tmp_path: Path) -> None:
     from onnx import TensorProto, helper  # noqa: PLC0415  only here
 
@@ -936,6 +938,7 @@ def test_the_further_reports_are_written_beside_the_first(cli: Cli, deployment: 
     assert 'state="committed"} 20' in (deployment / "outbox/run/_run.prom").read_text(encoding="utf-8")
 
 
+@pytest.mark.quick("jsonl", "parquet")
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "npy", "parquet"])
 def test_a_job_that_stopped_goes_on_with_its_files_and_then_takes_new_ones(
     cli: Cli, deployment: Path, kind: str, monkeypatch: pytest.MonkeyPatch

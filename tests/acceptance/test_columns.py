@@ -166,6 +166,9 @@ CELLS: dict[str, tuple[pa.Array, str]] = {
 }
 
 
+@pytest.mark.quick(
+    "date-jsonl", "timestamp-parquet", "time-csv", "duration-npz", "decimal-jsonl", "decimal-parquet", "bytes-csv"
+)
 @pytest.mark.parametrize("output", ["jsonl", "csv", "npz", "parquet"])
 @pytest.mark.parametrize("kind", CELLS)
 def test_cells_that_json_has_no_type_for_are_keys(cli: Cli, tmp_path: Path, kind: str, output: str) -> None:

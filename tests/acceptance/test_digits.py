@@ -83,6 +83,7 @@ def test_several_callers_of_one_session_read_the_same_digits(cli: Cli, examples:
     assert [int(row["digit"]) for row in rows] == probabilities.argmax(axis=1).tolist()
 
 
+@pytest.mark.slow
 def test_threads_auto_measures_once_and_reads_the_same_digits(cli: Cli, examples: Path) -> None:
     auto = ["--set", "models.digits.threads=auto", "--set", "models.digits.session={}"]
     planned = cli("plan", examples / "digits.yaml", *auto)

@@ -55,6 +55,7 @@ def apply(cli: Cli, folder: Path, data: str, more: str = "batch: {size: 3}") -> 
     return cli("apply", folder / "m.yaml", "-q")
 
 
+@pytest.mark.quick("bfloat16", "float8_e5m2", "uint4")
 @pytest.mark.parametrize("name", WIDER)
 def test_types_that_numpy_does_not_have_are_read_from_text_and_written_as_numbers(
     cli: Cli, tmp_path: Path, name: str
@@ -66,6 +67,7 @@ def test_types_that_numpy_does_not_have_are_read_from_text_and_written_as_number
     assert [row["y"] for row in rows(tmp_path)] == values.tolist()
 
 
+@pytest.mark.quick("bfloat16", "float8_e5m2", "uint4")
 @pytest.mark.parametrize("name", WIDER)
 def test_types_that_numpy_does_not_have_are_cast_from_arrays_and_come_out(cli: Cli, tmp_path: Path, name: str) -> None:
     values = np.array([VALUES.get(name, [0, 1, 2, 3])] * 3, dtype=np.float32).reshape(-1, 2)
@@ -78,6 +80,7 @@ def test_types_that_numpy_does_not_have_are_cast_from_arrays_and_come_out(cli: C
     assert [row["y"] for row in rows(tmp_path)] == values.tolist()
 
 
+@pytest.mark.quick("bfloat16", "float8_e5m2", "uint4")
 @pytest.mark.parametrize("name", WIDER)
 def test_outputs_of_such_types_are_written_as_the_type_that_holds_them(cli: Cli, tmp_path: Path, name: str) -> None:
     values = np.array([VALUES.get(name, [0, 1, 2, 3])] * 3, dtype=np.float32).reshape(-1, 2)

@@ -95,6 +95,7 @@ def fuzz(kind: str, folder: Path, numbers: range) -> Fuzzer:
     return fuzzer
 
 
+@pytest.mark.quick("manifests")
 @pytest.mark.parametrize("kind", FULL)
 def test_some_damage_is_told_in_words(kind: str, tmp_path: Path) -> None:
     fuzzer = fuzz(kind, tmp_path / "work", range(20))

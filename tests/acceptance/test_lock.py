@@ -123,7 +123,7 @@ def test_profiles_and_sets_are_not_written(cli: Cli, folder: Path) -> None:
 NAMES = st.text("abc.-/ äß,'\"#:", min_size=1, max_size=12).filter(lambda name: name.strip() == name)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=effort(40, 150))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=effort(15, 150))
 @given(
     paths=st.lists(NAMES, min_size=1, max_size=4),
     flow=st.booleans(),

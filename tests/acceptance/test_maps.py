@@ -64,6 +64,7 @@ KINDS: dict[str, tuple[dict[str, Any], int, Callable[[Any], Any]]] = {
 }
 
 
+@pytest.mark.quick("jsonl-text", "parquet-numbers", "arrow-numbers")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("form", ["jsonl", "parquet", "arrow"])
 def test_maps_are_written_row_by_row(cli: Cli, tmp_path: Path, form: str, kind: str) -> None:
@@ -107,6 +108,7 @@ def test_rows_that_were_repaired_take_their_maps_into_their_part(cli: Cli, tmp_p
     assert [row["maps"] for row in written(tmp_path)] == [{"left": float(row), "right": 0.5} for row in range(10)]
 
 
+@pytest.mark.quick("lengths0-jsonl", "lengths1-parquet", "lengths2-arrow")
 @pytest.mark.parametrize("form", ["jsonl", "parquet", "arrow"])
 @pytest.mark.parametrize("lengths", [(3, 2, 0, 5), (0, 0, 3, 1), (0, 0)])
 def test_sequences_of_any_length_are_lists(cli: Cli, tmp_path: Path, form: str, lengths: tuple[int, ...]) -> None:

@@ -210,7 +210,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=effort(4, 100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=effort(2, 100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(EVENTS)
 def test_every_content_that_an_apply_finds_is_committed_once(
     cli: Cli, deployment: Path, events: list[tuple[str, str, int]]

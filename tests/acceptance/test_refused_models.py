@@ -129,6 +129,15 @@ def errors(cli: Cli, *arguments: str | Path) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.quick(
+    "two types in one Add",
+    "a missing attribute",
+    "an input that nothing makes",
+    "a type without a kernel",
+    "a branch with two types",
+    "a function of its own with a wrong attribute",
+    "an unknown domain",
+)
 @pytest.mark.parametrize("what", REFUSED)
 def test_plan_names_the_node_of_what_onnxruntime_refuses(cli: Cli, tmp_path: Path, what: str) -> None:
     make, named = REFUSED[what]

@@ -79,6 +79,7 @@ def repairs(folder: Path) -> list[tuple[str, str, str]]:
     return [(os.fsdecode(path), before, after) for path, before, after in rows]
 
 
+@pytest.mark.quick("jsonl", "parquet")
 @pytest.mark.parametrize("kind", INPUTS)
 def test_a_repaired_file_gives_its_failed_rows_and_no_others(cli: Cli, deployment: Path, kind: str) -> None:
     manifest = write(deployment, INPUTS[kind])

@@ -158,6 +158,7 @@ def test_failed_rows_of_the_old_content_leave_the_dead_letters(cli: Cli, deploym
     assert sorted(rows(deployment / "out")) == [7]
 
 
+@pytest.mark.quick("parts")
 @pytest.mark.parametrize("name", ["nobody", "parts", "the folder"])
 def test_rows_of_parts_that_may_be_carried_away_are_written_beside_them(
     cli: Cli, deployment: Path, manifest: Write, name: str

@@ -69,6 +69,7 @@ TIME_MAJOR = [
 ]
 
 
+@pytest.mark.quick("64-inputs0-outputs0", "64-inputs4-outputs4", "70-inputs1-outputs1", "70-inputs6-outputs6")
 @pytest.mark.parametrize(("inputs", "outputs"), TIME_MAJOR)
 @pytest.mark.parametrize("rows", [64, 70])
 def test_time_major_outputs_go_to_the_rows_that_they_are_of(
@@ -197,6 +198,9 @@ MIXING: dict[str, tuple[list[Node], dict[str, np.ndarray]]] = {
 }
 
 
+@pytest.mark.quick(
+    "batch-softmax over the batch", "batch-the row four before", "8-cumulative sum", "8-dynamic quantization"
+)
 @pytest.mark.parametrize("what", MIXING)
 @pytest.mark.parametrize("batch", ["batch", 8])
 def test_a_graph_that_mixes_rows_fails_the_job_before_a_part(

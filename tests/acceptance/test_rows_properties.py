@@ -105,7 +105,7 @@ def is_row_of(row: np.ndarray, run: np.ndarray, *, copies: int) -> bool:
     )
 
 
-@settings(max_examples=effort(8, 60), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=effort(4, 60), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(
     drawn=graphs(),
     batch=st.sampled_from(["batch", "N", STEPS]),

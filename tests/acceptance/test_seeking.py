@@ -53,6 +53,7 @@ def as_csv(folder: Path, name: str = "data.csv", bad: int | None = None) -> None
     os.utime(folder / name, (1e9, 1e9))
 
 
+@pytest.mark.quick("data.csv.gz")
 @pytest.mark.parametrize("name", ["data.csv", "data.csv.gz"])
 def test_a_shard_of_a_table_of_text_makes_the_parts_of_one_machine(
     cli: Cli, deployment: Path, name: str, begun: list[int]

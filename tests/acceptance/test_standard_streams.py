@@ -37,6 +37,7 @@ def make_long(deployment: Path, rows: int = 30_000) -> None:
     (deployment / "m.yaml").write_text(text)
 
 
+@pytest.mark.quick(0)
 @needs_full
 @pytest.mark.parametrize(
     ("sent", "code", "said"),
@@ -76,6 +77,7 @@ def test_diagnostics_that_cannot_be_written_are_not_lost_in_silence(deployment: 
     assert done.stderr == "ortdeploy: standard output cannot be written: No space left on device.\n"
 
 
+@pytest.mark.quick("stderr")
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_a_job_goes_on_when_its_readers_go_away(deployment: Path, stream: str) -> None:
     make_long(deployment, 5_000)

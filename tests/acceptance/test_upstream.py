@@ -34,6 +34,7 @@ def write(
     (folder / "m.yaml").write_text(text, encoding="utf-8")
 
 
+@pytest.mark.quick(0, 4)
 @pytest.mark.parametrize(
     ("output", "column", "keys"),
     [

@@ -125,6 +125,7 @@ class TestState:
         assert done.code == 0, done.out
         assert (elsewhere / "state.db").exists()
 
+    @pytest.mark.quick("state.db", "outputs", "odd/a/b")
     @pytest.mark.parametrize(
         "name", ["state.db", "cache", "live/x.new", "locks/a.json", "choices.json", "outputs", "odd/a/b"]
     )
@@ -168,6 +169,7 @@ STEPS: list[tuple[type, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.quick(0, 3, 6, 7)
 @pytest.mark.parametrize(("kind", "changes"), STEPS)
 def test_a_plan_that_was_changed_leads_nowhere_else(deployment: Path, kind: type, changes: dict[str, Any]) -> None:
     (plan,) = plan_manifests([str(deployment / "m.yaml")], LoadOptions(), state_dir=None).plans

@@ -189,6 +189,7 @@ def test_without_the_package_the_plan_names_the_extra(folder: Path, cli: Cli) ->
         assert "unusable-preset" not in said
 
 
+@pytest.mark.quick("config-unet/config.json is missing")
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -233,6 +233,7 @@ def test_a_saved_plan_of_a_job_with_operators_runs(folder: Path, cli: Cli) -> No
     assert len(results(folder)) == 30
 
 
+@pytest.mark.slow
 def test_a_batch_size_and_threads_are_found_with_operators_before_the_model(folder: Path, cli: Cli) -> None:
     manifest = write_job(folder, AND_BACK, BEST, "best")
     text = manifest.read_text().replace("size: 8", "size: auto").replace("m.onnx}", "m.onnx, threads: auto}")
@@ -319,6 +320,7 @@ def of_set_21(folder: Path, *, batch: int | str = "batch", external: bool = Fals
         onnx.save(model, folder / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
 
 
+@pytest.mark.quick("False-3", "True-batch")
 @pytest.mark.parametrize("batch", ["batch", 8, 3])
 @pytest.mark.parametrize("external", [False, True])
 def test_a_fused_model_gives_what_its_steps_give_side_by_side(

@@ -206,6 +206,7 @@ jobs:
     assert len(results(tmp_path / "out")) == 3
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("options", ["", ", options: {}", ", options: []", ", options: null", ", options: "])
 def test_options_that_say_nothing_are_no_options(sums: Path, cli: Cli, options: str) -> None:
     write(sums, double=f", providers: [{{provider: CPU{options}}}]")

@@ -77,6 +77,7 @@ def sums(folder: Path) -> np.ndarray:
     return np.array([json.loads(line)["y"] for path in parts for line in path.read_text().splitlines()])
 
 
+@pytest.mark.quick(1, 2)
 @pytest.mark.parametrize(("size", "part"), [(1, 1), (4, 8), (7, 14), (64, 100)])
 def test_each_row_takes_what_the_one_before_has_handed_on(stream: Path, cli: Cli, size: int, part: int) -> None:
     done = cli("apply", write(stream, size=size, part=part))

@@ -127,6 +127,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
+@pytest.mark.quick("pad-2-4", "drop-32-7", "short-1-1")
 @pytest.mark.parametrize(("batch", "size"), [(1, 1), (2, 4), (32, 7)])
 @pytest.mark.parametrize("last", ["pad", "drop", "short"])
 def test_state_begins_anew_with_every_row(recordings: Path, cli: Cli, batch: int, size: int, last: str) -> None:

@@ -69,6 +69,7 @@ def by_the_reference(wave: np.ndarray) -> np.ndarray:
     return np.asarray(found[0])
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("fuse", ["", "fuse: true, "])
 def test_a_mel_spectrogram_is_made_of_operators(tmp_path: Path, cli: Cli, fuse: str) -> None:
     node = helper.make_node("Identity", ["x"], ["y"])
@@ -112,6 +113,7 @@ def test_what_is_not_one_of_each_row_is_no_column(tmp_path: Path, cli: Cli, step
     assert [list(row) for row in results(tmp_path)] == [["y"]] * 4
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("value", ["0.5", "[1, 2, 3, 4]"])
 def test_a_value_of_the_job_is_a_constant_of_an_op_step(tmp_path: Path, cli: Cli, value: str) -> None:
     node = helper.make_node("Identity", ["x"], ["y"])
@@ -155,6 +157,7 @@ STEPS_OF_TEXT = [
 ]
 
 
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("order", [1, -1])
 def test_text_is_read_in_the_type_that_some_step_wants(tmp_path: Path, cli: Cli, order: int) -> None:
     """Whatever the order of the steps: Identity takes any type, and the model whole numbers."""

@@ -147,6 +147,7 @@ def test_rows_are_prompts_and_equal_rows_give_equal_images(painter: Path, cli: C
     assert np.abs(images(painter).astype(int) - first).max() <= 1
 
 
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("name", ["tokenizer/vocab.json", "scheduler/scheduler_config.json"])
 def test_a_folder_with_a_link_out_of_the_tree_is_refused(painter: Path, cli: Cli, name: str) -> None:
     (painter / "site").mkdir()
@@ -209,6 +210,7 @@ def refusal(folder: Path, cli: Cli) -> str:
     return " ".join((refused.out + refused.err).split())
 
 
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
@@ -322,6 +324,7 @@ def test_a_component_has_adapters_of_its_own(painter: Path, cli: Cli) -> None:
     assert np.abs(images(painter).astype(int) - plain).max() > 1
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("content", "words"),
     [("text", "is not a .npy file"), ([1, 4, 8, 8], "is [1, 4, 8, 8], and the images need [4, 4, 4]")],

@@ -215,6 +215,7 @@ GOOD: dict[str, Callable[[Path], object]] = {
 """What may be of the data, and the plan needs no rule."""
 
 
+@pytest.mark.quick("one file", "an output is taken away", "rows are carried away")
 @pytest.mark.parametrize("case", GOOD)
 def test_a_plan_with_other_data_is_the_one_that_would_be_made(known: Known, case: str) -> None:
     GOOD[case](known.folder)
@@ -293,6 +294,9 @@ NOT_GOOD: dict[str, tuple[Callable[[Path], object], set[str]]] = {
 """What may be of the data so that a rule objects or warns, or that makes it another kind of plan; and which rules."""
 
 
+@pytest.mark.quick(
+    "another type", "NaN", "a link out", "a known file changed", "nothing to do", "the output is a stranger's"
+)
 @pytest.mark.parametrize("case", NOT_GOOD)
 def test_where_a_rule_might_object_the_plan_is_made(known: Known, case: str) -> None:
     change, rules = NOT_GOOD[case]
@@ -357,6 +361,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.quick("the manifest's text", "a model's bytes", "a model is a link", "an adapter's bytes", "golden data")
 @pytest.mark.parametrize("change", CHANGES)
 def test_whatever_changes_beside_data_the_plan_is_made(known: Known, change: str) -> None:
     CHANGES[change](known.folder)
@@ -384,6 +389,7 @@ AROUND: dict[str, Callable[[pytest.MonkeyPatch, Path], object]] = {
 }
 
 
+@pytest.mark.quick("an environment variable", "the group's memory", "a package", "the clock was set back")
 @pytest.mark.parametrize("change", AROUND)
 def test_whatever_changes_around_it_the_plan_is_made(
     known: Known, monkeypatch: pytest.MonkeyPatch, change: str
@@ -392,6 +398,7 @@ def test_whatever_changes_around_it_the_plan_is_made(
     assert known.recalled() is None
 
 
+@pytest.mark.quick(0, 3, 6)
 @pytest.mark.parametrize(
     "options",
     [
@@ -463,6 +470,7 @@ FOREIGN: dict[str, Callable[[Any], object]] = {
 }
 
 
+@pytest.mark.quick("nothing", "more roots", "fields of another version")
 @pytest.mark.parametrize("change", FOREIGN)
 def test_a_record_of_a_stranger_is_none(known: Known, change: str) -> None:
     entry = list(_entries(known.folder).values())[-1]
@@ -493,6 +501,9 @@ NOT_KEPT: dict[str, Callable[[Path], object]] = {
 """Deployments whose plans follow from more than their files, or show more than steps."""
 
 
+@pytest.mark.quick(
+    "a warning", "a provider with drivers", "a job that reads another one", "a pause", "somebody to tell"
+)
 @pytest.mark.parametrize("case", NOT_KEPT)
 def test_what_follows_from_more_than_files_is_not_kept(cli: Cli, folder: Path, case: str) -> None:
     NOT_KEPT[case](folder)

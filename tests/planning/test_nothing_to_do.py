@@ -110,6 +110,7 @@ def test_the_answer_is_the_same_and_no_plan_is_made(cli: Cli, folder: Path, plan
     assert plans.made == 2
 
 
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize("options", [["-q"], ["-v"], ["--format", "json"], ["--format", "sarif"], ["--job", "run"]])
 def test_each_way_to_ask_has_its_own_answer(
     cli: Cli, folder: Path, plans: Plans, remembered: str, options: list[str]
@@ -237,6 +238,19 @@ def known(finished: Finished, tmp_path: Path) -> Iterator[Known]:
         yield known
 
 
+@pytest.mark.quick(
+    "the manifest's text",
+    "the model's bytes",
+    "the labels",
+    "golden data",
+    "an input's time",
+    "one input more",
+    "an input is a link",
+    "a part is cut",
+    "the output is gone",
+    "the ledger was written",
+    "a transaction was cut off",
+)
 @pytest.mark.parametrize("change", CHANGES)
 def test_whatever_changes_in_the_tree_there_is_no_answer(known: Known, change: str) -> None:
     CHANGES[change](known.folder)
@@ -279,6 +293,7 @@ def _python(patch: pytest.MonkeyPatch, _: Path) -> None:
     patch.setattr(sys, "warnoptions", ["error"])
 
 
+@pytest.mark.quick("_environment", "_memory_limit", "_package", "_python")
 @pytest.mark.parametrize("change", [_environment, _boot, _memory_limit, _user, _cores, _read_only, _package, _python])
 def test_whatever_changes_around_it_there_is_no_answer(
     known: Known, monkeypatch: pytest.MonkeyPatch, change: Callable[[pytest.MonkeyPatch, Path], None]
@@ -463,6 +478,7 @@ def test_a_record_that_says_something_else_is_none(known: Known) -> None:
     assert known.answer() is None
 
 
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize("printed", ["all done\n", "\x1b]0;title\x07", "\x1b[2J", "a\rb", "\x9b1m"])
 def test_a_terminal_gets_no_control_characters_of_a_stranger(known: Known, printed: str) -> None:
     path = known.folder / ".ortdeploy/nothing-to-do.json"
@@ -475,6 +491,7 @@ def test_a_terminal_gets_no_control_characters_of_a_stranger(known: Known, print
     assert known.answer() == (printed if printed.startswith("all") else None)
 
 
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("options", [[], ["-v"], ["--format", "json"]])
 def test_a_status_is_said_again_until_the_ledger_is_written(
     cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, options: list[str]

@@ -39,6 +39,7 @@ print(verdict.leaks, verdict.text)
 """
 
 
+@pytest.mark.quick("0-varying-False", "1100-varying-True")
 @needs_private_memory
 @pytest.mark.parametrize(
     ("leak", "shapes", "found"),

@@ -173,6 +173,7 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
     return list(events)
 
 
+@pytest.mark.quick("parts")
 @pytest.mark.process
 @pytest.mark.parametrize(
     "name",

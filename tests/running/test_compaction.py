@@ -137,6 +137,7 @@ def record(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return inbox, list(events), begin
 
 
+@pytest.mark.quick("in place-more to do-nobody", "removable-nothing to do-parts")
 @pytest.mark.process
 @pytest.mark.parametrize("name", ["nobody", "parts", pytest.param("the folder", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("more", [True, False], ids=["more to do", "nothing to do"])

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
+from support.effort import effort
 from support.fakes import FakeRuntime
 from support.jobs import changed, execute, failed, plan_for, report, retrying, save
 
@@ -115,7 +116,7 @@ def test_lines_of_rows_that_pass_now_are_put_at_their_places(tmp_path: Path, kin
     assert failed(tmp_path) == []
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=effort(4, 8), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_interruptions_and_retries_leave_each_item_once(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
     folder = tmp_path_factory.mktemp("run")

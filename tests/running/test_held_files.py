@@ -49,6 +49,9 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
     return folder, rows
 
 
+@pytest.mark.quick(
+    "models/m.onnx-True", "models/w.bin-False", "fr.onnx_adapter-True", "labels.txt-False", "tokenizer.json-True"
+)
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.parametrize("file", FILES)
 def test_a_file_that_is_replaced_before_it_is_opened_is_named_or_nothing_is_changed_by_it(
@@ -65,6 +68,7 @@ def test_a_file_that_is_replaced_before_it_is_opened_is_named_or_nothing_is_chan
         assert f"{file} is not what it was when the plan was made" in ended[1]
 
 
+@pytest.mark.quick("models/w.bin", "labels.txt", "tokenizer.json")
 @pytest.mark.parametrize("file", FILES)
 def test_what_is_kept_runs_whatever_becomes_of_the_original_before_the_next_run_opens_it(
     clean: tuple[Path, dict[str, Any]], tmp_path: Path, file: str
@@ -79,6 +83,13 @@ def test_what_is_kept_runs_whatever_becomes_of_the_original_before_the_next_run_
     assert (code, rows_of(tmp_path / "d")) == (0, wanted), said
 
 
+@pytest.mark.quick(
+    "models/m.onnx-overwritten",
+    "models/w.bin-cut",
+    "fr.onnx_adapter-overwritten",
+    "labels.txt-cut",
+    "tokenizer.json-overwritten",
+)
 @pytest.mark.parametrize("way", ["overwritten", "cut"])
 @pytest.mark.parametrize("file", FILES)
 def test_a_file_that_is_changed_in_place_after_the_second_part_changes_no_row(
@@ -181,6 +192,7 @@ def disturbed(folder: Path, then: Callable[[], None], *arguments: str) -> tuple[
     return child.returncode, out + err
 
 
+@pytest.mark.quick("C.npy", "file.arrow")
 @pytest.mark.parametrize("kind", ["C.npy", "Fortran.npy", "file.arrow", "stream.arrow"])
 def test_an_input_that_is_cut_while_it_is_read_ends_the_job_in_words_with_a_report(tmp_path: Path, kind: str) -> None:
     width = 256
@@ -219,6 +231,7 @@ def external_model(folder: Path, factor: float, size: int = 1024) -> None:
     onnx.save(model, str(folder / "double.onnx"), save_as_external_data=True, location="w.bin", size_threshold=1024)
 
 
+@pytest.mark.quick("overwritten")
 @pytest.mark.parametrize("how", ["overwritten", "cut"])
 def test_external_data_that_is_changed_while_a_job_runs_changes_no_row(tmp_path: Path, how: str) -> None:
     (tmp_path / "other").mkdir()
@@ -367,6 +380,7 @@ def changed_runs(folder: Path, count: int) -> int:
     return int(done.stdout.splitlines()[-1].split()[0])
 
 
+@pytest.mark.slow
 def test_files_that_are_changed_at_any_stage_are_named_or_change_nothing(tmp_path: Path) -> None:
     assert changed_runs(tmp_path, 6) > 2
 

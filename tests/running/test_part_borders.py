@@ -54,7 +54,7 @@ def left(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((folder / "out").glob("part-*"))}
 
 
-@settings(max_examples=effort(60, 200), deadline=None)
+@settings(max_examples=effort(30, 200), deadline=None)
 @given(
     first_row=st.integers(0, 50), parts=st.integers(0, 5), within=st.integers(0, 40), batch=st.integers(1, 9),
     batches=st.integers(1, 5), runs=st.lists(st.floats(1e-4, 1), max_size=12),
@@ -184,7 +184,7 @@ def die_at(method: str, folder: Path, plan: Plan, after: int) -> None:
         )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=effort(10, 50), deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=effort(5, 50), deadline=None)
 @given(
     interruptions=st.lists(
         st.tuples(

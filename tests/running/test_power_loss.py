@@ -24,7 +24,7 @@ def left(folder: Path) -> dict[str, bytes]:
 
 
 def failures(
-    recorded: Sequence[Event], folder: Path, expected: dict[str, bytes], *, first: bool = False
+    recorded: Sequence[Event], folder: Path, expected: dict[str, bytes], *, first: bool = False, every: int = 1
 ) -> list[tuple[str, str]]:
     """Return the states from which the next runs do not come to the same end; the first alone where that is enough."""
 
@@ -33,7 +33,7 @@ def failures(
             run_all(left_over, make_plan(left_over / "work"))
         assert left(left_over) == expected
 
-    found = failures_after(recorded, folder, go_on, kills=False)
+    found = failures_after(recorded, folder, go_on, kills=False, every=every)
     return [*islice(found, 1 if first else None)]
 
 
@@ -50,8 +50,9 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Event], dict[
 
 
 @pytest.mark.process
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_every_state_that_power_loss_may_leave_is_recovered_from(
-    recorded: tuple[list[Event], dict[str, bytes]], tmp_path: Path
+    recorded: tuple[list[Event], dict[str, bytes]], tmp_path: Path, every: int
 ) -> None:
     events, expected = recorded
     kinds = [event.kind for event in events]
@@ -60,7 +61,7 @@ def test_every_state_that_power_loss_may_leave_is_recovered_from(
     assert kinds.count("mkdir") == 4
     kept = [event.target for event in events if event.kind == "name" and event.target.endswith(".begun")]
     assert kept == [f"work/out/.part-00000000.jsonl.{rows}.begun" for rows in (4, 8)]
-    assert failures(events, tmp_path, expected) == []
+    assert failures(events, tmp_path, expected, every=every) == []
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,7 @@ def make_days(
     return (inbox, *recorded_days(inbox))
 
 
+@pytest.mark.quick("in place-the same")
 @pytest.mark.process
 @pytest.mark.parametrize(
     "again", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["the same", "changed again"]
@@ -100,6 +101,7 @@ def test_after_power_loss_at_every_step_every_row_is_there_once(
     assert list(outcomes(*days, tmp_path, CARRIERS["nobody"], kills=False, again=again)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.parametrize(
     "name",
@@ -175,7 +177,7 @@ STEP = st.one_of(
 
 
 @settings(
-    max_examples=effort(25, 400),
+    max_examples=effort(10, 400),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

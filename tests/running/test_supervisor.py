@@ -109,6 +109,7 @@ def test_a_child_that_ends_well_leaves_its_results(plan: Plan, tmp_path: Path) -
     assert family.run() == [("run", "done"), ("more", "done")]
 
 
+@pytest.mark.quick("before0-ending0", "before0-ending1", "before1-ending2", "before1-ending3")
 @pytest.mark.parametrize("ending", [("kill", signal.SIGABRT), ("kill", signal.SIGSEGV), ("exit", 3), ("exit", 0)])
 @pytest.mark.parametrize("before", [[OPENING], [OPENING, RUNNING]])
 def test_the_next_session_goes_on_after_one_that_took_its_process(

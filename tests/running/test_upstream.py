@@ -124,7 +124,7 @@ class World:
             self.site.apply(kill_at=kill_at, new_run=True)
 
 
-@settings(max_examples=effort(6, 300), deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=effort(2, 300), deadline=None, suppress_health_check=list(HealthCheck))
 @given(events=EVENTS, upgrade=st.sampled_from(["continue", "rerun"]))
 @example(events=[("put", 1), ("put", 2), ("apply", 27), ("new_run", 0)], upgrade="continue")
 def test_each_row_is_read_once_whatever_happens(
@@ -372,6 +372,7 @@ def test_a_part_that_was_carried_away_is_asked_for_where_nothing_else_tells_its_
     assert sorted(site.numbers("d")) == site.numbers_now
 
 
+@pytest.mark.quick(0)
 @pytest.mark.parametrize(
     ("step", "changes"),
     [

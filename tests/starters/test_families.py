@@ -67,6 +67,7 @@ def test_the_description_decides_only_what_the_shape_allows(cli: Cli, tmp_path: 
     assert "version: v8" in yaml.safe_dump(made(cli, tmp_path)[0])
 
 
+@pytest.mark.quick("labels.txt", "nowhere")
 @pytest.mark.parametrize("where", ["labels.txt", "config.json", "metadata", "nowhere"])
 def test_a_classifier_gets_the_labels_that_are_there(cli: Cli, tmp_path: Path, where: str) -> None:
     families.classifier(tmp_path / "m.onnx")
@@ -89,6 +90,7 @@ def test_labels_of_another_number_of_classes_are_not_taken(cli: Cli, tmp_path: P
     assert "label" not in rows(tmp_path)[0]
 
 
+@pytest.mark.slow
 def test_a_vector_that_nothing_calls_scores_stays_a_vector(cli: Cli, tmp_path: Path) -> None:
     families.classifier(tmp_path / "m.onnx", softmax=False)
     manifest, said = made(cli, tmp_path)
@@ -119,6 +121,7 @@ def test_a_text_detector_gets_boxes_of_lines(cli: Cli, tmp_path: Path) -> None:
     assert rows(tmp_path)[0].keys() == {"path", "boxes", "scores"}
 
 
+@pytest.mark.quick("metadata")
 @pytest.mark.parametrize("where", ["metadata", "file"])
 def test_a_reader_of_lines_gets_its_letters(cli: Cli, tmp_path: Path, where: str) -> None:
     families.text_recogniser(tmp_path / "m.onnx", "0123456789ABC" if where == "metadata" else None)
@@ -160,6 +163,7 @@ def test_a_model_of_recordings_is_told_how_long_each_is(cli: Cli, tmp_path: Path
     assert rows(tmp_path)[0]["y"] == pytest.approx([samples.sum()], rel=1e-2, abs=1e-2)
 
 
+@pytest.mark.slow
 def test_a_fixed_length_is_that_of_windows(cli: Cli, tmp_path: Path) -> None:
     families.hearer(tmp_path / "m.onnx", samples=800)
     manifest, _ = made(cli, tmp_path)
@@ -175,6 +179,7 @@ def test_recordings_of_the_user_feed_a_model_of_a_fixed_length(cli: Cli, tmp_pat
     assert len(rows(tmp_path)) == 40  # windows of the four values that it takes
 
 
+@pytest.mark.slow
 def test_files_get_the_types_that_the_settings_name(cli: Cli, tmp_path: Path) -> None:
     families.file_typer(tmp_path / "m.onnx")
     manifest, said = made(cli, tmp_path)
@@ -201,6 +206,7 @@ def test_a_word_without_the_shared_networks_is_fed_embeddings(cli: Cli, tmp_path
     assert "pipelines" not in made(cli, tmp_path)[0]
 
 
+@pytest.mark.slow
 def test_a_detector_beside_a_reader_reads_pages(cli: Cli, tmp_path: Path) -> None:
     families.text_detector(tmp_path / "m.onnx")
     families.text_recogniser(tmp_path / "small-rec.onnx", "0123456789ABC")
@@ -218,6 +224,7 @@ def test_photographs_are_the_rows_of_a_model_that_gives_maps(cli: Cli, tmp_path:
     assert "takes a picture" in said
 
 
+@pytest.mark.slow
 def test_empty_cells_of_the_user_are_nan(cli: Cli, tmp_path: Path) -> None:
     families.table(tmp_path / "m.onnx")
     (tmp_path / "people.csv").write_text("age,income,debt\n1,2,3\n4,,6\n")
@@ -246,6 +253,7 @@ def test_an_output_whose_written_rows_no_run_keeps_to_is_declared(cli: Cli, tmp_
     assert "does not run" not in said
 
 
+@pytest.mark.quick(0)
 @pytest.mark.parametrize(
     ("output", "width", "keys"),
     [("last_hidden_state", 6, {"vector"}), ("logits", 3, {"label", "probability"}), ("logits", 1, {"score"})],
@@ -269,12 +277,14 @@ def test_a_sentence_encoder_pools_as_its_folder_says(cli: Cli, tmp_path: Path) -
     assert "Gather" in steps_of(made(cli, tmp_path)[0])
 
 
+@pytest.mark.slow
 def test_without_a_tokenizer_the_same_model_is_fed_tokens(cli: Cli, tmp_path: Path) -> None:
     families.encoder(tmp_path / "m.onnx")
     (tmp_path / "tokenizer.json").unlink()
     assert "pipelines" not in made(cli, tmp_path)[0]
 
 
+@pytest.mark.slow
 def test_a_folder_of_stable_diffusion_paints(cli: Cli, tmp_path: Path) -> None:
     shutil.copytree(Path(__file__).parents[2] / "deployments/models/painter", tmp_path / "painter")
     (tmp_path / "painter/unet/config.json").write_text(json.dumps({"sample_size": 4}))
@@ -291,6 +301,7 @@ def test_a_folder_of_something_else_is_told(cli: Cli, tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.yaml"))
 
 
+@pytest.mark.slow
 def test_weights_that_are_listed_as_inputs_are_none(cli: Cli, tmp_path: Path) -> None:
     """As PyTorch has exported them for years."""
     nodes = [helper.make_node("MatMul", ["x", "fc.weight"], ["y"])]
@@ -300,6 +311,7 @@ def test_weights_that_are_listed_as_inputs_are_none(cli: Cli, tmp_path: Path) ->
     assert list(made(cli, tmp_path)[0]["models"]["m"]["inputs"]) == ["x"]
 
 
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("length", [80, 771])
 def test_a_length_that_only_the_weights_know_is_found(cli: Cli, tmp_path: Path, length: int) -> None:
     """80 is among the usual ones, and 771 a size of its weights."""
@@ -410,6 +422,7 @@ def test_data_that_cannot_be_read_is_told(cli: Cli, tmp_path: Path, what: str, t
     assert not (tmp_path / "m.yaml").exists()
 
 
+@pytest.mark.slow
 def test_a_model_with_a_dimension_that_has_a_formula_for_a_name(cli: Cli, tmp_path: Path) -> None:
     scale_model(tmp_path / "m.onnx", width="floor(width/2) + 1")
     manifest, _ = made(cli, tmp_path)
@@ -450,6 +463,7 @@ def test_a_model_that_nothing_here_can_run_is_told_as_plan_tells_it(cli: Cli, tm
     assert "--from" not in said.out
 
 
+@pytest.mark.slow
 def test_whole_numbers_that_must_not_be_zero_are_one(cli: Cli, tmp_path: Path) -> None:
     nodes = [helper.make_node("Expand", ["x", "shape"], ["y"])]
     inputs: families.Tensors = {"x": (FLOAT, [1, 3]), "shape": (TensorProto.INT64, [2])}

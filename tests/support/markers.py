@@ -1,4 +1,4 @@
-"""Which tests are `unit`, `process` or `device`, found by what they use; and the guard that holds unit tests to it.
+"""Which tests are `unit`, `process`, `device` or `slow`, and the guard that holds unit tests to it.
 
 Nobody has to remember a marker: a test that runs the program, or names something that starts a process or waits, is
 found here; one that is not found fails, and says so.
@@ -9,7 +9,8 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from types import CodeType, FunctionType
@@ -35,15 +36,47 @@ PROCESS_NAMES = {
 _DEVICES = re.compile(r"CUDA|OpenVINO|QNN|WebGPU", re.IGNORECASE)
 
 
-def mark(items: Iterable[pytest.Item]) -> None:
-    """Mark what needs a device, what is about processes, and, if it is neither nor slow, the rest as unit tests."""
+def mark(items: Sequence[pytest.Item], *, are_all: bool) -> None:
+    """Mark what needs a device, what is about processes, and, if it is neither nor slow, the rest as unit tests.
+
+    If `are_all` cases of each test are there, whatever a marker `quick` names must be among them.
+    """
+    if are_all:
+        _check_quick(items)
     for item in items:
+        if not _is_quick(item):
+            item.add_marker("slow")
         if any(_DEVICES.search(str(one.kwargs.get("reason"))) for one in item.iter_markers("skipif")):
             item.add_marker("device")
         if not is_marked(item, "process") and _starts_processes(item):
             item.add_marker("process")
         if not is_marked(item, "process", "device", "slow"):
             item.add_marker("unit")
+
+
+def _is_quick(item: pytest.Item) -> bool:
+    """Return whether the marker `quick` of a test names this case of it; True if the test has no such marker.
+
+    A case is named by its id or by its number in the list of parameters; of several lists, in each of them.
+    """
+    marker = item.get_closest_marker("quick")
+    if marker is None:
+        return True
+    call = item.callspec  # type: ignore[attr-defined]  # a test without cases has none, and no use for the marker
+    return call.id in marker.args or any({one} == set(call.indices.values()) for one in marker.args)
+
+
+def _check_quick(items: Iterable[pytest.Item]) -> None:
+    named: dict[str, set[str | int]] = defaultdict(set)
+    found: dict[str, set[str | int]] = defaultdict(set)
+    for item in items:
+        if marker := item.get_closest_marker("quick"):
+            test = item.nodeid.partition("[")[0]
+            named[test].update(marker.args)
+            found[test] |= {item.callspec.id, *item.callspec.indices.values()}  # type: ignore[attr-defined]  # as above
+    for test, names in named.items():
+        if missing := names - found[test]:
+            raise pytest.UsageError(f"{test} has no case {missing}, which its marker `quick` names")
 
 
 def is_marked(item: pytest.Item, *names: str) -> bool:
@@ -97,7 +130,9 @@ def held(item: pytest.Item) -> Iterator[None]:
 
     def refuse(what: str) -> NoReturn:
         done.append(what)
-        pytest.fail(f"a unit test {what}: mark it `process`, or name what does it in tests/support/markers.py")
+        pytest.fail(
+            f"a unit test {what}: mark it `process`, or name what does it in tests/support/markers.py"
+        )
 
     def sleep(seconds: float, real: Callable[[float], None] = time.sleep) -> None:
         if seconds > 0:
