@@ -69,14 +69,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
-    """Hold a unit test to its marker in its fixtures."""
+    """Hold a unit or job test to its marker in its fixtures."""
     with markers.held(item):
         return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Hold a unit test to its marker."""
+    """Hold a unit or job test to its marker."""
     with markers.held(item):
         return (yield)
 

@@ -1,4 +1,4 @@
-"""Which tests are `unit`, `process`, `device` or `slow`, and the guard that holds unit tests to it.
+"""Which tests are `unit`, `job`, `process`, `device` or `slow`, and the guard that holds unit and job tests to it.
 
 Nobody has to remember a marker: a test that runs the program, or names something that starts a process or waits, is
 found here; one that is not found fails, and says so.
@@ -33,11 +33,13 @@ PROCESS_NAMES = {
     ),
 }
 """What runs the program whole, starts a process or waits; a plan opens its models in a process of its own."""
+_JOB_NAMES = {"Execution"}
+"""What runs whole jobs, in this process with a fake of ONNX Runtime: a ledger and parts, each synced to disk."""
 _DEVICES = re.compile(r"CUDA|OpenVINO|QNN|WebGPU", re.IGNORECASE)
 
 
 def mark(items: Sequence[pytest.Item], *, are_all: bool) -> None:
-    """Mark what needs a device, what is about processes, and, if it is neither nor slow, the rest as unit tests.
+    """Mark what needs a device, what is about processes, and, if it is neither nor slow, the rest as job or unit tests.
 
     If `are_all` cases of each test are there, whatever a marker `quick` names must be among them.
     """
@@ -48,10 +50,11 @@ def mark(items: Sequence[pytest.Item], *, are_all: bool) -> None:
             item.add_marker("slow")
         if any(_DEVICES.search(str(one.kwargs.get("reason"))) for one in item.iter_markers("skipif")):
             item.add_marker("device")
-        if not is_marked(item, "process") and _starts_processes(item):
+        used = _used_by(item)
+        if used & PROCESS_NAMES:
             item.add_marker("process")
         if not is_marked(item, "process", "device", "slow"):
-            item.add_marker("unit")
+            item.add_marker("job" if used & _JOB_NAMES else "unit")
 
 
 def _is_quick(item: pytest.Item) -> bool:
@@ -84,12 +87,13 @@ def is_marked(item: pytest.Item, *names: str) -> bool:
     return any(item.get_closest_marker(name) for name in names)
 
 
-def _starts_processes(item: pytest.Item) -> bool:
+def _used_by(item: pytest.Item) -> set[str]:
+    """Return the names that a test and its own fixtures use."""
     if not isinstance(item, pytest.Function):
-        return False
+        return set()
     fixtures = [one[-1].func for one in item._fixtureinfo.name2fixturedefs.values()]  # noqa: SLF001  no public name
     own = [one for one in fixtures if _of_the_tests(one, item.function.__module__)]
-    return any(_names(one) & PROCESS_NAMES for one in (item.function, *own))
+    return set().union(*map(_names, (item.function, *own)))
 
 
 @cache
@@ -122,8 +126,8 @@ def _names_of(code: CodeType) -> Iterator[str]:
 
 @contextmanager
 def held(item: pytest.Item) -> Iterator[None]:
-    """Fail a unit test that starts a process or waits."""
-    if not is_marked(item, "unit"):
+    """Fail a unit or job test that starts a process or waits."""
+    if not is_marked(item, "unit", "job"):
         yield
         return
     done: list[str] = []
@@ -131,7 +135,7 @@ def held(item: pytest.Item) -> Iterator[None]:
     def refuse(what: str) -> NoReturn:
         done.append(what)
         pytest.fail(
-            f"a unit test {what}: mark it `process`, or name what does it in tests/support/markers.py"
+            f"a test marked neither process nor slow {what}: mark it `process`, or name what does it in tests/support/markers.py"
         )
 
     def sleep(seconds: float, real: Callable[[float], None] = time.sleep) -> None:
@@ -146,4 +150,4 @@ def held(item: pytest.Item) -> Iterator[None]:
         patch.setattr(time, "sleep", sleep)
         yield
     if done:
-        pytest.fail(f"in a thread, a unit test {done[0]}: mark it `process`")
+        pytest.fail(f"in a thread, a test marked neither process nor slow {done[0]}: mark it `process`")
