@@ -156,6 +156,7 @@ sys.exit(main(["apply", "m.yaml"]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="RLIMIT_AS and /proc are Linux's")
 def test_a_run_that_memory_is_too_small_for_is_halved_until_it_fits(tmp_path: Path) -> None:
     large_inside(tmp_path / "double.onnx")

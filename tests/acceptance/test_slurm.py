@@ -163,6 +163,7 @@ def test_an_array_of_slurm_makes_the_parts_and_a_job_behind_it_finishes(
     assert "5 of 5 parts decided" in (plan.parent / f"slurm-{end}.out").read_text()
 
 
+@pytest.mark.slow
 def test_a_task_whose_plan_is_refused_ends_with_64(slurm: Slurm, plan: Path) -> None:
     model = plan.parent / "double.onnx"
     model.write_bytes(model.read_bytes() + b"\0")

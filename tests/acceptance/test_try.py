@@ -151,6 +151,7 @@ def test_spans_of_a_recording_are_where_it_is_loud(cli: Cli, folder: Path) -> No
     assert "speech of one.wav: 0.32-0.67 s (0.92)" in done.out  # a window begins with 64 samples of the one before
 
 
+@pytest.mark.slow
 def test_images_that_a_job_makes_can_be_looked_at(cli: Cli, folder: Path) -> None:
     shutil.copytree(Path(__file__).parents[2] / "deployments/models/painter", folder / "painter")
     (folder / "prompts.csv").write_text("prompt\na cat\n")

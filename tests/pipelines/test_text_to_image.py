@@ -187,6 +187,7 @@ def test_options_reach_the_component_and_no_other(painter: Path) -> None:
     assert np.abs(images(painter).astype(int) - on_openvino).max() <= 1
 
 
+@pytest.mark.slow
 def test_an_answer_of_fewer_rows_is_not_spread_over_the_latents(painter: Path, cli: Cli) -> None:
     path = painter / "models/painter/unet/model.onnx"
     model = onnx.load(str(path))
@@ -227,6 +228,7 @@ def test_a_scheduler_that_is_not_known_is_refused(painter: Path, cli: Cli, setti
     assert words in refusal(painter, cli)
 
 
+@pytest.mark.slow
 def test_the_file_is_read_as_diffusers_reads_it(painter: Path, cli: Cli) -> None:
     """steps_offset becomes 1 and clip_sample False, whatever the file says."""
     path = painter / "models/painter/scheduler/scheduler_config.json"

@@ -133,9 +133,11 @@ def test_a_new_run_makes_room_where_the_folder_is_gone(tmp_path: Path) -> None:
         assert len(ledger.outputs()) == 2
 
 
-def outcomes(recorded: Sequence[Event], folder: Path, carrier: Carrier, *, kills: bool) -> Iterator[tuple[str, str]]:
+def outcomes(
+    recorded: Sequence[Event], folder: Path, carrier: Carrier, *, kills: bool, every: int = 1
+) -> Iterator[tuple[str, str]]:
     """Yield what went wrong, from every state that power loss, or only a kill, may leave and with that carrier."""
-    return failures_after(recorded, folder, lambda left: carry_and_go_on(left, carrier), kills=kills)
+    return failures_after(recorded, folder, lambda left: carry_and_go_on(left, carrier), kills=kills, every=every)
 
 
 def carry_and_go_on(folder: Path, carrier: Carrier) -> None:
@@ -173,14 +175,13 @@ def record(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
     return list(events)
 
 
-@pytest.mark.quick("parts")
+@pytest.mark.quick("parts-4")
 @pytest.mark.process
-@pytest.mark.parametrize(
-    "name",
-    [name if name in {"parts", "the folder"} else pytest.param(name, marks=pytest.mark.slow) for name in CARRIERS],
-)
-def test_killed_at_every_step_every_row_arrives_once(recorded: list[Event], tmp_path: Path, name: str) -> None:
-    assert list(outcomes(recorded, tmp_path, CARRIERS[name], kills=True)) == []
+@pytest.mark.parametrize(("name", "every"), [*((name, 1) for name in CARRIERS), ("parts", 4)])
+def test_killed_at_every_step_every_row_arrives_once(
+    recorded: list[Event], tmp_path: Path, name: str, every: int
+) -> None:
+    assert list(outcomes(recorded, tmp_path, CARRIERS[name], kills=True, every=every)) == []
 
 
 @pytest.mark.slow

@@ -450,6 +450,7 @@ def test_a_folder_that_was_carried_away_is_not_taken_for_one_that_was_put_aside(
     assert {result.status for result in site.apply().values()} == {Status.NOTHING_TO_DO}
 
 
+@pytest.mark.quick("all at once")
 @pytest.mark.parametrize("jobs", [None, ["a"]], ids=["all at once", "one after the other"])
 def test_readers_of_a_job_that_starts_over_without_a_row_have_none_either(site: Site, jobs: list[str] | None) -> None:
     site.put(4)

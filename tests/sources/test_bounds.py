@@ -197,7 +197,7 @@ def started() -> "Iterator[subprocess.Popen[str]]":
 @pytest.mark.process
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow) if name in {"header.npy", "pages.parquet"} else name for name in CASES],
+    [pytest.param(name, marks=pytest.mark.slow) if name == "pages.parquet" else name for name in CASES],
 )
 def test_a_plan_takes_no_more_than_the_limit(planner: Planner, tmp_path: Path, name: str) -> None:
     column, kind, shape, write, words = CASES[name]

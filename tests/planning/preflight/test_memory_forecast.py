@@ -249,7 +249,7 @@ def test_threads_are_divided_over_the_sessions(wide: Path, cli: Cli) -> None:
     assert [step["options"]["intra_op_num_threads"] for step in planned.json["steps"] if "options" in step] == [1]
 
 
-@pytest.mark.quick("lean", "fast")
+@pytest.mark.quick("lean")
 @pytest.mark.parametrize("memory", ["lean", "fast", "{arena: shared, shrink_after_run: true}", "{prepacking: false}"])
 def test_every_profile_runs_and_gives_the_same_rows(wide: Path, memory: str) -> None:
     write(wide, model=f", memory: {memory}", size=64)

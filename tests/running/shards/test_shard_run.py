@@ -171,6 +171,7 @@ def test_a_lost_ledger_is_made_again_from_the_decisions(tmp_path: Path) -> None:
     assert after.parts == before.parts
 
 
+@pytest.mark.quick("die_before-stage", "die_after-stage", "die_before-publish", "die_after-decide")
 @pytest.mark.parametrize("method", ["begin", "staging", "stage", "decide", "publish"])
 @pytest.mark.parametrize("die", [die_before, die_after])
 def test_a_shard_that_is_killed_is_run_again(

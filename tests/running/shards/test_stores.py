@@ -93,6 +93,7 @@ def test_shards_in_any_order_leave_on_a_store_what_one_machine_leaves(
     assert run_shard(tmp_path, plan, 0, 1).status is Status.NOTHING_TO_DO
 
 
+@pytest.mark.quick("die_before-stage", "die_after-stage", "die_before-publish", "die_after-decide")
 @pytest.mark.parametrize("method", ["begin", "staging", "stage", "decide", "publish"])
 @pytest.mark.parametrize("die", [die_before, die_after])
 def test_a_shard_that_is_killed_is_run_again(
