@@ -66,6 +66,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path: Path, seed: int) -> No
         check_whole_parts(killed)
     result = run_fork(["apply", "m.yaml"], cwd=killed)
     assert result.code == 0, result.err
+    assert "run.watched" not in result.err
     assert kills > KILLS / 2
     assert parts(killed) == parts(whole)
     assert not list((killed / "outbox/run").glob(".*"))

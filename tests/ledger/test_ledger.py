@@ -25,7 +25,7 @@ from ortdeploy.ledger import cells
 from ortdeploy.ledger.cells import old_seal_of_inputs, seal_of
 from ortdeploy.ledger.damage import FILE
 from ortdeploy.ledger.opening import open_ledger, read_ledger, read_outputs
-from ortdeploy.ledger.output_lock import hold_output, is_live
+from ortdeploy.ledger.output_lock import crash_of_holder, hold_output, is_live
 from ortdeploy.ledger.records import Part, output_file, output_key
 from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.results.rows import FailedRow
@@ -164,6 +164,18 @@ def test_the_lock_is_held_once_and_says_by_whom(tmp_path: Path) -> None:
         pass
     with hold_output(tmp_path, "out"):
         pass
+
+
+def test_a_run_that_was_killed_left_no_crash_and_one_that_crashed_did(tmp_path: Path) -> None:
+    assert crash_of_holder(tmp_path, "out") is None
+    with hold_output(tmp_path, "out") as holder:
+        written = holder.read_bytes()
+        assert crash_of_holder(tmp_path, "out") is None
+    assert crash_of_holder(tmp_path, "out") is None
+    holder.write_bytes(written)  # as a kill leaves it
+    assert crash_of_holder(tmp_path, "out") is None
+    holder.write_bytes(written + b"Fatal Python error: Aborted\n\nThread 0x1\xff")
+    assert crash_of_holder(tmp_path, "out") == "Fatal Python error: Aborted"
 
 
 def test_whether_a_run_is_live_can_be_told_without_disturbing_it(tmp_path: Path) -> None:
