@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -74,8 +75,10 @@ class SharedStore:
         def put(system: Any, path: str) -> bool:
             try:
                 system.pipe_file(path, data, mode="create")
-            except FileExistsError:
-                return False
+            except OSError as error:
+                if isinstance(error, FileExistsError) or _status(error) == HTTPStatus.PRECONDITION_FAILED:
+                    return False
+                raise
             return True
 
         def may_pass(error: BaseException) -> bool:
@@ -243,6 +246,16 @@ class SharedStore:
 
     def _path(self, system: Any, name: str) -> str:
         return str(system._strip_protocol(f"{self._url.full}/{name}"))  # noqa: SLF001  what a file system is to override
+
+
+def _status(error: OSError) -> int | None:
+    """Return the status with which an S3 server answered; None for other errors.
+
+    s3fs knows a refused put only by the condition that Amazon names in its answer, and few other servers do.
+    """
+    answer = getattr(error.__cause__, "response", None) or {}
+    status: int | None = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    return status
 
 
 def _seconds(time: Any) -> float:

@@ -37,6 +37,8 @@ CUT_WITHIN = "cut within"
 """The connection is cut in the middle of the answer's body."""
 IN_PIECES = "in pieces"
 """The answer comes in pieces of a few bytes each."""
+CONDITION_UNNAMED = "condition unnamed"
+"""The answer to a refused put does not name the condition, as only Amazon's does."""
 UNCONDITIONAL = "unconditional"
 """The server does not know If-None-Match, and overwrites."""
 
@@ -141,6 +143,8 @@ class _Proxy(BaseHTTPRequestHandler):
             self._error(*_ERRORS[fault])
             return
         status, answer, content = self._forward(headers, body, strips=fault == UNCONDITIONAL)
+        if fault == CONDITION_UNNAMED:
+            content = content.replace(b"<Condition>If-None-Match</Condition>", b"")
         if fault == BROKEN:
             self._error(*_ERRORS[fault])
         elif fault == CUT_AFTER:

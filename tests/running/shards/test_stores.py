@@ -325,6 +325,16 @@ def test_what_befalls_one_request_changes_nothing(
 
 @needs_s3
 @pytest.mark.process
+def test_a_server_that_refuses_without_naming_the_condition_decides_too(bucket: s3.Store) -> None:
+    bucket.faults = lambda _request: s3.CONDITION_UNNAMED
+    place = SharedStore(bucket.url("out"))
+    place.make("_parts/plan")
+    assert (place.create("a", b"first"), place.create("a", b"second"), place.read("a")) == (True, False, b"first")
+    assert bucket.names("out") == ["a"]
+
+
+@needs_s3
+@pytest.mark.process
 def test_a_server_that_ignores_the_condition_is_refused_before_any_part(tmp_path: Path, bucket: s3.Store) -> None:
     bucket.faults = lambda _request: s3.UNCONDITIONAL
     ended = run_shard(tmp_path, deployment(tmp_path, bucket.url("out")), 0, 1)
