@@ -1,4 +1,7 @@
-"""An S3 server in a process of its own (moto), and a proxy before it that is as bad as networks and stores are."""
+"""An S3 server in a process of its own, and a proxy before it that is as bad as networks and stores are.
+
+The server is moto's, or the one that ORTDEPLOY_S3_SERVER names: localbucket, which keeps objects as files.
+"""
 
 import http.client
 import os
@@ -6,6 +9,7 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import uuid
 from collections.abc import Callable, Iterator
@@ -16,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from support.waiting import wait_for
 
 SERVER = "from moto.server import main; main(['-H', '127.0.0.1', '-p', '0'])"
 KEYS = {
@@ -88,6 +94,10 @@ class Store:
 @contextmanager
 def server() -> Iterator[int]:
     """Start the server; yield its port."""
+    if os.environ.get("ORTDEPLOY_S3_SERVER") == "localbucket":
+        with _localbucket() as port:
+            yield port
+        return
     process = subprocess.Popen(
         [sys.executable, "-c", SERVER], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, encoding="utf-8"
     )
@@ -105,6 +115,26 @@ def server() -> Iterator[int]:
         process.wait()
     reader.join()
     process.stderr.close()
+
+
+@contextmanager
+def _localbucket() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = int(probe.getsockname()[1])
+    with tempfile.TemporaryDirectory(prefix="localbucket-") as folder:
+        command = [str(Path(sys.executable).with_name("localbucket")), folder, "--port", str(port)]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            wait_for(lambda: _answers(port))
+            yield port
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _answers(port: int) -> bool:
+    with socket.socket() as asking:
+        return asking.connect_ex(("127.0.0.1", port)) == 0
 
 
 @contextmanager
