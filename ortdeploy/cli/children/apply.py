@@ -8,11 +8,11 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ortdeploy.cli.children.endings import told_to_the_parent
 from ortdeploy.cli.commands.shared import start_logging, wants_color
-from ortdeploy.cli.faults import fault_of_the_machine
 from ortdeploy.cli.signals import StopFlag
 from ortdeploy.cli.streams import private_streams
-from ortdeploy.diagnostics import LockedError, OrtdeployError
+from ortdeploy.diagnostics import LockedError
 from ortdeploy.events import bound, log
 from ortdeploy.files.names import COMPILED
 from ortdeploy.files.remembered import TuningCache
@@ -207,22 +207,11 @@ def _failed_job(ledger: Ledger, folder: Path, step: RunJob, reason: str) -> JobR
 
 def main(asked: "Asked") -> None:
     """Be the child: run the plan of the request, and report its progress."""
-    try:
-        _serve(asked.request, asked.say, asked.native_output())
-    except LockedError as error:
-        asked.say(kind="locked", reason=str(error))
-    except OrtdeployError as error:
-        asked.say(kind="error", reason=str(error))
-    except KeyboardInterrupt:
-        return
-    except Exception as error:  # noqa: BLE001  the parent reports it as the bug that it is
-        reason = fault_of_the_machine(error)
-        if reason is None:
-            import traceback  # noqa: PLC0415  only when something is wrong
-
-            asked.say(kind="bug", reason="".join(traceback.format_exception(error)))
-        else:
-            asked.say(kind="error", reason=reason)
+    with told_to_the_parent(asked.say, "error"):
+        try:
+            _serve(asked.request, asked.say, asked.native_output())
+        except LockedError as error:
+            asked.say(kind="locked", reason=str(error))
 
 
 def _serve(request: Mapping[str, Any], say: "Say", native: NativeOutput) -> None:

@@ -5,14 +5,13 @@ What it logs goes to the driver with its answers.
 """
 
 import argparse
-import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
 from ortdeploy.cli.children.apply import execute
+from ortdeploy.cli.children.endings import told_to_the_parent
 from ortdeploy.cli.commands.apply import refused_by_gates
-from ortdeploy.cli.faults import fault_of_the_machine
 from ortdeploy.cli.log import configure_logging, log_warning
 from ortdeploy.cli.plans import load_plan_file
 from ortdeploy.cli.signals import StopFlag
@@ -36,18 +35,8 @@ from ortdeploy.views.progress import Silent
 
 def main(asked: Asked) -> None:
     """Be the worker: make the parts that the parent names, and answer each."""
-    try:
+    with told_to_the_parent(asked.say, "refused"):
         _serve(asked, asked.native_output())
-    except OrtdeployError as error:
-        asked.say(kind="refused", reason=str(error))
-    except KeyboardInterrupt:
-        return
-    except Exception as error:  # noqa: BLE001  the driver reports it as the bug that it is
-        reason = fault_of_the_machine(error)
-        if reason is None:
-            asked.say(kind="bug", reason="".join(traceback.format_exception(error)))
-        else:
-            asked.say(kind="refused", reason=reason)
 
 
 class _Lines:
