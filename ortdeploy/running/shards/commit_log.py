@@ -70,6 +70,7 @@ class CommitLog:
                 f"{self._output.shown} holds parts of another plan, {others[0][:12]}…, that is not finished. Finish it "
                 "with ortdeploy finish and its plan file, or choose another output"
             )
+        self._check_known()
         self._output.make(self._folder)
         plan = {"format_version": FORMAT_VERSION, "plan": self._digest, "parts": asdict(self._table)}
         text = (json.dumps(plan, sort_keys=True) + "\n").encode()
@@ -78,6 +79,29 @@ class CommitLog:
                 f"{self._shown(BOUND)} says that the parts of this plan are others. Bring back the ledger that the "
                 "plan was made with, or finish with the ortdeploy that began it"
             )
+
+    def _check_known(self) -> None:
+        """Raise OrtdeployError if a finished plan has made parts of these numbers: the ledger is older than the output.
+
+        Their files would be replaced, and their rows made again beside those of parts that stay.
+        """
+        for other in sorted(set(self._output.names(FOLDER)) - {self._digest}):
+            raw = self._output.read(f"{FOLDER}/{other}/{BOUND}")
+            if raw is None:
+                continue
+            try:
+                table = PartTable(**json.loads(raw)["parts"])
+            except (ValueError, TypeError, LookupError) as error:
+                raise OrtdeployError(
+                    f"{self._output.shown}/{FOLDER}/{other}/{BOUND} is damaged ({error}). Bring it back from a copy"
+                ) from error
+            end = table.first_number + len(table)
+            if table.first_number < self._table.first_number + len(self._table) and self._table.first_number < end:
+                raise OrtdeployError(
+                    f"a finished plan has made the parts {table.first_number} to {end - 1} of {self._output.shown}, "
+                    "and the ledger that this plan was made with does not know them. Bring that ledger back (ortdeploy "
+                    "state restore), and make the plan again; or start over with ortdeploy apply --new-run"
+                )
 
     def is_begun(self) -> bool:
         """Return whether any process has begun the plan. Raises OSError, OrtdeployError."""

@@ -207,6 +207,21 @@ def test_a_lost_ledger_is_made_again_from_the_store(tmp_path: Path, store: Any) 
     assert names(store)
 
 
+def test_a_plan_of_a_lost_ledger_does_not_replace_parts_that_a_finished_plan_has_made(
+    tmp_path: Path, alone: dict[str, bytes], store: Any
+) -> None:
+    plan = deployment(tmp_path)
+    run_shard(tmp_path, plan, 0, 1)
+    finish(tmp_path, plan)
+    (tmp_path / ".ortdeploy/state.db").unlink()
+    save(tmp_path, [*VALUES, 1.0])
+    of_more_rows = on_store(plan_for(tmp_path, ROWS + 1), OUT)
+    refused = run_shard(tmp_path, of_more_rows, 0, 1)
+    assert refused.status is Status.FAILED
+    assert f"has made the parts 0 to {len(alone) - 1} of memory://bucket/out" in (refused.reason or "")
+    assert (parts(store), litter(names(store))) == (alone, [])
+
+
 def test_a_scheme_that_cannot_decide_is_refused_before_any_part(tmp_path: Path) -> None:
     ended = run_shard(tmp_path, deployment(tmp_path, "sftp://localhost/out"), 0, 1)
     assert ended.status is Status.FAILED
