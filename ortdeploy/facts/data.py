@@ -150,7 +150,27 @@ class ArrivalPolicy:
 
 
 STRICT_ARRIVALS = ArrivalPolicy()
-"""What holds where a manifest says nothing: an empty input and a changed file are refused."""
+"""The default of manifests: an empty input and a changed file are refused."""
+
+
+@record
+class DeclaredInput:
+    """An input as its manifest declares it: where its files are, and what the files do not tell.
+
+    `patterns` are paths, relative to the manifest's `folder`; they may lead only into the folder or `roots`. `row_type`
+    is the type of raw tensors' rows, `rate` the sample rate of recordings in Hz; `exif`: pictures are turned as their
+    EXIF orientation says. `memory_limit` is the job's, in bytes.
+    """
+
+    folder: str
+    patterns: tuple[str, ...]
+    roots: tuple[str, ...] = ()
+    format: str | None = None
+    row_type: TensorType | None = None
+    rate: int | None = None
+    exif: bool | None = None
+    arrivals: ArrivalPolicy = STRICT_ARRIVALS
+    memory_limit: int | None = None
 
 
 @record

@@ -91,7 +91,7 @@ def _require_place(checked: CheckedPlan, paths: Sequence[str], roots: tuple[str,
     plan, manifest = checked.plan, Path(checked.plan.manifest)
     is_here = plan.folder == str(manifest.absolute().parent) and {str(manifest), str(manifest.parent)} & set(paths)
     is_fenced = plan.roots == roots and all(
-        (job.places.folder, job.places.roots) == (plan.folder, plan.roots) for job in checked.jobs
+        (job.places.input.folder, job.places.input.roots) == (plan.folder, plan.roots) for job in checked.jobs
     )
     if not is_here or not is_fenced:
         raise AnotherPlanError
@@ -114,7 +114,7 @@ def complete(checked: CheckedPlan, state_dir: Path) -> Plan:
             steps[name] = _completed(job, steps[name], source, output)
         else:
             finished[name] = replace(finished[name], rows=output.rows)
-        fact = fact_of_inputs(name, job.places.patterns, source)
+        fact = fact_of_inputs(name, job.places.input.patterns, source)
         facts[fact.name] = fact
         present[name] = PlannedFiles(job=name, files=source.present)
     return replace(
@@ -155,7 +155,7 @@ def _completed(job: CheckedJob, step: RunJob, source: InputFacts, output: Output
         output=replace(step.output, committed_rows=output.rows, upgraded_at=output.made[-1][1] if output.made else 0),
         limits=replace(step.limits, forecast=_forecast(job, step, source, output)),
     )
-    found = look(step, source.files, job.places.folder, source.rows, dict)
+    found = look(step, source.files, job.places.input.folder, source.rows, dict)
     if found.rows == 0 or found.refused or found.not_finite or found.stopped:
         raise AnotherPlanError
     return step

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.counting import Counting
-from ortdeploy.facts.data import ArrivalPolicy, InputFacts, KnownFile, OutputFacts
+from ortdeploy.facts.data import DeclaredInput, InputFacts, KnownFile, OutputFacts
 from ortdeploy.facts.problems import Package, Problem
 from ortdeploy.files.disk import free_bytes
 from ortdeploy.files.gate import decides, outside
@@ -30,7 +30,6 @@ from ortdeploy.records import record
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.arrivals import rows_before
 from ortdeploy.sources.catalogue import probe_input
-from ortdeploy.tensors.types import TensorType
 
 if TYPE_CHECKING:
     from ortdeploy.files.shared_place import SharedPlace
@@ -40,21 +39,12 @@ if TYPE_CHECKING:
 class DataPlaces:
     """What a job reads and writes, copied from the manifest, so that both can be looked at without the manifest.
 
-    `patterns` are the input's paths, relative to the manifest's `folder`; they may lead only into the folder or
-    `roots`. `output` is the full path of the folder that is written into; from there it is uploaded to the `url`, if
-    there is one. The other fields are those of the manifest.
+    `output` is the full path of the folder that is written into; from there it is uploaded to the `url`, if there is
+    one. The other fields are those of the manifest.
     """
 
     job: str
-    folder: str
-    roots: tuple[str, ...]
-    patterns: tuple[str, ...]
-    format: str | None
-    row_type: TensorType | None
-    rate: int | None
-    exif: bool | None
-    arrivals: ArrivalPolicy
-    memory_limit: int | None
+    input: DeclaredInput
     output: str
     shown: str
     url: str | None
@@ -100,7 +90,7 @@ def look_back(places: DataPlaces, state_dir: Path) -> Before:
         last = record.parts[-1].deployment if record and record.parts else None
         maker = ledger.made_by(last)
         layout = maker.layout if maker else None
-        inputs = ledger.inputs(key, spans=places.arrivals.on_change == "rerun")
+        inputs = ledger.inputs(key, spans=places.input.arrivals.on_change == "rerun")
         return Before(record=record, inputs=inputs, merges=ledger.merges(key), layout=layout)
 
 
@@ -133,21 +123,7 @@ def look_at_input(
     places: DataPlaces, packages: frozenset[str], before: Before, state_dir: Path, *, counting: Counting = Counting.NOT
 ) -> InputFacts:
     """Find the input files of a job that reads files, and the beginning of their data; `counting` is the source's."""
-    facts = probe_input(
-        places.folder,
-        places.patterns,
-        places.format,
-        places.roots,
-        packages,
-        known=before.inputs,
-        row_type=places.row_type,
-        memory_limit=places.memory_limit,
-        rate=places.rate,
-        exif=places.exif,
-        policy=places.arrivals,
-        state_dir=state_dir,
-        counting=counting,
-    )
+    facts = probe_input(places.input, packages, known=before.inputs, state_dir=state_dir, counting=counting)
     first_row = before.first_row
     return replace(facts, first_row=first_row, rows_before=rows_before(facts.states, before.inputs, first_row))
 
@@ -170,7 +146,7 @@ def _missing_package(places: DataPlaces, packages: frozenset[str]) -> Package | 
 
 def _probe_output(places: DataPlaces, before: Before, state_dir: Path) -> OutputFacts:
     folder, shown = places.place, places.shown
-    roots = (places.folder, *places.roots)
+    roots = (places.input.folder, *places.input.roots)
     problem = unwritable(folder, shown, roots) or (None if places.url else _entangled(folder, shown, state_dir))
     read_only = problem if problem is not None and problem.kind == "read-only" else None
     if problem is not read_only:

@@ -11,7 +11,7 @@ from pathlib import Path
 from ortdeploy.adapters.file import read_adapter
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.counting import Counting
-from ortdeploy.facts.data import FileFacts, HashedFile, InputFacts
+from ortdeploy.facts.data import DeclaredInput, FileFacts, HashedFile, InputFacts
 from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import HostFacts
 from ortdeploy.facts.models import AdapterFacts, DiffusionFacts, ModelFacts
@@ -127,15 +127,17 @@ def data_places(spec: Spec, job: JobSpec) -> DataPlaces:
     """Return what a job reads and writes."""
     return DataPlaces(
         job=job.name,
-        folder=spec.folder,
-        roots=spec.roots,
-        patterns=job.input.paths,
-        format=job.input.format,
-        row_type=job.input.row_type,
-        rate=job.input.rate,
-        exif=job.input.exif,
-        arrivals=job.input.arrivals,
-        memory_limit=job.limits.memory,
+        input=DeclaredInput(
+            folder=spec.folder,
+            patterns=job.input.paths,
+            roots=spec.roots,
+            format=job.input.format,
+            row_type=job.input.row_type,
+            rate=job.input.rate,
+            exif=job.input.exif,
+            arrivals=job.input.arrivals,
+            memory_limit=job.limits.memory,
+        ),
         output=str(path_from_manifest(spec, job.output.path)),
         shown=job.output.shown,
         url=job.output.url,

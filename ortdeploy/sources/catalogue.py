@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, overload
 
 from ortdeploy.diagnostics import OrtdeployError, did_you_mean
 from ortdeploy.facts.counting import Counting
-from ortdeploy.facts.data import STRICT_ARRIVALS, ArrivalPolicy, FileState, FileStates, InputFacts, KnownFile
+from ortdeploy.facts.data import ArrivalPolicy, DeclaredInput, FileState, FileStates, InputFacts, KnownFile
 from ortdeploy.facts.problems import CHANGED, WAITING, Problem
 from ortdeploy.files.decoding import decoding
 from ortdeploy.files.gate import Fence, LeadsOutError
@@ -31,7 +31,6 @@ from ortdeploy.sources.files import (
 from ortdeploy.sources.mistaken import find_mistaken
 from ortdeploy.sources.opened import format_suffix, is_compressed, one_of_each_suffix
 from ortdeploy.sources.protocol import Source, SourceModule, Wanted
-from ortdeploy.tensors.types import TensorType
 
 if TYPE_CHECKING:
     from ortdeploy.sources.row_index import KeptIndexes
@@ -60,18 +59,10 @@ def _format_of(suffix: str) -> str | None:
 
 
 def probe_input(
-    folder: str,
-    patterns: Sequence[str],
-    declared: str | None,
-    roots: Sequence[str],
+    declared: DeclaredInput,
     packages: frozenset[str],
     *,
     known: Sequence[KnownFile] = (),
-    row_type: TensorType | None = None,
-    memory_limit: int | None = None,
-    rate: int | None = None,
-    exif: bool | None = None,
-    policy: ArrivalPolicy = STRICT_ARRIVALS,
     state_dir: Path | None = None,
     counting: Counting = Counting.NOT,
 ) -> InputFacts:
@@ -80,6 +71,8 @@ def probe_input(
     Known files whose rows are accounted for are left out, unless there are no others. The number of rows of text files
     is known from an index in `state_dir`, or counted if `counting` says so.
     """
+    folder, patterns, policy = declared.folder, declared.patterns, declared.arrivals
+    limit = declared.memory_limit
     try:
         files, unsettled = _settled_files(folder, patterns, Settling(policy.stable_for, state_dir))
     except OrtdeployError as error:
@@ -87,13 +80,13 @@ def probe_input(
     if not files:
         return _without_files(folder, patterns, known, policy, unsettled)
     try:
-        states = file_states(files, folder, patterns, Fence((folder, *roots)))
+        states = file_states(files, folder, patterns, Fence((folder, *declared.roots)))
     except LeadsOutError as error:
         return InputFacts(problem=Problem(kind="outside", detail=f"{error}."))
     except OrtdeployError as error:
         return InputFacts(files=files, problem=Problem(kind="unreadable", detail=f"{error}."))
     some = one_of_each_suffix(files)
-    name, problem = (declared, None) if declared else _format(some, folder)
+    name, problem = (declared.format, None) if declared.format else _format(some, folder)
     if name is None:
         return InputFacts(files=files, problem=problem)
     package = SOURCES[name].PACKAGE
@@ -101,18 +94,18 @@ def probe_input(
         return InputFacts(format=name, files=files, missing_package=package)
     try:
         arrived = _arrived(files, states, folder, known, policy, unsettled)
-        facts = replace(arrived, format=name, unsettled=len(unsettled), row_type=row_type, memory_limit=memory_limit)
-        problem = _unfit(name, some, folder, row_type, rate, exif)
+        facts = replace(arrived, format=name, unsettled=len(unsettled), row_type=declared.row_type, memory_limit=limit)
+        problem = _unfit(name, some, declared)
         if problem:
             return replace(facts, problem=problem)
         present = facts.files.states if isinstance(facts.files, InputPaths) else states
         with at_hand(name, facts.files, patterns, present) as there:
-            problem = _mistaken(name, there, folder, declared=declared is not None)
+            problem = _mistaken(name, there, folder, declared=declared.format is not None)
             packed = (
                 next(filter(is_compressed, there), None) if counting is not Counting.NOT and name in STREAMED else None
             )
             facts = replace(facts, problem=problem, unseekable=packed and shown(packed, folder))
-            count = _counter(name, folder, patterns, state_dir, memory_limit, counting=counting)
+            count = _counter(name, folder, patterns, state_dir, limit, counting=counting)
             return facts if problem else _seen(name, there, facts, known, count)
     except OrtdeployError as error:
         return InputFacts(format=name, files=files, problem=Problem(kind="unreadable", detail=f"{error}."))
@@ -298,22 +291,22 @@ class _Guarded:
             yield block
 
 
-def _unfit(
-    name: str, files: Iterable[str], folder: str, row_type: TensorType | None, rate: int | None, exif: bool | None
-) -> Problem | None:
+def _unfit(name: str, files: Iterable[str], declared: DeclaredInput) -> Problem | None:
     """Return which key of the input does not fit its format."""
-    if rate is not None and name not in RECORDINGS:
+    if declared.rate is not None and name not in RECORDINGS:
         detail = f"rate: is for recordings ({', '.join(RECORDINGS)}); {name} files have no sample rate. Remove it."
         return Problem(kind="rated", detail=detail)
-    if exif is not None and name != "image":
+    if declared.exif is not None and name != "image":
         detail = f"exif: is for pictures (image); {name} files have no EXIF orientation. Remove it."
         return Problem(kind="turned", detail=detail)
-    if row_type is not None and name != "raw":
+    if declared.row_type is not None and name != "raw":
         detail = f"dtype: and shape: are for raw tensors; {name} files say themselves what they hold. Remove both."
         return Problem(kind="typed", detail=detail)
     packed = next(filter(is_compressed, files), None)
     if packed is not None and name not in {*STREAMED, "bytes"}:
-        detail = f"{shown(packed, folder)} is compressed, which only {', '.join(STREAMED)} files may be. Unpack it."
+        detail = (
+            f"{shown(packed, declared.folder)} is compressed, which only {', '.join(STREAMED)} files may be. Unpack it."
+        )
         return Problem(kind="compressed", detail=detail)
     return None
 

@@ -6,6 +6,7 @@ from itertools import chain, islice, repeat
 from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.facts.data import DeclaredInput
 from ortdeploy.sources.catalogue import SOURCES, probe_input
 from ortdeploy.sources.opened import format_suffix
 from ortdeploy.starters.subject import Data, is_installed
@@ -24,7 +25,7 @@ def look_at_data(path: Path, folder: Path) -> Data:
     packages = frozenset(
         module.PACKAGE.module for module in SOURCES.values() if module.PACKAGE and is_installed(module.PACKAGE.module)
     )
-    facts = probe_input(str(folder), [pattern], None, (str(folder),), packages)
+    facts = probe_input(DeclaredInput(folder=str(folder), patterns=(pattern,), roots=(str(folder),)), packages)
     if facts.missing_package is not None:
         package = facts.missing_package
         raise OrtdeployError(f"--from: {path} needs {package.name}: pip install 'ortdeploy[{package.extra}]'")

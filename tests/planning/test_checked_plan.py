@@ -464,7 +464,7 @@ FOREIGN: dict[str, Callable[[Any], object]] = {
     "another folder": lambda told: told["plan"].update(folder="/"),
     "another manifest": lambda told: told["plan"].update(manifest="/etc/m.yaml"),
     "more roots": lambda told: told["plan"].update(roots=["/"]),
-    "roots of a job": lambda told: told["jobs"][0]["places"].update(roots=["/"]),
+    "roots of a job": lambda told: told["jobs"][0]["places"]["input"].update(roots=["/"]),
     "fields of another version": lambda told: told["jobs"][0].pop("row_sizes"),
     "a job that is not there": lambda told: told["jobs"][0]["places"].update(job="x"),
 }

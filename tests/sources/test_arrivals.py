@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ortdeploy.facts.data import NO_FILES, STRICT_ARRIVALS, ArrivalPolicy, FileState, KnownFile
+from ortdeploy.facts.data import NO_FILES, STRICT_ARRIVALS, ArrivalPolicy, DeclaredInput, FileState, KnownFile
 from ortdeploy.facts.problems import CHANGED, WAITING
 from ortdeploy.sources.arrivals import FILE, Settling, sort_arrivals
 from ortdeploy.sources.catalogue import probe_input
@@ -35,7 +35,8 @@ def test_files_of_an_unfinished_run_come_first_in_their_order_and_must_be_what_t
 
 def test_an_input_that_may_be_empty_is_refused_while_a_run_that_took_up_files_is_unfinished(tmp_path: Path) -> None:
     def facts(known: Sequence[KnownFile]) -> tuple[str, tuple[str, ...]]:
-        found = probe_input(str(tmp_path), ["*.npy"], None, (), frozenset(), known=known, policy=DONE)
+        npy = DeclaredInput(folder=str(tmp_path), patterns=("*.npy",), arrivals=DONE)
+        found = probe_input(npy, frozenset(), known=known)
         assert found.problem is not None
         return found.problem.kind, found.changed
 

@@ -21,7 +21,7 @@ from pyarrow import feather, orc, parquet
 from support.effort import effort
 from support.models import save_model
 
-from ortdeploy.facts.data import InputFacts
+from ortdeploy.facts.data import DeclaredInput, InputFacts
 from ortdeploy.files.content import mistaken, recognise
 from ortdeploy.sources.catalogue import FILE_IS_ROW, SOURCES, probe_input
 from ortdeploy.tensors.types import TensorType
@@ -115,7 +115,9 @@ TABLES = [name for name in SOURCES if name not in {*FILE_IS_ROW, "bytes", "raw"}
 
 
 def probe(folder: Path, name: str, declared: str | None = None, row_type: TensorType | None = None) -> InputFacts:
-    return probe_input(str(folder), [name], declared, [], PACKAGES, row_type=row_type)
+    return probe_input(
+        DeclaredInput(folder=str(folder), patterns=(name,), format=declared, row_type=row_type), PACKAGES
+    )
 
 
 @pytest.mark.parametrize("content", IS)

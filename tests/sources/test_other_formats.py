@@ -14,7 +14,7 @@ import pytest
 from onnx import numpy_helper
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.facts.data import InputFacts
+from ortdeploy.facts.data import DeclaredInput, InputFacts
 from ortdeploy.results.rows import Block
 from ortdeploy.sources.catalogue import SOURCES, probe_input
 from ortdeploy.sources.protocol import Wanted
@@ -32,7 +32,9 @@ def read(folder: Path, kind: str, names: Sequence[str], wanted: Wanted, start: i
 def probe(
     folder: Path, names: Sequence[str], declared: str | None = None, row_type: TensorType | None = None
 ) -> InputFacts:
-    return probe_input(str(folder), names, declared, (), frozenset(), row_type=row_type)
+    return probe_input(
+        DeclaredInput(folder=str(folder), patterns=tuple(names), format=declared, row_type=row_type), frozenset()
+    )
 
 
 def test_text_has_a_row_a_line(tmp_path: Path) -> None:

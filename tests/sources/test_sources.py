@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from support.effort import effort
 
-from ortdeploy.facts.data import InputFacts
+from ortdeploy.facts.data import DeclaredInput, InputFacts
 from ortdeploy.facts.problems import Package
 from ortdeploy.results.rows import Block
 from ortdeploy.sources.catalogue import SOURCES, probe_input
@@ -33,7 +33,7 @@ def read(
 
 
 def probe(folder: Path, *patterns: str, declared: str | None = None) -> InputFacts:
-    return probe_input(str(folder), patterns, declared, (), frozenset({"PIL"}))
+    return probe_input(DeclaredInput(folder=str(folder), patterns=tuple(patterns), format=declared), frozenset({"PIL"}))
 
 
 def column(batches: Sequence[Block], name: str) -> list[Any]:
@@ -88,7 +88,8 @@ def test_a_link_out_of_the_tree_is_refused(tmp_path: Path) -> None:
     np.save(outside / "secret.npy", np.zeros((2, 2)))
     (inside / "data.npy").symlink_to(outside / "secret.npy")
     assert "leads out" in problem(probe(inside, "data.npy"))
-    assert probe_input(str(inside), ["data.npy"], None, [str(outside)], frozenset()).problem is None
+    linked = DeclaredInput(folder=str(inside), patterns=("data.npy",), roots=(str(outside),))
+    assert probe_input(linked, frozenset()).problem is None
 
 
 def test_what_the_format_is(tmp_path: Path) -> None:
@@ -370,7 +371,7 @@ def test_a_file_that_is_no_image_fails_alone(tmp_path: Path) -> None:
 
 def test_images_without_pillow_are_named(tmp_path: Path) -> None:
     (tmp_path / "a.png").touch()
-    facts = probe_input(str(tmp_path), ["a.png"], None, (), frozenset())
+    facts = probe_input(DeclaredInput(folder=str(tmp_path), patterns=("a.png",)), frozenset())
     assert facts.missing_package == Package(module="PIL", name="Pillow", extra="images")
 
 
