@@ -340,9 +340,11 @@ def _changed(one: "Changes") -> str:
 def _render_live(job: str, live: Mapping[str, Any]) -> str:
     total = "" if live["total"] is None else f" of {live['total']:,}"
     left = "" if live["seconds_left"] is None else f", {live['seconds_left']:,} s left"
-    rate = f"{live['rows_per_second']:,.0f} rows/s"
+    rate = (
+        f", {live['rows_per_second']:,.0f} rows/s" if live["rows_per_second"] else ""
+    )  # not known in the first second
     used = "".join(f", {word}" for word in _used(live))
-    return f"{job}: {live['done']:,}{total} rows, {live['failed']:,} failed, {rate}{left}{used}"
+    return f"{job}: {live['done']:,}{total} rows, {live['failed']:,} failed{rate}{left}{used}"
 
 
 def _used(live: Mapping[str, Any]) -> Iterator[str]:

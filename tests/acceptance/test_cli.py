@@ -23,6 +23,7 @@ from ortdeploy.cli.commands import status
 from ortdeploy.ledger.live_progress import Live
 from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.ledger.output_lock import hold_output
+from ortdeploy.ledger.records import Part
 from ortdeploy.manifest.pages import PAGES
 from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.planning import data_places, probe
@@ -900,6 +901,11 @@ def test_status_tells_how_far_a_live_run_is(cli: Cli, deployment: Path) -> None:
     with open_ledger(state) as ledger, hold_output(state, "../outbox/run"):
         made_by = MadeBy(name="demo", profile=None, identity={}, layout=None)
         ledger.begin("../outbox/run", made_by=made_by, job="run", run="r")
+        part = Part(number=0, start=0, rows=40, committed=38, failed=2, skipped=0, bytes=1, file="part-00000000.csv")
+        ledger.commit_part("../outbox/run", part, [])
+        ahead = cli("status", deployment / "m.yaml")
+        assert "run: 40 of 100 rows, 2 failed, " in ahead.out, ahead.out
+        assert "rows/s" not in ahead.out
         live._pace._last = live._pace._begin = time.monotonic() - 2  # noqa: SLF001  instead of waiting
         live.rows_done(60, 3)
         shown = cli("status", deployment / "m.yaml")

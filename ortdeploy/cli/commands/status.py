@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ortdeploy.cli.commands.shared import load_options, log_outcome, write_findings
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
@@ -134,7 +134,7 @@ def _records(spec: Spec, state_dir: str | None) -> list[JobStatus]:
         if record is not None and (record.output, record.run) in stopped:
             record = replace(record, status="stopped")
         running_now = record is not None and record.status == "running"
-        live = read_live(folder, record.output) if record is not None and running_now else None
+        live = _live(folder, record) if record is not None and running_now else None
         files = inputs.get(job.name, ()) if not running_now else ()
         place = _shared_place(spec, job)
         shares, unread = (None, None) if place is None else _shares(place)
@@ -154,6 +154,14 @@ def _records(spec: Spec, state_dir: str | None) -> list[JobStatus]:
         )
         found.append(status)
     return found
+
+
+def _live(state: Path, record: OutputRecord) -> Mapping[str, Any] | None:
+    """Return how far a running job is; its progress file may be a second behind the parts that it has committed."""
+    live = read_live(state, record.output)
+    if live is None:
+        return None
+    return {**live, "done": max(live["done"], record.rows), "failed": max(live["failed"], record.failed)}
 
 
 def _shared_place(spec: Spec, job: JobSpec) -> "SharedPlace | None":
