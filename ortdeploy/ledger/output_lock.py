@@ -16,6 +16,7 @@ from typing import Any
 from ortdeploy.diagnostics import LockedError, OrtdeployError
 from ortdeploy.events import log
 from ortdeploy.files.digests import boot_id
+from ortdeploy.files.urls import decoded, is_url
 from ortdeploy.ledger.ledger import now
 from ortdeploy.ledger.opening import make_folder
 from ortdeploy.ledger.records import output_file
@@ -44,12 +45,22 @@ def hold_output(state_dir: Path, output: str) -> Iterator[Path]:
     lock = output_file(state_dir, FOLDER, output, ".db")
     holder = lock.with_suffix(".json")
     with _connection(lock, PATIENCE) as connection:
-        _take(connection, lock, f"{output} is held by a live run{_describe(holder)}")
+        _take(connection, lock, f"{_shown(state_dir, output)} is held by a live run{_describe(holder)}")
         _write_holder(holder, output)
         try:
             yield holder
         finally:
             holder.unlink(missing_ok=True)
+
+
+def _shown(state_dir: Path, output: str) -> str:
+    """Return an output as its user knows it: a URL, or a path from here if it lies below."""
+    name = decoded(output.rpartition("/")[2])
+    if is_url(name):  # what is uploaded is written into a folder that is named by the URL
+        return name
+    place = os.path.abspath(state_dir / output)  # noqa: PTH100  without following links
+    here = os.path.relpath(place)
+    return place if here.startswith("..") else here
 
 
 @contextmanager

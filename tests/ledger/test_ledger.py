@@ -159,6 +159,21 @@ def test_reading_does_not_make_a_ledger(tmp_path: Path) -> None:
     assert not (tmp_path / "state").exists()
 
 
+@pytest.mark.parametrize(
+    ("output", "shown"),
+    [("../outbox/run", "outbox/run"), ("../../far", "{}/far"), ("outputs/s3%3A%2F%2Fbucket%2Frun", "s3://bucket/run")],
+)
+def test_an_output_that_is_held_is_named_as_its_user_knows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, shown: str
+) -> None:
+    state = tmp_path / "site/.ortdeploy"
+    state.mkdir(parents=True)
+    monkeypatch.chdir(state.parent)
+    with hold_output(state, output), pytest.raises(LockedError) as held, hold_output(state, output):
+        pass
+    assert str(held.value).startswith(f"{shown.format(tmp_path)} is held by a live run: process")
+
+
 def test_the_lock_is_held_once_and_says_by_whom(tmp_path: Path) -> None:
     with hold_output(tmp_path, "out"), pytest.raises(LockedError, match="process"), hold_output(tmp_path, "out"):
         pass
