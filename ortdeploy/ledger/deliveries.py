@@ -38,16 +38,15 @@ class Unread:
 
 @record
 class Reader:
-    """A job that reads another one's rows: the files that it knows, and the paths of those with failed rows."""
+    """A job that reads another one's rows: the files that it has finished, and the paths of those with failed rows."""
 
     job: str
-    known: Sequence[KnownFile] = ()
+    through: frozenset[FileState] = frozenset()
     failed: frozenset[str] = frozenset()
 
     def needs(self, one: Delivery) -> bool:
         """Return whether it still needs a file: it has not finished it, or a retry may read its failed rows."""
-        is_read = any(known.done and known.state == one.state for known in self.known)
-        return not is_read or one.state.path in self.failed
+        return one.state not in self.through or one.state.path in self.failed
 
 
 def reader_of(ledger: Ledger | None, output: str, job: str) -> Reader:
@@ -55,7 +54,8 @@ def reader_of(ledger: Ledger | None, output: str, job: str) -> Reader:
     if ledger is None or ledger.output(output) is None:
         return Reader(job=job)
     failed = (one.path for rows in ledger.failed_rows(output).values() for one in rows.values())
-    return Reader(job=job, known=ledger.inputs(output), failed=frozenset(failed))
+    through = frozenset(known.state for known in ledger.inputs(output) if known.done)
+    return Reader(job=job, through=through, failed=frozenset(failed))
 
 
 def deliveries(output: OutputRecord | None, folder: str) -> tuple[Delivery, ...]:
