@@ -23,7 +23,7 @@ from ortdeploy.facts.facts import Facts
 from ortdeploy.facts.host import DeviceFacts, RuntimeFacts
 from ortdeploy.facts.models import AdapterFacts, DiffusionFacts, ModelFacts, ValueFacts
 from ortdeploy.facts.preflight import FirstRows, Preflight
-from ortdeploy.facts.problems import WAITING
+from ortdeploy.facts.problems import ELSEWHERE, WAITING
 from ortdeploy.manifest.document import Path
 from ortdeploy.manifest.pipelines import PipelineSpec
 from ortdeploy.manifest.spec import (
@@ -346,6 +346,11 @@ class ResolvedJob:
     def is_waiting(self) -> bool:
         """Whether its input has nothing to read yet, as the manifest allows."""
         return self.input.problem is not None and self.input.problem.kind == WAITING
+
+    @property
+    def is_input_elsewhere(self) -> bool:
+        """Whether its input is on the machine that the plan is for, and was not looked at on this one."""
+        return self.input.problem is not None and self.input.problem.kind == ELSEWHERE
 
     @property
     def has_work(self) -> bool:

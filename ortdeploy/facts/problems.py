@@ -15,6 +15,9 @@ class Package:
 WAITING = "waiting"
 """The kind of a problem that is none: an input that has nothing to read yet, as its manifest allows."""
 
+ELSEWHERE = "elsewhere"
+"""The kind of a problem that is none: a plan for another machine, whose data was not looked at on this one."""
+
 CHANGED = "changed"
 """The kind of an input whose files are not what an earlier run has taken up."""
 

@@ -207,6 +207,10 @@ class UpstreamJob:
     superseded: int = 0
 
 
+NOT_LOOKED_AT = "So its rows are not counted, and its columns and first rows are not compared with the model."
+"""What follows for a job from data that was not looked at."""
+
+
 @record
 class JobInput:
     """The rows of a job.
@@ -217,7 +221,8 @@ class JobInput:
     the last `rows_before` of them are the first of the first file. `row_type` is that of raw tensors, `rate` the sample
     rate of recordings, in Hz; pictures are turned by their `exif` orientation. `missing` says by column what an empty
     value stands for. The columns of `key` are written beside the results.
-    With an `upstream` job, the rows are those that it commits.
+    With an `upstream` job, the rows are those that it commits. `elsewhere` says of a plan for another machine why the
+    data was not looked at; such a plan is shown, and neither saved nor run.
     """
 
     format: str
@@ -236,6 +241,7 @@ class JobInput:
     rerun: Sequence[FileState] = ()
     rerun_rows: int = 0
     rows_before: int = 0
+    elsewhere: str | None = None
 
     @property
     def files_from(self) -> int:

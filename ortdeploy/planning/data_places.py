@@ -1,21 +1,22 @@
 """Looks at what a job reads and writes: its input files, its output, and what the ledger knows of both."""
 
+import importlib.util
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.facts.counting import Counting
-from ortdeploy.facts.data import DeclaredInput, InputFacts, KnownFile, OutputFacts
-from ortdeploy.facts.problems import Package, Problem
+from ortdeploy.facts.data import STRICT_ARRIVALS, DeclaredInput, InputFacts, KnownFile, OutputFacts
+from ortdeploy.facts.problems import ELSEWHERE, Package, Problem
 from ortdeploy.files.disk import free_bytes
 from ortdeploy.files.gate import decides, outside
 from ortdeploy.files.known_digests import DigestCache
 from ortdeploy.files.names import is_file, is_folder, is_there, name_aside
 from ortdeploy.files.shared_folder import SharedFolder
-from ortdeploy.files.urls import decoded
+from ortdeploy.files.urls import decoded, is_url
 from ortdeploy.ledger.check import find_contradiction
 from ortdeploy.ledger.damage import damaged
 from ortdeploy.ledger.merges import has_hidden_files
@@ -27,9 +28,10 @@ from ortdeploy.ledger.put_aside import put_aside_before
 from ortdeploy.ledger.records import Merge, OutputRecord, Part, output_key
 from ortdeploy.ledger.written import find_damage
 from ortdeploy.records import record
+from ortdeploy.redaction import shown_path
 from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.arrivals import rows_before
-from ortdeploy.sources.catalogue import probe_input
+from ortdeploy.sources.catalogue import SOURCES, format_by_suffix, probe_input
 
 if TYPE_CHECKING:
     from ortdeploy.files.shared_place import SharedPlace
@@ -128,6 +130,56 @@ def look_at_input(
     return replace(facts, first_row=first_row, rows_before=rows_before(facts.states, before.inputs, first_row))
 
 
+def input_elsewhere(
+    places: DataPlaces,
+    packages: frozenset[str],
+    state_dir: Path,
+    of_steps: Collection[Package],
+    *,
+    counting: Counting = Counting.NOT,
+) -> InputFacts:
+    """Return the input of a job on another machine, which has these packages: what is here of it stands for it.
+
+    If nothing is here, or this machine lacks a package to read or prepare it, only its format is known. Files of a
+    fresh checkout are all new, so how long ago they changed says nothing.
+    """
+    here = frozenset(name for name in packages if importlib.util.find_spec(name))
+    declared = replace(places.input, arrivals=STRICT_ARRIVALS)
+    found = look_at_input(replace(places, input=declared), here, Before(), state_dir, counting=counting)
+    why_not = _why_not_looked_at(places, found, [one for one in of_steps if one.module in packages - here], packages)
+    if why_not is None:
+        return found
+    name = places.input.format or found.format or format_by_suffix(places.input.patterns)
+    return InputFacts(
+        format=name,
+        row_type=places.input.row_type,
+        memory_limit=places.input.memory_limit,
+        missing_package=_missing(SOURCES[name].PACKAGE, packages) if name else None,
+        problem=Problem(kind=ELSEWHERE, detail=why_not),
+    )
+
+
+def _why_not_looked_at(
+    places: DataPlaces, found: InputFacts, lacking: Sequence[Package], packages: frozenset[str]
+) -> str | None:
+    """Return why an input of another machine was not looked at; None if it was, or if something is wrong with it."""
+    if found.problem is not None and found.problem.kind == "unmatched":
+        return f"No file here matches {', '.join(map(shown_path, places.input.patterns))}."
+    if found.problem is not None:
+        is_unreachable = not found.files and any(map(is_url, places.input.patterns))
+        return found.problem.detail if is_unreachable else None
+    if found.missing_package is not None and found.missing_package.module in packages:
+        lacking = [found.missing_package]
+    if not lacking:
+        return None
+    return f"{lacking[0].name} is not installed here: pip install 'ortdeploy[{lacking[0].extra}]'."
+
+
+def output_elsewhere(places: DataPlaces, packages: frozenset[str]) -> OutputFacts:
+    """Return the output of a job on another machine: what is here says nothing of what is there."""
+    return OutputFacts(missing_package=_missing_package(places, packages))
+
+
 def look_at_output(
     places: DataPlaces, packages: frozenset[str], before: Before, state_dir: Path, *, stale: bool = False
 ) -> OutputFacts:
@@ -140,7 +192,10 @@ def look_at_output(
 
 
 def _missing_package(places: DataPlaces, packages: frozenset[str]) -> Package | None:
-    package = SINKS[places.output_format].PACKAGE
+    return _missing(SINKS[places.output_format].PACKAGE, packages)
+
+
+def _missing(package: Package | None, packages: frozenset[str]) -> Package | None:
     return package if package and package.module not in packages else None
 
 

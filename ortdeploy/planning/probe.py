@@ -38,13 +38,16 @@ from ortdeploy.manifest.spec import JobSpec, ModelSpec, Spec
 from ortdeploy.planning.data_places import (
     Before,
     DataPlaces,
+    input_elsewhere,
     look_at_input,
     look_at_output,
     look_back,
+    output_elsewhere,
     unwritable,
 )
 from ortdeploy.planning.known_graphs import infer_shapes, read_model
 from ortdeploy.providers.options import EXTERNAL_DATA_FOLDER
+from ortdeploy.transforms.packages import package_of_step
 
 
 def read_preset(
@@ -75,17 +78,24 @@ def probe_model(spec: Spec, model: ModelSpec, roots: tuple[str, ...], digests: D
 
 
 def probe(
-    spec: Spec, state_dir: Path, host: HostFacts, stale: Collection[str] = (), *, counting: Counting = Counting.NOT
+    spec: Spec,
+    state_dir: Path,
+    host: HostFacts,
+    stale: Collection[str] = (),
+    *,
+    counting: Counting = Counting.NOT,
+    elsewhere: bool = False,
 ) -> Facts:
     """Look at every file that the manifest names and at every place that it writes to.
 
     The outputs of `stale` jobs are replaced, so the inputs recorded for them do not count. `counting` says how the rows
     of text files are counted.
+    `elsewhere`: the plan is for another machine. So this one's ledger and outputs say nothing, and data may be missing.
     """
     roots = (spec.folder, *spec.roots)
     packages = host.runtime.packages
     places = {job.name: data_places(spec, job) for job in spec.jobs}
-    before = {name: look_back(one, state_dir) for name, one in places.items()}
+    before = {name: Before() if elsewhere else look_back(one, state_dir) for name, one in places.items()}
     known = {name: Before() if name in stale else one for name, one in before.items()}
     digests = DigestCache(state_dir)
     models = {model.name: probe_model(spec, model, roots, digests) for model in spec.models}
@@ -102,11 +112,15 @@ def probe(
         models=models,
         adapters=adapters,
         inputs={
-            job.name: _probe_input(spec, job, places[job.name], state_dir, packages, known, counting=counting)
+            job.name: _probe_input(
+                spec, job, places[job.name], state_dir, packages, known, counting=counting, elsewhere=elsewhere
+            )
             for job in spec.jobs
         },
         outputs={
-            name: look_at_output(one, packages, before[name], state_dir, stale=name in stale)
+            name: output_elsewhere(one, packages)
+            if elsewhere
+            else look_at_output(one, packages, before[name], state_dir, stale=name in stale)
             for name, one in places.items()
         },
         labels={path: _probe_labels(path_from_manifest(spec, path), path, roots) for path in label_paths},
@@ -241,9 +255,14 @@ def _probe_input(
     before_jobs: Mapping[str, Before],
     *,
     counting: Counting,
+    elsewhere: bool,
 ) -> InputFacts:
     before = before_jobs[job.name]
     upstream = next((one for one in spec.jobs if one.name == job.input.job), None)
+    if upstream is None and elsewhere:
+        steps = (step for of_input in job.prepare.values() for step in of_input)
+        of_steps = [one for step in steps if (one := package_of_step(step.name, step.options)) is not None]
+        return input_elsewhere(places, packages, state_dir, of_steps, counting=counting)
     if upstream is None:
         return look_at_input(places, packages, before, state_dir, counting=counting)
     from ortdeploy.planning.upstream_files import probe_upstream  # noqa: PLC0415  only for jobs that read another one's rows

@@ -297,7 +297,7 @@ def _plan_one(
         return None, None, unusable, ()
     state = state_folder(spec.folder, state_dir, spec.roots)
     with remembered_in(state):
-        deployment = _resolve(spec, host, state_dir, counting=counting)
+        deployment = _resolve(spec, host, state_dir, counting=counting, elsewhere=elsewhere)
         changes = () if elsewhere or retry else _changes_of_stale(deployment, state, jobs)
         deployment = _without_changes(deployment) if retry else deployment
         startable = _startable(deployment) if new_run else frozenset() if retry else _rerun_by_themselves(deployment)
@@ -437,8 +437,9 @@ def _resolve(
     stale: Collection[str] = (),
     *,
     counting: Counting = Counting.NOT,
+    elsewhere: bool = False,
 ) -> "Deployment":
-    """Join a spec with facts."""
+    """Join a spec with facts; `elsewhere`: those of the machine are of another one."""
     from ortdeploy.deployment.resolve import resolve  # noqa: PLC0415  brings numpy, which validate does not need
     from ortdeploy.planning.fetched_files import with_fetched  # noqa: PLC0415
     from ortdeploy.planning.known_graphs import remembering_placement  # noqa: PLC0415
@@ -446,7 +447,7 @@ def _resolve(
 
     state = state_folder(spec.folder, state_dir, spec.roots)
     spec = with_fetched(spec, state)
-    facts = probe(spec, state, host, stale, counting=counting)
+    facts = probe(spec, state, host, stale, counting=counting, elsewhere=elsewhere)
     return resolve(spec, facts, _operators(spec), remembering_placement(host))
 
 

@@ -16,13 +16,12 @@ from ortdeploy.facts.host import EXTENSION_DOMAINS, EXTENSIONS, OPTIMUM
 from ortdeploy.manifest.pipelines import DIFFUSION, walk
 from ortdeploy.operations.catalogue import OPERATIONS
 from ortdeploy.rules.protocol import Finding, Rule
-from ortdeploy.transforms.resample import SOXR
+from ortdeploy.transforms.packages import package_of_step
 from ortdeploy.transforms.sampling import PILLOW, package_of
 
 if TYPE_CHECKING:
     from ortdeploy.deployment.resolved import Deployment
     from ortdeploy.facts.problems import Package
-    from ortdeploy.manifest.spec import StepSpec
 
 RULE = Rule(id="missing-package", summary="A package is not installed", certainty=Certainty.MACHINE)
 
@@ -48,17 +47,10 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             yield Finding(at=(*job.spec.output.at, "images"), detail=detail, job=job.spec.name)
         for name, steps in job.spec.prepare.items():
             for step in steps:
-                package = _package_of(step)
+                package = package_of_step(step.name, step.options)
                 if package is not None and package.module not in deployment.facts.runtime.packages:
                     detail = f'{step.name} of input "{name}" needs {_needs(package)}'
                     yield Finding(at=step.at, detail=detail, job=job.spec.name)
-
-
-def _package_of(step: "StepSpec") -> "Package | None":
-    """Return the package that a prepare step needs."""
-    if step.name == "resample":
-        return SOXR
-    return package_of(step.options) if step.name == "resize" else None
 
 
 def _of_operations(deployment: "Deployment") -> Iterator[Finding]:

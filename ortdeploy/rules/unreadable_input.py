@@ -11,7 +11,7 @@ How to fix: the message says what is wrong with which file.
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ortdeploy.facts.problems import CHANGED, WAITING
+from ortdeploy.facts.problems import CHANGED, ELSEWHERE, WAITING
 from ortdeploy.rules.protocol import Finding, Rule
 
 if TYPE_CHECKING:
@@ -23,5 +23,5 @@ RULE = Rule(id="unreadable-input", summary="Input cannot be read")
 def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
         problem = job.input.problem
-        if problem is not None and problem.kind not in {"unmatched", CHANGED, WAITING}:
+        if problem is not None and problem.kind not in {"unmatched", CHANGED, ELSEWHERE, WAITING}:
             yield Finding(at=job.spec.input.source_at, detail=problem.detail, job=job.spec.name)

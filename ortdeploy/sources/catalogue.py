@@ -58,6 +58,12 @@ def _format_of(suffix: str) -> str | None:
     return next((name for name in likely_first if suffix in SOURCES[name].SUFFIXES), None)
 
 
+def format_by_suffix(patterns: Sequence[str]) -> str | None:
+    """Return the format that the suffixes of paths or globs tell; None if they tell none, or several."""
+    found = {_format_of(format_suffix(pattern)) for pattern in patterns}
+    return found.pop() if len(found) == 1 else None
+
+
 def probe_input(
     declared: DeclaredInput,
     packages: frozenset[str],

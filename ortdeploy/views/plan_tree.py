@@ -8,6 +8,7 @@ from ortdeploy.facts.preflight import MemoryForecast
 from ortdeploy.plan.masked import masked_plan
 from ortdeploy.plan.pipeline import walk
 from ortdeploy.plan.steps import (
+    NOT_LOOKED_AT,
     FinishedJob,
     LoadAdapter,
     OpenSession,
@@ -115,7 +116,8 @@ def _head_of(step: RunJob) -> tuple[str, str]:
         return CHANGED, f"run the failed rows of job {step.job} once more, in {size}"
     rows = "an unknown number of" if step.input.rows is None else f"{step.input.rows:,}"
     upstream = step.input.upstream
-    source = f"{', '.join(step.input.patterns)} ({step.input.format})"
+    form = f" ({step.input.format})" if step.input.format else ""
+    source = f"{', '.join(step.input.patterns)}{form}"
     source = source if upstream is None else f"what job {upstream.job} commits ({step.input.format})"
     done = step.output.committed_rows
     verb = f"go on with job {step.job} after {done:,} rows" if done else f"run job {step.job}"
@@ -248,7 +250,9 @@ def _values(step: RunJob) -> Iterator[Node]:
 
 
 def _before(step: RunJob) -> Iterator[Node]:
-    """Yield what becomes of results that are there already."""
+    """Yield why rows are not counted, and what becomes of results that are there already."""
+    if step.input.elsewhere is not None:
+        yield Node(label="data", text=f"not looked at. {step.input.elsewhere} {NOT_LOOKED_AT}")
     if step.input.rerun:
         yield Node(label="again", text=_rerun(step))
     if step.output.aside is not None:
@@ -284,8 +288,9 @@ def _memory(forecast: MemoryForecast) -> str:
 
 
 def _input(planned: PlannedInput) -> str:
-    steps = " → ".join([_columns(planned.columns), *(step.name for step in planned.steps)])
-    return f"{planned.name} {planned.dtype} {format_shape(planned.shape)} ← {steps}"
+    steps = " → ".join([_columns(planned.columns) or "its data", *(step.name for step in planned.steps)])
+    tensor = f" {planned.dtype} {format_shape(planned.shape)}" if planned.dtype else ""
+    return f"{planned.name}{tensor} ← {steps}"
 
 
 def _columns(names: Sequence[str]) -> str:

@@ -124,6 +124,15 @@ def test_a_right_manifest_passes_for_each_device(runner: Runner) -> None:
     ]
 
 
+def test_data_that_is_not_in_the_repository_is_a_notice(runner: Runner) -> None:
+    (runner.workspace / "deployments/data.npy").unlink()
+    done = runner.run({**INSTALLED, "devices": "devices/*.yaml"})
+    assert (done.code, done.outputs) == (0, {"errors": "0", "warnings": "0"})
+    (notice,) = (line for line in done.out.splitlines() if line.startswith("::notice"))
+    assert notice.startswith("::notice file=deployments/m.yaml,title=Data was not looked at::Job")
+    assert "No file here matches data.npy." in notice
+
+
 def test_a_wrong_text_is_annotated_at_its_line_and_not_planned(runner: Runner) -> None:
     changed(runner, "batch:", "bach:")
     done = runner.run({**INSTALLED, "devices": "devices/*.yaml"})

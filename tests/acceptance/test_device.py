@@ -1,9 +1,11 @@
 """Device files: captured here, read back, planned for."""
 
+import importlib.util
 from pathlib import Path
 
 import pytest
-from conftest import MANIFEST, REPOSITORY, Cli
+from conftest import MANIFEST, REPOSITORY, Cli, Result
+from PIL import Image
 
 from ortdeploy.facts.host import MachineFacts
 from ortdeploy.manifest.document import parse_document
@@ -87,6 +89,82 @@ def test_a_plan_for_another_device_is_not_applied_here(cli: Cli, deployment: Pat
     refused = cli("apply", plan)
     assert refused.code == 1
     assert "The providers are not what the plan was made from" in refused.out
+
+
+def planned_for_a_board(cli: Cli, manifest: Path, *more: str | Path) -> Result:
+    return cli("plan", manifest, "--device", REPOSITORY / "deployments/devices/raspberry-pi-5.yaml", *more)
+
+
+def test_what_is_done_here_is_not_done_on_another_device(cli: Cli, deployment: Path) -> None:
+    path = deployment / "m.yaml"
+    assert cli("apply", path).code == 0
+    path.write_text(MANIFEST.replace("size: 8", "size: 4"))  # of which this ledger knows another result
+    planned = planned_for_a_board(cli, path, "--detailed-exitcode")
+    assert planned.code == 2, planned.out
+    assert "+ run job run: 20 rows of data.npy (npy)" in planned.out
+    assert "is finished" in cli("plan", path, "--set", "jobs.run.batch.size=8").out
+
+
+def test_data_that_is_not_here_is_said_and_not_refused(cli: Cli, deployment: Path) -> None:
+    (deployment / "data.npy").unlink()
+    path = deployment / "m.yaml"
+    assert "[unmatched-input]" in cli("plan", path).out
+    planned = planned_for_a_board(cli, path)
+    assert planned.code == 0, planned.out
+    assert "+ run job run: an unknown number of rows of data.npy (npy)" in planned.out
+    assert "data not looked at. No file here matches data.npy. So its rows are not counted" in planned.out
+    (step,) = (one for one in planned_for_a_board(cli, path, "--format", "json").json["steps"] if "job" in one)
+    assert step["input"]["elsewhere"] == "No file here matches data.npy."
+
+
+def test_all_but_the_data_is_judged_where_the_data_is_not_here(cli: Cli, deployment: Path) -> None:
+    (deployment / "data.npy").unlink()
+    path = deployment / "m.yaml"
+    path.write_text(
+        MANIFEST.replace("double.onnx}", "double.onnx, providers: [CUDA]}").replace("data.npy", "inbox/*.parquet")
+    )
+    found = planned_for_a_board(cli, path, "--format", "json").json["diagnostics"]
+    assert {one["rule"] for one in found} == {"unavailable-provider", "missing-package"}
+
+
+@pytest.mark.parametrize("needed_by", ["the rows", "a step"])
+def test_data_that_only_a_package_reads_is_not_looked_at_without_it(
+    cli: Cli, deployment: Path, monkeypatch: pytest.MonkeyPatch, needed_by: str
+) -> None:
+    path = deployment / "m.yaml"
+    if needed_by == "the rows":
+        path.write_text(MANIFEST.replace("data.npy", "'*.png'"))
+        Image.new("L", (4, 1)).save(deployment / "a.png")
+    else:
+        path.write_text(MANIFEST.replace("model: double\n", "model: double\n    prepare: {x: [{resize: [1, 4]}]}\n"))
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "PIL" else find(name))
+    planned = planned_for_a_board(cli, path)
+    assert planned.code == 0
+    assert "data not looked at. Pillow is not installed here: pip install 'ortdeploy[images]'." in planned.out
+
+
+def test_new_files_of_a_checkout_are_settled_on_another_device(cli: Cli, deployment: Path) -> None:
+    path = deployment / "m.yaml"
+    path.write_text(MANIFEST.replace("data.npy", "data.npy, stable_for: 1h, on_empty: done"))
+    assert "nothing to do" in cli("plan", path).out
+    assert "+ run job run: 20 rows" in planned_for_a_board(cli, path).out
+    (deployment / "data.npy").unlink()
+    assert "data not looked at" in planned_for_a_board(cli, path).out
+
+
+def test_a_plan_that_fixes_rows_needs_the_data(cli: Cli, deployment: Path) -> None:
+    (deployment / "data.npy").unlink()
+    refused = planned_for_a_board(cli, deployment / "m.yaml", "--out", deployment / "plan.json")
+    assert refused.code == 1
+    assert 'the data of job "run" was not looked at, and a saved plan fixes files and rows' in refused.err
+    assert not (deployment / "plan.json").exists()
+
+
+def test_a_new_run_is_about_this_machine(cli: Cli, deployment: Path) -> None:
+    refused = planned_for_a_board(cli, deployment / "m.yaml", "--new-run")
+    assert refused.code == 64
+    assert "--new-run is about what this machine's ledger knows" in refused.err
 
 
 @pytest.mark.parametrize(

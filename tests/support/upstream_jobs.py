@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from onnx import TensorProto, helper
 from pyarrow import parquet
 
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.facts.facts import Facts
 from ortdeploy.ledger.changes import rows_in
 from ortdeploy.ledger.deliveries import deliveries, reader_of, unread
 from ortdeploy.ledger.ledger import Ledger
@@ -29,6 +31,7 @@ from ortdeploy.ledger.opening import open_ledger, read_ledger
 from ortdeploy.ledger.records import OutputRecord, Part, Revision
 from ortdeploy.manifest.loader import LoadOptions
 from ortdeploy.plan.steps import OpenSession, Plan, PlannedSession
+from ortdeploy.planning import probe
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.results.results import JobResult
@@ -113,6 +116,14 @@ def save_version(path: Path, version: int) -> None:
     )
 
 
+_probe = probe.probe
+
+
+def _probe_here(*arguments: Any, **options: Any) -> Facts:
+    """Look at what is there, though the machine is another one: so no model is opened to see whether that can be done."""
+    return _probe(*arguments, **{**options, "elsewhere": False})
+
+
 @dataclass
 class Runtime(FakeRuntime):
     """Runs the models of a site, each in a function of its own."""
@@ -180,16 +191,17 @@ class Site:
         return {"y": feeds["x"], "v": np.full_like(feeds["x"], self.versions[model])}
 
     def plan(self, *, jobs: Sequence[str] | None = None, retry: bool = False, new_run: bool = False) -> Planned:
-        """Plan for the device of the site."""
-        return plan_manifests(
-            [str(self.folder / "m.yaml")],
-            LoadOptions(),
-            state_dir=None,
-            jobs=jobs,
-            device=str(self.folder / "device.yaml"),
-            retry=retry,
-            new_run=new_run,
-        )
+        """Plan for the device of the site, whose ledger and outputs are here."""
+        with patch.object(probe, "probe", _probe_here):
+            return plan_manifests(
+                [str(self.folder / "m.yaml")],
+                LoadOptions(),
+                state_dir=None,
+                jobs=jobs,
+                device=str(self.folder / "device.yaml"),
+                retry=retry,
+                new_run=new_run,
+            )
 
     def apply(self, *, kill_at: int | None = None, **asked: Any) -> dict[str, JobResult]:
         """Plan and run, as the command does; or be killed before the n-th thing that lasts. Return each job's result."""

@@ -25,7 +25,7 @@ def test_schema_and_catalogue_name_the_same_steps() -> None:
 
 def test_every_step_is_a_file() -> None:
     files = {path.stem for path in Path(catalogue.__file__).parent.glob("*.py")}
-    files -= {"__init__", "catalogue", "fitting", "protocol", "sample_rates", "sampling"}
+    files -= {"__init__", "catalogue", "fitting", "packages", "protocol", "sample_rates", "sampling"}
     assert files == {*PREPARE, *POSTPROCESS}
 
 

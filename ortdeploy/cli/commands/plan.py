@@ -11,6 +11,7 @@ from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors
 from ortdeploy.facts.counting import Counting
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.manifest.loader import find_manifests
+from ortdeploy.plan.steps import RunJob
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.saved_plan import dump_plans, misplaced
 from ortdeploy.planning.state_folder import state_folder
@@ -21,7 +22,7 @@ from ortdeploy.views import json, text
 
 def run(arguments: argparse.Namespace) -> int:
     """Plan and print; with --out, save the plan if nothing was refused."""
-    _check_places(arguments)
+    _check_flags(arguments)
     planned = plan_manifests(
         arguments.paths,
         load_options(arguments),
@@ -37,6 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(json.render_plan(planned.diagnostics, planned.plans, planned.changes))
     else:
         write_diagnostics(planned.diagnostics, arguments)
+    if arguments.format == "github":
+        from ortdeploy.views import github  # noqa: PLC0415  only who asks for it
+
+        sys.stdout.write(github.render_plan(planned.plans))
     if arguments.format == "text" and not arguments.quiet:
         sys.stdout.write(text.render_changes(planned.changes, color=use_color(arguments)))
     if arguments.format == "text" and (planned.plans or not rejected) and not arguments.quiet:
@@ -46,12 +51,18 @@ def run(arguments: argparse.Namespace) -> int:
     if rejected:
         return EXIT_REJECTED
     if arguments.out:
+        _check_inputs(planned)
         _save(planned, arguments)
     return EXIT_CHANGES if changes and arguments.detailed_exitcode else EXIT_OK
 
 
-def _check_places(arguments: argparse.Namespace) -> None:
-    """Refuse to save a plan at a path from which it cannot name its manifests. Raises UsageError."""
+def _check_flags(arguments: argparse.Namespace) -> None:
+    """Refuse flags that do not go together, and a place from which a plan cannot name its manifests.
+
+    Raises UsageError.
+    """
+    if arguments.device is not None and arguments.new_run:
+        raise UsageError("--new-run is about what this machine's ledger knows, and --device plans for another machine")
     if arguments.out is None:
         if arguments.root is not None:
             raise UsageError("--root says what the paths of a saved plan are relative to: it goes with --out")
@@ -64,6 +75,16 @@ def _check_places(arguments: argparse.Namespace) -> None:
             f"--out: {stray} does not lie below {root}, and a plan file names only what does. Save the plan in a "
             "folder above it, or name such a folder with --root, for ortdeploy apply too"
         )
+
+
+def _check_inputs(planned: Planned) -> None:
+    """Refuse to save a plan whose files and rows are not known. Raises OrtdeployError."""
+    for step in (step for plan in planned.plans for step in plan.steps if isinstance(step, RunJob)):
+        if step.input.elsewhere is not None:
+            raise OrtdeployError(
+                f'the data of job "{step.job}" was not looked at, and a saved plan fixes files and rows. '
+                f"{step.input.elsewhere} Plan where the data is, or leave --out away to check the deployment"
+            )
 
 
 def _save(planned: Planned, arguments: argparse.Namespace) -> None:

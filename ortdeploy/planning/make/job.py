@@ -70,6 +70,7 @@ def _job_input(job: ResolvedJob) -> JobInput:
         on_change="append" if spec.jobs else spec.arrivals.on_change,
         exif=spec.exif is not False,
         upstream=_upstream(job),
+        elsewhere=facts.problem.detail if job.is_input_elsewhere and facts.problem else None,
     )
     return with_arrived(planned, facts)
 

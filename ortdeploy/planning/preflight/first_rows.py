@@ -12,13 +12,13 @@ from ortdeploy.planning.preflight.rows_of_job import look
 def look_at_rows(deployment: Deployment) -> dict[str, FirstRows]:
     """Return what the first rows of unfinished jobs are, by job; no rule may have found an error before.
 
-    A job is left out if another job has yet to make its rows.
+    A job is left out if another job has yet to make its rows, or if they are on another machine.
     """
     folder = deployment.spec.folder
     return {
         job.spec.name: _look(job, folder)
         for job in deployment.jobs
-        if job.has_work and (job.upstream is None or job.input.files)
+        if job.has_work and not job.is_input_elsewhere and (job.upstream is None or job.input.files)
     }
 
 

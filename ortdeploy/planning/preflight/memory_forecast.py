@@ -174,6 +174,7 @@ def _parts(job: ResolvedJob, batch: int) -> tuple[tuple[MemoryPart, ...], str | 
     unknown = {
         "activations": activations is None,
         "results": result is None,
+        "rows": job.is_input_elsewhere,
         "number of rows": holds_part and job.input.rows is None,
     }
     held = job.input.held_bytes
