@@ -19,10 +19,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from ortdeploy.facts.data import GONE, FileState, KnownFile, KnownFiles
+from ortdeploy.facts.data import GONE, FileState, FileStates, KnownFile, KnownFiles
+from ortdeploy.files.packed import in_blocks
 from ortdeploy.ledger.cells import (
     BEGUN_COLUMNS,
     DEPLOYMENT_COLUMNS,
@@ -208,10 +210,7 @@ class Ledger:
                 "INSERT INTO inputs VALUES (?, ?, ?, ?, ?, 0) ON CONFLICT (output, path) DO UPDATE SET "
                 "number = CASE WHEN done THEN excluded.number ELSE number END, "
                 "size = excluded.size, mtime_ns = excluded.mtime_ns, done = 0",
-                (
-                    (output, os.fsencode(path), number, size, mtime_ns)
-                    for number, (path, size, mtime_ns) in enumerate(files, self._next_number(db, output))
-                ),
+                _input_cells(output, FileStates.of(files), self._next_number(db, output)),
             )
             self._mark_gone(db, output, gone)
             seal_inputs(db, output)
@@ -229,18 +228,25 @@ class Ledger:
         """
         with undamaged():
             self._check_inputs(output)
-            db = self._connection
-            check_spans(db, output)
-            query = (
-                "SELECT inputs.path, size, mtime_ns, done, CASE WHEN first_row <= ?2 THEN first_row ELSE -1 END, "
-                "CASE WHEN first_row <= ?2 THEN MIN(rows, ?2 - first_row) ELSE -1 END FROM inputs LEFT JOIN spans ON "
-                "spans.output = inputs.output AND spans.path = inputs.path AND (?3 OR NOT done) "
-                "WHERE inputs.output = ?1 ORDER BY number"
-            )
-            rows = db.execute(query, (output, total_rows(db, output), spans))
-            found = KnownFiles.pack((os.fsdecode(path), *cells) for path, *cells in rows)
+            check_spans(self._connection, output)
+            found = KnownFiles.pack_columns(_by_column(self._input_rows(output, spans=spans)))
             found.beside = self._beside(output, found)
             return found
+
+    def _input_rows(self, output: str, *, spans: bool) -> sqlite3.Cursor:
+        """Return the cells of input files; to look up which rows each of them has takes as long as all the rest."""
+        db = self._connection
+        underway = "SELECT EXISTS (SELECT * FROM inputs WHERE output = ? AND NOT done)"
+        if not spans and db.execute(underway, (output,)).fetchone() == (0,):
+            query = "SELECT path, size, mtime_ns, done, -1, -1 FROM inputs WHERE output = ? ORDER BY number"
+            return db.execute(query, (output,))
+        query = (
+            "SELECT inputs.path, size, mtime_ns, done, CASE WHEN first_row <= ?2 THEN first_row ELSE -1 END, "
+            "CASE WHEN first_row <= ?2 THEN MIN(rows, ?2 - first_row) ELSE -1 END FROM inputs LEFT JOIN spans ON "
+            "spans.output = inputs.output AND spans.path = inputs.path AND (?3 OR NOT done) "
+            "WHERE inputs.output = ?1 ORDER BY number"
+        )
+        return db.execute(query, (output, total_rows(db, output), spans))
 
     def _beside(self, output: str, files: KnownFiles) -> dict[str, KnownFile]:
         """Return the files that were repaired, or whose rows run again, by path, complete with that."""
@@ -588,6 +594,21 @@ class Ledger:
         with translated(), self._connection:
             self._connection.execute("BEGIN IMMEDIATE")
             yield self._connection
+
+
+def _input_cells(output: str, files: FileStates, number: int) -> Iterator[tuple[Any, ...]]:
+    """Yield output, path, number, size and time of each file; `number` is the first one's."""
+    for names, sizes, times in files.by_column():
+        numbers = range(number, number + len(sizes))
+        yield from zip(repeat(output), os.fsencode(names).split(b"\0"), numbers, sizes, times, strict=False)
+        number = numbers.stop
+
+
+def _by_column(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """Yield the cells of input files as packed lists take them."""
+    for some in in_blocks(rows):
+        paths, *columns = zip(*some, strict=True)
+        yield os.fsdecode(b"\0".join(paths)), *columns
 
 
 def _with_provenance(db: sqlite3.Connection, part: Part, provenance: Mapping[str, Any] | None) -> Part:

@@ -12,8 +12,9 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
+from typing import Any
 
 from ortdeploy.facts.data import GONE, ArrivalPolicy, FileState, FileStates, KnownFile, KnownFiles
 from ortdeploy.files.atomic import open_whole
@@ -124,10 +125,11 @@ def compare(present: FileStates, known: KnownFiles, *, gone_again: bool) -> Diff
     Files that are known to be gone are among the differing ones only if `gone_again` asks for them.
     """
     now: dict[str, FileState | None] = {}
-    here, early = next_of(present.cells()), Packer(FileStates)
-    late, beside = Packer(KnownFiles), known.beside
+    early, late, beside = Packer(FileStates), Packer(KnownFiles), known.beside
+    present_cells, known_cells = (present.cells(), known.cells()) if beside else _from_first_difference(present, known)
+    here = next_of(present_cells)
     state = here()
-    for cells in known.cells():
+    for cells in known_cells:
         while state is not None and state[0] < cells[0]:
             early.add(state)
             state = here()
@@ -154,6 +156,15 @@ def compare(present: FileStates, known: KnownFiles, *, gone_again: bool) -> Diff
         known=tuple(known.make(cells) for cells in known.cells() if cells[0] in now) if now else (),
         now=now,
     )
+
+
+def _from_first_difference(
+    present: FileStates, known: KnownFiles
+) -> tuple[Iterator[tuple[Any, ...]], Iterator[tuple[Any, ...]]]:
+    """Return the cells of both lists from the block on in which they are not alike, or in which one ends."""
+    blocks = zip(present.by_column(), known.by_column(), strict=False)
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1][:3], blocks))
+    return present.cells(same), known.cells(same)
 
 
 def _is_other(one: KnownFile, now: FileState | None) -> bool:

@@ -15,11 +15,13 @@ from ortdeploy.files.gate import Fence, LeadsOutError
 from ortdeploy.files.listing import expand
 from ortdeploy.files.names import is_file, is_folder
 from ortdeploy.files.object_store import MARK, is_web, list_states, list_urls, shown_url, state_of
-from ortdeploy.files.packed import Names
+from ortdeploy.files.packed import Names, in_blocks
 from ortdeploy.files.urls import Addresses, is_url, parse_url
 
 _MAGIC = "*?["
 _NO_NAMES = frozenset({"", ".", ".."})
+_BETWEEN = "\0"
+"""What lies between names that are one text; no name holds it."""
 _AT_ONCE = 10_000
 """Files whose text is held at once."""
 _ALONE = 16
@@ -130,8 +132,8 @@ def file_states(
 
     `patterns` are the paths of the input, as the manifest has them. Raises LeadsOutError if one leads out of a fence.
     """
-    looks = _looks(files, _Looked(patterns, files), folder, fence)
-    return FileStates.pack((shown(path, folder), size, mtime_ns) for path, size, mtime_ns in looks)
+    looks = _Looks(patterns, files, folder, fence)
+    return FileStates.pack_columns((_shown_names(some, folder), *looks.states(some)) for some in in_blocks(files))
 
 
 def find_changed(
@@ -141,11 +143,16 @@ def find_changed(
 
     Raises LeadsOutError if one leads out of a fence.
     """
-    paths = InputPaths(folder, states)
-    looks = _looks(paths, _Looked(patterns, paths), folder, fence)
-    for state, (_, size, mtime_ns) in zip(states, looks, strict=True):
-        if state[1] != size or state[2] != mtime_ns:
-            return state.path
+    looks = _Looks(patterns, InputPaths(folder, states), folder, fence)
+    names: str
+    for names, sizes, times in FileStates.of(states).by_column():
+        paths = _full_paths(names, folder)
+        if looks.at_once(paths) == ([*sizes], [*times]):
+            continue
+        now = looks.one_by_one(paths)
+        for name, found, *state in zip(names.split(_BETWEEN), now, sizes, times, strict=True):
+            if found != tuple(state):
+                return name
     return None
 
 
@@ -168,32 +175,61 @@ class _Looked:
         return self._listed.get(path) or state_of(self._addresses.full(path))
 
 
-def _looks(
-    paths: Iterable[str], addresses: "_Looked", folder: str, fence: Fence | None
-) -> Iterator[tuple[str, int, int]]:
-    """Yield each full path with size and modification time, or version. Raises OrtdeployError.
+class _Looks:
+    """Looks at many files: at what they link to, and only within a fence, if there is one."""
 
-    Within a fence, a file that is no link takes one call of the system, and its folder is asked for once.
-    """
-    inside = None
-    for path in paths:
-        if fence is None or is_url(path):
-            yield path, *_look(path, addresses)
-            continue
+    def __init__(self, patterns: Sequence[str], files: Iterable[str], folder: str, fence: Fence | None) -> None:
+        """Take the paths of the input as the manifest has them, its files, and the folder from which they are named."""
+        self._objects = _Looked(patterns, files)
+        self._folder = folder
+        self._fence = fence
+
+    def states(self, paths: Sequence[str]) -> tuple[Sequence[int], Sequence[int]]:
+        """Return sizes and modification times, or versions. Raises OrtdeployError and LeadsOutError."""
+        found = self.at_once(paths)
+        if found is None:
+            sizes, times = zip(*self.one_by_one(paths), strict=True)
+            return sizes, times
+        return found
+
+    def at_once(self, paths: Sequence[str]) -> tuple[list[int], list[int]] | None:
+        """Return what `states` does, with one call of the system each; None if one of them needs another look."""
+        text = _BETWEEN.join((*paths, ""))
+        if ":" in text or any(f"{os.sep}{name}{_BETWEEN}" in text for name in _NO_NAMES):
+            return None
+        if self._fence is not None:
+            some = {path.rpartition(os.sep)[0]: path for path in paths}  # one of each folder
+            if any(self._fence.is_left_by(path, is_link=False) for path in some.values()):
+                return None
         try:
-            found = os.lstat(path)
+            found = [*map(os.stat if self._fence is None else os.lstat, paths)]
         except OSError:
-            found = None  # looking again says why
-        is_link = found is not None and stat.S_ISLNK(found.st_mode)
-        above, _, name = path.rpartition(os.sep)
-        if above != inside or is_link or name in _NO_NAMES:
-            if fence.is_left_by(path, is_link=is_link):
-                raise LeadsOutError(shown(path, folder))
-            inside = None if is_link or name in _NO_NAMES else above
-        if found is None or is_link:
-            yield path, *_look(path, addresses)
-        else:
-            yield path, found.st_size, found.st_mtime_ns
+            return None
+        if self._fence is not None and any(map(stat.S_ISLNK, {one.st_mode for one in found})):
+            return None
+        return [one.st_size for one in found], [one.st_mtime_ns for one in found]
+
+    def one_by_one(self, paths: Iterable[str]) -> Iterator[tuple[int, int]]:
+        """Yield size and modification time, or version, of each. Raises OrtdeployError and LeadsOutError."""
+        inside = None
+        for path in paths:
+            if self._fence is None or is_url(path):
+                yield _look(path, self._objects)
+                continue
+            try:
+                found = os.lstat(path)
+            except OSError:
+                found = None  # looking again says why
+            is_link = found is not None and stat.S_ISLNK(found.st_mode)
+            above, _, name = path.rpartition(os.sep)
+            if above != inside or is_link or name in _NO_NAMES:
+                if self._fence.is_left_by(path, is_link=is_link):
+                    raise LeadsOutError(shown(path, self._folder))
+                inside = None if is_link or name in _NO_NAMES else above
+            if found is None or is_link:
+                yield _look(path, self._objects)
+            else:
+                yield found.st_size, found.st_mtime_ns
 
 
 def _look(path: str, addresses: "_Looked") -> tuple[int, int]:
@@ -222,6 +258,21 @@ def shown(path: str, folder: str) -> str:
     if path.startswith(f"{folder}{os.sep}"):
         return path[len(folder) + 1 :].replace(os.sep, "/")
     return path if is_url(path) else os.path.relpath(path, folder).replace(os.sep, "/")
+
+
+def _shown_names(paths: Sequence[str], folder: str) -> str:
+    """Return paths as `shown` returns each, as one text with NUL between them."""
+    text, prefix = _BETWEEN.join(paths), f"{folder}{os.sep}"
+    if ":" in text or MARK in text or f"{_BETWEEN}{text}".count(f"{_BETWEEN}{prefix}") != len(paths):
+        return _BETWEEN.join(shown(path, folder) for path in paths)
+    return text[len(prefix) :].replace(f"{_BETWEEN}{prefix}", _BETWEEN).replace(os.sep, "/")
+
+
+def _full_paths(names: str, folder: str) -> list[str]:
+    """Return the full paths of names with NUL between them, as `full_path` returns each."""
+    if ":" in names or f"{_BETWEEN}/" in f"{_BETWEEN}{names}" or folder.endswith(os.sep):
+        return [full_path(folder, name) for name in names.split(_BETWEEN)]
+    return f"{folder}{os.sep}{names.replace(_BETWEEN, f'{_BETWEEN}{folder}{os.sep}')}".split(_BETWEEN)
 
 
 def full_path(folder: str, path: str) -> str:

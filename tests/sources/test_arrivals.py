@@ -6,12 +6,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ortdeploy.facts.data import NO_FILES, STRICT_ARRIVALS, ArrivalPolicy, DeclaredInput, FileState, KnownFile
+from ortdeploy.facts.data import (
+    NO_FILES,
+    STRICT_ARRIVALS,
+    ArrivalPolicy,
+    DeclaredInput,
+    FileState,
+    FileStates,
+    KnownFile,
+    KnownFiles,
+)
 from ortdeploy.facts.problems import CHANGED, WAITING
-from ortdeploy.sources.arrivals import FILE, Settling, sort_arrivals
+from ortdeploy.files import packed
+from ortdeploy.sources.arrivals import FILE, Settling, compare, sort_arrivals
 from ortdeploy.sources.catalogue import probe_input
 
 DONE = ArrivalPolicy(on_empty="done")
@@ -106,3 +117,17 @@ def test_a_known_file_that_is_being_written_has_not_gone() -> None:
         arrivals = sort_arrivals([state("b")], known, policy, unsettled={"a"})
         assert (arrivals.gone, arrivals.changed, arrivals.read) == ((), (), NO_FILES)
     assert sort_arrivals([state("b")], known, APPEND, unsettled={"c"}).gone == ("a",)
+
+
+@given(st.lists(st.integers(0, 9), unique=True), st.lists(st.integers(0, 9), unique=True), st.sets(st.integers(0, 9)))
+def test_what_differs_is_found_wherever_lists_begin_to(here: list[int], known: list[int], changed: set[int]) -> None:
+    present = [FileState(f"{name}", name, int(name in changed)) for name in here]
+    before = [KnownFile(state=FileState(f"{name}", name, 0), done=True) for name in known]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packed, "OF_A_BLOCK", 2)
+        found = compare(FileStates.of(present), KnownFiles.of(before), gone_again=True)
+        new = list(found.new)
+    states = {one.path: one for one in present}
+    assert new == [one for one in present if int(one.path) not in known]
+    assert found.known == tuple(one for one in before if states.get(one.state.path) != one.state)
+    assert found.now == {one.state.path: states.get(one.state.path) for one in found.known}

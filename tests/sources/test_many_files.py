@@ -8,13 +8,13 @@ import pytest
 from PIL import Image, ImageOps, PngImagePlugin
 
 from ortdeploy.diagnostics import OrtdeployError
-from ortdeploy.files import room
+from ortdeploy.files import packed, room
 from ortdeploy.files.gate import Fence, LeadsOutError
 from ortdeploy.results.rows import Block
 from ortdeploy.sources import files as files_module
 from ortdeploy.sources import image
 from ortdeploy.sources.catalogue import SOURCES
-from ortdeploy.sources.files import file_states, full_path, shown, states_digest
+from ortdeploy.sources.files import file_states, find_changed, full_path, shown, states_digest
 from ortdeploy.sources.opened import format_suffix, is_compressed, one_of_each_suffix
 from ortdeploy.sources.protocol import Wanted
 
@@ -43,6 +43,31 @@ def test_what_leads_out_of_a_fence_is_refused(tmp_path: Path, name: str) -> None
 def test_a_file_that_went_is_said_to_be_unreadable_within_a_fence_too(tmp_path: Path) -> None:
     with pytest.raises(OrtdeployError, match="gone cannot be read"):
         file_states([f"{tmp_path}/gone"], str(tmp_path), (), Fence([str(tmp_path)]))
+
+
+def test_many_looks_at_once_tell_what_each_alone_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packed, "OF_A_BLOCK", 2)  # plain files fill blocks, and share them with each other kind
+    names = ["a", "b", "c", "deep/a", "deep/er/b", "e:f", "g", "my-url=h", "link", "z"]
+    (tmp_path / "deep/er").mkdir(parents=True)
+    for size, name in enumerate(set(names) - {"link"}):
+        (tmp_path / name).write_bytes(b"." * size)
+    (tmp_path / "link").symlink_to("deep/a")
+    paths = [tmp_path / name for name in names]
+    fence = Fence([str(tmp_path)])
+    states = file_states([str(path) for path in paths], str(tmp_path), (), fence)
+    assert list(states) == [
+        (name, (tmp_path / name).stat().st_size, (tmp_path / name).stat().st_mtime_ns) for name in names
+    ]
+    assert find_changed(states, str(tmp_path), (), fence) is None
+    for path, (name, _, mtime_ns) in zip(paths, states, strict=True):
+        os.utime(path, ns=(mtime_ns, mtime_ns + 1))
+        assert find_changed(states, str(tmp_path), (), fence) == ("deep/a" if name == "link" else name)
+        os.utime(path, ns=(mtime_ns, mtime_ns))
+    (tmp_path / "c").unlink()
+    with pytest.raises(OrtdeployError, match="c cannot be read"):
+        find_changed(states, str(tmp_path), (), fence)
+    os.utime(tmp_path / "b")
+    assert find_changed(states, str(tmp_path), (), fence) == "b"
 
 
 @pytest.mark.parametrize(
