@@ -80,8 +80,8 @@ def plan_buffers(skeleton: bytes, inputs: Mapping[str, Sequence[int | None]]) ->
     ordered = onnx.GraphProto(node=_in_order(graph), output=graph.output)
     blocked = _blocked(ordered, types)
     known = {name: sizes[name] or 0 for name in computed}
-    graph, in_blocks = _with_reorders(ordered if blocked else graph, blocked & computed)
-    known |= {blocks: _padded(types[name], known[name]) for name, blocks in in_blocks.items()}
+    graph, in_blocks = _with_reorders(ordered if blocked else graph, blocked & computed, types)
+    known |= {blocks: _padded(types[name], sizes[name] or 0) for name, blocks in in_blocks.items()}
     return _plan_buffers(_without_fused_transposes(graph), known, types, frozenset(in_blocks.values()))
 
 
@@ -295,10 +295,12 @@ def _channels(kind: onnx.TypeProto | None) -> int:
     return dims[1] if len(dims) == _IMAGE_RANK else 1
 
 
-def _with_reorders(graph: onnx.GraphProto, blocked: AbstractSet[str]) -> tuple[onnx.GraphProto, Mapping[str, str]]:
-    """Return a graph where what reads no blocks, or is the caller, gets images in order, and the names of the blocks.
+def _with_reorders(
+    graph: onnx.GraphProto, blocked: AbstractSet[str], types: Mapping[str, onnx.TypeProto]
+) -> tuple[onnx.GraphProto, Mapping[str, str]]:
+    """Return a graph where each node gets images in order or in blocks as it takes them, and the names of the blocks.
 
-    An image keeps its name for the copy in order.
+    An image keeps its name for the copy in order. A convolution takes fewer channels than a block has in order.
     """
     in_blocks = {name: f"{name} in blocks" for name in blocked}
     ordered: set[str] = set()
@@ -309,13 +311,24 @@ def _with_reorders(graph: onnx.GraphProto, blocked: AbstractSet[str]) -> tuple[o
             made.node.append(onnx.helper.make_node("ReorderOutput", [in_blocks[name]], [name]))
             ordered.add(name)
 
+    def put_into_blocks(name: str) -> None:
+        if name not in in_blocks and name in types:
+            in_blocks[name] = f"{name} in blocks"
+            ordered.add(name)
+            made.node.append(onnx.helper.make_node("ReorderInput", [name], [in_blocks[name]]))
+
     for node in graph.node:
         takes_blocks = not blocked.isdisjoint(node.output)
-        if not takes_blocks:
-            order(blocked & set(node.input))
+        in_order = set(node.input)
+        if takes_blocks:
+            is_narrow = node.op_type == "Conv" and _channels(types.get(node.input[0])) < _CHANNEL_BLOCK
+            in_order = {*node.input[:1]} if is_narrow else set()
+            if node.op_type == "Conv" and not is_narrow:
+                put_into_blocks(node.input[0])
+        order(in_order & blocked)
         made.node.append(node)
         if takes_blocks:
-            made.node[-1].input[:] = [in_blocks.get(name, name) for name in node.input]
+            made.node[-1].input[:] = [name if name in in_order else in_blocks.get(name, name) for name in node.input]
             made.node[-1].output[:] = [in_blocks.get(name, name) for name in node.output]
     order(blocked & {value.name for value in graph.output})
     return made, in_blocks
