@@ -1,4 +1,4 @@
-"""What kernels take beside values: gates of recurrent layers, by direction; nothing where sizes are open."""
+"""What kernels take beside values: states and gates of recurrent layers, by direction; nothing where sizes are open."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,19 +9,21 @@ from onnx import TensorProto, helper
 from ortdeploy.graph.kernel_scratch import scratch_bytes
 
 STEPS, ROWS, WIDTH, HIDDEN = 5, 3, 8, 16
-TAKEN, STATES = STEPS * ROWS * WIDTH * 4, STEPS * ROWS * HIDDEN * 4
+TAKEN, STATE = STEPS * ROWS * WIDTH * 4, ROWS * HIDDEN * 4
+STATES = STEPS * STATE
+LAST_OF_LSTM, LAST_OF_GRU = [STATE, STATE], [2 * STATE]  # outputs that nobody wants; the GRU has two directions
 
 
 @pytest.mark.parametrize(
     ("operator", "direction", "sizes"),
     [
-        ("LSTM", "forward", [4 * STATES]),
-        ("LSTM", "reverse", [4 * STATES, TAKEN, STATES]),
-        ("GRU", "bidirectional", [3 * STATES, 3 * STATES, TAKEN, STATES]),
+        ("LSTM", "forward", [*LAST_OF_LSTM, *[STATE] * 3, 4 * STATES]),
+        ("LSTM", "reverse", [*LAST_OF_LSTM, *[STATE] * 3, 4 * STATES, TAKEN, STATES]),
+        ("GRU", "bidirectional", [*LAST_OF_GRU, *[STATE] * 2, 3 * STATES, *[STATE] * 2, 3 * STATES, TAKEN, STATES]),
         ("MatMul", None, []),
     ],
 )
-def test_recurrent_layers_hold_their_gates(operator: str, direction: str | None, sizes: Sequence[int]) -> None:
+def test_recurrent_layers_hold_states_and_gates(operator: str, direction: str | None, sizes: Sequence[int]) -> None:
     attributes: dict[str, Any] = {"direction": direction, "hidden_size": HIDDEN} if direction else {}
     node = helper.make_node(operator, ["x", "w"], ["y"], **attributes)
     types = {"x": helper.make_tensor_type_proto(TensorProto.FLOAT, [STEPS, ROWS, WIDTH])}
