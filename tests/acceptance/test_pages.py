@@ -11,7 +11,6 @@ from support.pages import run_page, shell, snippets
 DOCS = REPOSITORY / "docs"
 
 
-@pytest.mark.quick("editors.md")
 @pytest.mark.process
 @pytest.mark.parametrize("page", ["tutorial.md", "editors.md"])
 def test_every_command_of_a_page_prints_what_it_says(
