@@ -145,14 +145,14 @@ def main() -> None:
     """Measure each case, or those that are named."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--times", type=int, default=1)
-    parser.add_argument("cases", nargs="*", choices=CASES, default=list(CASES))
+    parser.add_argument("cases", nargs="*", help=", ".join(CASES))
     arguments = parser.parse_args()
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     compileall.compile_dir(Path(__file__).parents[1] / "ortdeploy", quiet=1)
     print(f"{describe_machine()}; medians of {ROUNDS}")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        for name in arguments.cases:
+        for name in arguments.cases or CASES:
             prepare(folder, name, arguments.times)
             compare(folder, name, ROUNDS)
 
