@@ -182,14 +182,14 @@ def test_a_value_that_no_plan_has_is_one_diagnostic_in_words(
 @pytest.mark.parametrize(
     "text",
     [
-        '{"format_version": 5',
+        '{"format_version": 6',
         '{"format_version": 3, "plans": []}',
         '{"format_version": true, "plans": []}',
-        '{"format_version": 5, "kind": "open", "made_by": "x", "plans": []}',
-        '{"format_version": 5, "format_version": 5, "kind": "bound", "made_by": "x", "plans": []}',
-        '{"format_version": 5, "kind": "bound", "made_by": NaN, "plans": []}',
-        '{"format_version": 5, "plans": ' + "[" * 100_000,
-        '{"format_version": 5, "plans": ' + "9" * 5000 + "}",
+        '{"format_version": 6, "kind": "open", "made_by": "x", "plans": []}',
+        '{"format_version": 6, "format_version": 6, "kind": "bound", "made_by": "x", "plans": []}',
+        '{"format_version": 6, "kind": "bound", "made_by": NaN, "plans": []}',
+        '{"format_version": 6, "plans": ' + "[" * 100_000,
+        '{"format_version": 6, "plans": ' + "9" * 5000 + "}",
     ],
 )
 def test_what_is_no_plan_is_refused_in_words(cli: Cli, tmp_path: Path, text: str) -> None:
