@@ -9,13 +9,16 @@ from pathlib import Path
 
 @contextmanager
 def crashes_noted_in(path: Path | None) -> Iterator[None]:
-    """Append to a file how this process crashes, if it does so in the block: a line, and the stacks of its threads."""
+    """Append to a file how this process crashes, if it does so in the block: a line, and the stack of the thread.
+
+    The stacks of the other threads are left out: they run on while theirs are read, and the note itself would crash.
+    """
     if path is None:
         yield
         return
     was_enabled = faulthandler.is_enabled()
     with path.open("ab") as file:
-        faulthandler.enable(file)
+        faulthandler.enable(file, all_threads=False)
         try:
             yield
         finally:
