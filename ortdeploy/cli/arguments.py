@@ -26,25 +26,25 @@ exit codes:
 COMMANDS = {
     "adapter": "show a LoRA adapter, compare it with a model, or convert one",
     "apply": "run a manifest's jobs, or a saved plan",
-    "cache": "free what nothing needs of the state folder's caches",
+    "cache": "free what nothing needs in the caches of the state directory",
     "check": "run models on golden inputs and compare their outputs",
-    "compact": "put parts together that are too small for their own good",
+    "compact": "join small parts into larger ones",
     "completion": "print a shell completion script",
     "device": "write a device file that describes this machine",
     "diff": "show what differs between two files, or since the last run of a manifest",
-    "doctor": "say what works on this machine; every provider runs a small model",
-    "explain": "print the page of a rule or of a provider",
-    "finish": "put what the shards of a saved plan have made into the ledger",
-    "init": "write a manifest for a model, or for a folder of models",
+    "doctor": "show what works on this machine: every provider runs a small model",
+    "explain": "print the page of a rule or of a provider, or list all of them",
+    "finish": "put the parts that the shards of a saved plan have made into the ledger",
+    "init": "write a manifest for a model",
     "lock": "write the digests of models and adapters into a manifest, or verify them",
     "plan": "show what would run, and refuse what cannot work",
     "retry": "run the failed rows of a job again",
     "schema": "print a JSON Schema",
-    "service": "print unit files of systemd that watch manifests, or apply them every so often",
-    "state": "write a copy of the ledger, or bring one back",
+    "service": "print systemd units that watch manifests, or apply them at intervals",
+    "state": "back up the ledger, or restore it",
     "status": "show the committed rows of each job, and its last run",
     "try": "run a few rows into a scratch folder, and show the results",
-    "tune": "search the fastest settings for a job, and write them as an overlay",
+    "tune": "search for the fastest settings of a job, and write them as an overlay",
     "validate": "check manifests without a device",
     "verify": "read committed parts again, and compare them with the ledger",
     "watch": "apply whenever a manifest changes or input arrives",
@@ -218,7 +218,7 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
 
     parser = _Parser(
         prog="ortdeploy",
-        description="Declarative deployments for ONNX Runtime.",
+        description="Declarative deployments for ONNX Runtime: a YAML manifest says which models run over which data.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -253,7 +253,7 @@ def _add_manifests(parser: argparse.ArgumentParser, formats: "Sequence[str]", pa
     add("--log-file", metavar="FILE", help="append logs to a file instead of stderr")
     add("-q", "--quiet", action="store_true", help="print only what is wrong")
     add("-v", "--verbose", action="store_true", help="log more details")
-    color = "whether to color (default: auto, on a terminal; also: ORTDEPLOY_COLOR, NO_COLOR, FORCE_COLOR)"
+    color = "whether to use colors (default: auto, on a terminal; also: ORTDEPLOY_COLOR, NO_COLOR, FORCE_COLOR)"
     add("--color", choices=("auto", "always", "never"), help=color)
     add("--no-color", action="store_const", const="never", dest="color", help="the same as --color never")
 
@@ -284,12 +284,12 @@ def _add_apply(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shard", metavar="I/N", help=f"{shard} (also: ORTDEPLOY_SHARD)")
     engine = "have the workers of a Ray cluster make the parts of a saved plan; default: the cluster of this machine"
     parser.add_argument("--engine", metavar="ray[=ADDRESS]", help=engine)
-    workers = "number of workers with --engine (default: one on each node, more if limits: {threads} leaves room)"
+    workers = "number of workers with --engine (default: one on each node or GPU, or as many as their threads fit)"
     parser.add_argument("--workers", metavar="N", type=_workers, help=workers)
     _add_root(parser)
     _add_jobs(parser)
     _add_new_run(parser)
-    meaning = "keep what runs well, and run that for new inputs while a later version of the manifest is refused"
+    meaning = "keep the last version of a manifest that ran well, and run it while a later version is refused"
     parser.add_argument("--last-good", action="store_true", help=meaning)
 
 
@@ -301,9 +301,9 @@ def _add_finish(parser: argparse.ArgumentParser) -> None:
 
 def _add_retry(parser: argparse.ArgumentParser) -> None:
     _add_manifests(parser, _DIAGNOSTICS, "a manifest, or a folder of them")
-    meaning = "run the failed rows of this job, by name or glob; may be given several times"
+    meaning = "the job whose failed rows run, by name or glob; may be given several times"
     parser.add_argument("--job", metavar="NAME", action="append", dest="jobs", required=True, help=meaning)
-    meaning = "rows of this _failed.jsonl of another machine, and no others"
+    meaning = "run the rows in this _failed.jsonl, which another machine wrote, and no others"
     parser.add_argument("--from", metavar="FILE", dest="letters", help=meaning)
     _add_exclude(parser)
     parser.set_defaults(new_run=False, last_good=False)
@@ -337,7 +337,11 @@ def _add_check(parser: argparse.ArgumentParser) -> None:
     leaks = "run each model many times, on its golden inputs or synthetic ones, and look for a memory leak"
     parser.add_argument("--leaks", action="store_true", help=leaks)
     parser.add_argument(
-        "--runs", metavar="N", type=_runs, default=1000, help="number of runs with --leaks (default: 1000)"
+        "--runs",
+        metavar="N",
+        type=_runs,
+        default=1000,
+        help="number of runs with --leaks (default: 1000, at least 300)",
     )
 
 
@@ -348,7 +352,8 @@ def _add_tune(parser: argparse.ArgumentParser) -> None:
     bound = "memory=512MiB or p99=50ms: the most that a setting may take; may be given for both"
     add("--limit", metavar="KEY=VALUE", action="append", default=[], dest="limits", type=_key_value, help=bound)
     add("--seconds", metavar="N", type=float, default=3.0, help="how long each setting runs (default: 3)")
-    add("-o", "--output", metavar="FILE", help="the overlay to write (default: overlays/MANIFEST.JOB.yaml beside it)")
+    overlay = "the overlay to write (default: overlays/MANIFEST.JOB.yaml beside the manifest)"
+    add("-o", "--output", metavar="FILE", help=overlay)
     add("--report", metavar="FILE", help="write an HTML page with what was tried")
 
 
@@ -385,8 +390,8 @@ def _add_status(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_diff(parser: argparse.ArgumentParser) -> None:
-    _add_manifests(parser, ("text", "json"), "two files of one kind, or a manifest, to compare it with its last run")
-    parser.add_argument("--detailed-exitcode", action="store_true", help="exit with 2 when something differs")
+    _add_manifests(parser, ("text", "json"), "two files of one kind, or a manifest that is compared with its last run")
+    parser.add_argument("--detailed-exitcode", action="store_true", help="exit with 2 if something differs")
     parser.add_argument("--report", metavar="FILE", help="write an HTML page with two reports of runs side by side")
 
 
@@ -397,7 +402,7 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
 def _add_state(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)
     backup = actions.add_parser("backup", help="write the ledger into one file, also beside a live run")
-    restore = actions.add_parser("restore", help="bring a copy back where no ledger is, if it fits the outputs")
+    restore = actions.add_parser("restore", help="restore a copy in a folder without a ledger, if it fits the outputs")
     for one in (backup, restore):
         one.add_argument("file", metavar="FILE", help="the copy; nothing is overwritten")
         state = "folder of the ledger (default: .ortdeploy in this folder; also: ORTDEPLOY_STATE_DIR)"
@@ -410,20 +415,20 @@ def _add_cache(parser: argparse.ArgumentParser) -> None:
     meaning = "free copies, compiled models and notes that no job and no last good version needs; never the ledger"
     prune = actions.add_parser("prune", help=meaning)
     _add_manifests(prune, ("text", "json"), "a manifest, or a folder of them")
-    prune.add_argument("--dry-run", action="store_true", help="only say what would be freed")
+    prune.add_argument("--dry-run", action="store_true", help="free nothing; say what would be freed")
 
 
 def _add_watch(parser: argparse.ArgumentParser) -> None:
     _add_manifests(parser, ("text", "json"), "manifests, or folders of them")
     _add_jobs(parser)
-    every = "apply after so long too, although nothing was seen to change: 30s, 5min, 1h (default: 5min)"
+    every = "apply at least this often: 30s, 5min, 1h (default: 5min)"
     parser.add_argument("--every", metavar="TIME", type=_time, default=300.0, help=every)
 
 
 def _add_service(parser: argparse.ArgumentParser) -> None:
     _add_manifests(parser, ("text",), "manifests, or folders of them")
     _add_jobs(parser)
-    every = "print a timer that applies so long after the last time: 30s, 5min, 1h (default: a service that watches)"
+    every = "print a timer that applies at this interval: 30s, 5min, 1h (default: a service that watches)"
     parser.add_argument("--every", metavar="TIME", type=_time, help=every)
     parser.add_argument(
         "-o", "--output", metavar="FOLDER", help="write the units into a folder instead of printing them"
@@ -448,7 +453,7 @@ _LONGEST = 24 * 3600.0
 def _add_init(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL.onnx", help="a model, or the folder of a Stable Diffusion pipeline")
     parser.add_argument("-o", "--output", metavar="FILE", help="the manifest to write (default: MODEL.yaml)")
-    data = "the data that the job reads: the input section is made to fit, and no sample is made up"
+    data = "the data that the job reads: the input section fits it, and no sample rows are made up"
     parser.add_argument("--from", metavar="FILE|FOLDER", dest="data", help=data)
 
 
@@ -463,9 +468,9 @@ def _add_adapter(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)
     show = actions.add_parser("show", help="print an adapter's versions and parameters")
     fit = actions.add_parser("fit", help="say whether an adapter fits a model, and why not")
-    fit.add_argument("model", metavar="MODEL.onnx")
+    fit.add_argument("model", metavar="MODEL.onnx", help="the model")
     for one in (show, fit):
-        one.add_argument("file", metavar="FILE.onnx_adapter")
+        one.add_argument("file", metavar="FILE.onnx_adapter", help="the adapter")
         one.add_argument("--format", choices=("text", "json"), help="default: text (also: ORTDEPLOY_FORMAT)")
     convert = actions.add_parser("convert", help="convert a PEFT folder, a safetensors file or a .npz archive")
     add = convert.add_argument
@@ -485,8 +490,8 @@ def _add_adapter(parser: argparse.ArgumentParser) -> None:
         type=float,
         help="multiply the second matrix of each pair by alpha / rank (default: alpha of the PEFT folder)",
     )
-    add("--adapter-version", metavar="N", type=int, default=0, help="default: 0, none")
-    add("--model-version", metavar="N", type=int, default=0, help="default: 0, none")
+    add("--adapter-version", metavar="N", type=int, default=0, help="its own version (default: 0, none)")
+    add("--model-version", metavar="N", type=int, default=0, help="version of the model (default: 0, none)")
 
 
 def _rename(text: str) -> tuple[str, str]:
@@ -498,7 +503,11 @@ def _rename(text: str) -> tuple[str, str]:
 
 def _add_schema(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "name", nargs="?", default="deployment", metavar="NAME", help="which schema (default: deployment)"
+        "name",
+        nargs="?",
+        default="deployment",
+        metavar="NAME",
+        help="deployment, device, diagnostics, plan, report or providers/NAME (default: deployment)",
     )
 
 
@@ -515,11 +524,11 @@ def _add_device(parser: argparse.ArgumentParser) -> None:
 
 def _add_doctor(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=("text", "json"), help="default: text (also: ORTDEPLOY_FORMAT)")
-    parser.add_argument("--color", choices=("auto", "always", "never"), help="whether to color (default: auto)")
+    parser.add_argument("--color", choices=("auto", "always", "never"), help="whether to use colors (default: auto)")
 
 
 def _add_completion(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"))
+    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="the shell that it is for")
 
 
 _ADD = {

@@ -42,7 +42,7 @@ def back_up(state_dir: Path, target: Path) -> int:
     """Write a copy of a state folder into a new file; return how many outputs it knows. Raises OrtdeployError."""
     _check_absent(target, "Choose another name, or move it away")
     if not (state_dir / FILE).is_file():
-        raise OrtdeployError(f"{state_dir} holds no ledger {FILE}; name the state folder with --state-dir")
+        raise OrtdeployError(f"{state_dir} holds no ledger {FILE}; name the state directory with --state-dir")
     with tempfile.TemporaryDirectory(prefix="ortdeploy-state-") as folder:
         copy = Path(folder) / FILE
         with translated(), closing(_connect(state_dir / FILE)) as ledger, closing(sqlite3.connect(copy)) as into:
@@ -131,16 +131,18 @@ def _unpack(source: Path, folder: Path) -> list[str]:
             names = archive.namelist()
             others = {*names} - {FILE, CHOICES}
             if FILE not in names or not all(map(_NOTE.fullmatch, others)) or len(names) != len({*names}):
-                raise OrtdeployError(f"{source} is no copy of a state folder")
+                raise OrtdeployError(f"{source} is not a copy of a state directory")
             if any(one.file_size > _MOST for one in archive.infolist()):
-                raise OrtdeployError(f"{source} is no copy of a state folder: it says that it holds {_MOST} bytes")
+                raise OrtdeployError(
+                    f"{source} is not a copy of a state directory: it says that it holds {_MOST} bytes"
+                )
             for name in names:
                 archive.extract(name, folder)
             return names
     except FileNotFoundError:
         raise OrtdeployError(f"there is no file {source}") from None
     except _NO_COPY as error:
-        raise OrtdeployError(f"{source} is no copy of a state folder, or it is damaged: {error}") from error
+        raise OrtdeployError(f"{source} is not a copy of a state directory, or it is damaged: {error}") from error
 
 
 def _unfit(record: OutputRecord, state_dir: Path, copy: Path) -> Iterator[str]:

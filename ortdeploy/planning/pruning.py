@@ -182,7 +182,7 @@ def _prune(name: str, entries: Entries, why: str, needed: _Needed, *, alone: boo
         freed_bytes=gone,
         kept=len(entries) - len(freed),
         kept_bytes=sum(sizes.values()) - gone,
-        why=why if alone else "a run is using the state folder",
+        why=why if alone else "a run is using the state directory",
     )
 
 

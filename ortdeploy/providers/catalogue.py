@@ -209,7 +209,7 @@ def provider_spellings() -> tuple[str, ...]:
 def render_page(provider: Provider) -> str:
     """Return the page that `ortdeploy explain` prints."""
     names = ", ".join((provider.short, *other_names(provider)))
-    lines = [provider.name, f"  Written {names} or {provider.name}, in any case."]
+    lines = [provider.name, f"  Written {names} or {provider.name}, in upper or lower case."]
     lines.append(f"  Comes with: {provider.package}.")
     lines.append(f"  Its tensors live in the memory of: {provider.memory or 'the CPU'}.")
     lines.append(f"  It {'compiles whole subgraphs' if provider.compiles else 'has a kernel for each node'}.")

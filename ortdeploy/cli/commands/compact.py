@@ -1,4 +1,4 @@
-"""`ortdeploy compact`: put parts together that are too small for their own good."""
+"""`ortdeploy compact`: join small parts into larger ones."""
 
 import argparse
 import sys
