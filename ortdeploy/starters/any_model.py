@@ -88,7 +88,7 @@ def _if_refused(subject: Subject) -> str | None:
     if subject.ran.refusal is None:
         return None
     return (
-        f"It takes {_taken(subject)}, and no values that were made up. ONNX Runtime says: {subject.ran.refusal}. "
+        f"The model takes {_taken(subject)}, but no values that were made up. ONNX Runtime says: {subject.ran.refusal}. "
         "Name rows of your own with --from"
     )
 
@@ -100,7 +100,8 @@ def _misfit(subject: Subject) -> str | None:
     kind = _KINDS.get(subject.data.format, "arrays")
     return (
         f"{subject.data.path} holds {kind}, and the model takes {_taken(subject)}. "
-        "If steps can make these of the rows, write them under prepare:; else name rows of another kind with --from"
+        "Name the columns that feed it under columns:, and steps that convert them under prepare:. Or name other rows with "
+        "--from"
     )
 
 

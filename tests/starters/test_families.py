@@ -480,7 +480,7 @@ def test_data_of_another_kind_is_told_and_leaves_a_manifest_to_mend(cli: Cli, tm
     assert said.code == 1
     assert "A row is a single value" in said.out
     assert "x.txt holds lines of text, and the model takes x float32 [n, 3, 32, 32]" in said.out
-    assert "When that is mended: ortdeploy try" in said.out
+    assert "After that: ortdeploy try" in said.out
     assert (tmp_path / "m.yaml").is_file()
 
 

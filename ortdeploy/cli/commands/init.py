@@ -178,10 +178,10 @@ def _told(tried: _Tried, manifest: Path, *, instead_of: _Tried | None) -> str:
             f"It looked like {instead_of.starter.family}, whose manifest does not run:\n{instead_of.trouble()}"
         )
     if not tried.works:
-        lines.append("It does not run as it stands.")
+        lines.append("The manifest does not run yet.")
         lines.append("" if has_errors(tried.diagnostics) else tried.starter.if_refused or "")
         lines.append(tried.starter.misfit or "")
     lines.append(tried.starter.question or "")
     lines.append(tried.trouble().rstrip())
-    lines.append(f"{'Next' if tried.works else 'When that is mended'}: ortdeploy try {manifest}")
+    lines.append(f"{'Next' if tried.works else 'After that'}: ortdeploy try {manifest}")
     return "\n".join(line for line in lines if line) + "\n"
