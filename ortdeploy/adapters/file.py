@@ -46,7 +46,7 @@ def read_adapter(path: Path, shown: str) -> AdapterFacts:
     except OSError as error:
         problem = unreadable(shown, error)
     except Exception as error:  # noqa: BLE001  flatbuffers checks nothing: struct.error, IndexError, TypeError, …
-        detail = f"{shown} is an adapter file that is cut off or damaged ({error}). Bring the whole file."
+        detail = f"{shown} is an adapter file that is cut off or damaged ({error}). Provide the whole file."
         problem = Problem(kind="damaged-adapter", detail=detail)
     return AdapterFacts(path=str(path), problem=problem)
 
@@ -63,7 +63,7 @@ def _look_at_file(path: Path, shown: str) -> Problem | None:
         return None
     content = recognise(head)
     if not head:
-        detail = f"{shown} is empty and is not an ONNX Runtime adapter file. Bring the whole file."
+        detail = f"{shown} is empty and is not an ONNX Runtime adapter file. Provide the whole file."
         return Problem(kind="not-an-adapter", detail=detail)
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < path.stat().st_size:
         what = f"in safetensors format. {_CONVERT}"
@@ -72,9 +72,9 @@ def _look_at_file(path: Path, shown: str) -> Problem | None:
     elif content is not None:
         what = f"{content.what}, not the adapter. {content.advice.removesuffix('.')}"
     elif path.suffix.lower() == ".onnx":
-        what = "a model by its name, not an ONNX Runtime adapter file. Bring the .onnx_adapter file"
+        what = "a model by its name, not an ONNX Runtime adapter file. Provide the .onnx_adapter file"
     else:
-        what = "not an ONNX Runtime adapter file. Bring the .onnx_adapter file"
+        what = "not an ONNX Runtime adapter file. Provide the .onnx_adapter file"
     return Problem(kind="not-an-adapter", detail=f"{shown} is {what}.")
 
 

@@ -72,10 +72,12 @@ def read_model(
                 return _facts(path, model, files, in_ort_format=taken_for_ort)
             problem = changed_while_read(shown)
     except OrtFormatError as error:
-        detail = f"{shown} is in ORT format and is cut off or damaged ({error}). Bring the whole file."
+        detail = f"{shown} is in ORT format and is cut off or damaged ({error}). Provide the whole file."
         problem = Problem(kind="not-ort", detail=detail)
     except DecodeError:
-        problem = Problem(kind="not-onnx", detail=f"{shown} is not an ONNX model, or is cut off. Bring the whole file.")
+        problem = Problem(
+            kind="not-onnx", detail=f"{shown} is not an ONNX model, or is cut off. Provide the whole file."
+        )
     except TensorProblemError as error:
         problem = Problem(kind="missing-bytes", detail=f"{shown}: {error}")
     except OSError as error:
@@ -83,7 +85,7 @@ def read_model(
     except Exception as error:  # protobuf, onnx and flatbuffers have no one class for what a damaged file causes
         if is_a_bug(error):
             raise
-        detail = f"{shown} is damaged: {reason_of(error)}. Bring the whole file."
+        detail = f"{shown} is damaged: {reason_of(error)}. Provide the whole file."
         problem = Problem(kind="damaged-model", detail=detail)
     return ModelFacts(path=str(path), problem=problem)
 
@@ -108,7 +110,7 @@ def _look_at_file(path: Path, shown: str, *, taken_for_ort: bool) -> Problem | N
     except OSError as error:
         return unreadable(shown, error)
     if not head:
-        return Problem(kind="empty", detail=f"{shown} is empty. Bring the whole file.")
+        return Problem(kind="empty", detail=f"{shown} is empty. Provide the whole file.")
     content = recognise(head)
     if content == ORT_MODEL:
         detail = f"{shown} is in ORT format, which ONNX Runtime knows by the suffix. Rename it to end in .ort."
@@ -140,7 +142,7 @@ def _look_at_model(model: onnx.ModelProto, shown: str) -> Problem | None:
     made |= {tensor.values.name for tensor in model.graph.sparse_initializer}
     whole = model.ir_version > 0 and model.opset_import and model.graph.output
     if not whole or any(value.name not in made for value in model.graph.output):
-        return Problem(kind="not-onnx", detail=f"{shown} is not an ONNX model, or is cut off. Bring the whole file.")
+        return Problem(kind="not-onnx", detail=f"{shown} is not an ONNX model, or is cut off. Provide the whole file.")
     return None
 
 

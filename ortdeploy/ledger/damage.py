@@ -26,7 +26,7 @@ def translated() -> Iterator[None]:
 def damaged(what: object) -> str:
     """Return a message: the ledger is damaged, and what to do. Nothing that it advises discards good results."""
     return (
-        f"the ledger {FILE} is damaged ({what}). Bring it back from a copy; or move it away together with the output "
+        f"the ledger {FILE} is damaged ({what}). Restore it from a copy; or move it away together with the output "
         "folders, whose results stay as they are, and their jobs start over"
     )
 

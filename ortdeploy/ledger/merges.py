@@ -45,7 +45,7 @@ def complete(ledger: Ledger, output: str, folder: Path, part: Part, merge: Merge
         if not is_as_written(waiting, merge, digest=None):
             raise OrtdeployError(
                 f"{merge.temporary}, which a retry has made of {merge.file}, is damaged, and was not put into its "
-                "place. Bring it back from a copy, or move it away: retry makes it again"
+                "place. Restore it from a copy, or move it away: retry makes it again"
             )
         waiting.replace(place)
     elif not (place.is_file() and is_as_written(place, merge, digest=None)):
@@ -68,7 +68,7 @@ def _forget(ledger: Ledger, output: str, place: Path, part: Part, merge: Merge) 
     is_before = not place.exists() if part.file is None else place.is_file() and is_as_written(place, part, digest=None)
     if not is_before:
         raise OrtdeployError(
-            f"{merge.file} is neither what was committed nor what a retry has made of it. Bring it back from a copy"
+            f"{merge.file} is neither what was committed nor what a retry has made of it. Restore it from a copy"
         )
     ledger.forget_merge(output, merge)
 
@@ -91,7 +91,7 @@ def put_in_place(ledger: Ledger, output: str, folder: Path, one: Replacement, se
         if not _name(folder, file):
             if (folder / file.file).exists() or not one.may_be_gone:
                 raise OrtdeployError(
-                    f"{file.file} is neither what was committed nor what was made to take its place. Bring it back "
+                    f"{file.file} is neither what was committed nor what was made to take its place. Restore it "
                     "from a copy"
                 )
             ledger.forget_replacement(output, one)
@@ -115,7 +115,7 @@ def _name(folder: Path, file: NewFile) -> bool:
         return place.is_file() and is_as_written(place, file, digest=None)
     if not is_as_written(waiting, file, digest=None):
         raise OrtdeployError(
-            f"{file.temporary}, which takes the place of {file.file}, is damaged, and was not put there. Bring it back "
+            f"{file.temporary}, which takes the place of {file.file}, is damaged, and was not put there. Restore it "
             "from a copy"
         )
     waiting.replace(place)

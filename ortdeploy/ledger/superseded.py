@@ -71,8 +71,8 @@ def _lines(part: Part, file: Part | Revision, count: int, path: str, row_numbers
     except OSError as error:
         raise OrtdeployError(
             f"rows of {path} have run again or were withdrawn, and which of its lines these are cannot be told: "
-            f"{error.strerror or error}. Bring it back"
+            f"{error.strerror or error}. Restore it"
         ) from error
     if len(lines) != count:
-        raise OrtdeployError(f"{path} has {len(lines)} rows and had {count} when it was read. Bring back a copy")
+        raise OrtdeployError(f"{path} has {len(lines)} rows and had {count} when it was read. Restore it from a copy")
     return lines

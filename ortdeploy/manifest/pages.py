@@ -27,7 +27,7 @@ PAGES: dict[str, tuple[str, str]] = {
     ),
     "edited-plan": (
         "Saved plan is not what the manifest gives",
-        "A plan file is never carried out as it stands: apply plans again from the manifest, with the options that the "
+        "A plan file is never run as it is: apply plans again from the manifest, with the options that the "
         "file names, and compares. Somebody changed the file, or another version of ortdeploy wrote it. The message "
         "names the first place that differs. Make the plan again.",
     ),
@@ -40,7 +40,7 @@ PAGES: dict[str, tuple[str, str]] = {
         "A mapping lacks a key that it must have. `ortdeploy schema` prints what each part of a manifest needs.",
     ),
     "moved-fact": (
-        "Saved plan rests on a fact that has moved",
+        "Saved plan rests on something that has changed",
         "A plan names the manifest, models, adapters, inputs, ONNX Runtime version and providers that it was made "
         "from. One of them is different now, so the plan no longer says what would happen. Make the plan again.",
     ),
@@ -50,15 +50,15 @@ PAGES: dict[str, tuple[str, str]] = {
     ),
     "nothing-to-check": (
         "Nothing to check",
-        "ortdeploy check ran no model, for none that was asked for has checks. A step in CI that checks nothing must "
-        "not be green. Name folders of golden inputs and outputs under checks:, or say with checks: [] that there are "
+        "ortdeploy check ran no model, because none that it was asked for has checks. A step in CI that checks nothing "
+        "must not pass. Name folders of golden inputs and outputs under checks:, or say with checks: [] that there are "
         "none.",
     ),
     "not-utf8": ("File is not UTF-8", "Manifests are UTF-8 text. Save the file with that encoding."),
     "override-conflict": (
         "Value given on the command line does not fit",
-        "--set KEY=VALUE replaces one value of the manifest; the way to it must lead through mappings or list items "
-        "that exist. Keys are separated by dots, list items are numbers: --set jobs.read.batch.size=16.",
+        "--set KEY=VALUE replaces one value of the manifest; the keys before the last one must be mappings or list "
+        "items that exist. Keys are separated by dots, list items are numbers: --set jobs.read.batch.size=16.",
     ),
     "oversized-file": (
         "File too large for a manifest",
@@ -70,9 +70,9 @@ PAGES: dict[str, tuple[str, str]] = {
     ),
     "state-outside-tree": (
         "State directory leads out of the manifest's folder tree",
-        "The ledger, caches and locks lie in .ortdeploy beside the manifest. A checkout may bring a link of that name, "
-        "or one inside of it, and what ortdeploy writes would land elsewhere. Name the place with --state-dir, or "
-        "allow its root with --allow-root, if it is meant.",
+        "The ledger, caches and locks lie in .ortdeploy beside the manifest. A checkout may have a link of that name, "
+        "or one inside of it, and ortdeploy would write somewhere else. If that is what you want, name the place with "
+        "--state-dir, or allow its root with --allow-root.",
     ),
     "too-deep": ("Nesting too deep", "A manifest may nest 64 levels; a real one needs about eight."),
     "undefined-alias": ("Alias without an anchor", "*name repeats what &name marked earlier in the file."),
@@ -82,8 +82,8 @@ PAGES: dict[str, tuple[str, str]] = {
     ),
     "unfetched-file": (
         "Model or adapter cannot be fetched",
-        "A model or an adapter that is named by a URL is fetched once a machine, into the content store of the state "
-        "directory, under the digest that the manifest gives. It could not be fetched, the server gave another file, "
+        "A model or an adapter that is named by a URL is fetched once by each machine, into the content store of the "
+        "state directory, under the digest in the manifest. It could not be fetched, the server gave another file, "
         "or there is too little room for it. Once it is there, no server is asked for it any more.",
     ),
     "unknown-key": (

@@ -355,5 +355,5 @@ def _damage(
         else f"Or move the whole folder {shown} elsewhere, where its other parts are kept, and the job runs from its "
         "first row. Where parts are carried away on purpose, write output: {removable: true}."
     )
-    detail = f"{shown}/{what}. Bring it back from a copy. {otherwise}"
+    detail = f"{shown}/{what}. Restore it from a copy. {otherwise}"
     return Problem(kind="damaged", detail=detail)

@@ -18,7 +18,7 @@ from ortdeploy.sinks.catalogue import SINKS
 from ortdeploy.sources.catalogue import SOURCES, look_at
 from ortdeploy.sources.files import full_path, shown
 
-GONE_UNREAD = '{} was carried away before job "{}" had read it. Bring it back; status says which parts every reader has'
+GONE_UNREAD = '{} was carried away before job "{}" had read it. Restore it; status says which parts every reader has'
 
 
 def probe_upstream(

@@ -49,7 +49,7 @@ def _detail(folder: Path, preset: PresetSpec) -> str | None:
     try:
         index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
     except OSError as error:
-        return f"{preset.folder}/{_INDEX} cannot be read: {error.strerror}. Bring a folder of optimum-onnx."
+        return f"{preset.folder}/{_INDEX} cannot be read: {error.strerror}. Provide a folder that optimum-onnx wrote."
     except (ValueError, RecursionError) as error:
         return f"{preset.folder}/{_INDEX} is no JSON text: {error}."
     if not isinstance(index, dict) or "_class_name" not in index:

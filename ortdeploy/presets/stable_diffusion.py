@@ -98,7 +98,7 @@ def _read_files(files: PresetFiles, folder: Path, shown: str) -> tuple[Mapping[s
         try:
             digest.update(files.read(name))
         except OSError as error:
-            detail = f"{shown}/{name} cannot be read: {error.strerror}. Bring the whole folder."
+            detail = f"{shown}/{name} cannot be read: {error.strerror}. Provide the whole folder."
             raise _PresetProblemError(detail) from error
     config = _json(files, "scheduler/scheduler_config.json", shown)
     scheduler, problem = read_scheduler(config)

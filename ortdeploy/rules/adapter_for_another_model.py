@@ -1,14 +1,14 @@
 """What it catches: a job whose adapter was declared for another model than the job's.
 
 Why: an adapter replaces inputs of one graph. On another graph, ONNX Runtime fails at the first run with "Invalid input
-name". If names happen to agree, it answers with nonsense.
+name". If names happen to agree, the results are wrong.
 
 Example:
 
     adapters: {french: {path: french.onnx_adapter, model: translator}}
     jobs: {read: {model: digits, adapter: french, …}}
 
-How to fix: name the adapter's model in the job, or another adapter.
+How to fix: let the job run the adapter's model, or name an adapter of the job's model.
 """
 
 from collections.abc import Iterator

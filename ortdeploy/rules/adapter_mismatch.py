@@ -130,8 +130,8 @@ def _rank_problems(
             if size != known and (reuses_memory or _is_pair(value.name, other)):
                 source = f'the default of "{value.name}"' if left_out else f'"{value.name}"'
                 yield (
-                    f'"{symbol}" is one number, and "{other}" makes it {known} and {source} {size}. Bring all matrices '
-                    "with one rank; where layers differ, export one symbol for each, or set session: "
+                    f'"{symbol}" must be one number, but "{other}" makes it {known}, and {source} makes it {size}. '
+                    "Give all matrices one rank. If layers are to differ, export a symbol for each, or set session: "
                     "{enable_mem_reuse: false}."
                 )
                 return

@@ -41,5 +41,5 @@ def check(spec: "Spec") -> Iterator[Finding]:
             why = f"No session of the model has {wanted}, and an allocator of another device is refused or of no use."
         else:
             continue
-        detail = f'Adapter "{adapter.name}" is placed on {adapter.device}. {why} Take device: away.'
+        detail = f'Adapter "{adapter.name}" is placed on {adapter.device}. {why} Remove device:.'
         yield Finding(at=(*adapter.at, "device"), detail=detail, model=adapter.model)

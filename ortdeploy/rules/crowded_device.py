@@ -5,7 +5,7 @@ sessions of all its models open.
 
 Example: two models with providers: [VitisAI, CPU], or sessions with count: 2 on it.
 
-How to fix: leave the provider to one model, or write two manifests and apply them one after the other.
+How to fix: use the provider for one model only, or write two manifests and apply them one after the other.
 """
 
 from collections.abc import Iterator
@@ -30,6 +30,6 @@ def check(spec: "Spec") -> Iterator[Finding]:
                 if limit is not None and used[provider.name] > limit:
                     detail = (
                         f"{provider.name} takes {limit} session at a time on its device, and this is number "
-                        f"{used[provider.name]}. Leave it to one model."
+                        f"{used[provider.name]}. Use it for one model only."
                     )
                     yield Finding(at=(*session.at, "providers"), detail=detail, model=model.name)

@@ -6,7 +6,7 @@ Example:
 
     providers: [{provider: CUDA, options: {enable_skip_layer_norm_strict_mode: true}}, CPU]
 
-How to fix: remove it; `ortdeploy explain PROVIDER` lists what there is.
+How to fix: remove it. `ortdeploy explain PROVIDER` lists the options of a provider.
 """
 
 from collections.abc import Iterator

@@ -6,7 +6,7 @@ Example:
 
     models: {digits: {path: digits.onnx, sha256: 4f1c…}}
 
-How to fix: bring the right file. If the new file is meant, write its digest: ortdeploy lock.
+How to fix: use the file that was pinned. If the new file is the right one, write its digest with ortdeploy lock.
 """
 
 from collections.abc import Iterator
@@ -34,5 +34,5 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
 
 def _compare(want: str | None, have: str, path: str, at: tuple[str | int, ...]) -> Iterator[Finding]:
     if want is not None and have and have != want:
-        detail = f"{path} has the digest {have}. Bring what is pinned, or pin this."
+        detail = f"{path} has the digest {have}, and sha256: pins another one. Use the pinned file, or pin this one."
         yield Finding(at=(*at, "sha256"), detail=detail)

@@ -7,7 +7,7 @@ Example:
 
     inputs: {image: {dtype: uint8}}     # the graph says float32
 
-How to fix: correct the declaration, or bring the model that was meant.
+How to fix: correct the declaration, or use the model that it describes.
 """
 
 from collections.abc import Iterator
@@ -30,6 +30,6 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             if value is not None and want and value.tensor.dtype and want != value.tensor.dtype:
                 detail = (
                     f'"{declared.name}" is declared as {want}, and model "{model.spec.name}" has '
-                    f"{value.tensor.dtype}. Correct the declaration, or bring the model that was meant."
+                    f"{value.tensor.dtype}. Correct the declaration, or use the model that it describes."
                 )
                 yield Finding(at=(*declared.at, "dtype"), detail=detail, model=model.spec.name)

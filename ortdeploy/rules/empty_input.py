@@ -1,4 +1,4 @@
-"""What it catches: a job whose input files exist and hold no row.
+"""What it catches: a job whose input files exist but hold no row.
 
 Why: the job would succeed and write nothing. After a step that found nothing, that may be right. After an export that
 went wrong, nobody would notice.
@@ -24,5 +24,8 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
     for job in deployment.jobs:
         found = deployment.preflight.first_rows.get(job.spec.name)
         if found is not None and found.rows == 0:
-            detail = f'The input of job "{job.spec.name}" holds no row: the job would end well and write nothing.'
+            detail = (
+                f'The input of job "{job.spec.name}" holds no row: the job would end well and write nothing. If rows '
+                "are expected, look at what writes the input."
+            )
             yield Finding(at=job.spec.input.source_at, detail=detail, job=job.spec.name, model=job.spec.model)

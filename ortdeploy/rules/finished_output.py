@@ -7,7 +7,7 @@ Example: a job ran, then its model was replaced, and the job is applied again to
 
 How to fix: start over with `ortdeploy apply --new-run`, which keeps the old folder under another name. Or choose
 another output path. With `output: {on_upgrade: continue}`, committed rows stay and later ones run with what is there
-now, if columns and format are equal. With `on_upgrade: rerun` the job starts over by itself.
+now, if columns and format are equal. With `on_upgrade: rerun` the job starts over without being asked.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def _foreign(job: "ResolvedJob") -> str:
     named = f" Its _output.json names the ledger {ledger}." if ledger else ""
     return (
         f'"{path}" holds files that no run recorded under this state directory wrote.{named} '
-        "Bring back the ledger that knows them, choose another folder, or move them away."
+        "Restore the ledger that knows them, choose another folder, or move the files away."
     )
 
 
@@ -66,5 +66,5 @@ def _why_not_upgraded(job: "ResolvedJob") -> str | None:
     if job.output.layout is not None:
         return layout_difference(job.output.layout, job.layout)
     if "output" in job.changed:
-        return "of which format and columns its parts are was not noted when they were made"
+        return "the format and the columns of its parts were not recorded when they were made"
     return None

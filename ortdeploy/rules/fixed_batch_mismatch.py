@@ -33,8 +33,8 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             if shape and isinstance(shape[0], int) and shape[0] != size:
                 detail = (
                     f'Job "{job.spec.name}" runs {size} rows at a time, and input "{name}" is {target}. Set batch: '
-                    f"{{size: {shape[0]}}}. If that is not for rows, declare inputs: {{{name}: {{row_axis: none}}}} "
-                    "of the model, or use size: none if no input has rows."
+                    f"{{size: {shape[0]}}}. If that dimension does not count rows, declare inputs: {{{name}: "
+                    "{row_axis: none}} of the model, or use size: none if no input has rows."
                 )
                 at = (*job.spec.at, "batch", "size")
                 yield Finding(at=at, detail=detail, job=job.spec.name, model=job.spec.model)

@@ -1,6 +1,6 @@
 """What it catches: a model with gate: true that has no checks, neither its own nor those of its adapters.
 
-Why: nothing would be checked before its jobs run, but the manifest reads as if something were.
+Why: the manifest promises a check before its jobs run, and nothing would be checked.
 
 Example: models: {digits: {path: digits.onnx, gate: true}}
 

@@ -2,8 +2,8 @@
 their own; or a device whose provider shares a part of the CPU's memory, together with any other provider. If a provider
 is not on the machine, the rule assumes its device: the one that is written, or else its first.
 
-Why: ONNX Runtime copies tensors for the first device memory of a chain only. And other providers mistake what
-OpenVINO's CPU device allocates as shared memory for their own: QNN fails when it runs ("No HTP or DX12 allocation found
+Why: ONNX Runtime copies tensors for the first device memory of a chain only. And OpenVINO's CPU device allocates shared
+memory that other providers mistake for memory of their own: QNN fails when it runs ("No HTP or DX12 allocation found
 for shared memory address"), and with WebGPU the process is aborted ("Invalid memory type: -1").
 
 Example:
@@ -49,7 +49,7 @@ def _shared_memory(chain: "list[ResolvedProvider]") -> str | None:
         return None
     return (
         f"{sharing.name} allocates {sharing.device.host_accessible_memory} on its device {sharing.device.name}, which "
-        f"{' and '.join(others)} would take for their own."
+        f"{' and '.join(others)} would mistake for memory of their own."
     )
 
 
@@ -61,7 +61,7 @@ def _shared_memory_of_absent(session: "ResolvedSession") -> str | None:
         return (
             f"{sharing.name} is not here, and no device is chosen for it. It would take its first, which is "
             f"{sharing.shares_cpu_memory_on} and allocates a part of the CPU's memory, which {' and '.join(mistaking)} "
-            "would take for their own."
+            "would mistake for memory of their own."
         )
     here = next((p for p in session.chain if p.device is not None and p.device.host_accessible_memory), None)
     absent = [name for entry in session.unavailable if (name := _mistakes_memory(entry))]

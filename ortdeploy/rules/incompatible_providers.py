@@ -71,7 +71,7 @@ def _shared_memory(entry: "ProviderSpec", provider: Provider) -> str | None:
         return None
     return (
         f"{provider.name} allocates a part of the CPU's memory on its device {provider.shares_cpu_memory_on}, which "
-        "QNN and WebGPU would take for their own: runs fail, or the process is aborted."
+        "QNN and WebGPU would mistake for memory of their own: runs fail, or the process is aborted."
     )
 
 

@@ -2,7 +2,7 @@
 that give one symbolic dimension two sizes.
 
 Why: at best, ONNX Runtime refuses the batch. If the sizes happen to fit, an NHWC image in an NCHW model silently gives
-garbage, and a buffer with another number of elements has crashed CUDA sessions.
+wrong results, and a buffer with another number of elements has crashed CUDA sessions.
 
 Example: images prepared as [rows, 8, 8, 1] for an input [batch, 1, 8, 8].
 
@@ -67,7 +67,7 @@ class _Sizes:
             if isinstance(size, int) and isinstance(symbol, str):
                 known, other = self._solved.setdefault(symbol, (size, who))
                 if size != known:
-                    return f'"{symbol}" is one number: {who} makes it {size}, and {other} {known}.'
+                    return f'"{symbol}" must be one number, but {who} makes it {size}, and {other} makes it {known}.'
         return None
 
 

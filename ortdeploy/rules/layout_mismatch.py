@@ -1,7 +1,7 @@
 """What it catches: an input declared as NHWC that the graph's convolutions read as NCHW, or the other way round.
 
-Why: if the sizes happen to fit, the model silently computes garbage. By their definition, convolutions and pools of
-ONNX work on NCHW. A graph takes NHWC only if it moves the channels itself.
+Why: if the sizes happen to fit, the results of the model are silently wrong. By their definition, convolutions and
+pools of ONNX work on NCHW. A graph takes NHWC only if it moves the channels itself.
 
 Example:
 

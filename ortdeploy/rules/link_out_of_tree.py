@@ -1,7 +1,8 @@
 """What it catches: a folder named in the manifest contains a link that leads out of the manifest's folder tree.
 
-Why: a file outside of the tree was not committed and reviewed with the manifest, and whoever may write it decides what
-runs. This holds for every folder of golden data, presets, vocabularies or external data, as it does for single files.
+Why: a file outside of the tree was not committed and reviewed with the manifest, and whoever can write to it decides
+what runs. This holds for every folder of golden data, presets, vocabularies or external data, as it does for single
+files.
 
 Example: models/painter/tokenizer/vocab.json is a link to /var/shared/vocab.json
 

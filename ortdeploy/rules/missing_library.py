@@ -6,8 +6,8 @@ Why: the provider logs that it cannot load the library and takes no node, and th
 
 Example: {provider: QNN, options: {backend_type: cpu}} with onnxruntime-qnn, which has no libQnnCpu.so.
 
-How to fix: choose a library that the package has, bring the library and name it by its path, or allow the next provider
-with on_unavailable: next.
+How to fix: choose a library that the package has, install the library and name it by its path, or allow the next
+provider with on_unavailable: next.
 """
 
 from collections.abc import Iterator
@@ -32,8 +32,8 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
                 continue
             option, library = missing
             detail = (
-                f"{full_name(entry.name)} would load {library} for its {option}, and it is neither beside the "
+                f"{full_name(entry.name)} would load {library} for its {option}, but it is neither beside the "
                 "provider's own library nor where the system looks. The provider would take no node. Choose another "
-                f"{option}, or bring the library and name it by its path."
+                f"{option}, or install the library and name it by its path."
             )
             yield Finding(at=(*entry.at, "options", option), detail=detail, model=model.spec.name)

@@ -1,6 +1,7 @@
 """What it catches: a format, step or model that needs a Python package which is not installed.
 
-Why: the base install is small, for devices. What only some deployments need is an extra.
+Why: the base install is small, because devices have little room. A package that only some deployments need
+comes with an extra.
 
 Example: input: {path: inbox/*.png} without Pillow; a model with operators of onnxruntime-extensions without that
 package.

@@ -6,7 +6,8 @@ and no error.
 
 Example: a .npy with gaps, and errors: without on_nan.
 
-How to fix: say what is meant: errors: {on_nan: fail}, skip or keep. Or declare the input's range:, which excludes NaN.
+How to fix: say what happens to such rows: errors: {on_nan: fail}, skip or keep. Or declare the input's range:, which
+excludes NaN.
 """
 
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
         if found is not None and found.not_finite and job.spec.on_nan is None:
             detail = (
                 f"{len(found.not_finite)} of the first {found.rows} rows hold NaN or an infinity, row "
-                f"{found.not_finite[0]} the first of them. Say what becomes of rows whose outputs do too: "
+                f"{found.not_finite[0]} the first of them. Say what happens to rows whose outputs hold them too: "
                 "errors: {on_nan: fail}, skip or keep."
             )
             yield Finding(at=job.spec.input.source_at, detail=detail, job=job.spec.name, model=job.spec.model)

@@ -33,7 +33,7 @@ def _detail(value: "ValueFacts", job: "ResolvedJob") -> str | None:
     axis, shape = job.axes.of_output(value.name), value.tensor.shape
     if axis is None and value.name in job.axes.declared:
         return (
-            f'Output "{value.name}" is declared with row_axis: none: it is not by row, so that it cannot be a column. '
+            f'Output "{value.name}" is declared with row_axis: none: it is not by row, so it cannot be a column. '
             "Leave it out with columns:, or say which of its axes counts rows."
         )
     if not job.batching.size or shape is None:

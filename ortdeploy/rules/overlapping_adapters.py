@@ -29,7 +29,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             shared = sorted(parameters & {parameter.name for parameter in facts[other].parameters})
             if shared:
                 detail = (
-                    f'Adapters "{one}" and "{other}" both have {", ".join(shared[:3])}: the one that is named first '
-                    "would win for each parameter. Name one of them, or merge them into one adapter."
+                    f'Adapters "{one}" and "{other}" both have {", ".join(shared[:3])}, and ONNX Runtime would use '
+                    f'those of "{one}" alone. Name one of them, or merge them into one adapter.'
                 )
                 yield Finding(at=use.at, detail=detail, job=use.job, model=use.model)

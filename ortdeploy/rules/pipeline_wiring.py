@@ -29,7 +29,7 @@ def check(spec: "Spec") -> Iterator[Finding]:
     for pipeline in spec.pipelines:
         yield from _check_steps(pipeline.steps, set())
         if not pipeline.models:
-            detail = f'Pipeline "{pipeline.name}" runs no model: a job has one at least. Add a step: {{run: MODEL, …}}.'
+            detail = f'Pipeline "{pipeline.name}" runs no model, and a job needs one. Add a step: {{run: MODEL, …}}.'
             yield Finding(at=(*pipeline.at, "steps"), detail=detail, key=True)
     for job in spec.jobs:
         if job.pipeline is not None and job.batch.is_none:
@@ -50,7 +50,9 @@ def _check_steps(steps: "Sequence[StepOfPipeline]", outer: set[str]) -> Iterator
         for argument, name in used:
             if name in to_come:
                 at = (*step.at, "each") if step.kind == "each" else (*step.at, "in", argument)
-                detail = f"${name} is used before it is made. Put the step that makes it first; there are no cycles."
+                detail = (
+                    f"${name} is used before it is made. Put the step that makes it first; cycles are not possible."
+                )
                 yield Finding(at=at, detail=detail)
         if step.kind == "each":
             yield from _check_steps(step.steps, made | {step.item} | set(step.state))

@@ -78,7 +78,7 @@ def _said_once(diagnostics: Sequence[Diagnostic]) -> list[Diagnostic]:
 
 def _joined(group: Sequence[Diagnostic]) -> Diagnostic:
     first, others = group[0], dict.fromkeys(f'"{one.model}"' for one in group[1:] if one.model != group[0].model)
-    return replace(first, detail=f"{first.detail} So it is with {' and '.join(others)}.") if others else first
+    return replace(first, detail=f"{first.detail} The same holds for {' and '.join(others)}.") if others else first
 
 
 def diagnose(rule: Rule, finding: Finding, spec: "Spec") -> Diagnostic:

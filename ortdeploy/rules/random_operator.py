@@ -6,7 +6,7 @@ a single run gives, and the comparison of first rows in batches of other sizes w
 
 Example: a sampler exported with torch.randn inside, or a model exported in training mode.
 
-How to fix: take the noise as an input, or export with model.eval(). Where it is meant, say so:
+How to fix: take the noise as an input, or export with model.eval(). If it is on purpose, say so:
 
     row_independence: false
 """

@@ -2,7 +2,7 @@
 unknown values of attributes.
 
 Why: the operator's schema allows more than ONNX Runtime computes. While the plan is made, ONNX Runtime opens the graph
-of the steps, in a process of its own, and says what it would say to apply.
+of the steps, in a process of its own, and the finding says what apply would say.
 
 Example:
 

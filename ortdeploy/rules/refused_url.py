@@ -1,16 +1,16 @@
 """What it catches: a URL that is not allowed: an unknown scheme, a chain of file systems, or a local path in disguise.
 
 Why: fsspec opens local files under many names (file://, simplecache::file://, zip://x::file://). A manifest is reviewed
-as text, and none of these names may take it out of its folder tree. Inputs may be s3, gs, az, abfs, hf, https, http and
-sftp URLs; outputs may be those that can be written, so not hf, https and http. Everything else is a local file.
+as text, and none of these names may take it out of its folder tree. Inputs, models and adapters may be s3, gs, az,
+abfs, sftp, hf, https and http URLs. Outputs may have the schemes that can be written: not hf, https and http.
+Everything else is a local file.
 
 Example:
 
     input: {path: "file:///var/data/*.csv"}
 
-How to fix: write a local path as a path. If a chain would unpack or cache files, name the files themselves. In a
-password, write signs that have a meaning in URLs with a percent sign. Write ./ before a local file whose name looks
-like a URL.
+How to fix: write a local path as a path. Instead of a chain that unpacks or caches files, name the files themselves. In
+a password, write signs such as / and @ as %2F and %40. Write ./ before a local file whose name looks like a URL.
 """
 
 from collections.abc import Iterator

@@ -6,7 +6,7 @@ Example:
 
     providers: [{provider: OpenVINO, options: {use_compiled_network: true}}, CPU]
 
-How to fix: remove it; `ortdeploy explain PROVIDER` lists what there is.
+How to fix: remove it. `ortdeploy explain PROVIDER` lists the options of a provider.
 """
 
 from collections.abc import Iterator

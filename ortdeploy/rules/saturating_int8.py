@@ -1,7 +1,7 @@
 """What it catches: a model quantized to uint8 activations and int8 weights, on an x86 processor without VNNI.
 
 Why: on such a processor, ONNX Runtime adds two products of 8 bits in 16 bits. The sum can saturate, and then the
-numbers are silently wrong. Processors with AVX512-VNNI, AVX-VNNI or AMX add in 32 bits, and so do all of Arm.
+numbers are silently wrong. Processors with AVX512-VNNI, AVX-VNNI or AMX add in 32 bits, and so do all Arm processors.
 
 Source: onnxruntime's page on quantization, "When and why do I need to try U8U8?" and "reduce_range".
 
@@ -49,8 +49,8 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
         precise = model.spec.session.get("config", {}).get(_PRECISE) in {True, "1"}
         if on_cpu and not precise and _mixes(model):
             detail = (
-                f'Model "{model.spec.name}" multiplies uint8 by int8, and this processor has no VNNI: products may '
-                f"saturate and the numbers be wrong. Set session: {{config: {{{_PRECISE}: true}}}}, or quantize with "
+                f'Model "{model.spec.name}" multiplies uint8 by int8, and this processor has no VNNI: sums of products '
+                f"may saturate, and results be wrong. Set session: {{config: {{{_PRECISE}: true}}}}, or quantize with "
                 "reduce_range."
             )
             yield Finding(at=(*model.spec.at, "path"), detail=detail, model=model.spec.name)

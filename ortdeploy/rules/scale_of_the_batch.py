@@ -1,8 +1,9 @@
 """What it catches: a dynamically quantized model (DynamicQuantizeLinear and the like) that runs in batches of several
 rows, if it does not say that its rows depend on each other.
 
-Why: the scale comes from the largest value of the whole batch. One outlier makes all rows beside it coarser. So a row's
-results change with its neighbours: with the batch size, after a row that failed, in a retry.
+Why: the scale comes from the largest value of the whole batch. One outlier makes the results of all rows beside it
+coarser. So a row's results change with the rows beside it: with another batch size, after a row that failed, in a
+retry.
 
 Example: a model that quantize_dynamic has made, and batch: {size: 32}.
 

@@ -1,7 +1,7 @@
 """What it catches: more than one onnxruntime package in one environment.
 
-Why: onnxruntime, onnxruntime-gpu, onnxruntime-directml and the like all unpack into the same folder. File by file, the
-last one installed wins, and providers of the other one may be gone.
+Why: onnxruntime, onnxruntime-gpu, onnxruntime-directml and the like all unpack into the same folder. Files of the
+last one installed replace those of the others, and providers of the others may be gone.
 
 Example: pip install onnxruntime-gpu where onnxruntime was installed before.
 

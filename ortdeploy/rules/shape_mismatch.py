@@ -7,7 +7,7 @@ Example:
 
     inputs: {image: {shape: [batch, 3, 8, 8]}}     # the graph says [batch, 1, 8, 8]
 
-How to fix: correct the declaration, or bring the model that was meant.
+How to fix: correct the declaration, or use the model that it describes.
 """
 
 from collections.abc import Iterator
@@ -31,8 +31,8 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
                 continue
             detail = (
                 f'"{declared.name}" is declared as {format_shape(declared.tensor.shape)}, and model '
-                f'"{model.spec.name}" has {format_shape(value.tensor.shape)}. Correct the declaration, or bring the '
-                "model that was meant."
+                f'"{model.spec.name}" has {format_shape(value.tensor.shape)}. Correct the declaration, or use the '
+                "model that it describes."
             )
             yield Finding(at=(*declared.at, "shape"), detail=detail, model=model.spec.name)
 

@@ -5,8 +5,8 @@ Why: the manifest allows it. But somebody should see that a job runs on another 
 
 Example: providers: [CUDA, CPU] with on_unavailable: next, on a machine with the CPU wheel.
 
-How to fix: nothing, if that is meant. Otherwise install the package that has the provider, or remove on_unavailable:
-next.
+How to fix: nothing, if that is what you want. Otherwise install the package that has the provider, or remove
+on_unavailable: next.
 """
 
 from collections.abc import Iterator
@@ -34,9 +34,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
             for entry in session.unavailable:
                 chain = ", ".join(provider.name for provider in session.chain)
                 goes_on = f"Its session gets {chain}." if session.usable else "That session is left out."
-                detail = (
-                    f'Model "{model.spec.name}" goes on without {entry.name}, {_reason(entry, deployment)}. {goes_on}'
-                )
+                detail = f'Model "{model.spec.name}" runs without {entry.name}, {_reason(entry, deployment)}. {goes_on}'
                 yield Finding(at=entry.at, detail=detail, model=model.spec.name)
 
 

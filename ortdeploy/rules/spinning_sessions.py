@@ -1,7 +1,7 @@
 """What it catches: several sessions that run at once, whose threads spin while they wait.
 
 Why: between two nodes and between two runs, ONNX Runtime's threads spin instead of sleeping. The threads of one session
-then take the cores that another one needs: an idle pool was measured to burn five times the processor time that it
+then take the cores that another one needs: in a measurement, an idle pool used five times the processor time that it
 needs.
 
 Example:

@@ -1,7 +1,7 @@
 """What it catches: sessions that are given more threads than the limits of a job allow.
 
-Why: limits: {threads: 2} divides two threads over the sessions of a job's model. But a number under session: wins over
-that, so the job would take what its limits forbid. Each session has at least one thread.
+Why: limits: {threads: 2} divides two threads over the sessions of a job's model. But a number under session: takes
+precedence, so the job would use more threads than its limits allow. Each session has at least one thread.
 
 Example:
 

@@ -25,5 +25,5 @@ def check(spec: "Spec") -> Iterator[Finding]:
     known = [adapter.name for adapter in spec.adapters]
     for use in spec.adapter_uses():
         for name in (name for name in use.names if name not in known):
-            detail = f'{use.who} names the adapter "{name}". {did_you_mean(name, known)}'
+            detail = f'{use.who} names the adapter "{name}", which is not under adapters:. {did_you_mean(name, known)}'
             yield Finding(at=use.at, detail=detail, job=use.job, model=use.model)

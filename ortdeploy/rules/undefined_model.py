@@ -27,13 +27,17 @@ def check(spec: "Spec") -> Iterator[Finding]:
     known = [model.name for model in spec.models]
     for job in spec.jobs:
         if job.pipeline is None and job.model not in known:
-            detail = f'Job "{job.name}" names the model "{job.model}". {did_you_mean(job.model, known)}'
+            advice = did_you_mean(job.model, known)
+            detail = f'Job "{job.name}" names the model "{job.model}", which is not under models:. {advice}'
             yield Finding(at=(*job.at, "model"), detail=detail, job=job.name)
     for step in (step for pipeline in spec.pipelines for step in walk(pipeline.steps) if step.kind == "run"):
         if step.name not in known:
-            detail = f'The step runs the model "{step.name}". {did_you_mean(step.name, known)}'
+            detail = (
+                f'The step runs the model "{step.name}", which is not under models:. {did_you_mean(step.name, known)}'
+            )
             yield Finding(at=(*step.at, "run"), detail=detail)
     for adapter in spec.adapters:
         if adapter.model not in known:
-            detail = f'Adapter "{adapter.name}" names the model "{adapter.model}". {did_you_mean(adapter.model, known)}'
+            advice = did_you_mean(adapter.model, known)
+            detail = f'Adapter "{adapter.name}" names the model "{adapter.model}", which is not under models:. {advice}'
             yield Finding(at=(*adapter.at, "model"), detail=detail)

@@ -28,7 +28,8 @@ def check(spec: "Spec") -> Iterator[Finding]:
         if job.pipeline is None:
             continue
         if job.pipeline not in known:
-            detail = f'Job "{job.name}" names the pipeline "{job.pipeline}". {did_you_mean(job.pipeline, known)}'
+            advice = did_you_mean(job.pipeline, known)
+            detail = f'Job "{job.name}" names the pipeline "{job.pipeline}", which is not under pipelines:. {advice}'
             yield Finding(at=(*job.at, "pipeline"), detail=detail, job=job.name)
         if job.has_pipeline_and_model:
             detail = f'Job "{job.name}" names a model and a pipeline. Keep one of the two.'

@@ -29,5 +29,6 @@ def check(spec: "Spec") -> Iterator[Finding]:
             if name is None or name in spec.chains:
                 continue
             hint = f"For that provider alone write providers: [{name}]." if find_provider(name) else ""
-            detail = f'Model "{model.name}" names the chain "{name}". {hint or did_you_mean(name, spec.chains)}'
+            advice = hint or did_you_mean(name, spec.chains)
+            detail = f'Model "{model.name}" names the chain "{name}", which is not under providers:. {advice}'
             yield Finding(at=(*session.at, "providers"), detail=detail, model=model.name)

@@ -30,7 +30,8 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
         for step in job.postprocess:
             for name in step.reads:
                 if name not in known:
-                    detail = f'{step.name} reads "{name}". {did_you_mean(name, known)}'
+                    advice = did_you_mean(name, known)
+                    detail = f'{step.name} reads "{name}", which neither the model nor an earlier step gives. {advice}'
                     yield Finding(at=(*step.at, step.name), detail=detail, job=job.spec.name)
             known += step.results
         for index, name in enumerate(job.spec.output.columns):

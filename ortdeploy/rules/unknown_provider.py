@@ -1,7 +1,7 @@
 """What it catches: a provider name that ONNX Runtime does not know, or a provider that no Python package can load.
 
 Why: ONNX Runtime's Python wrapper prints "Unknown Provider Type", tries again on the CPU and continues; it needs exact
-names. In a manifest, a name may be short or full, in any case, or a common one: cuda, DirectML, TRT.
+names. In a manifest, a name may be short or full, in upper or lower case, or a common one: cuda, DirectML, TRT.
 
 Example:
 

@@ -4,7 +4,8 @@ Why: a job without files would succeed and write nothing, and nobody would notic
 
 Example: input: {path: inbox/*.pgn}
 
-How to fix: correct the path; it is relative to the manifest. If a recurring job may find nothing, write on_empty: done.
+How to fix: correct the path; it is relative to the manifest. If a timer starts the job, and there may be no files,
+write on_empty: done.
 """
 
 from collections.abc import Iterator

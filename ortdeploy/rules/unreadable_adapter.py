@@ -5,7 +5,7 @@ appear to be a valid lora parameter format".
 
 Example: adapters: {french: {path: french.safetensors, model: translator}}
 
-How to fix: bring the file, or convert it to .onnx_adapter (Olive's convert-adapters does).
+How to fix: provide the file, or convert it: ortdeploy adapter convert. The message says which of these it is.
 """
 
 from collections.abc import Iterator

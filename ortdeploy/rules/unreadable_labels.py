@@ -4,7 +4,7 @@ Why: every row would fail in the last step.
 
 Example: postprocess: [{labels: digit, from: labels.txt, as: name}] without labels.txt beside the manifest.
 
-How to fix: bring the file. It has one label per line, the first for index 0.
+How to fix: provide the file. It has one label per line, the first for index 0.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,7 @@
 """What it catches: compressed text files in a saved plan, whose parts several processes may make.
 
-Why: a process goes to the first row of a part by the file's index. Nobody can go to a place in a compressed file, so
-the process reads and unpacks all that is in front of it in that file. With many parts in one file, most of the work is
-that.
+Why: a process goes to the first row of a part by the file's index. A compressed file must be read from its start, so
+the process reads and unpacks everything before that row. With many parts in one file, most of the work is unpacking.
 
 Example: path: rows.csv.gz with 1,000 parts. The process that makes part 900 unpacks 900 parts first.
 

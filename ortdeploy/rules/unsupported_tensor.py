@@ -56,7 +56,7 @@ def _output_reason(value: "ValueFacts", job: "ResolvedJob") -> str | None:
     if value.kind == "tensor":
         return _reason(value)
     if value.kind == "sparse":
-        return "is a sparse tensor, which ONNX Runtime does not hand to Python"
+        return "is a sparse tensor, which ONNX Runtime does not give to Python"
     if job.spec.output.format not in _NESTED:
         return f"is a {value.kind}, which {job.spec.output.format} cannot hold; use format: jsonl, parquet or arrow"
     if any(value.name in step.reads for step in job.postprocess):

@@ -56,7 +56,7 @@ def _problem(text: str, threads: int, cores: int) -> str | None:
         first, _, last = part.partition("-")
         low, high = int(first), int(last or first)
         if low > high:
-            return f"{part} runs backwards. Write {high}-{low}."
+            return f"{part} begins with the larger number. Write {high}-{low}."
         if low < 1 or high > cores:
             return f"there is no processor {low if low < 1 else high}. They are numbered from 1 to {cores} here."
     return None

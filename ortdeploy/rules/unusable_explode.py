@@ -52,5 +52,5 @@ def _reason(name: str, job: "ResolvedJob") -> str | None:
         return f'"{name}" is written as images, one a row. Remove it from one of the two.'
     tensor = job.results.get(name)
     if tensor is not None and tensor.shape is not None and len(tensor.shape) < 2:  # noqa: PLR2004  rows and items
-        return f'"{name}" is {tensor}: its rows list nothing.'
+        return f'"{name}" is {tensor}: a row has one value, and no items.'
     return None

@@ -1,7 +1,7 @@
 """What it catches: a value under missing: that its column cannot use: the column feeds no input, the format of the
 files has no empty values, or the model input takes another kind of value.
 
-Why: the filler would never be used. Or each row that needs it would fail, and only those, perhaps weeks later.
+Why: the filler would never be used. Or the rows that need it would fail, perhaps weeks later.
 
 Example: missing: {age: unknown}, if the model's input takes float32.
 
@@ -38,7 +38,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
 def _problem(job: "ResolvedJob", key: str) -> str | None:
     """Say why the value under a column, or a pattern of columns, is of no use to one of them."""
     if job.input.format not in FORMATS_WITH_GAPS:
-        return f"Files in the format {job.input.format} have no empty values. Take missing: away."
+        return f"Files in the format {job.input.format} have no empty values. Remove missing:."
     fed = [name for binding in job.bindings for name in binding.columns if name not in binding.unknown]
     told = is_pattern(key, job.input.columns)
     columns = [name for name in fed if matching(key, [name])] if told else [name for name in fed if name == key]

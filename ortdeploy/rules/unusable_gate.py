@@ -1,6 +1,6 @@
 """What it catches: a model with gate: true whose checks: folder holds no golden data set, or one without outputs.
 
-Why: apply runs the golden checks first, and runs no job unless all pass. Without anything to compare, none can pass.
+Why: apply runs the golden checks first, and runs no job unless all pass. If there is nothing to compare, none can pass.
 
 Example: checks: [checks/digits], a folder with only inputs.npz.
 

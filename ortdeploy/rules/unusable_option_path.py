@@ -7,7 +7,7 @@ Example:
 
     session: {enable_profiling: true, profile_file_prefix: profiles/run}    # there is no folder profiles
 
-How to fix: bring the file, or create the folder. Paths are relative to the manifest.
+How to fix: provide the file, or create the folder. Paths are relative to the manifest.
 """
 
 from collections.abc import Iterator

@@ -33,7 +33,7 @@ def _why(job: "ResolvedJob") -> str | None:
     if job.spec.output.url is not None:
         return "its output lies on an object store. Write to a folder"
     if ROW in job.columns:
-        return f'they have the number of each row as the column "{ROW}", and a result is called so. Rename the result'
+        return f'they need a column "{ROW}" with the number of each row, and a result has that name. Rename the result'
     if ROW in job.input.columns:
-        return f'they have the number of each row as the column "{ROW}", and the input has one of its own. Rename that'
+        return f'they need a column "{ROW}" with the number of each row, and the input has one of its own. Rename that'
     return None

@@ -1,7 +1,7 @@
 """What it catches: first rows of a job's data that cannot be fed to the model, if they are more than errors: can ever
 allow; or data that cannot be read to its end.
 
-Why: the run would read the same rows with the same loader and fail. So it is refused before a session exists, and the
+Why: the run would read the same rows with the same loader and fail. So it is refused before a session exists. The
 message names row, field and place. A number in max_failed is compared as it is, max_consecutive with the longest series
 of such rows, and a share with the number of rows. If that number is unknown, a share counts as exceeded if none of the
 first rows can be fed.
@@ -38,4 +38,6 @@ def _reason(job: "ResolvedJob", found: "FirstRows") -> str:
         return "The job would fail there, whatever errors: allows."
     if most is not None and found.consecutive > most:
         return f"The job would fail: {found.consecutive} of them follow each other, and max_consecutive is {most}."
-    return f"The job would fail: max_failed is {job.spec.max_failed}. Mend the rows, or allow for them under errors:."
+    return (
+        f"The job would fail: max_failed is {job.spec.max_failed}. Correct the rows, or allow for them under errors:."
+    )

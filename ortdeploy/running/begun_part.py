@@ -103,9 +103,7 @@ class BegunPart:
             give_name(self._folder, hidden.name, place.name)
         elif not _is_there(place, begun.part):
             if place.exists():
-                raise OrtdeployError(
-                    f"{place.name} is not what was written. Bring it back from a copy, or move it away"
-                )
+                raise OrtdeployError(f"{place.name} is not what was written. Restore it from a copy, or move it away")
             log.warning("part.lost", part=begun.part.number, rows=begun.part.rows, file=begun.name)
             self._ledger.lose_begun(self._output)
             return True

@@ -48,7 +48,7 @@ def check_files(ledger: Ledger, folder: Path, output: JobOutput, when: str = "")
         folder, parts, ledger.merges(key), digests.digest, replacements=replacements, removable=output.removable
     )
     if damage is not None:
-        raise OrtdeployError(f"{output.shown}/{damage}{when}. Bring it back from a copy")
+        raise OrtdeployError(f"{output.shown}/{damage}{when}. Restore it from a copy")
 
 
 def taken_bytes(folder: Path, parts: Iterable[Part]) -> int:
@@ -64,7 +64,7 @@ def _check_delivered(step: RunJob, folder: str) -> None:
         path = Path(full_path(folder, state.path))
         if path.stat().st_size != state.size or (digest is not None and file_digest(path) != digest):
             raise OrtdeployError(
-                f"{state.path} is not what was committed: it changed while it was read. Bring it back from a copy"
+                f"{state.path} is not what was committed: it changed while it was read. Restore it from a copy"
             )
 
 

@@ -47,7 +47,7 @@ class PartLines:
         path = self.folder / str(file.file)
         if not is_as_written(path, file, digest=None):
             raise OrtdeployError(
-                f"{self.folder.name}/{file.file} was committed and holds other bytes than were written. Bring it back "
+                f"{self.folder.name}/{file.file} was committed and holds other bytes than were written. Restore it "
                 "from a copy; nothing was put into it, nor taken out of it"
             )
         return path

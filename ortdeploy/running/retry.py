@@ -277,8 +277,8 @@ class RetryRun:
             and not is_as_written(self._context.folder / part.file, part, digest=None)
         ):
             raise OrtdeployError(
-                f"{self._step.output.shown}/{part.file} was committed and holds other bytes than were written. Bring "
-                "it back from a copy; nothing was put into it"
+                f"{self._step.output.shown}/{part.file} was committed and holds other bytes than were written. "
+                "Restore it from a copy; nothing was put into it"
             )
 
 

@@ -118,11 +118,11 @@ def _check(one: Delivery, step: RunJob, path: str, digests: DigestCache) -> None
     how = difference(Path(path), [one.file], digests.digest)
     if how == GONE_FILE:
         raise OrtdeployError(
-            f'{one.state.path} was carried away before job "{step.job}" had read it. Bring it back; status says which '
+            f'{one.state.path} was carried away before job "{step.job}" had read it. Restore it; status says which '
             "parts every reader has"
         )
     if how is not None:
-        raise OrtdeployError(f"{one.state.path} was committed and {how}. Bring it back from a copy")
+        raise OrtdeployError(f"{one.state.path} was committed and {how}. Restore it from a copy")
 
 
 def _with_files(step: RunJob, folder: str, files: tuple[Delivery, ...], first_row: int) -> RunJob:

@@ -88,7 +88,7 @@ def _if_refused(subject: Subject) -> str | None:
     if subject.ran.refusal is None:
         return None
     return (
-        f"The model takes {_taken(subject)}, but no values that were made up. ONNX Runtime says: {subject.ran.refusal}. "
+        f"The model takes {_taken(subject)}, but no values that were made up. ONNX Runtime: {subject.ran.refusal}. "
         "Name rows of your own with --from"
     )
 
@@ -100,8 +100,8 @@ def _misfit(subject: Subject) -> str | None:
     kind = _KINDS.get(subject.data.format, "arrays")
     return (
         f"{subject.data.path} holds {kind}, and the model takes {_taken(subject)}. "
-        "Name the columns that feed it under columns:, and steps that convert them under prepare:. Or name other rows with "
-        "--from"
+        "Name the columns that feed it under columns:, and steps that convert them under prepare:. Or name other rows "
+        "with --from"
     )
 
 

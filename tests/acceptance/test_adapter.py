@@ -80,8 +80,8 @@ def test_fit_says_what_keeps_an_adapter_from_a_model(cli: Cli, tmp_path: Path) -
     assert refused.json["problems"] == [
         'the graph has no input "lora_C". Did you mean "lora_B"?',
         '"lora_A" is [2, 4], and the graph takes [4, rank]. It looks transposed.',
-        '"rank" is one number, and "lora_A" makes it 4 and the default of "lora_B" 0. Bring all matrices with one rank; '
-        "where layers differ, export one symbol for each, or set session: {enable_mem_reuse: false}.",
+        '"rank" must be one number, but "lora_A" makes it 4, and the default of "lora_B" makes it 0. Give all matrices '
+        "one rank. If layers are to differ, export a symbol for each, or set session: {enable_mem_reuse: false}.",
     ]
     assert refused.json["left_out"] == ["lora_B"]
 

@@ -210,7 +210,7 @@ def test_a_flipped_bit_in_a_committed_part_is_not_nothing_to_do(cli: Cli, deploy
         result = cli(*command, deployment / "m.yaml")
         assert result.code == 1
         assert "part-00000000.jsonl was committed and holds other bytes" in " ".join(result.out.split())
-        assert "Bring it back from a copy" in " ".join(result.out.split())
+        assert "Restore it from a copy" in " ".join(result.out.split())
     part.write_bytes(content)
     os.utime(part, (1, 1))
     assert "nothing to do" in cli("apply", deployment / "m.yaml").out
@@ -248,7 +248,7 @@ def test_a_corrupt_ledger_is_an_error_and_nothing_runs(cli: Cli, deployment: Pat
     for command in ("plan", "apply", "status"):
         result = cli(command, deployment / "m.yaml")
         assert result.code == 1
-        assert "state.db is damaged (file is not a database). Bring it back" in result.err
+        assert "state.db is damaged (file is not a database). Restore it" in result.err
 
 
 @pytest.mark.parametrize(

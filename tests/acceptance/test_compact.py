@@ -114,7 +114,7 @@ def test_what_cannot_be_completed_fails_the_job(cli: Cli, deployment: Path, monk
     failed = cli("apply", manifest, "--job", "run")
     assert failed.code == 1
     assert f"{waiting.name}, which takes the place of" in failed.words
-    assert "was not put there. Bring it back from a copy" in failed.words
+    assert "was not put there. Restore it from a copy" in failed.words
 
 
 def test_the_parts_of_a_job_that_another_one_reads_stay(cli: Cli, deployment: Path) -> None:

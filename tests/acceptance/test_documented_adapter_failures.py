@@ -81,7 +81,7 @@ CASES: list[Case] = [
     ("F67", lambda f: pair(f, lora_B=B.astype(np.float16)), {}, "adapter-mismatch", '"lora_B" is float16, and the graph takes float32.'),
     ("F67", lambda f: pair(f, lora_B=np.ones((8, 4), np.float32)), {}, "adapter-mismatch", '"rank" is one number'),
     ("F67", half, {}, "adapter-mismatch", 'makes it 2 and the default of "lora_B" 0'),
-    ("F71", two, {"others": SECOND, "adapter": "[a, b]"}, "overlapping-adapters", "the one that is named first would win"),
+    ("F71", two, {"others": SECOND, "adapter": "[a, b]"}, "overlapping-adapters", 'would use those of "a" alone'),
     ("F71", pair, {"more": ", model_version: 7"}, "adapter-mismatch", "made for version 1 of the model, and model_version says 7"),
     ("F71", pair, {"more": ", adapter_version: 7"}, "adapter-mismatch", "its own version is 1, and adapter_version says 7"),
     ("F71", pair, {"adapter": "none"}, "unused-declaration", 'No job uses the adapter "a"'),

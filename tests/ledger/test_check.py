@@ -157,7 +157,7 @@ def test_what_contradicts_itself_is_refused_though_its_seals_fit(
     except OrtdeployError as error:
         reason = str(error)
     assert "the ledger state.db is damaged (" in (reason or "")
-    assert "Bring it back from a copy" in (reason or "")
+    assert "Restore it from a copy" in (reason or "")
     assert tree(folder) == before
 
 

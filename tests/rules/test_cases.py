@@ -54,7 +54,7 @@ def test_exactly_the_marked_lines_are_flagged(path: Path) -> None:
 def test_what_holds_for_all_components_of_a_preset_is_said_once() -> None:
     (found,) = check((CASES / "undefined-provider-chain/flagged_preset.yaml").read_text())
     assert found.detail.startswith('Model "p.text_encoder" names the chain "gpu".')
-    assert found.detail.endswith('So it is with "p.unet" and "p.vae_decoder".')
+    assert found.detail.endswith('The same holds for "p.unet" and "p.vae_decoder".')
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -101,7 +101,7 @@ class World:
     def bring_back(self) -> None:
         """Bring back what was carried away if the plan says that d must know which rows it had."""
         found = self.site.plan().diagnostics if self.carried else ()
-        if any("Bring it back" in one.detail for one in found):
+        if any("Restore it" in one.detail for one in found):
             self.site.bring_back()
 
     def retry(self, job: str, kill_at: int | None) -> None:

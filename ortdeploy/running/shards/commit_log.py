@@ -76,7 +76,7 @@ class CommitLog:
         text = (json.dumps(plan, sort_keys=True) + "\n").encode()
         if not self._output.create(self._name(BOUND), text) and self._output.read(self._name(BOUND)) != text:
             raise OrtdeployError(
-                f"{self._shown(BOUND)} says that the parts of this plan are others. Bring back the ledger that the "
+                f"{self._shown(BOUND)} says that the parts of this plan are others. Restore the ledger that the "
                 "plan was made with, or finish with the ortdeploy that began it"
             )
 
@@ -93,13 +93,13 @@ class CommitLog:
                 table = PartTable(**json.loads(raw)["parts"])
             except (ValueError, TypeError, LookupError) as error:
                 raise OrtdeployError(
-                    f"{self._output.shown}/{FOLDER}/{other}/{BOUND} is damaged ({error}). Bring it back from a copy"
+                    f"{self._output.shown}/{FOLDER}/{other}/{BOUND} is damaged ({error}). Restore it from a copy"
                 ) from error
             end = table.first_number + len(table)
             if table.first_number < self._table.first_number + len(self._table) and self._table.first_number < end:
                 raise OrtdeployError(
                     f"a finished plan has made the parts {table.first_number} to {end - 1} of {self._output.shown}, "
-                    "and the ledger that this plan was made with does not know them. Bring that ledger back (ortdeploy "
+                    "and the ledger that this plan was made with does not know them. Restore that ledger (ortdeploy "
                     "state restore), and make the plan again; or start over with ortdeploy apply --new-run"
                 )
 
@@ -231,7 +231,7 @@ class CommitLog:
         try:
             lines_by_part = _lines_of(json.loads(self._output.read(self._name(CLOSED)) or b""))
         except (ValueError, TypeError, LookupError) as error:
-            raise OrtdeployError(f"{shown} is damaged ({error}). Bring it back from a copy") from error
+            raise OrtdeployError(f"{shown} is damaged ({error}). Restore it from a copy") from error
         return {
             part.number: load_receipt(lines_by_part[part.number].encode(), part, self.name(part), shown)
             for part in self._table

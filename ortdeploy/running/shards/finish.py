@@ -123,7 +123,7 @@ class Finish:
         decisions.publish(receipt)
         how = decisions.lost(receipt, removable=self.step.output.removable)
         if how is not None:
-            raise OrtdeployError(f"{self.step.output.shown}/{how}. Bring it back from a copy")
+            raise OrtdeployError(f"{self.step.output.shown}/{how}. Restore it from a copy")
         check_statistics(receipt.statistics)
         return receipt
 
@@ -240,7 +240,7 @@ def standing_record(
         elif receipt is None:
             gone.append(part.file)
     if gone and there:
-        raise OrtdeployError(f"{step.output.shown}/{gone[0]} was committed and is gone. Bring it back from a copy")
+        raise OrtdeployError(f"{step.output.shown}/{gone[0]} was committed and is gone. Restore it from a copy")
     return None if gone else record
 
 

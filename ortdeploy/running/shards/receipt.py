@@ -51,7 +51,7 @@ def load_receipt(raw: bytes, planned: PlannedPart, file: str, shown: str) -> Rec
         _check(receipt, planned, file)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise OrtdeployError(
-            f"{shown} is damaged ({error}). Bring it back from a copy; or, while no shard runs, move it away together "
+            f"{shown} is damaged ({error}). Restore it from a copy; or, while no shard runs, move it away together "
             f"with {file}: the part is made again"
         ) from error
     return receipt

@@ -52,7 +52,7 @@ def test_text_that_is_no_number_is_named_with_its_line(cli: Cli, tmp_path: Path)
     assert found == (
         "unusable-rows",
         "1 of the first 3 rows cannot be fed to the model. Row 1 (x.csv:3), read: 'n/a' is not float32: "
-        "could not convert string to float: 'n/a'. The job would fail: max_failed is 0. Mend the rows, or allow for them "
+        "could not convert string to float: 'n/a'. The job would fail: max_failed is 0. Correct the rows, or allow for them "
         "under errors:.",
     )
     (tmp_path / "x.csv").write_text("a,b\n,2\n1,\n")

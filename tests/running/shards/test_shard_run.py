@@ -295,7 +295,7 @@ def test_a_part_that_is_gone_from_what_one_machine_began_is_told(tmp_path: Path)
     (tmp_path / "out/part-00000001.jsonl").unlink()
     ended = run_shard(tmp_path, plan, 0, 1)
     assert ended.status is Status.FAILED
-    assert "out/part-00000001.jsonl was committed and is gone. Bring it back" in (ended.reason or "")
+    assert "out/part-00000001.jsonl was committed and is gone. Restore it" in (ended.reason or "")
 
 
 def test_another_plan_is_refused_until_the_first_is_finished(tmp_path: Path) -> None:
