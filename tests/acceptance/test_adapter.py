@@ -149,7 +149,7 @@ def test_what_an_adapter_file_cannot_hold_is_refused(cli: Cli, tmp_path: Path) -
         ),
         (
             peft(tmp_path / "half", tensors={f"{name}.lora_A.weight": A}),
-            'makes it 2 and the default of "model.layers.0.q_proj.lora_B.weight" 0',
+            'makes it 2, and the default of "model.layers.0.q_proj.lora_B.weight" makes it 0',
         ),
         (tmp_path / "gone", "cannot be read: No such file or directory"),
     ]

@@ -53,7 +53,7 @@ def test_exactly_the_marked_lines_are_flagged(path: Path) -> None:
 
 def test_what_holds_for_all_components_of_a_preset_is_said_once() -> None:
     (found,) = check((CASES / "undefined-provider-chain/flagged_preset.yaml").read_text())
-    assert found.detail.startswith('Model "p.text_encoder" names the chain "gpu".')
+    assert found.detail.startswith('Model "p.text_encoder" names the chain "gpu", which is not under providers:.')
     assert found.detail.endswith('The same holds for "p.unet" and "p.vae_decoder".')
 
 
