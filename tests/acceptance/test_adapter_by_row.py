@@ -160,7 +160,7 @@ def test_adapters_that_bring_different_parameters_apply_together(cli: Cli, tmp_p
     (wrong,) = cli("plan", prepared(tmp_path), "--format", "json").json["diagnostics"]
     assert wrong["rule"] == "adapter-mismatch"
     assert wrong["detail"].startswith(
-        'Adapters "french" and "italian" together do not fit model "m": "rank" is one number'
+        'Adapters "french" and "italian" together do not fit model "m": "rank" must be one number'
     )
 
 

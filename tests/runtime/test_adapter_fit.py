@@ -98,7 +98,7 @@ def test_a_layer_that_is_left_out_is_refused_where_its_default_shares_the_symbol
     assert list(adapter_problems(adapter, read_model(own, "m"))) == []
     assert runs(own, Path(adapter.path))
     (problem,) = adapter_problems(adapter, read_model(shared, "m"))
-    assert '"r" is one number, and "q.lora_A" makes it 0 and "k.lora_A" 2.' in problem
+    assert '"r" must be one number, but "q.lora_A" makes it 0, and "k.lora_A" makes it 2.' in problem
     assert not runs(shared, Path(adapter.path))
 
 
