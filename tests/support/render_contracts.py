@@ -14,12 +14,12 @@ HEAD = """\
 # What steps take and give
 
 This page is written from the contracts in the code (`python tests/support/render_contracts.py`), and a test compares
-the two. `ortdeploy plan` holds every value against them before anything runs; a run holds every array against them
-before a step sees it, and a row that does not fit fails with what was expected and what came.
+the two. `ortdeploy plan` checks every value against them before anything runs. A run checks every array against them
+before a step sees it. A row that does not fit fails, and the message says what was expected and what came.
 
 An axis with a name has the same size in all inputs of one step: the `n` of boxes is the `n` of their scores. `…` stands
-for any number of axes. Images are [rows, height, width, channels] (NHWC) until a `layout` step makes them NCHW. Where a
-unit is named and an earlier step has told the unit of the value, the two must agree; a model does not tell units.
+for any number of axes. Images are [rows, height, width, channels] (NHWC) until a `layout` step makes them NCHW. If a
+unit is named here, and an earlier step has given the value a unit, the two must agree. A model does not tell units.
 """
 
 
