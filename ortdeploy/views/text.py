@@ -287,7 +287,8 @@ def _render_pruned(state: "PrunedState") -> str:
     lines = [f"{state.state}: {state.freed_bytes:,} bytes {word}{used}\n"]
     for one in state.caches:
         freed = [f"{one.freed:,} {word} ({one.freed_bytes:,} bytes)"] if one.freed else []
-        kept = [f"{one.kept:,} stay ({one.kept_bytes:,} bytes): {one.why}"] if one.kept else []
+        stay = "stays" if one.kept == 1 else "stay"
+        kept = [f"{one.kept:,} {stay} ({one.kept_bytes:,} bytes): {one.why}"] if one.kept else []
         lines += [f"  {one.cache}: {', '.join([*freed, *kept])}\n"] if freed or kept else []
     return "".join(lines)
 
