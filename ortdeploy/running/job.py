@@ -35,17 +35,7 @@ class JobRun:
         """Take what the job needs from outside; nothing is read or written yet."""
         step, opened = context.step, context.opened
         self._context = context
-        self._stream = Stream(
-            step,
-            opened.sessions,
-            dispensable=opened.dispensable,
-            stop=context.stop,
-            prove=context.prove,
-            fatal=context.fatal,
-            on_run=context.on_run,
-            on_batch=context.on_batch,
-            trial=context.trial,
-        )
+        self._stream = Stream(context)
         self._writer = PartWriter(step, context.folder, provenance(context))
         self._begun_part = BegunPart(
             context.ledger, context.output, step, context.folder, self._writer, context.made_by.digest

@@ -1,7 +1,7 @@
 """One job of one run with all that it needs from outside, shared by the modules that do its work."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,6 +77,13 @@ class JobContext:
     def stop(self) -> bool:
         """Return whether the job is to end early."""
         return self.stop_asked() or self.pause()
+
+    def within_parts(self) -> "JobContext":
+        """Return the context of rows that run to be put into committed parts.
+
+        None of its sessions may fail, because such a part is not kept unfinished; other thread layouts are not tried.
+        """
+        return replace(self, opened=replace(self.opened, dispensable=False), trial=None)
 
     def send(self, names: Collection[str]) -> None:
         """Upload files over the store's objects of the same names, if the output is on a store."""

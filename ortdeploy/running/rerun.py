@@ -64,10 +64,10 @@ class RerunRun:
     def __init__(self, context: JobContext) -> None:
         """Take what the job needs from outside; nothing is read or written yet."""
         step, opened = context.step, context.opened
-        self._context = context
+        self._context = context = context.within_parts()
         self._origin = provenance(context)
         self._memory = MemoryWatch(step.limits.memory, len(opened.sessions) + 1, trim=step.trim)
-        stream = self._stream()
+        stream = Stream(context)
         writer = PartWriter(step, context.folder, self._origin)
         statistics = JobStatistics({}, stream, writer)
         self._report = JobReport(context, stream.members, statistics)
@@ -191,22 +191,9 @@ class RerunRun:
             reason = "rows of changed files are run without those that stood beside them"
             log.warning("batch.cut_anew", first=min(rows), last=max(rows), models=models, reason=reason)
 
-    def _stream(self) -> Stream:
-        """Return the stream that runs rows; no session may fail, because no part is kept unfinished."""
-        context = self._context
-        return Stream(
-            context.step,
-            context.opened.sessions,
-            dispensable=False,
-            stop=context.stop,
-            prove=context.prove,
-            fatal=context.fatal,
-            on_run=context.on_run,
-        )
-
     def _run_part(self, known: OutputRecord, part: Part) -> None:
         """Run the rows of changed files that a part holds, and replace them in it."""
-        context, again, stream = self._context, _Again(), self._stream()
+        context, again, stream = self._context, _Again(), Stream(self._context)
         self._report.members = stream.members
         segments = list(_segments(known.reruns, part))
         suffix = SINKS[context.step.output.format].SUFFIX

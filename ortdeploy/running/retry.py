@@ -51,12 +51,11 @@ class RetryRun:
 
     def __init__(self, context: JobContext) -> None:
         """Take what the job needs from outside; nothing is read or written yet."""
-        step, opened = context.step, context.opened
-        self._context = context
-        self._step = step
+        self._context = context = replace(context.within_parts(), step=_without_dropping(context.step))
+        self._step = step = context.step
         self._origin = provenance(context)
-        self._memory = MemoryWatch(step.limits.memory, len(opened.sessions) + 1, trim=step.trim)
-        stream = self._stream()
+        self._memory = MemoryWatch(step.limits.memory, len(context.opened.sessions) + 1, trim=step.trim)
+        stream = Stream(context)
         statistics = JobStatistics({}, stream, PartWriter(step, context.folder, self._origin))
         self._report = JobReport(context, stream.members, statistics)
         self._found = False  # a result of this job, whose report is renewed
@@ -101,8 +100,7 @@ class RetryRun:
         self._found = True  # a retry that was killed may have left a report from before
         if not parts:
             return Status.NOTHING_TO_DO
-        self._step = self._without_dropping()
-        self._places = RowPlaces(context, self._step)
+        self._places = RowPlaces(context)
         rows = [row for part in parts for row in attempts[part.number] if self._is_asked(row)]
         self._announce(rows, len(rows))
         for part in parts:
@@ -138,11 +136,6 @@ class RetryRun:
             raise OrtdeployError(f"{step.output.shown} holds no result of this job as it is now; apply it first")
         return known
 
-    def _without_dropping(self) -> RunJob:
-        """Return the job with short batches; rows at the input's end were dropped already."""
-        last = "short" if self._step.batching.last == "drop" else self._step.batching.last
-        return replace(self._step, batching=replace(self._step.batching, last=last))
-
     def _find(self, failed: Mapping[int, FailedBefore]) -> Found:
         """Return where the failed rows of a part are now; those that have had all their attempts are left out."""
         most = self._step.errors.attempts
@@ -175,27 +168,13 @@ class RetryRun:
             reason = "failed rows are run once more, without those that stood beside them"
             log.warning("batch.cut_anew", first=min(rows), last=max(rows), models=models, reason=reason)
 
-    def _stream(self) -> Stream:
-        """Return the stream that runs rows; no session may fail, because no part is kept unfinished."""
-        context = self._context
-        return Stream(
-            self._step,
-            context.opened.sessions,
-            dispensable=False,
-            stop=context.stop,
-            prove=context.prove,
-            fatal=context.fatal,
-            on_run=context.on_run,
-            on_batch=context.on_batch,
-        )
-
     def _retry_part(self, part: Part, failed: Mapping[int, FailedBefore]) -> None:
         """Run a part's failed rows, and put those that now give a result into the part."""
         self._check_digest(part)
         found = self._find(failed)
         if not found.segments:
             return
-        context, stream = self._context, self._stream()
+        context, stream = self._context, Stream(self._context)
         self._report.members = stream.members
         again = _Again()
 
@@ -280,6 +259,12 @@ class RetryRun:
                 f"{self._step.output.shown}/{part.file} was committed and holds other bytes than were written. "
                 "Restore it from a copy; nothing was put into it"
             )
+
+
+def _without_dropping(step: RunJob) -> RunJob:
+    """Return the job with short batches; rows at the input's end were dropped already."""
+    last = "short" if step.batching.last == "drop" else step.batching.last
+    return replace(step, batching=replace(step.batching, last=last))
 
 
 def _continues(step: RunJob) -> bool:

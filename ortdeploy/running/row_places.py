@@ -57,9 +57,9 @@ class Found:
 class RowPlaces:
     """Finds the failed rows of one job."""
 
-    def __init__(self, context: JobContext, step: RunJob) -> None:
+    def __init__(self, context: JobContext) -> None:
         """Take the job and the ledger's list of its files."""
-        self._step = step
+        self._step = context.step
         self._folder = context.plan.folder
         self._digests = InputDigests(context)
         self._known = {one.state.path: one for one in context.ledger.inputs(context.output)}

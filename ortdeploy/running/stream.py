@@ -11,30 +11,24 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ortdeploy.diagnostics import OrtdeployError, ProviderFailedError
 from ortdeploy.durations import Histogram, timed
 from ortdeploy.events import log
 from ortdeploy.feeds.feeder import Feeder
 from ortdeploy.feeds.in_flight import InFlight
-from ortdeploy.plan.steps import RunJob
-from ortdeploy.process.tracing import OnBatch
 from ortdeploy.results.rows import Block
-from ortdeploy.running.batch_runner import OnRun, Prepared
+from ortdeploy.running.batch_runner import Prepared
 from ortdeploy.running.block_sizes import BlockSizes
-from ortdeploy.running.fatal_runs import FatalRun
+from ortdeploy.running.job_context import JobContext
 from ortdeploy.running.lanes import Lane
 from ortdeploy.running.member import Finished, Member, Ticket
 from ortdeploy.running.overlap import Overlap
 from ortdeploy.running.row_runner import Outcome, RowRunner
 from ortdeploy.running.stall_watch import StalledError, StallWatch
 from ortdeploy.sessions.opening import OpenedSession
-from ortdeploy.sessions.row_proof import RowProof
 from ortdeploy.sources.protocol import Source
-
-if TYPE_CHECKING:
-    from ortdeploy.running.layout_trial import LayoutTrial
 
 PATIENCE = 1.0
 """Seconds to wait for the end of threads that are no longer needed, before they are left behind."""
@@ -45,45 +39,28 @@ OpenSource = Callable[[], AbstractContextManager[Source]]
 class Stream:
     """The threads of one job."""
 
-    def __init__(
-        self,
-        job: RunJob,
-        sessions: Sequence[OpenedSession],
-        *,
-        dispensable: bool,
-        stop: Callable[[], bool] = lambda: False,
-        prove: Callable[[OpenedSession], RowProof | None] = lambda _opened: None,
-        fatal: Sequence[FatalRun] = (),
-        on_run: OnRun | None = None,
-        on_batch: OnBatch | None = None,
-        trial: "LayoutTrial | None" = None,
-    ) -> None:
-        """Take the job's sessions; `dispensable` ones may fail while another is left. `stop` ends the reading.
+    def __init__(self, context: JobContext) -> None:
+        """Make a thread's work of each of the job's sessions; none starts yet.
 
-        `prove` returns the proof for a session that the rows of a batch do not depend on each other. `fatal` are the
-        runs that ended their process. `on_run` is told of each run, and then all threads work in turn, so that a crash
-        can only be that run's. `on_batch` is told each batch.
-        `trial` may bring further sessions, and choose which of them get blocks.
+        If the context wants to be told of each run, all threads work in turn, so that a crash can only be that run's.
         """
-        self._job = job
-        self._prove = prove
-        self._fatal = fatal
-        self._on_run = on_run
-        self._on_batch = on_batch
-        self._trial = trial
+        self._context = context
+        self._job = job = context.step
+        self._trial = context.trial
+        sessions = context.opened.sessions
         self.members = [self._member(opened) for opened in sessions]
         self.lane = Lane(self.members)
         self.lane.activate(True)
         self._lanes = [self.lane]
         self._threads: list[threading.Thread] = []
-        self._dispensable = dispensable
-        self._stop = stop
+        self._dispensable = context.opened.dispensable
+        self._stop = context.stop
         self._feeder = Feeder(job, sessions[0].ops)
         self._in_order: SimpleQueue[Ticket | BaseException | None] = SimpleQueue()
         self._in_flight = InFlight(len(sessions))
         self._overlap = (
             Overlap(undecided=job.pipeline is not None and len(sessions) == 1)
-            if on_run is None
+            if context.on_run is None
             else Overlap.always_in_turn()
         )
         self._ending = threading.Lock()
@@ -156,7 +133,7 @@ class Stream:
 
     def run_again(self, opened: OpenedSession, prepared: Prepared) -> Outcome:
         """Run a block once more, on one session; nobody counts it. Raises what running raises."""
-        rows = RowRunner(self._job, opened.session, None, None, opened.ops, fatal=self._fatal)
+        rows = RowRunner(self._job, opened.session, None, None, opened.ops, fatal=self._context.fatal)
         return rows.run(prepared)
 
     @property
@@ -165,17 +142,18 @@ class Stream:
         return sum(lane.session_seconds for lane in self._lanes)
 
     def _member(self, opened: OpenedSession) -> Member:
+        context = self._context
         rows = RowRunner(
             self._job,
             opened.session,
             opened.probe,
-            self._prove(opened),
+            context.prove(opened),
             opened.ops,
-            fatal=self._fatal,
-            on_run=self._on_run,
+            fatal=context.fatal,
+            on_run=context.on_run,
         )
-        if self._on_batch is not None:
-            rows.tell(self._on_batch)
+        if context.on_batch is not None:
+            rows.tell(context.on_batch)
         return Member(opened=opened, rows=rows)
 
     def _start(self, lane: Lane) -> None:

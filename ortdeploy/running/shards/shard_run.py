@@ -163,18 +163,9 @@ class ShardRun:
 
     def _made(self, decisions: CommitLog, part: PlannedPart) -> Receipt:
         """Run the rows of a part into a staged file; if anything is raised, the file is deleted."""
-        step, opened = self._step, self._context.opened
+        step = self._step
         context = replace(self._context, observer=_Shifted(self._context.observer, self._rows_done - part.start))
-        stream = Stream(
-            step,
-            opened.sessions,
-            dispensable=opened.dispensable,
-            stop=context.stop,
-            prove=context.prove,
-            fatal=context.fatal,
-            on_run=context.on_run,
-            on_batch=context.on_batch,
-        )
+        stream = Stream(context)
         with decisions.staging(part) as path:
             writer = PartWriter(step, beside(path), provenance(context))
             statistics = JobStatistics({}, stream, writer)
