@@ -69,6 +69,7 @@ def failed_before(row: Any, text: str) -> FailedBefore:
         path=entry.get("path", ""),
         file_row=entry.get("row_in_file"),
         sha256=entry.get("sha256"),
+        run=entry.get("run", ""),
     )
 
 

@@ -282,12 +282,16 @@ class OutputRecord:
 
 @record
 class FailedBefore:
-    """How often a failed row was tried, its file, its number in the file, and the digest of the file's content."""
+    """How often a failed row was tried, its file, its number in the file, and the digest of the file's content.
+
+    `run` is the run in which it failed last, or which took it over from another machine.
+    """
 
     attempts: int
     path: str = ""
     file_row: int | None = None
     sha256: str | None = None
+    run: str = ""
 
 
 @record

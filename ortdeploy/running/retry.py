@@ -96,12 +96,14 @@ class RetryRun:
         remove_temporaries(context.folder)
         self._digits = known.part_digits
         attempts = context.ledger.failed_rows(context.output)
-        parts = [part for part in committed_parts(context) if any(map(self._is_asked, attempts.get(part.number, ())))]
+        wanted = {number: self._wanted(failed) for number, failed in attempts.items()}
+        parts = [part for part in committed_parts(context) if wanted.get(part.number)]
         self._found = True  # a retry that was killed may have left a report from before
         if not parts:
-            return Status.NOTHING_TO_DO
+            tried = any(self._was_tried(one) for failed in attempts.values() for one in failed.values())
+            return Status.DONE if tried else Status.NOTHING_TO_DO
         self._places = RowPlaces(context)
-        rows = [row for part in parts for row in attempts[part.number] if self._is_asked(row)]
+        rows = [row for part in parts for row in wanted[part.number]]
         self._announce(rows, len(rows))
         for part in parts:
             if context.stop():
@@ -118,8 +120,21 @@ class RetryRun:
 
         self._asked = Letters(self._context).take_over()
 
-    def _is_asked(self, row: int) -> bool:
-        return self._asked is None or row in self._asked
+    def _wanted(self, failed: Mapping[int, FailedBefore]) -> dict[int, FailedBefore]:
+        """Return the failed rows that are to run: those that were asked for, and that this run has not tried yet."""
+        return {
+            row: one
+            for row, one in failed.items()
+            if (self._asked is None or row in self._asked) and not self._was_tried(one)
+        }
+
+    def _was_tried(self, row: FailedBefore) -> bool:
+        """Return whether a row has failed in this run already.
+
+        A run begins anew after its process was ended, or its provider failed. A row that was taken over from another
+        machine in this run has no attempt yet.
+        """
+        return row.run == self._context.run_id and row.attempts > 0
 
     def _check_stateless(self) -> None:
         if self._step.pipeline is not None and self._step.pipeline.state:
@@ -138,13 +153,11 @@ class RetryRun:
 
     def _find(self, failed: Mapping[int, FailedBefore]) -> Found:
         """Return where the failed rows of a part are now; those that have had all their attempts are left out."""
-        most = self._step.errors.attempts
-        tired = [
-            row for row, one in failed.items() if most is not None and one.attempts >= most and self._is_asked(row)
-        ]
+        most, wanted = self._step.errors.attempts, self._wanted(failed)
+        tired = [row for row, one in wanted.items() if most is not None and one.attempts >= most]
         if tired:
             leave(tired, failed[tired[0]].path, f"attempts: {most} are behind it")
-        wanted = {row: one for row, one in failed.items() if row not in tired and self._is_asked(row)}
+        wanted = {row: one for row, one in wanted.items() if row not in tired}
         if all(one.file_row is not None for one in wanted.values()):
             return self._places.find(wanted)
         return self._found_by_number(wanted)

@@ -9,9 +9,23 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.effort import effort
-from support.fakes import FakeRuntime, double, refuse_negative
-from support.jobs import READ, Killed, execute, failed, plan_for, report, retrying, rows, save, written_as
+from support.fakes import Counter, FakeRuntime, double, refuse_negative
+from support.jobs import (
+    READ,
+    Killed,
+    changed,
+    execute,
+    failed,
+    plan_for,
+    plan_with_sessions,
+    report,
+    retrying,
+    rows,
+    save,
+    written_as,
+)
 
+from ortdeploy.diagnostics import ProviderFailedError
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import read_outputs
 from ortdeploy.results.results import Status
@@ -68,6 +82,46 @@ def test_rows_that_fail_again_stay_with_their_attempts(tmp_path: Path) -> None:
     assert (result.status, result.committed, result.failed) == (Status.DONE, 3, 1)
     assert [(row["row"], row["attempts"]) for row in failed(tmp_path)] == [(1, 2)]
     assert [row for row, _ in rows(tmp_path)] == [0, 2, 3]
+
+
+def test_a_retry_whose_process_crashed_counts_each_row_once(tmp_path: Path) -> None:
+    """Rows of a part that it was through with do not run again in its next process."""
+    save(tmp_path, [0, -1, 2, 3, 4, 5, 6, 7, 8, -9, 10])
+    plan = plan_for(tmp_path, 11, max_failed=9)
+    execute(tmp_path, plan, FakeRuntime(refuse_negative))
+
+    def crash(feeds: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        if (feeds["x"] == -9).any():
+            raise Killed
+        return refuse_negative(feeds)
+
+    for run_id, attempts in (("first", 2), ("second", 3)):
+        with pytest.raises(Killed):
+            execute(tmp_path, retrying(plan), FakeRuntime(crash), run_id=run_id)
+        seen, fatal = Counter(), [frozenset({9})]
+        result = execute(tmp_path, retrying(plan), FakeRuntime(crash), observer=seen, stuck=fatal, run_id=run_id)
+        assert (result.status, result.committed, result.failed) == (Status.DONE, 9, 2)
+        assert [(row["row"], row["attempts"]) for row in failed(tmp_path)] == [(1, attempts), (9, attempts)]
+        assert seen.started == [("run", 0, 1)]
+    again = execute(tmp_path, retrying(plan), FakeRuntime(crash), run_id="second")
+    assert (again.status, again.failed) == (Status.DONE, 2)
+    assert [row["attempts"] for row in failed(tmp_path)] == [3, 3]
+
+
+def test_a_retry_goes_on_with_the_next_session_and_counts_each_row_once(tmp_path: Path) -> None:
+    save(tmp_path, [0, -1, 2, 3, 4, 5, 6, 7, 8, -9, 10])
+    plan = changed(plan_with_sessions(tmp_path, 11), errors={"max_failed": 9})
+    execute(tmp_path, plan, FakeRuntime(refuse_negative))
+
+    def lost(feeds: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        if (feeds["x"] == -9).any() and len(runtime.opened) == 1:
+            raise ProviderFailedError("the device is gone")
+        return refuse_negative(feeds)
+
+    runtime = FakeRuntime(lost)
+    assert execute(tmp_path, retrying(plan), runtime).status is Status.DONE
+    assert runtime.opened == ["npu", "gpu"]
+    assert [(row["row"], row["attempts"]) for row in failed(tmp_path)] == [(1, 2), (9, 2)]
 
 
 def test_skipped_rows_keep_their_places_free(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,15 @@ def save(folder: Path, values: "list[float] | range") -> None:
     np.save(folder / "data.npy", np.array([[value, value] for value in values], dtype=np.float32).reshape(-1, 2))
 
 
+_RETRIES = count(1)
+
+
+def run_id_of(plan: Plan) -> str:
+    """The id of a run of a plan: each retry has its own, for it runs no row again that has failed in it."""
+    retries = any(isinstance(step, RunJob) and step.retry for step in plan.steps)
+    return f"retry{next(_RETRIES)}" if retries else "r1"
+
+
 def execute(
     folder: Path,
     plan: Plan,
@@ -73,11 +83,12 @@ def execute(
     observer: Counter | None = None,
     stop: Callable[[], bool] = lambda: False,
     stuck: Sequence[frozenset[int]] = (),
+    run_id: str | None = None,
 ) -> JobResult:
     with open_ledger(folder / ".ortdeploy") as ledger:
         execution = Execution(
             plan=plan,
-            run_id="r1",
+            run_id=run_id or run_id_of(plan),
             runtime=runtime,
             ledger=ledger,
             observer=observer or Counter(),

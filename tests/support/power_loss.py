@@ -20,7 +20,7 @@ from ortdeploy.plan.steps import Plan
 from ortdeploy.results.results import Status
 from ortdeploy.running.executor import Execution
 from support.fakes import Counter, FakeRuntime, double, refuse_negative
-from support.jobs import changed, plan_for, retrying, save
+from support.jobs import changed, plan_for, retrying, run_id_of, save
 
 ROWS = 24
 EXTRA = 3
@@ -138,7 +138,12 @@ def execute_there(
     with open_ledger(folder / STATE) as ledger:
         assert ledger.output(ledger.key(out)) or not out.exists() or not any(out.iterdir()), "a plan calls it foreign"
         execution = Execution(
-            plan=plan, run_id="r1", runtime=runtime, ledger=ledger, observer=Counter(), stop=lambda: False
+            plan=plan,
+            run_id=run_id_of(plan),
+            runtime=runtime,
+            ledger=ledger,
+            observer=Counter(),
+            stop=lambda: False,
         )
         (result,) = execution.run()
     assert result.status in ends, result.reason
