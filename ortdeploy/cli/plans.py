@@ -1,4 +1,4 @@
-"""Makes the plans that `apply` and `retry` run: from manifests, or from a plan file."""
+"""Makes the plans that commands show or run: from manifests, or from a plan file."""
 
 import argparse
 import os
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ortdeploy.cli.commands.shared import load_options, plan_root
 from ortdeploy.diagnostics import UsageError, has_errors
+from ortdeploy.facts.counting import Counting
 from ortdeploy.files.names import is_file
 from ortdeploy.ledger.ledger import now
 from ortdeploy.plan.selection import job_names, keep_jobs, run_jobs, with_letters
@@ -37,21 +38,34 @@ def load_or_plan(arguments: argparse.Namespace, *, in_shards: bool) -> Planned:
         raise UsageError("--root says what the paths of a saved plan are relative to, and this is none")
     named = getattr(arguments, "letters", None)
     letters = None if named is None else _read_letters(named)
-    planned = plan_manifests(
-        arguments.paths,
-        load_options(arguments),
-        state_dir=arguments.state_dir,
-        jobs=arguments.jobs,
-        excluded=arguments.excluded,
-        new_run=arguments.new_run,
-        retry=arguments.command == "retry",
-    )
+    planned = plan_as_asked(arguments, retry=arguments.command == "retry")
     if letters is None:
         return _with_last_good(planned, arguments)
     jobs = [step.job for plan in planned.plans for step in run_jobs(plan)]
     if len(jobs) > 1:
         raise UsageError(f"--from holds rows of one job; --job names {len(jobs)}: {', '.join(jobs)}")
     return replace(planned, plans=tuple(with_letters(plan, letters) for plan in planned.plans))
+
+
+def plan_as_asked(
+    arguments: argparse.Namespace,
+    *,
+    device: str | None = None,
+    retry: bool = False,
+    counting: Counting = Counting.NOT,
+) -> Planned:
+    """Plan the manifests and jobs that a command line names; what else is asked for differs from command to command."""
+    return plan_manifests(
+        arguments.paths,
+        load_options(arguments),
+        state_dir=arguments.state_dir,
+        jobs=arguments.jobs,
+        excluded=arguments.excluded,
+        device=device,
+        new_run=arguments.new_run,
+        retry=retry,
+        counting=counting,
+    )
 
 
 def _read_letters(path: str) -> tuple[DeadLetter, ...]:

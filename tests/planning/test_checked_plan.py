@@ -5,7 +5,6 @@ import dataclasses
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,10 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import Cli
-from planning.test_nothing_to_do import everything_is_old
 from support.models import lora_model, make_adapter, scale_model
+from support.remembered_plans import Plans, everything_is_old, files_opened_by
 
-from ortdeploy.cli import plans as plans_of_commands
 from ortdeploy.cli.arguments import build_parser
 from ortdeploy.cli.main import main
 from ortdeploy.events import log
@@ -84,19 +82,6 @@ def _as_a_process_without_onnx() -> Iterator[None]:
         patch.setattr(memory_forecast, "_ONNX", 0)
         patch.setattr(memory_forecast, "_REFERENCE", 0)
         yield
-
-
-class Plans:
-    """Counts how often a plan is made."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.made = 0
-
-        def counted(*arguments: object, **settings: object) -> object:
-            self.made += 1
-            return plan_manifests(*arguments, **settings)  # type: ignore[arg-type]  # as it was called
-
-        monkeypatch.setattr(plans_of_commands, "plan_manifests", counted)
 
 
 @pytest.fixture
@@ -523,28 +508,13 @@ def test_what_has_only_just_changed_is_not_kept(cli: Cli, folder: Path, monkeypa
     assert not (folder / ".ortdeploy" / NAME).exists()
 
 
-_AUDIT = """\
-import json, sys
-seen = set()
-def hook(event, arguments):
-    if event in {"open", "os.listdir", "os.scandir"} and isinstance(arguments[0], str):
-        seen.add(arguments[0])
-sys.addaudithook(hook)
-from ortdeploy.cli.main import main
-code = main(["plan", "-q", "m.yaml"])
-print(json.dumps([code, sorted(seen)]))
-"""
-
-
 def test_whatever_a_plan_opens_beside_data_is_looked_at_again(cli: Cli, folder: Path) -> None:
     assert cli("apply", folder / "m.yaml").code == 0
     (entry,) = _entries(folder).values()
     rests_on = entry["rests_on"]
     assert isinstance(rests_on, dict)
     arrive(folder, "b")
-    done = subprocess.run([sys.executable, "-c", _AUDIT], cwd=folder, capture_output=True, text=True, check=True)
-    _, seen = json.loads(done.stdout.splitlines()[-1])
-    files = [folder / path for path in seen if (folder / path).is_relative_to(folder) and (folder / path).is_file()]
+    _, files = files_opened_by(folder, "plan", "-q", "m.yaml")
     data = (folder / ".ortdeploy", folder / "inbox", folder / "outbox")
     opened = {str(file) for file in files if not any(map(file.is_relative_to, data))}
     trees = tuple(rests_on["trees"])

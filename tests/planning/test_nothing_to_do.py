@@ -6,11 +6,9 @@ import json
 import os
 import shutil
 import sqlite3
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +16,7 @@ import numpy as np
 import pytest
 from conftest import Cli
 from support.models import scale_model
+from support.remembered_plans import Plans, everything_is_old, files_opened_by
 
 from ortdeploy.cli import plans as plans_of_commands
 from ortdeploy.cli.arguments import build_parser
@@ -45,16 +44,6 @@ jobs:
 """
 
 
-@contextmanager
-def everything_is_old() -> Iterator[None]:
-    """Let what has only just changed count as settled, and the name of the test as nothing."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(nothing_to_do, "RACY_NS", -(10**18))
-        own = nothing_to_do.OF_ONE_PROCESS | {"PYTEST_CURRENT_TEST"}
-        patch.setattr(nothing_to_do, "OF_ONE_PROCESS", own)
-        yield
-
-
 def prepare(folder: Path) -> None:
     scale_model(folder / "models/double.onnx")
     (folder / "inbox").mkdir()
@@ -73,20 +62,6 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     prepare(tmp_path / "deployment")
     with everything_is_old():
         yield tmp_path / "deployment"
-
-
-class Plans:
-    """Counts how often a plan is made."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.made = 0
-        plan_manifests = workflow.plan_manifests
-
-        def counted(*arguments: object, **settings: object) -> object:
-            self.made += 1
-            return plan_manifests(*arguments, **settings)  # type: ignore[arg-type]  # as it was called
-
-        monkeypatch.setattr(plans_of_commands, "plan_manifests", counted)
 
 
 @pytest.fixture
@@ -536,30 +511,14 @@ def test_a_status_of_a_job_that_was_stopped_is_not_remembered(cli: Cli, folder: 
     assert not (folder / ".ortdeploy/nothing-to-do.json").exists()
 
 
-_AUDIT = """\
-import json, sys
-seen = set()
-def hook(event, arguments):
-    if event in {"open", "os.listdir", "os.scandir"} and isinstance(arguments[0], str):
-        seen.add(arguments[0])
-sys.addaudithook(hook)
-from ortdeploy.cli.main import main
-code = main(["apply", "-q", "m.yaml"])
-print(json.dumps([code, sorted(seen)]))
-"""
-
-
 def test_whatever_a_plan_opens_is_looked_at_again(folder: Path, remembered: str) -> None:
-    done = subprocess.run([sys.executable, "-c", _AUDIT], cwd=folder, capture_output=True, text=True, check=True)
-    code, seen = json.loads(done.stdout.splitlines()[-1])
+    code, files = files_opened_by(folder, "apply", "-q", "m.yaml")
     assert code == 0, remembered
     entry = next(_entries(folder))
     rests_on = entry["rests_on"]
     assert isinstance(rests_on, dict)
     looked_at = {*rests_on["files"], *map(str, (folder / "inbox").iterdir())}
-    state = folder / ".ortdeploy"
-    files = [folder / path for path in seen if (folder / path).is_relative_to(folder) and (folder / path).is_file()]
-    opened = {str(file) for file in files if not file.is_relative_to(state)}
+    opened = {str(file) for file in files if not file.is_relative_to(folder / ".ortdeploy")}
     trees = tuple(rests_on["trees"])
     assert {path for path in opened if not path.startswith(trees)} <= looked_at
     assert len(opened) >= 4

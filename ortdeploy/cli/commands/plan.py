@@ -5,8 +5,9 @@ import os
 import sys
 from pathlib import Path
 
-from ortdeploy.cli.commands.shared import load_options, log_outcome, plan_root, use_color, write_diagnostics, write_plan
+from ortdeploy.cli.commands.shared import log_outcome, plan_root, use_color, write_diagnostics, write_plan
 from ortdeploy.cli.exit_codes import EXIT_CHANGES, EXIT_OK, EXIT_REJECTED
+from ortdeploy.cli.plans import plan_as_asked
 from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors
 from ortdeploy.facts.counting import Counting
 from ortdeploy.files.atomic import open_whole
@@ -15,7 +16,6 @@ from ortdeploy.plan.steps import RunJob
 from ortdeploy.planning.planned import Planned
 from ortdeploy.planning.saved_plan import dump_plans, misplaced
 from ortdeploy.planning.state_folder import state_folder
-from ortdeploy.planning.workflow import plan_manifests
 from ortdeploy.versions import package_version
 from ortdeploy.views import json, text
 
@@ -23,16 +23,8 @@ from ortdeploy.views import json, text
 def run(arguments: argparse.Namespace) -> int:
     """Plan and print; with --out, save the plan if nothing was refused."""
     _check_flags(arguments)
-    planned = plan_manifests(
-        arguments.paths,
-        load_options(arguments),
-        state_dir=arguments.state_dir,
-        jobs=arguments.jobs,
-        excluded=arguments.excluded,
-        device=arguments.device,
-        new_run=arguments.new_run,
-        counting=Counting.NOT if arguments.out is None else Counting.READ,
-    )
+    counting = Counting.NOT if arguments.out is None else Counting.READ
+    planned = plan_as_asked(arguments, device=arguments.device, counting=counting)
     rejected = has_errors(planned.diagnostics)
     if arguments.format == "json":
         sys.stdout.write(json.render_plan(planned.diagnostics, planned.plans, planned.changes))
