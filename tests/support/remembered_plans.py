@@ -12,11 +12,25 @@ import pytest
 from ortdeploy.cli import plans as plans_of_commands
 from ortdeploy.planning import nothing_to_do
 
+_CHECKOUT = Path(__file__).parents[2]
+
 
 @contextmanager
 def everything_is_old() -> Iterator[None]:
-    """Let what has only just changed count as settled, and the name of the test as nothing."""
+    """Let what has only just changed count as settled, and the name of the test as nothing.
+
+    Nor do the folders of the checkout count from which Python imports: in a new one, other tests of the same run make
+    `__pycache__` and `.hypothesis` there at any moment.
+    """
+    look_at = nothing_to_do._Look._at  # noqa: SLF001
+
+    def look_beside_the_checkout(look: nothing_to_do._Look, path: str, *, data: bool = True) -> None:
+        place = Path(path).absolute()
+        if data or not place.is_relative_to(_CHECKOUT) or not place.is_dir():
+            look_at(look, path, data=data)
+
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nothing_to_do._Look, "_at", look_beside_the_checkout)  # noqa: SLF001
         patch.setattr(nothing_to_do, "RACY_NS", -(10**18))
         own = nothing_to_do.OF_ONE_PROCESS | {"PYTEST_CURRENT_TEST"}
         patch.setattr(nothing_to_do, "OF_ONE_PROCESS", own)
