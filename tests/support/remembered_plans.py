@@ -11,6 +11,7 @@ import pytest
 
 from ortdeploy.cli import plans as plans_of_commands
 from ortdeploy.planning import nothing_to_do
+from ortdeploy.planning.workflow import plan_manifests
 
 _CHECKOUT = Path(__file__).parents[2]
 
@@ -42,7 +43,6 @@ class Plans:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.made = 0
-        plan_manifests = plans_of_commands.plan_manifests
 
         def counted(*arguments: object, **settings: object) -> object:
             self.made += 1
