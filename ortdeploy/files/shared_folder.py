@@ -63,6 +63,12 @@ class SharedFolder:
         with found:
             yield from (entry.name for entry in found if not entry.name.startswith(_STILL_OPEN))
 
+    def folders_without(self, folder: str, file: str) -> Iterator[str]:
+        """Ask for each file by its name, because a listing may be old on NFS."""
+        for name in self.names(folder):
+            if (self._folder / folder / name).is_dir() and not self.exists(f"{folder}/{name}/{file}"):
+                yield name
+
     def times(self, folder: str, prefix: str) -> Iterator[tuple[str, float]]:
         """Yield the times of files; one that goes meanwhile has none."""
         for name in self.names(folder):

@@ -41,6 +41,9 @@ class SharedPlace(Protocol):
     def names(self, folder: str) -> Iterator[str]:
         """Yield the names of what is in a folder, in any order; none if there is no folder."""
 
+    def folders_without(self, folder: str, file: str) -> Iterator[str]:
+        """Yield the names of the folders in a folder that do not hold a file of this name."""
+
     def times(self, folder: str, prefix: str) -> Iterator[tuple[str, float]]:
         """Yield the names in a folder that begin so, each with when it was written last, in seconds since 1970."""
 

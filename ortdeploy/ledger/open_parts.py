@@ -13,5 +13,4 @@ _DIGITS = 64
 
 def open_plans(output: SharedPlace) -> frozenset[str]:
     """Return the digests of the plans whose parts are not all in the ledger. Raises OSError, OrtdeployError."""
-    found = [name for name in output.names(FOLDER) if len(name) == _DIGITS]
-    return frozenset(one for one in found if not output.exists(f"{FOLDER}/{one}/{CLOSED}"))
+    return frozenset(name for name in output.folders_without(FOLDER, CLOSED) if len(name) == _DIGITS)

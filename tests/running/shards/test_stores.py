@@ -23,9 +23,11 @@ from support.shards import Killed, die_after, die_before, finish, instead, on_st
 
 from ortdeploy.files.atomic import Written
 from ortdeploy.files.shared_store import SharedStore
+from ortdeploy.ledger.open_parts import CLOSED, FOLDER, open_plans
 from ortdeploy.ledger.opening import read_outputs
 from ortdeploy.plan.steps import Plan
 from ortdeploy.results.results import Status
+from ortdeploy.running.shards.commit_log import BOUND
 
 needs_s3 = pytest.mark.skipif(
     not all(map(importlib.util.find_spec, ("s3fs", "moto"))), reason="needs s3fs and moto[server]"
@@ -59,6 +61,27 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 def deployment(folder: Path, url: str = OUT) -> Plan:
     save(folder, VALUES)
     return on_store(plan_for(folder, ROWS), url)
+
+
+def test_many_finished_plans_are_told_from_an_open_one_by_one_request(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not names(store)
+    place, asked = SharedStore(OUT), []
+    plans = [f"{number:064x}" for number in range(20)]
+    for plan in plans:
+        place.create(f"{FOLDER}/{plan}/{BOUND}", b"{}")
+    for plan in plans[:-1]:
+        place.create(f"{FOLDER}/{plan}/{CLOSED}", b"{}")
+    place.create(f"{FOLDER}/{plans[-1]}/.part-0.d/{CLOSED}", b"{}")
+    real = SharedStore._do  # noqa: SLF001
+
+    def do(self: SharedStore, what: str, *arguments: Any) -> Any:
+        asked.append(what)
+        return real(self, what, *arguments)
+
+    monkeypatch.setattr(SharedStore, "_do", do)
+    assert (open_plans(place), asked) == (frozenset(plans[-1:]), ["listed"])
 
 
 def names(store: Any) -> list[str]:
