@@ -36,6 +36,7 @@ from ortdeploy.running.batch_runner import Prepared
 from ortdeploy.running.executor import Execution
 from ortdeploy.running.lanes import Lane
 from ortdeploy.running.layout_trial import LayoutTrial
+from ortdeploy.running.measured_settings import tried_layouts_key
 from ortdeploy.running.member import Finished, Member
 from ortdeploy.running.row_runner import Outcome
 from ortdeploy.running.stream import Stream
@@ -588,12 +589,9 @@ def test_a_job_that_goes_on_keeps_the_layout_of_its_parts(tmp_path: Path, clock:
     calls = iter(range(ROWS * 10))
     runtime = LayoutRuntime(double, clock=clock, differing=(0,))
     key_of = TuningCache(tmp_path)
-    with open_ledger(tmp_path / ".ortdeploy") as ledger:
-        known = Execution(
-            plan=planned(tmp_path), run_id="r", runtime=runtime, ledger=ledger, observer=Counter(), stop=lambda: False
-        )
-        job = next(step for step in known.plan.steps if isinstance(step, RunJob))
-        key = known._layout_key(opening(known.plan), job)  # noqa: SLF001  what the cache is asked
+    plan = planned(tmp_path)
+    job = next(step for step in plan.steps if isinstance(step, RunJob))
+    key = tried_layouts_key(opening(plan), job)
     key_of.keep(key, NARROW)
     stopped = execute(tmp_path, planned(tmp_path), runtime, stop=lambda: next(calls) > 600)
     assert stopped.status is Status.INTERRUPTED

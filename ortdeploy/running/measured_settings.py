@@ -1,0 +1,135 @@
+"""Settings that a job finds by measuring on its rows: thread layouts and batch sizes, and which of them are known."""
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.events import bound
+from ortdeploy.files.remembered import TuningCache
+from ortdeploy.ledger.records import OutputRecord
+from ortdeploy.plan.steps import OpenSession, PlannedThreadLayout, RunJob
+from ortdeploy.process.memory_limit import MemoryBound
+from ortdeploy.records import record
+from ortdeploy.results.results import JobResult
+from ortdeploy.running.fatal_runs import FatalRuns
+from ortdeploy.running.opened_models import OpenedModels, with_layout
+from ortdeploy.sessions.opening import OpenedModel
+from ortdeploy.sessions.trials import StuckTrialError
+
+if TYPE_CHECKING:
+    from ortdeploy.running.layout_trial import LayoutTrial
+
+
+@record
+class MeasuredSettings:
+    """What measures settings for the jobs of a plan. `record_of` returns what the ledger knows of a job's output.
+
+    `stuck` returns how a job ends whose trial hangs. `in_shards`: others may make rows of the same jobs. `is_watched`:
+    crashes are looked for. `fatal` has by job the runs that ended an earlier process.
+    """
+
+    models: OpenedModels
+    tuning_cache: TuningCache
+    record_of: Callable[[RunJob], OutputRecord | None]
+    stuck: Callable[[RunJob, StuckTrialError], JobResult]
+    in_shards: bool
+    is_watched: bool
+    fatal: Mapping[str, FatalRuns]
+
+    def laid_out(self, step: OpenSession, known: dict[str, JobResult]) -> OpenSession:
+        """Return the step with the thread layout that is best for its first job, if the plan asks to measure it.
+
+        If a run hangs meanwhile, how that job ends is `known` from then on. If the job is to try layouts while it runs,
+        return the step with the one that it begins with.
+        """
+        jobs = [job for job in self.models.jobs_of(step) if job.job not in known]
+        if step.tried_layouts and jobs:
+            return with_layout(step, self._begun_layout(step, jobs[0]))
+        if not step.thread_layouts or not jobs:
+            return step
+        from ortdeploy.autotune.thread_layout import choose_layout  # noqa: PLC0415  only where it is measured
+
+        self.models.on_native_call({"model": step.model, "job": jobs[0].job})
+        found = None
+        bound = MemoryBound(self.models.memory_limit(step), os.cpu_count() or 1)
+        with bound, suppress(OrtdeployError):  # the job itself says what is wrong with its input
+            ops = self.models.op_runners(jobs[0])
+            try:
+                found = choose_layout(
+                    self.models.plan,
+                    step,
+                    jobs[0],
+                    self.tuning_cache,
+                    partial(self.models.open_layout, step),
+                    ops,
+                    may_measure=self._may_measure(jobs[0]),
+                )
+            except StuckTrialError as error:
+                known[jobs[0].job] = self.stuck(jobs[0], error)
+        return replace(step, thread_layouts=()) if found is None else with_layout(step, found)
+
+    def trial(self, step: RunJob, opened: OpenedModel) -> "LayoutTrial | None":
+        """Return what tries the other layouts while the job runs; None if there are none, or the best one is known."""
+        opening = opened.step
+        if opening is None or not opening.tried_layouts or step.retry or self.in_shards:
+            return None
+        if self.is_watched:
+            return None
+        key = tried_layouts_key(opening, step)
+        if self.tuning_cache.find(key) is not None:
+            return None
+        from ortdeploy.running.layout_trial import LayoutTrial  # noqa: PLC0415  only where layouts are tried
+
+        return LayoutTrial(
+            opened,
+            [one for one in opening.tried_layouts if one.name != opened.layout],
+            open_layout=partial(self.models.open_layout, opening),
+            keep=partial(self.tuning_cache.keep, key),
+            last_row=step.input.rows,
+        )
+
+    def with_found_batch(self, step: RunJob, opened: OpenedModel) -> RunJob:
+        """Return a job with the batch size that it began with, or that is measured on its first rows."""
+        from ortdeploy.autotune.batch_size import choose_batch  # noqa: PLC0415  only where it is measured
+
+        record = self.record_of(step)
+        is_own = record is not None and dict(record.identity) == dict(step.identity)
+        begun_with = record.batch_size if record is not None and is_own else None
+        with bound(job=step.job, model=step.model):
+            try:
+                may_measure = self._may_measure(step)
+                return choose_batch(
+                    self.models.plan, step, opened, begun_with, self.tuning_cache, may_measure=may_measure
+                )
+            except StuckTrialError:
+                raise
+            except OrtdeployError:  # the job itself says what is wrong with its input
+                return step
+
+    def _begun_layout(self, step: OpenSession, job: RunJob) -> PlannedThreadLayout:
+        """Return the layout with which a job begins: that of its parts, the one that was found here, or the predicted.
+
+        A shard begins with what is predicted, for others may make the rows beside its own.
+        """
+        record = self.record_of(job)
+        if record is not None and record.origins:
+            name = record.statistics.get("layout")
+        else:
+            name = self.tuning_cache.find(tried_layouts_key(step, job)) if not self.in_shards else None
+        return next((one for one in step.tried_layouts if one.name == name), step.tried_layouts[0])
+
+    def _may_measure(self, step: RunJob) -> bool:
+        """Return whether settings of a job may be measured: not where a run might end the process."""
+        return not self.is_watched and not self.fatal.get(step.job)
+
+
+def tried_layouts_key(step: OpenSession, job: RunJob) -> str:
+    """Return the key under which the best of the layouts that a job tries is remembered."""
+    from ortdeploy.autotune.thread_layout import layout_key  # noqa: PLC0415  only where layouts are free
+
+    layouts = sorted(step.tried_layouts, key=lambda one: one.name)
+    return layout_key("tried", replace(step, candidates=step.tried_layouts[0].candidates), job, layouts)
