@@ -33,7 +33,7 @@ COMMANDS = {
     "device": "write a device file that describes this machine",
     "diff": "show what differs between two files, or since the last run of a manifest",
     "doctor": "show what works on this machine: every provider runs a small model",
-    "explain": "print the page of a rule or of a provider, or list all of them",
+    "explain": "print the page of a rule, of a provider or of a step, or list all of them",
     "finish": "put the parts that the shards of a saved plan have made into the ledger",
     "init": "write a manifest for a model",
     "lock": "write the digests of models and adapters into a manifest, or verify them",
@@ -513,7 +513,7 @@ def _add_schema(parser: argparse.ArgumentParser) -> None:
 
 def _add_explain(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "name", nargs="?", metavar="RULE|PROVIDER", help="a rule or a provider (default: list all, rules by area)"
+        "name", nargs="?", metavar="NAME", help="a rule, a provider or a step (default: list all, rules by area)"
     )
 
 

@@ -28,6 +28,7 @@ from ortdeploy.ledger.records import Part
 from ortdeploy.manifest.pages import PAGES
 from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.planning import data_places, probe
+from ortdeploy.operations.catalogue import OPERATIONS
 from ortdeploy.rules.catalogue import RULES
 
 
@@ -508,9 +509,31 @@ def test_explain_rules_stage_pages_and_providers(cli: Cli) -> None:
     assert 'Did you mean "unknown-key"?' in cli("explain", "unknown-kee").err
 
 
+@pytest.mark.parametrize("name", [*OPERATIONS])
+def test_explain_says_what_a_step_takes_gives_and_is_set_with(cli: Cli, name: str) -> None:
+    said = cli("explain", name)
+    assert said.code == 0, said.err
+    contract = OPERATIONS[name].contract
+    assert "{do: " + name + "}" in said.out
+    assert all(f"takes {one.name}" in said.out for one in contract.inputs)
+    assert all(f"gives {one.name}:" in said.out for one in contract.outputs)
+    assert all(f"\n  {one.name}: {one.meaning}" in said.out for one in contract.attributes)
+
+
+def test_explain_knows_a_step_and_an_operation_of_one_name_and_operators_of_onnx(cli: Cli) -> None:
+    both = cli("explain", "resample").out
+    assert "resample: a step of prepare\n" in both
+    assert "resample: an operation of pipelines" in both
+    assert "axis: INT" in cli("explain", "TopK").out
+    assert "in: data, axes (optional)\n" in cli("explain", "Squeeze").out
+    assert 'Did you mean "letterbox"?' in cli("explain", "leterbox").err
+    assert "ortdeploy explain lists all" in cli("explain", "qqqq").err
+
+
 def test_explain_without_a_name_lists_every_page(cli: Cli) -> None:
     said = cli("explain")
     assert said.code == 0
+    assert all(f" {name}" in said.out for name in OPERATIONS)
     listed = {line.split()[0] for line in said.out.splitlines() if line.startswith("  ")}
     assert listed >= {*RULES, *PAGES}
     assert "OpenVINO" in said.out

@@ -7,6 +7,7 @@ from ortdeploy.operations.catalogue import OPERATIONS
 from ortdeploy.presets.component_contracts import COMPONENTS
 from ortdeploy.tensors.contracts import OPTIONAL, Attribute, Contract, FormalParameter
 from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE
+from ortdeploy.views.steps import bounds, element_types, meaning_of, shapes
 
 PAGE = Path(__file__).parent.parent.parent / "docs/contracts.md"
 
@@ -47,20 +48,11 @@ def _part(title: str, contracts: Iterable[Contract]) -> Iterator[str]:
 
 
 def _parameter(verb: str, one: FormalParameter, contract: Contract) -> str:
-    shapes = " or ".join(dict.fromkeys(str(form) for form in one.forms)) or "worked out from the row's"
-    types = contract.constraint(one).called if verb == "takes" else _given_type(one)
-    units = f"; unit: {' or '.join(one.units)}" if one.units else ""
-    numbers = "; NaN and infinities fail the row" if one.finite else "; NaN fails the row" if one.not_nan else ""
     given = ["if it is given"] if one.option == OPTIONAL else []
     said = [f"`{one.named_by}`", *given] if one.named_by else given
     named = f" ({', '.join(said)})" if said else ""
-    return f"| {verb} `{one.name}`{named} | {types} | {shapes} | {one.meaning}{units}{numbers} |"
-
-
-def _given_type(one: FormalParameter) -> str:
-    if one.type.startswith("float("):
-        return "the input's if floating, else float32"
-    return {"T": "the input's", "To": "as set", "O": "float16, float32 or float64"}.get(one.type, one.type)
+    types = element_types(verb, one, contract)
+    return f"| {verb} `{one.name}`{named} | {types} | {shapes(one)} | {meaning_of(one)} |"
 
 
 def _attributes(attributes: tuple[Attribute, ...]) -> Iterator[str]:
@@ -68,16 +60,8 @@ def _attributes(attributes: tuple[Attribute, ...]) -> Iterator[str]:
         yield "| Setting | | Default |\n| --- | --- | --- |"
         for one in attributes:
             default = "required" if one.required else "none" if one.default is None else f"`{one.default}`"
-            yield f"| `{one.name}` | {one.meaning}{_bounds(one)} | {default} |"
+            yield f"| `{one.name}` | {one.meaning}{bounds(one)} | {default} |"
         yield ""
-
-
-def _bounds(one: Attribute) -> str:
-    if one.choices:
-        return f": {', '.join(one.choices)}"
-    bounds = [("at least", one.least), ("above", one.above), ("at most", one.most)]
-    shown = [f"{word} {value:g}" for word, value in bounds if value is not None]
-    return f" ({', '.join(shown)})" if shown and one.type in {"INT", "FLOAT", "INTS"} else ""
 
 
 def _sizes(contract: Contract) -> Iterator[str]:

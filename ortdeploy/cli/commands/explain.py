@@ -1,11 +1,11 @@
-"""`ortdeploy explain [RULE|PROVIDER]`: print a rule's page, a provider's options, or all names."""
+"""`ortdeploy explain [RULE|PROVIDER|STEP]`: print a rule's page, a provider's options, a step, or all names."""
 
 import argparse
 import sys
 import textwrap
 
 from ortdeploy.cli.exit_codes import EXIT_OK
-from ortdeploy.diagnostics import UsageError, did_you_mean
+from ortdeploy.diagnostics import UsageError, nearest
 from ortdeploy.manifest.pages import PAGES
 from ortdeploy.providers.catalogue import (
     PROVIDERS,
@@ -21,20 +21,32 @@ from ortdeploy.rules.pages import page_of
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the page of a rule or provider; without a name, print all names."""
+    """Print the page of a rule, provider or step; without a name, print all names."""
     if arguments.name is None:
         sys.stdout.write(_index())
         return EXIT_OK
-    page = _provider_page(arguments.name) or page_of(arguments.name)
-    if page is None:
-        known = (*RULES, *PAGES, *provider_spellings())
-        raise UsageError(f'there is no rule or provider "{arguments.name}". {did_you_mean(arguments.name, known)}')
+    page = _provider_page(arguments.name) or page_of(arguments.name) or _step_page(arguments.name)
     sys.stdout.write(f"{page}\n")
     return EXIT_OK
 
 
+def _step_page(name: str) -> str:
+    """Return the page of a step. Raises UsageError with the nearest name of all if there is none."""
+    from ortdeploy.views.steps import step_names, step_page  # noqa: PLC0415  steps import numpy, and rules do not
+
+    page = step_page(name)
+    if page is None:
+        found = nearest(name, (*RULES, *PAGES, *provider_spellings(), *step_names()))
+        advice = "ortdeploy explain lists all" if found is None else f'Did you mean "{found}"?'
+        raise UsageError(f'there is no rule, provider or step "{name}". {advice}')
+    return page
+
+
 def _index() -> str:
-    """Return all rules by area with their summaries, and the providers."""
+    """Return all rules by area with their summaries, the providers and the steps."""
+    from ortdeploy.operations.catalogue import OPERATIONS  # noqa: PLC0415  steps import numpy, and rules do not
+    from ortdeploy.transforms.catalogue import POSTPROCESS, PREPARE  # noqa: PLC0415
+
     areas = {
         "the text of manifests and saved plans": {name: summary for name, (summary, _) in PAGES.items()},
         **{str(area): {rule: load_rule(rule).RULE.summary for rule in rules_of(area)} for area in Area},
@@ -47,10 +59,18 @@ def _index() -> str:
             *(f"  {rule:{width}}  {summary}" for rule, summary in rules.items()),
             "",
         ]
-    names = textwrap.fill(
-        ", ".join(short_name(one.name) for one in PROVIDERS), initial_indent="  ", subsequent_indent="  "
-    )
-    return "\n".join([*lines, "Execution providers", names, ""])
+    lists = {
+        "Execution providers": [short_name(one.name) for one in PROVIDERS],
+        "Steps of prepare": PREPARE,
+        "Steps of postprocess": POSTPROCESS,
+        "Operations of pipelines, beside those steps": [
+            one for one in OPERATIONS if one not in {*PREPARE, *POSTPROCESS}
+        ],
+        "Operators of ONNX, as steps": ["by their names, such as TopK"],
+    }
+    for title, names in lists.items():
+        lines += [title, textwrap.fill(", ".join(names), initial_indent="  ", subsequent_indent="  "), ""]
+    return "\n".join(lines)
 
 
 def _provider_page(name: str) -> str | None:
