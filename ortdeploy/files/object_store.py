@@ -20,6 +20,11 @@ from ortdeploy.files.urls import Addresses, Url, decoded, encoded, is_url, parse
 _MAGIC = "*?["
 MARK = "url="
 """How the names of fetched files begin."""
+_FETCHED_INTO: set[str] = set()
+"""The temporary folders of fetched files. A file elsewhere is called what it is called, even if that begins with MARK.
+
+They stay here when they are gone, because the name of a file may be shown later.
+"""
 _KEPT = 3  # files behind the one that is read: sources map files, and look back at most one
 _LONGEST_NAME = 200
 MIRRORS = ".ortdeploy/outputs"
@@ -33,8 +38,8 @@ def mirror_of(url: str) -> str:
 
 def shown_url(path: str) -> str | None:
     """Return the URL of a fetched file, without secrets; None for any other file."""
-    name = os.path.basename(path)  # noqa: PTH119  as text
-    return decoded(name[len(MARK) :]) if name.startswith(MARK) else None
+    folder, name = os.path.split(path)
+    return decoded(name[len(MARK) :]) if folder in _FETCHED_INTO and name.startswith(MARK) else None
 
 
 @contextmanager
@@ -196,6 +201,7 @@ class Fetched(Sequence[str]):
 
     def __init__(self, files: Sequence[str], folder: Path, addresses: Addresses) -> None:
         """Take the files by their names without secrets, and the folder for fetched ones."""
+        _FETCHED_INTO.add(str(folder))
         self._files = files
         self._folder = folder
         self._addresses = addresses

@@ -94,7 +94,19 @@ def test_ten_thousand_files_of_one_kind_are_a_handful() -> None:
 
 
 @pytest.mark.parametrize("folder", ["/", "/data", "/data/in:1"])
-@pytest.mark.parametrize("path", ["a.png", "in/a.png", "/else/a.png", "../a.png", "a:b.png", "url=x/a.png"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "a.png",
+        "in/a.png",
+        "/else/a.png",
+        "../a.png",
+        "a:b.png",
+        "url=x/a.png",
+        "url=a.png",
+        "in/url=http%3A%2F%2Fx%2Fa",
+    ],
+)
 def test_paths_are_joined_and_shown_as_ever(folder: str, path: str) -> None:
     full = full_path(folder, path)
     assert full == os.path.join(folder, path)  # noqa: PTH118  the same text
