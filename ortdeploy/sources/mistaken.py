@@ -24,9 +24,17 @@ def find_mistaken(name: str, files: Sequence[str], *, declared: bool, may_be_pac
 
 
 def what_it_is(name: str, path: str) -> str:
-    """Return a sentence on what an undecodable file is; empty if that is not known."""
+    """Return what an undecodable file of many is, and what to do; empty if that is not known.
+
+    The format of the input is right if its other files are, so another one is advised only in case they are not.
+    """
     content = mistaken(name, _begin(path))
-    return "" if content is None else f"; it is {content.what}. {_remedy(content)}".removesuffix(".")
+    if content is None:
+        return ""
+    remedy = _remedy(content).removesuffix(".")
+    if content.formats:
+        remedy = f"Bring the right file; if all files of the input are such, {remedy[0].lower()}{remedy[1:]}"
+    return f"; it is {content.what}. {remedy}"
 
 
 def _wrong_suffix(path: str) -> str | None:

@@ -232,7 +232,9 @@ def test_where_each_file_is_a_row_that_row_says_what_it_is(cli: Cli, tmp_path: P
     )
     said = cli("plan", tmp_path / "m.yaml", "--format", "json").json["diagnostics"]
     detail = next(one["detail"] for one in said if one["rule"] == "unusable-rows")
-    assert f"it is {IS.get(content, 'text')}. Write format: " in detail
+    right = "Bring the right file; if all files of the input are such, write format: "
+    assert f"it is {IS.get(content, 'text')}. {right}" in detail, "the other files are right, and so is the format"
+    assert str(tmp_path) not in detail
 
 
 def test_plan_refuses_such_an_input_with_one_diagnostic(cli: Cli, deployment: Path) -> None:
