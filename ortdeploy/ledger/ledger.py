@@ -463,6 +463,11 @@ class Ledger:
                 db.execute("UPDATE outputs SET first_row = ? WHERE output = ?", (total_rows(db, output), output))
                 seal_inputs(db, output)
 
+    def note_retried(self, output: str) -> None:
+        """Note that rows of an ended run have run again: its last run ended now. How it ended does not change."""
+        with self._transaction() as db:
+            db.execute("UPDATE outputs SET ended = ? WHERE output = ? AND ended IS NOT NULL", (now(), output))
+
     def failures(self, output: str) -> Iterator[str]:
         """Yield the failed rows of an output as JSON, in the order of their rows."""
         with translated():

@@ -73,6 +73,8 @@ class RetryRun:
             ending = replace(ending, reason=why.format(self._step.output.shown))
         try:
             if self._found:
+                if ending.status is not Status.NOTHING_TO_DO:
+                    self._context.ledger.note_retried(self._context.output)
                 self._report.write()
         except (OSError, OrtdeployError) as error:
             ending = replace(ending, status=Status.FAILED, reason=ending.reason or str(error))

@@ -1,7 +1,7 @@
 """The pages of steps for `ortdeploy explain`: a step of a job, an operation of pipelines, an operator of ONNX.
 
-A page comes from the contract and the docstring of the step's module; that of an operator of ONNX comes from the table of
-operators. Both have everything that can be written under the step in a manifest.
+A page comes from the contract and the docstring of the step's module; that of an operator of ONNX comes from the table
+of operators. Both have everything that can be written under the step in a manifest.
 """
 
 import inspect

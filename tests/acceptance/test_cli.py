@@ -26,9 +26,9 @@ from ortdeploy.ledger.opening import open_ledger
 from ortdeploy.ledger.output_lock import hold_output
 from ortdeploy.ledger.records import Part
 from ortdeploy.manifest.pages import PAGES
+from ortdeploy.operations.catalogue import OPERATIONS
 from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.planning import data_places, probe
-from ortdeploy.operations.catalogue import OPERATIONS
 from ortdeploy.rules.catalogue import RULES
 
 

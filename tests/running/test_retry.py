@@ -26,6 +26,7 @@ from support.jobs import (
 )
 
 from ortdeploy.diagnostics import ProviderFailedError
+from ortdeploy.ledger import ledger as ledger_module
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import read_outputs
 from ortdeploy.results.results import Status
@@ -56,6 +57,27 @@ def test_rows_that_pass_now_are_put_at_their_places(tmp_path: Path, kind: str) -
     again = execute(tmp_path, retrying(plan), FakeRuntime(double))
     assert (again.status, again.reason) == (Status.NOTHING_TO_DO, "no row in out has failed")
     assert execute(tmp_path, plan, FakeRuntime(double)).status is Status.NOTHING_TO_DO
+
+
+def test_a_retry_is_the_last_run_and_one_with_nothing_to_do_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, [0, -1, 2])
+    plan = plan_for(tmp_path, 3, max_failed=1)
+    execute(tmp_path, plan, FakeRuntime(refuse_negative))
+
+    def ended() -> str | None:
+        (known,) = read_outputs(tmp_path / ".ortdeploy")
+        assert report(tmp_path)["ended"] == known.ended
+        return known.ended
+
+    first = ended()
+    monkeypatch.setattr(ledger_module, "now", lambda: "2031-01-01T00:00:00.000+00:00")
+    execute(tmp_path, retrying(plan), FakeRuntime(double))
+    assert ended() == "2031-01-01T00:00:00.000+00:00" != first
+    monkeypatch.setattr(ledger_module, "now", lambda: "2032-01-01T00:00:00.000+00:00")
+    execute(tmp_path, retrying(plan), FakeRuntime(double))
+    assert ended() == "2031-01-01T00:00:00.000+00:00"
 
 
 def test_a_merged_part_is_what_the_whole_would_have_been(tmp_path: Path) -> None:
