@@ -7,7 +7,7 @@ from ortdeploy.facts.data import ArrivalPolicy, FileState, KnownFile
 from ortdeploy.files.urls import is_url
 from ortdeploy.manifest.spec import JobSpec
 from ortdeploy.sources.arrivals import sort_arrivals
-from ortdeploy.sources.files import full_path
+from ortdeploy.sources.files import full_path, state_in_stat
 
 
 def may_run_again(job: JobSpec) -> bool:
@@ -37,4 +37,5 @@ def _state(path: str, full: str) -> FileState | None:
         found = os.stat(full)  # noqa: PTH116  a hundred thousand of them
     except OSError:
         return None
-    return FileState(path=path, size=found.st_size, mtime_ns=found.st_mtime_ns)
+    size, mtime_ns = state_in_stat(found)
+    return FileState(path=path, size=size, mtime_ns=mtime_ns)

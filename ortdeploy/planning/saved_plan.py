@@ -50,7 +50,7 @@ from ortdeploy.plan.steps import (
 from ortdeploy.planning.make.facts import plan_facts
 from ortdeploy.planning.make.plan import plan_inputs
 from ortdeploy.records import record
-from ortdeploy.sources.files import full_path
+from ortdeploy.sources.files import full_path, state_in_stat
 
 MAX_BYTES = 256 * 1024 * 1024
 MAX_HASHED = 1024 * 1024 * 1024
@@ -248,7 +248,7 @@ def _digest_of(state: FileState, folder: str) -> str:
         digest, stat = file_digest(path), path.stat()
     except OSError as error:
         raise OrtdeployError(f"input file {state.path} cannot be read: {error.strerror}") from error
-    if (stat.st_size, stat.st_mtime_ns) != (state.size, state.mtime_ns):
+    if state_in_stat(stat) != (state.size, state.mtime_ns):
         raise OrtdeployError(f"input file {state.path} changed while the plan was made; plan again")
     return digest
 

@@ -26,6 +26,8 @@ _AT_ONCE = 10_000
 """Files whose text is held at once."""
 _ALONE = 16
 """Objects that are asked for one by one."""
+_TOO_MUCH = 2**63
+"""The least number that has no room in 64 bits with a sign."""
 _OF_THE_SYSTEM = "lost+found"
 """A folder of file systems, which nobody but root reads and nobody fills."""
 
@@ -207,7 +209,7 @@ class _Looks:
             return None
         if self._fence is not None and any(map(stat.S_ISLNK, {one.st_mode for one in found})):
             return None
-        return [one.st_size for one in found], [one.st_mtime_ns for one in found]
+        return [one.st_size for one in found], _in_64_bits([one.st_mtime_ns for one in found])
 
     def one_by_one(self, paths: Iterable[str]) -> Iterator[tuple[int, int]]:
         """Yield size and modification time, or version, of each. Raises OrtdeployError and LeadsOutError."""
@@ -229,7 +231,7 @@ class _Looks:
             if found is None or is_link:
                 yield _look(path, self._objects)
             else:
-                yield found.st_size, found.st_mtime_ns
+                yield state_in_stat(found)
 
 
 def _look(path: str, addresses: "_Looked") -> tuple[int, int]:
@@ -240,7 +242,23 @@ def _look(path: str, addresses: "_Looked") -> tuple[int, int]:
         found = os.stat(path)  # noqa: PTH116  a hundred thousand of them
     except OSError as error:
         raise OrtdeployError(f"input file {path} cannot be read: {error.strerror}") from error
-    return found.st_size, found.st_mtime_ns
+    return state_in_stat(found)
+
+
+def state_in_stat(found: os.stat_result) -> tuple[int, int]:
+    """Return size and modification time of a file, as a `FileState` has them."""
+    return found.st_size, _in_64_bits([found.st_mtime_ns])[0]
+
+
+def _in_64_bits(times: list[int]) -> list[int]:
+    """Return times of files as numbers that a ledger can hold.
+
+    Some file systems have times before 1677 and after 2262, which in nanoseconds take more than 64 bits. They are only
+    compared, so the lowest 64 bits will do.
+    """
+    if not times or (min(times) >= -_TOO_MUCH and max(times) < _TOO_MUCH):
+        return times
+    return [(time + _TOO_MUCH) % (2 * _TOO_MUCH) - _TOO_MUCH for time in times]
 
 
 def states_digest(states: Sequence[FileState]) -> str:

@@ -238,3 +238,23 @@ def test_a_status_that_is_remembered_sees_files_change(
         assert "to run again" not in cli("status", path).out, "it is remembered"
     put(deployment, "a", 2)
     assert "run: 1 row of changed files to run again" in cli("status", path).out
+
+
+@pytest.mark.parametrize("year", [2378, 2340])
+def test_times_that_take_more_than_64_bits_are_times_like_any(manifest: Write, cli: Cli, year: int) -> None:
+    """File systems have times up to the year 2446 and later; a clock that is wrong, or a bad archive, sets them."""
+    path = manifest()
+    put(path.parent, "a", 1, 2)
+    put(path.parent, "b", 3)
+    late = (year - 1970) * 31_556_952_000_000_000
+    os.utime(path.parent / "inbox/a.npy", ns=(late, late))
+    if (path.parent / "inbox/a.npy").stat().st_mtime_ns < 2**63:
+        pytest.skip("this file system has no such times")
+    apply(cli, path)
+    assert "nothing to do" in apply(cli, path)
+    put(path.parent, "a", 7, 8)
+    os.utime(path.parent / "inbox/a.npy", ns=(late, late + 1_000_000_000))
+    assert "2 rows of changed files to run again" in cli("status", path).out
+    assert cli("plan", path, "--out", path.parent / "plan.json").code == 0
+    apply(cli, path.parent / "plan.json")
+    assert {value for _, value in rows(path.parent / "out").values()} == {7.0, 8.0, 3.0}
