@@ -42,7 +42,8 @@ class Setting:
 class Trial:
     """How a setting did: rows per second, the 99th percentile of its runs in seconds, its peak memory in bytes.
 
-    `refused` says why it was not run, or did not end well. `repeated` is the speed of a second try.
+    `refused` says why it was not run, or did not end well. `repeated` is the speed of a second try, and `rows` how many
+    the job has, None if that is not known.
     """
 
     setting: Setting
@@ -51,15 +52,27 @@ class Trial:
     memory: int | None = None
     refused: str | None = None
     repeated: float | None = None
+    rows: int | None = None
 
     @property
     def speeds(self) -> tuple[float, ...]:
         """Rows per second of each try."""
         return (self.rows_per_second,) if self.repeated is None else (self.rows_per_second, self.repeated)
 
+    @property
+    def speed(self) -> float:
+        """Rows per second of all tries together."""
+        return sum(self.speeds) / len(self.speeds)
+
     def surely_beats(self, other: "Trial") -> bool:
-        """Return whether each try was faster than each of another setting, or that one did not run."""
-        return other.refused is not None or min(self.speeds) > max(other.speeds)
+        """Return whether the gain over another setting is more than chance, or that one did not run.
+
+        Each try must be faster than each of the other, and the gain larger than what two tries of one of them differ
+        by: the fastest of many tries is so by chance too.
+        """
+        if other.refused is not None:
+            return True
+        return min(self.speeds) > max(other.speeds) and 1 - other.speed / self.speed > noise((self, other))
 
 
 def noise(trials: Iterable[Trial]) -> float:
@@ -150,11 +163,15 @@ class Search:
                 yield replace(best, threads=layout.threads, sessions=sessions, callers=callers)
 
     def _batches(self, best: Setting) -> Iterator[Setting]:
-        """Yield batch sizes upwards, until several in a row are no better than the best of those before them."""
+        """Yield batch sizes upwards, until several in a row are no better than the best of those before them.
+
+        Sizes beyond the first that takes all rows of the job are all the same.
+        """
         if self.job.batch.is_none:
             return
-        worse, fastest = 0, 0.0
-        for size in BATCHES:
+        worse, fastest, rows = 0, 0.0, self.trials[Setting()].rows
+        enough = next((size for size in BATCHES if rows is not None and size >= rows), BATCHES[-1])
+        for size in BATCHES[: BATCHES.index(enough) + 1]:
             candidate = replace(best, batch=size)
             yield candidate
             trial = self.trials[candidate]
@@ -215,10 +232,16 @@ def _of_model(setting: Setting, model: ModelSpec) -> dict[str, Any]:
 def as_plain(trial: Trial) -> dict[str, Any]:
     """Return a trial as JSON has it."""
     measured = {"rows_per_second": trial.rows_per_second, "p99": trial.p99, "memory": trial.memory}
-    return {"setting": asdict(trial.setting), **measured, "refused": trial.refused, "repeated": trial.repeated}
+    return {
+        "setting": asdict(trial.setting),
+        **measured,
+        "refused": trial.refused,
+        "repeated": trial.repeated,
+        "rows": trial.rows,
+    }
 
 
 def from_plain(data: Mapping[str, Any]) -> Trial:
     """Return a trial from what `as_plain` has made. Raises KeyError, TypeError."""
-    values = {key: data[key] for key in ("rows_per_second", "p99", "memory", "refused", "repeated")}
+    values = {key: data[key] for key in ("rows_per_second", "p99", "memory", "refused", "repeated", "rows")}
     return Trial(setting=Setting(**data["setting"]), **values)

@@ -76,6 +76,35 @@ def test_what_wins_is_tried_again_beside_what_there_was(second: float, *, sure: 
     assert len(again) == 2, "once is enough"
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "sure"),
+    [((100, 102), (150, 148), True), ((133, 210), (289, 218), False), ((100, 60), (104, 102), False)],
+)
+def test_a_gain_within_what_tries_differ_by_is_chance(
+    before: tuple[float, float], after: tuple[float, float], *, sure: bool
+) -> None:
+    as_it_is, best = (
+        Trial(setting=setting, rows_per_second=first, repeated=second, p99=0.1, memory=1, rows=250)
+        for setting, (first, second) in ((Setting(), before), (Setting(threads=2), after))
+    )
+    assert best.surely_beats(as_it_is) == sure
+    table = render_table([as_it_is, best], best, "o.yaml", color=False)
+    assert f"{sum(after) / 2:,.0f} " in table, "the mean of the tries, for the first was taken because it was fast"
+    took = f"{250 / (sum(after) / 2):.2f} s instead of {250 / (sum(before) / 2):.2f} s"
+    assert f"All 250 rows take {took}, besides the start" in " ".join(table.split())
+
+
+@pytest.mark.parametrize(("rows", "largest"), [(64, 64), (250, 256), (1, 1), (5000, 1024), (None, 1024)])
+def test_no_batch_is_tried_that_is_more_than_all_rows(rows: int | None, largest: int) -> None:
+    found, tried = search()
+    run = found.run
+    found.run = lambda setting: replace(
+        run(setting), rows=rows, rows_per_second=float(setting.batch or 1), refused=None
+    )
+    found.best()
+    assert max(setting.batch or 0 for setting in tried) == largest
+
+
 def test_the_manifests_own_settings_are_not_tried_again() -> None:
     found, _ = search(
         """\
@@ -163,7 +192,7 @@ def test_an_overlay_reads_back_as_what_it_changes() -> None:
 
 
 def test_trials_read_back() -> None:
-    trial = Trial(setting=Setting(batch=4), rows_per_second=1.5, p99=0.1, memory=3)
+    trial = Trial(setting=Setting(batch=4), rows_per_second=1.5, p99=0.1, memory=3, rows=7)
     assert from_plain(json.loads(json.dumps(as_plain(trial)))) == trial
 
 
@@ -179,6 +208,7 @@ def test_a_trial_of_a_real_job_tells_its_speed(deployment: Path, tmp_path_factor
     (told,) = answer.messages
     assert told["rows_per_second"] > 0
     assert told["memory"] > 0
+    assert told["rows"] == 20
 
 
 @pytest.mark.slow

@@ -68,7 +68,8 @@ def _run(request: Mapping[str, Any], native: NativeOutput) -> dict[str, Any]:
             rows, seconds, passes = rows + result.committed + result.kept, seconds + result.seconds, passes + 1
             slowest = max(slowest, report["session_run"]["p99"] or 0.0)
             memory = report["peak_memory_bytes"]
-    return {"rows_per_second": rows / seconds if seconds else 0.0, "p99": slowest, "memory": memory}
+    speed = rows / seconds if seconds else 0.0
+    return {"rows_per_second": speed, "p99": slowest, "memory": memory, "rows": _rows(planned.plans[0])}
 
 
 class _Clock(Silent):
@@ -93,6 +94,11 @@ class _Clock(Silent):
     def is_up(self) -> bool:
         """Return whether the time is over and rows are done."""
         return self._has_rows and self._end is not None and time.perf_counter() > self._end
+
+
+def _rows(plan: Plan) -> int | None:
+    """Return how many rows the job has; None if that is not known."""
+    return next((step.input.rows for step in plan.steps if isinstance(step, RunJob)), None)
 
 
 def _with_output(plan: Plan, output: str) -> Plan:

@@ -111,7 +111,7 @@ def _write(path: Path, best: Trial, before: Trial, spec: Spec, job: JobSpec) -> 
     folder = Path(spec.path).parent
     shown = path.relative_to(folder) if path.is_relative_to(folder) else path
     overlay = overlay_of(best.setting, job, spec.models_of(job))
-    gained = f"{best.rows_per_second:,.0f} rows/s, before {before.rows_per_second:,.0f}"
+    gained = f"{best.speed:,.0f} rows/s, before {before.speed:,.0f}"
     path.parent.mkdir(parents=True, exist_ok=True)
     head = f"# Written by ortdeploy tune for job {job.name} of {Path(spec.path).name}: {gained}.\n"
     with open_whole(path) as file:
