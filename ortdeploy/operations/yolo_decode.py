@@ -5,8 +5,15 @@ is objectness times class score. v8, v9, v11, v12: [rows, 4 + classes, n], the s
 [rows, n, 6], left, top, right, bottom, score and class of boxes that need no `nms`. `values: first` or `values: last`
 is for exports whose values stand on the other axis. Boxes whose score is below `score` are left out.
 
-Sources: the heads of ultralytics/yolov5, WongKinYiu/yolov7, THU-MIG/yolov10 and ultralytics/ultralytics.
+yolox: [rows, n, 5 + classes] as v5, with boxes that count from cells of 8, 16 and 32 pixels (and 64, if n says so): the
+center in cells, width and height as logarithms of cells. It needs the `size` of the network's image. An export with
+decode_in_inference has pixels already: it is read as v5.
+
+Sources: the heads of ultralytics/yolov5, WongKinYiu/yolov7, THU-MIG/yolov10, ultralytics/ultralytics and, of yolox, of
+Megvii-BaseDetection/YOLOX.
 """
+
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -24,18 +31,23 @@ from ortdeploy.tensors.contracts import (
     FormalParameter,
     Solved,
     forms,
+    image_size,
 )
+from ortdeploy.tensors.types import Dimension
 from ortdeploy.transforms.protocol import Options
 
 PACKAGE = None
 
-_OBJECTNESS, _PLAIN, _DECIDED = "objectness", "plain", "decided"
+_OBJECTNESS, _PLAIN, _DECIDED, _CELLS = "objectness", "plain", "decided", "cells"
 _HEADS = {
     **dict.fromkeys(("v5", "v6", "v7"), _OBJECTNESS),
     **dict.fromkeys(("v8", "v9", "v11", "v12"), _PLAIN),
     **dict.fromkeys(("v10", "v26"), _DECIDED),
+    "yolox": _CELLS,
 }
-_BEFORE_CLASSES = {_OBJECTNESS: 5, _PLAIN: 4, _DECIDED: 6}
+_STRIDES = ((8, 16, 32), (8, 16, 32, 64))
+"""The pixels of a cell in each of the grids that a YOLOX has, one after the other."""
+_BEFORE_CLASSES = {_OBJECTNESS: 5, _PLAIN: 4, _DECIDED: 6, _CELLS: 5}
 """The numbers of a box before its classes; for v10 and v26, before further numbers of an export."""
 
 
@@ -44,6 +56,7 @@ def _hold_values(solved: Solved, types: Types) -> None:  # noqa: ARG001  the axe
     options = solved.options
     head, first = _HEADS[options["version"]], _values_first(options)
     values, n = (solved.size(axis) for axis in (("second", "third") if first else ("third", "second")))
+    _hold_size(options, head, n)
     solved.sizes |= {"n": None if options.get("score") else n, "classes": None, "more": None}
     if head == _DECIDED:
         solved.chosen["scores"] = _SCORE_OF_BOX
@@ -63,6 +76,24 @@ def _hold_values(solved: Solved, types: Types) -> None:  # noqa: ARG001  the axe
         )
     classes = 0 if head == _DECIDED else stated or values - before
     solved.sizes |= {"classes": classes, "more": values - before - classes}
+
+
+def cells(size: Sequence[int]) -> dict[int, tuple[int, ...]]:
+    """Return the strides of the grids of a YOLOX by its number of boxes, for an image of [height, width]."""
+    height, width = size
+    return {sum((height // one) * (width // one) for one in strides): strides for strides in _STRIDES}
+
+
+def _hold_size(options: Options, head: str, n: Dimension) -> None:
+    """Check the size of the network's image against the version and the number of boxes. Raises ContractError."""
+    size = options.get("size")
+    if (size is not None) != (head == _CELLS):
+        raise ContractError(
+            "size, the [height, width] of the network's image, goes with version: yolox, which needs it"
+        )
+    if size is not None and isinstance(n, int) and n not in cells(size):
+        counts = " or ".join(f"{count:,}" for count in cells(size))
+        raise ContractError(f"a YOLOX gives {counts} boxes of an image of {size[0]} x {size[1]}, and {n:,} come")
 
 
 _SCORE_OF_BOX, _SCORES_OF_CLASSES = forms("rows n", "rows n classes")
@@ -103,6 +134,7 @@ CONTRACT = Contract(
         Attribute(
             "values", "STRING", "where the values of a box are; if left out, by version", choices=("first", "last")
         ),
+        image_size("size", required=False),
     ),
     types=(REALS,),
     arithmetic=_hold_values,
@@ -112,9 +144,13 @@ CONTRACT = Contract(
 def build(options: Options, types: Types) -> Call:  # noqa: ARG001  the same for every tensor
     head, first, least = _HEADS[options["version"]], _values_first(options), float(options["score"])
     split = _split_decided if head == _DECIDED else _split_raw
+    size = options.get("size")
+    grids = {n: _grids(size, strides) for n, strides in cells(size).items()} if size is not None else {}
 
     def decode(x: Array) -> tuple[Array, ...]:
-        boxes, scores, classes, more = split(x.T if first else x, head, options.get("classes"))
+        x = x.T if first else x
+        x = _in_pixels(x, grids) if grids else x
+        boxes, scores, classes, more = split(x, head, options.get("classes"))
         if least > 0:
             kept = (scores if scores.ndim == 1 else scores.max(axis=1)) >= least
             boxes, scores, classes, more = boxes[kept], scores[kept], classes[kept], more[kept]
@@ -123,11 +159,28 @@ def build(options: Options, types: Types) -> Call:  # noqa: ARG001  the same for
     return by_row(decode, 4, "x")
 
 
+def _grids(size: Sequence[int], strides: Sequence[int]) -> Array:
+    """Return float32 [n, 3]: column and row of each cell in its grid, and the pixels of a cell."""
+    height, width = size
+    grids = []
+    for stride in strides:
+        down, across = np.indices((height // stride, width // stride), dtype=np.float32)
+        grids.append(np.stack([across, down, np.full_like(down, stride)], axis=-1).reshape(-1, 3))
+    return np.concatenate(grids)
+
+
+def _in_pixels(x: Array, grids: Mapping[int, Array]) -> Array:
+    """Return x [n, values] with centers and sizes in pixels; they come in cells, the sizes as logarithms."""
+    grid, x = grids[len(x)], x.astype(np.float32)
+    stride = grid[:, 2:]
+    return np.concatenate([(x[:, :2] + grid[:, :2]) * stride, np.exp(x[:, 2:4]) * stride, x[:, 4:]], axis=1)
+
+
 def _split_raw(x: Array, head: str, classes: int | None) -> tuple[Array, Array, Array, Array]:
     """Return boxes [n, 4], scores [n, classes], best classes [n] and the rest [n, more] of x [n, values]."""
     begin = _BEFORE_CLASSES[head]
     end = x.shape[1] if classes is None else begin + classes
-    scores = x[:, begin:end] * x[:, 4:5] if head == _OBJECTNESS else x[:, begin:end]
+    scores = x[:, begin:end] * x[:, 4:5] if head in {_OBJECTNESS, _CELLS} else x[:, begin:end]
     return from_cxcywh(x[:, :4]), scores, scores.argmax(axis=1), x[:, end:]
 
 

@@ -16,6 +16,7 @@ from ortdeploy.starters import (
     text_recogniser,
     ultralytics,
     wake_word,
+    yolox,
 )
 from ortdeploy.starters.subject import Starter, Subject
 
@@ -34,6 +35,7 @@ FAMILIES: tuple[Family, ...] = (
     ultralytics,
     text_detector,
     text_recogniser,
+    yolox,
     file_types,
     wake_word,
     listener,

@@ -53,6 +53,42 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.parametrize("strides", [(8, 16, 32), (8, 16, 32, 64)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_boxes_of_yolox_are_where_its_formulas_have_them_cell_by_cell(strides: tuple[int, ...], dtype: type) -> None:
+    height, width = 128, 192
+    cells = [
+        (stride, row, column)
+        for stride in strides
+        for row in range(height // stride)
+        for column in range(width // stride)
+    ]
+    x: np.ndarray = np.random.default_rng(0).normal(0, 0.5, (1, len(cells), 7)).astype(dtype)
+    boxes, scores, classes, _ = do("yolo_decode", {"version": "yolox", "size": [height, width]}, x=x)
+    for number, (stride, row, column) in enumerate(cells):
+        across, down, wide, high, there, *each = x[0, number].astype(np.float32)
+        middle = ((across + column) * stride, (down + row) * stride)
+        half = (np.exp(wide) * stride / 2, np.exp(high) * stride / 2)
+        expected = [middle[0] - half[0], middle[1] - half[1], middle[0] + half[0], middle[1] + half[1]]
+        np.testing.assert_allclose(boxes[0][number], expected, rtol=1e-4, atol=1e-3)
+        np.testing.assert_allclose(scores[0][number], there * np.array(each), rtol=1e-3)
+        assert classes[0][number] == np.argmax(there * np.array(each))
+
+
+def test_a_yolox_needs_the_size_of_its_image_and_boxes_that_go_with_it() -> None:
+    said = "goes with version: yolox, which needs it"
+    assert said in refusal("yolo_decode", {"version": "yolox"}, x=floats(8400, 85))
+    assert said in refusal("yolo_decode", {"version": "v5", "size": [640, 640]}, x=floats(25200, 85))
+    sized = {"version": "yolox", "size": [640, 640]}
+    assert "gives 8,400 or 8,500 boxes of an image of 640 x 640, and 3,549 come" in refusal(
+        "yolo_decode", sized, x=floats(3549, 85)
+    )
+    types = {"x": floats(None, 85)}
+    call = OPERATIONS["yolo_decode"].build(sized, types)
+    with pytest.raises(ValueError, match="3,549 come"):
+        call({"x": np.zeros((1, 3549, 85), np.float32)})
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_raw_head_gives_the_boxes_of_ultralytics(known: Mapping[str, np.ndarray], name: str) -> None:
     boxes, scores, *_ = do("yolo_decode", {"version": "v8"}, x=known["raw"])

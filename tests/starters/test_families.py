@@ -67,6 +67,21 @@ def test_the_description_decides_only_what_the_shape_allows(cli: Cli, tmp_path: 
     assert "version: v8" in yaml.safe_dump(made(cli, tmp_path)[0])
 
 
+@pytest.mark.parametrize("decoded", [False, True])
+def test_an_export_of_yolox_finds_its_box_in_the_picture(cli: Cli, tmp_path: Path, *, decoded: bool) -> None:
+    families.yolox(tmp_path / "m.onnx", decoded=decoded)
+    (tmp_path / "labels.txt").write_text("cat\ndog\n")
+    manifest, said = made(cli, tmp_path)
+    assert "an export of YOLOX" in said
+    assert steps_of(manifest)[:3] == ["letterbox", "bgr", "layout"], "top left, blue first, from 0 to 255"
+    assert ("size" in manifest["pipelines"]["find"]["steps"][5]["in"]) == (not decoded)
+    first, second = rows(tmp_path)
+    assert first["labels"] == second["labels"] == ["dog"]
+    box = np.array([3.25 * 16 - 12, 2.5 * 16 - 16, 64, 2.5 * 16 + 16])  # cut at the right edge, 64
+    np.testing.assert_allclose(first["boxes"], [box], atol=1e-3)  # the first sample is 64 x 64
+    np.testing.assert_allclose(second["boxes"][0][:2], box[:2] * 2, atol=1e-3)  # and the second 104 high, 128 wide
+
+
 @pytest.mark.quick("labels.txt", "nowhere")
 @pytest.mark.parametrize("where", ["labels.txt", "config.json", "metadata", "nowhere"])
 def test_a_classifier_gets_the_labels_that_are_there(cli: Cli, tmp_path: Path, where: str) -> None:

@@ -53,6 +53,32 @@ def yolo(path: Path, *, version: str = "YOLOv8n", decided: bool = False) -> Path
     return with_metadata(path, description=f"Ultralytics {version} model", task="detect", stride="32", names=names)
 
 
+def yolox(path: Path, *, decoded: bool = False) -> Path:
+    """A detector that finds one box of the second class, with the middle in cell 3, 2 of 16 pixels, as YOLOX exports do."""
+    width, height = np.log([1.5, 2.0])
+    head = np.zeros((1, 7, 84), np.float32)  # 64 cells of 8 pixels, 16 of 16, 4 of 32
+    head[0, :, 64 + 2 * 4 + 3] = 0.25, 0.5, width, height, 0.9, 0.1, 0.9
+    if decoded:
+        head[0, :4, 64 + 2 * 4 + 3] = (3.25 * 16, 2.5 * 16, *np.log([24, 32]))
+    nodes = [
+        Node("ReduceMin", ["images"], ["least"], axes=[1, 2, 3], keepdims=0),
+        Node("Mul", ["least", "zero"], ["nothing"]),
+        Node("Unsqueeze", ["nothing", "axes"], ["column"]),
+        Node("Add", ["column", "head"], ["heads"]),
+        Node("Transpose", ["heads"], ["turned" if decoded else "output"], perm=[0, 2, 1]),
+    ]
+    weights: Weights = {"zero": np.zeros(1, np.float32), "axes": np.array([1, 2], np.int64), "head": head}
+    if decoded:
+        nodes += [
+            Node("Split", ["turned", "parts"], ["middles", "sizes", "scores"], axis=2),
+            Node("Exp", ["sizes"], ["sides"]),
+            Node("Concat", ["middles", "sides", "scores"], ["output"], axis=2),
+        ]
+        weights["parts"] = np.array([2, 2, 3], np.int64)
+    outputs: Tensors = {"output": (FLOAT, [1, 84, 7])}
+    return save_model(path, nodes, {"images": (FLOAT, [1, 3, 64, 64])}, outputs, weights)
+
+
 def text_detector(path: Path) -> Path:
     """A map of heat as large as the picture, by a transposed convolution and a sigmoid."""
     nodes = [

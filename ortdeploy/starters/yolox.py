@@ -1,0 +1,81 @@
+"""Exports of YOLOX, which have no metadata, but as many boxes as the cells of three or four grids over the picture.
+
+Sources: tools/export_onnx.py, demo/ONNXRuntime and yolox/utils/demo_utils.py of Megvii-BaseDetection/YOLOX.
+"""
+
+from collections.abc import Iterator
+
+from ortdeploy.manifest.write import scalar
+from ortdeploy.operations.yolo_decode import cells
+from ortdeploy.starters import writing
+from ortdeploy.starters.labels import Labels, find_labels
+from ortdeploy.starters.pictures import PictureInput, picture_input, sample_pictures
+from ortdeploy.starters.subject import Starter, Subject
+
+_RANK, _BEFORE_CLASSES = 3, 5
+_MULTIPLE = 32
+"""Sides of the picture are multiples of the largest cell that every YOLOX has."""
+_BATCH = 8
+
+
+def recognise(subject: Subject) -> Iterator[Starter]:
+    """Yield a manifest from pictures to boxes."""
+    picture = picture_input(subject)
+    if picture is None or picture.layout != "NCHW" or picture.channels == 1 or not picture.floating:
+        return
+    size = (picture.height, picture.width)
+    outputs = [name for name, shape in subject.ran.outputs.items() if _is_head(shape, size)]
+    version = _version(subject)
+    if len(outputs) == 1 and version is not None and not any(side % _MULTIPLE for side in size):
+        yield _starter(subject, picture, outputs[0], version)
+
+
+def _is_head(shape: tuple[int, ...], size: tuple[int, int]) -> bool:
+    """Return whether an output is [rows, cells, 5 + classes]."""
+    return len(shape) == _RANK and shape[1] in cells(size) and shape[2] > _BEFORE_CLASSES
+
+
+def _version(subject: Subject) -> str | None:
+    """Return as which version the output is decoded; None if the graph does not end as one of YOLOX does.
+
+    YOLOX ends by turning the heads. An export with decode_in_inference goes on to pixels, for which it takes the
+    exponential of widths and heights.
+    """
+    operators = [node.operator for node in subject.facts.nodes]
+    if "Exp" in operators:
+        return "v5"
+    return "yolox" if operators and operators[-1] == "Transpose" else None
+
+
+def _starter(subject: Subject, picture: PictureInput, output: str, version: str) -> Starter:
+    classes = subject.shape_of(output)[2] - _BEFORE_CLASSES
+    labels = find_labels(subject, classes)
+    lines = _steps(subject, picture, output, version, labels)
+    result = {"boxes": "$there", "scores": "$sure", "classes": "$classes"} | ({"labels": "$labels"} if labels else {})
+    text = (
+        writing.head(
+            f"An export of YOLOX, by its {subject.shape_of(output)[1]:,} boxes with {classes} classes.",
+            "Its pictures are blue, green, red, from 0 to 255, as YOLOX has them since 0.1.1.",
+        )
+        + writing.models(subject)
+        + writing.picture_pipeline(subject, "find", lines, result, f"{picture.batch or _BATCH}}}")
+    )
+    files = sample_pictures(subject, picture.height, picture.width) | dict(labels.files if labels else {})
+    return Starter(family="an export of YOLOX", text=text, files=files)
+
+
+def _steps(subject: Subject, picture: PictureInput, output: str, version: str, labels: Labels | None) -> Iterator[str]:
+    """Yield the steps from the picture to boxes in it, and to their labels."""
+    box = f"size: [{picture.height}, {picture.width}]"
+    size = f", {box}" if version == "yolox" else ""
+    yield f"{{do: letterbox, in: {{image: $image, {box}, place: top_left, sampling: opencv}}, out: [fitted, how]}}"
+    yield "{do: bgr, in: {x: $fitted}, out: turned}"
+    yield "{do: layout, in: {x: $turned, layout: NCHW}, out: planes}"
+    yield "{do: cast, in: {x: $planes, cast: float32}, out: fed}"
+    yield f"{{run: {scalar(subject.name)}, in: {{{scalar(picture.name)}: $fed}}, out: {{{scalar(output)}: raw}}}}"
+    yield f"{{do: yolo_decode, in: {{x: $raw, version: {version}{size}}}, out: [boxes, scores]}}"
+    suppressed = "{boxes: $boxes, scores: $scores, score: 0.3, iou: 0.45, labels: best, among: all}"
+    yield f"{{do: nms, in: {suppressed}, out: [kept, sure, classes]}}"
+    yield "{do: unletterbox, in: {boxes: $kept, how: $how}, out: there}"
+    if labels is not None:
+        yield f"{{do: labels, in: {{x: $classes, from: {scalar(labels.path)}}}, out: labels}}"
