@@ -1,7 +1,8 @@
 """The plan file: `plan --out` saves it, and `apply` compares it with the plan that it makes itself.
 
 A plan file may come from anyone, so nothing in it is carried out. It says which manifest was planned with which
-options, the facts that the plan rested on, and its steps. `apply` plans again, compares, and runs its own plan.
+options, the facts that the plan rested on, and its steps. `apply` plans again, compares, and runs its own plan. So the
+file needs no secrets of options and URLs, and has none: it is kept in CI and copied to workers.
 
 Paths: a manifest, its overlays and roots are relative to the plan file's folder or to --root; everything inside a plan
 is relative to its manifest.
@@ -28,6 +29,7 @@ from ortdeploy.files.urls import is_url
 from ortdeploy.manifest.document import Document, stage_diagnostic
 from ortdeploy.manifest.pages import SUMMARIES
 from ortdeploy.manifest.schema_check import check_document
+from ortdeploy.plan.masked import masked_step
 from ortdeploy.plan.pipeline import PlannedPlace, PlannedPreset, PlannedWireStep
 from ortdeploy.plan.plan_file import STEP_NAMES, without_folder
 from ortdeploy.plan.steps import (
@@ -50,6 +52,7 @@ from ortdeploy.plan.steps import (
 from ortdeploy.planning.make.facts import plan_facts
 from ortdeploy.planning.make.plan import plan_inputs
 from ortdeploy.records import record
+from ortdeploy.redaction import masked_setting
 from ortdeploy.sources.files import full_path, state_in_stat
 
 MAX_BYTES = 256 * 1024 * 1024
@@ -162,6 +165,12 @@ def dump_plans(plans: Sequence[Plan], rows: Sequence[Mapping[str, str]], root: P
 
 
 def _dump_plan(plan: Plan, rows: Mapping[str, str], root: Path) -> dict[str, Any]:
+    secret = next((one for one in plan.sets if masked_setting(one) != one), None)
+    if secret is not None:
+        raise OrtdeployError(
+            f"--set {masked_setting(secret)} holds a secret, and a plan file has none. Write it into a file for "
+            "--overlay, which a plan file names by its path"
+        )
     replaced = {
         step.job: step.output.replaces for step in plan.steps if isinstance(step, RunJob) and step.output.replaces
     }
@@ -183,11 +192,11 @@ def _dump_plan(plan: Plan, rows: Mapping[str, str], root: Path) -> dict[str, Any
 
 
 def made(plan: Plan) -> dict[str, Any]:
-    """Return what a plan would run, in the form of a plan file's JSON."""
+    """Return what a plan would run, in the form of a plan file's JSON, without secrets."""
     parts = {
         "deployment": plan.deployment,
         "gates": [_saved(gate, plan.folder) for gate in plan.gates],
-        "steps": [_saved(step, plan.folder) for step in plan.steps],
+        "steps": [_saved(masked_step(step), plan.folder) for step in plan.steps],
         "finished": [_saved(done, plan.folder) for done in plan.finished],
     }
     kept: dict[str, Any] = json.loads(json.dumps(parts))

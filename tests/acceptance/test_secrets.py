@@ -89,6 +89,38 @@ def test_nothing_that_a_run_prints_or_leaves_holds_a_secret(tmp_path: Path, cli:
     assert all(path.endswith(f"?sig={QUERY}") for _, path, _ in server.asked)
 
 
+def test_a_plan_file_holds_no_secret_and_is_carried_out_with_those_of_the_manifest(
+    tmp_path: Path, cli: Cli, server: Server
+) -> None:
+    manifest, plan = deployment(tmp_path, server), tmp_path / "plan.json"
+    planned = cli("plan", manifest, "--out", plan)
+    assert leaks(tmp_path, planned) == []
+    applied = cli("apply", plan)
+    assert applied.code == 0, applied.out + applied.err
+    assert leaks(tmp_path, applied) == []
+    assert all(path.endswith(f"?sig={QUERY}") for _, path, _ in server.asked)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        f"models.double.run={{config: {{azure.auth_key: {OPTION}}}}}",
+        f"models.double.run.config.azure.auth_key={OPTION}",
+        f"jobs.run.input.path=http://me:{USER}@127.0.0.1/a.jsonl",
+    ],
+)
+def test_a_secret_of_the_command_line_is_refused_for_a_plan_file(
+    tmp_path: Path, cli: Cli, server: Server, setting: str
+) -> None:
+    manifest, plan = deployment(tmp_path, server), tmp_path / "plan.json"
+    server.replies["/a.jsonl"] = server.replies["/get"]
+    refused = cli("plan", manifest, "--out", plan, "--set", setting.replace("127.0.0.1", server.url("").split("/")[2]))
+    assert refused.code == 1, refused.out
+    assert "holds a secret, and a plan file has none" in refused.words
+    assert not plan.exists()
+    assert leaks(tmp_path, refused) == []
+
+
 def test_a_changed_password_or_signature_is_no_new_file(tmp_path: Path, cli: Cli, server: Server) -> None:
     manifest = deployment(tmp_path, server)
     assert cli("apply", manifest).code == 0
