@@ -66,13 +66,13 @@ class ContentStore:
         files = self._made(_FILES)
         temporary = files / f".{os.getpid()}.{time.monotonic_ns()}{_TEMPORARY}"
         try:
-            with path.open("rb") as source, temporary.open("xb") as target:
+            with path.open("rb") as source, open(temporary, "xb", opener=_only_ours) as target:
                 digest = _take(source, target)
                 if expected not in {None, digest}:
                     raise AnotherContentError(str(path))
                 target.flush()
                 os.fsync(target.fileno())
-            temporary.chmod(_READ_ONLY)
+            temporary.chmod(_readers_of(path))
             _link(temporary, files / digest)
         finally:
             _remove(temporary)
@@ -197,6 +197,16 @@ def _is_last_name(path: Path) -> bool:
     """Return whether a name in a tree is the last one of a file whose entry is gone."""
     status = path.lstat()
     return stat.S_ISREG(status.st_mode) and status.st_nlink == 1
+
+
+def _only_ours(path: str, flags: int) -> int:
+    """Open a new file that nobody else may read before it has its rights."""
+    return os.open(path, flags, stat.S_IRUSR | stat.S_IWUSR)
+
+
+def _readers_of(path: Path) -> int:
+    """Return the rights of a copy: to read only, for whoever may read the original; a manifest may hold secrets."""
+    return stat.S_IMODE(path.stat().st_mode) & _READ_ONLY | stat.S_IRUSR
 
 
 def _take(source: BinaryIO, target: BinaryIO) -> str:

@@ -44,6 +44,18 @@ def test_what_was_put_stays_whatever_becomes_of_the_original(
     assert entries(tmp_path, "files") == [digest]
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such rights")
+@pytest.mark.parametrize(("mode", "kept"), [(0o600, 0o400), (0o640, 0o440), (0o755, 0o444)])
+def test_a_copy_is_read_by_those_who_may_read_the_original(
+    tmp_path: Path, store: ContentStore, mode: int, kept: int
+) -> None:
+    original = write(tmp_path / "m.yaml", b"azure.auth_key: it")
+    original.chmod(mode)
+    found = store.find(store.put(original))
+    assert found is not None
+    assert found.stat().st_mode & 0o777 == kept
+
+
 def test_what_is_put_again_stays_the_file_that_others_have_open(tmp_path: Path, store: ContentStore) -> None:
     """Two runs that begin at the same time find nothing kept, and both put it there."""
     (tmp_path / "m.onnx").write_bytes(b"model")
