@@ -1,5 +1,6 @@
 """The library of ONNX Runtime is told from another one by its files."""
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -38,3 +39,14 @@ def test_another_version_or_start_of_the_machine_has_another(monkeypatch: pytest
     after = library.library_id()
     monkeypatch.setattr(library.ort, "__version__", "0.1")
     assert len({before, after, library.library_id()}) == 3
+
+
+def test_telemetry_is_switched_off_before_anything_else_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Windows alone ONNX Runtime has any; elsewhere nothing but the call can be seen."""
+    called: list[str] = []
+    monkeypatch.setattr(library.ort, "disable_telemetry_events", lambda: called.append("off"))
+    loaded = importlib.util.find_spec(library.__name__)
+    assert loaded is not None
+    assert loaded.loader is not None
+    loaded.loader.exec_module(importlib.util.module_from_spec(loaded))
+    assert called == ["off"]

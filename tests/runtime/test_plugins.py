@@ -16,6 +16,7 @@ from support.past_the_rules import apply_document, plan_document
 from support.plugins import QNN, needs_openvino, needs_qnn, report
 
 from ortdeploy.facts.host import DeviceFacts
+from ortdeploy.process.child import Answer
 from ortdeploy.runtime.plugin_probe import PluginFacts, probe_plugin
 from ortdeploy.runtime.probe import probe_runtime
 
@@ -375,6 +376,18 @@ def test_a_free_dimension_override_makes_the_shape_static(tmp_path: Path) -> Non
     path.write_text(text)
     assert run_process(["apply", "m.yaml"], cwd=tmp_path).code == 0
     assert report(tmp_path)["placement"] == {"QNNExecutionProvider": 1}
+
+
+@pytest.mark.parametrize(("provider", "why"), [("OpenVINO", ": it takes devices of Intel alone."), ("WebGPU", "here.")])
+def test_a_plugin_without_a_device_here_says_whose_devices_it_takes(
+    monkeypatch: pytest.MonkeyPatch, provider: str, why: str
+) -> None:
+    answer = Answer([{"devices": [], "kernels": {}}], 0, late=False, printed="")
+    monkeypatch.setattr("ortdeploy.runtime.plugin_probe.ask", lambda *_, **__: answer)
+    problem = probe_plugin(provider, "/p.so").problem
+    assert problem is not None
+    assert problem.startswith("Its library /p.so was loaded and offers no device here")
+    assert problem.endswith(why)
 
 
 @needs_openvino
