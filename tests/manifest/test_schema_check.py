@@ -47,6 +47,16 @@ def test_an_unknown_key_offers_the_nearest() -> None:
     assert 'Did you mean "providers"?' in detail
 
 
+def test_an_unknown_operation_lists_those_that_there_are_once() -> None:
+    (found,) = problems(
+        "version: 1\nmodels: {m: {path: m.onnx}}\npipelines:\n  p:\n    steps:\n      - {do: nmss, in: {x: $x}, out: y}\n"
+        "    outputs: {y: $y}\n"
+    )
+    assert (found.rule, found.span.line) == ("value-not-allowed", 6)
+    assert found.detail.count("unletterbox") == 1
+    assert found.detail.endswith('Did you mean "nms"?')
+
+
 @pytest.mark.parametrize(
     ("key", "nearest"),
     [

@@ -159,3 +159,15 @@ def test_sizes_and_booleans_become_what_the_provider_parses() -> None:
     """F27 and F31, the other half: what is written naturally is handed over as it is compared."""
     assert serialise(find_provider("CUDA"), {"gpu_mem_limit": "2GiB"}) == {"gpu_mem_limit": "2147483648"}
     assert serialise(None, {"session.intra_op.allow_spinning": True}) == {"session.intra_op.allow_spinning": "1"}
+
+
+@pytest.mark.parametrize(
+    ("provider", "comes"),
+    [
+        ("QNN", "comes as a plugin beside onnxruntime, with onnxruntime-qnn; list"),
+        ("OpenVINO", "comes with onnxruntime-openvino or, as a plugin, with onnxruntime-ep-openvino; list"),
+        ("CUDA", "comes with onnxruntime-gpu; list"),
+    ],
+)
+def test_each_package_that_carries_a_provider_is_named_once(provider: str, comes: str) -> None:
+    assert comes in said(f"providers: [{provider}]", CPU_ONLY)["unavailable-provider"]
