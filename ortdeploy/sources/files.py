@@ -270,11 +270,15 @@ def states_digest(states: Sequence[FileState]) -> str:
 
 
 def shown(path: str, folder: str) -> str:
-    """Return a path in the form that messages show: relative to the manifest, with forward slashes; or its URL."""
+    """Return a path in the form that messages show: relative to the manifest, with forward slashes; or its URL.
+
+    A file beside the manifest that is called like a URL, such as `data:x.png`, is `./data:x.png`.
+    """
     if MARK in path and (url := shown_url(path)) is not None:
         return url
     if path.startswith(f"{folder}{os.sep}"):
-        return path[len(folder) + 1 :].replace(os.sep, "/")
+        name = path[len(folder) + 1 :].replace(os.sep, "/")
+        return f"./{name}" if is_url(name) else name
     return path if is_url(path) else os.path.relpath(path, folder).replace(os.sep, "/")
 
 

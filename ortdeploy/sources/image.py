@@ -68,7 +68,7 @@ def _decode(raw: RawRow, wanted: Wanted, sides: Sequence[str]) -> dict[str, Any]
         raise RowError("the file is gone", "vanished-file") from error
     except OSError as error:
         if isinstance(error, _pillow_error()):  # its message names the object that it was given, which is no path
-            error = type(error)("no format of images begins as it does")
+            error = type(error)("Pillow cannot tell its format")
         if error.errno is None:  # Pillow's own complaint about the content
             raise _undecodable(raw, error) from error
         raise RowError(f"the file cannot be read: {error.strerror}", "unreadable-file", transient=True) from error

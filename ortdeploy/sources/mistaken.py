@@ -7,6 +7,8 @@ from ortdeploy.files.content import HEAD, Content, mistaken, recognise
 from ortdeploy.files.stored_file import open_plain
 from ortdeploy.sources.opened import is_compressed
 
+_OTHER_FORMAT = "Write format: "
+
 
 def find_mistaken(name: str, files: Sequence[str], *, declared: bool, may_be_packed: bool) -> str | None:
     """Return what the first file of another format is, and what to write instead; None if there is none.
@@ -28,11 +30,14 @@ def what_it_is(name: str, path: str) -> str:
 
     The format of the input is right if its other files are, so another one is advised only in case they are not.
     """
-    content = mistaken(name, _begin(path))
+    head = _begin(path)
+    if not head:
+        return "; it is empty"
+    content = mistaken(name, head)
     if content is None:
         return ""
     remedy = _remedy(content).removesuffix(".")
-    if content.formats:
+    if remedy.startswith(_OTHER_FORMAT):
         remedy = f"Bring the right file; if all files of the input are such, {remedy[0].lower()}{remedy[1:]}"
     return f"; it is {content.what}. {remedy}"
 
@@ -59,7 +64,7 @@ def _wrong_content(name: str, path: str, *, declared: bool, may_be_packed: bool)
 
 
 def _remedy(content: Content) -> str:
-    return content.as_input or (f"Write format: {content.formats[0]}." if content.formats else content.advice)
+    return content.as_input or (f"{_OTHER_FORMAT}{content.formats[0]}." if content.formats else content.advice)
 
 
 def _begin(path: str) -> bytes:

@@ -10,6 +10,7 @@ from PIL import Image, ImageOps, PngImagePlugin
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files import packed, room
 from ortdeploy.files.gate import Fence, LeadsOutError
+from ortdeploy.files.urls import is_url
 from ortdeploy.results.rows import Block
 from ortdeploy.sources import files as files_module
 from ortdeploy.sources import image
@@ -114,6 +115,16 @@ def test_paths_are_joined_and_shown_as_ever(folder: str, path: str) -> None:
     assert full_path(folder, "s3://bucket/a.png") == shown("s3://bucket/a.png", folder) == "s3://bucket/a.png"
 
 
+@pytest.mark.parametrize("name", ["data:x.png", "ab::c.png", "http::x"])
+def test_a_file_called_like_a_url_is_found_again(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    (state,) = file_states([str(tmp_path / name)], str(tmp_path), (), Fence([str(tmp_path)]))
+    assert state.path == f"./{name}"
+    assert not is_url(state.path)
+    assert Path(full_path(str(tmp_path), state.path)).exists()
+    assert find_changed([state], str(tmp_path), (), Fence([str(tmp_path)])) is None
+
+
 def test_the_digest_of_states_does_not_depend_on_how_many_are_taken_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,9 +195,26 @@ def test_large_pictures_are_read_as_small_ones_are(tmp_path: Path, monkeypatch: 
     assert np.asarray(block.columns["pixels"]).shape == (1, 2, 3, 3)
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "; it is empty"),
+        (b"<!DOCTYPE html><html>404", "; it is a web page. Download the file itself"),
+        (b"version https://git-lfs.github.com/spec/v1", "; it is a Git-LFS pointer. Run git lfs pull"),
+        (b"\x89PNG\r\n\x1a\n", "Pillow cannot tell its format"),
+    ],
+)
+def test_advice_is_about_the_one_file_that_is_no_picture(tmp_path: Path, content: bytes, said: str) -> None:
+    (tmp_path / "a.png").write_bytes(content)
+    assert read_pictures([tmp_path / "a.png"], tmp_path)[0].failed[0].message.endswith(said)
+
+
 def test_what_is_no_picture_is_named_by_its_file(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"none at all")
     (block,) = read_pictures([tmp_path / "a.png"], tmp_path)
     assert block.failed[0].source == "a.png"
-    assert "no format of images begins as it does" in block.failed[0].message
+    assert block.failed[0].message.endswith(
+        "Pillow cannot tell its format; it is text. Bring the right file; if all files of "
+        "the input are such, write format: csv, jsonl or text"
+    )
     assert [row.code for row in read_pictures([tmp_path / "gone.png"], tmp_path)[0].failed] == ["vanished-file"]
