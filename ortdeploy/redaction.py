@@ -6,6 +6,7 @@ secret, `tokenizer` and `max_tokens` are not. Secrets that this process has met 
 """
 
 import re
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -49,6 +50,11 @@ def masked_setting(text: str) -> str:
     """Return KEY=VALUE without a secret: of what is named like one, and of a URL."""
     key, equals, value = text.partition("=")
     return f"{key}{equals}{masked(key.rpartition('.')[2], value)}"
+
+
+def secret_setting(settings: Iterable[str]) -> str | None:
+    """Return the first KEY=VALUE that holds a secret, as it may be shown; None if none does."""
+    return next((shown for one in settings if (shown := masked_setting(one)) != one), None)
 
 
 def shown_path(path: str) -> str:

@@ -52,7 +52,7 @@ from ortdeploy.plan.steps import (
 from ortdeploy.planning.make.facts import plan_facts
 from ortdeploy.planning.make.plan import plan_inputs
 from ortdeploy.records import record
-from ortdeploy.redaction import masked_setting
+from ortdeploy.redaction import secret_setting
 from ortdeploy.sources.files import full_path, state_in_stat
 
 MAX_BYTES = 256 * 1024 * 1024
@@ -165,10 +165,10 @@ def dump_plans(plans: Sequence[Plan], rows: Sequence[Mapping[str, str]], root: P
 
 
 def _dump_plan(plan: Plan, rows: Mapping[str, str], root: Path) -> dict[str, Any]:
-    secret = next((one for one in plan.sets if masked_setting(one) != one), None)
+    secret = secret_setting(plan.sets)
     if secret is not None:
         raise OrtdeployError(
-            f"--set {masked_setting(secret)} holds a secret, and a plan file has none. Write it into a file for "
+            f"--set {secret} holds a secret, and a plan file has none. Write it into a file for "
             "--overlay, which a plan file names by its path"
         )
     replaced = {

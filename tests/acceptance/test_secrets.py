@@ -109,7 +109,7 @@ def test_a_plan_file_holds_no_secret_and_is_carried_out_with_those_of_the_manife
         f"jobs.run.input.path=http://me:{USER}@127.0.0.1/a.jsonl",
     ],
 )
-def test_a_secret_of_the_command_line_is_refused_for_a_plan_file(
+def test_a_secret_of_the_command_line_is_refused_for_a_plan_file_and_for_a_unit(
     tmp_path: Path, cli: Cli, server: Server, setting: str
 ) -> None:
     manifest, plan = deployment(tmp_path, server), tmp_path / "plan.json"
@@ -118,7 +118,9 @@ def test_a_secret_of_the_command_line_is_refused_for_a_plan_file(
     assert refused.code == 1, refused.out
     assert "holds a secret, and a plan file has none" in refused.words
     assert not plan.exists()
-    assert leaks(tmp_path, refused) == []
+    unit = cli("service", manifest, "--set", setting)
+    assert unit.code == 64, unit.out
+    assert leaks(tmp_path, refused, unit) == []
 
 
 def test_a_changed_password_or_signature_is_no_new_file(tmp_path: Path, cli: Cli, server: Server) -> None:

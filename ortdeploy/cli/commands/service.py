@@ -13,6 +13,7 @@ from ortdeploy.files.atomic import open_whole
 from ortdeploy.planning.service import needs_of
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.workflow import select_jobs, validate
+from ortdeploy.redaction import secret_setting
 from ortdeploy.views import systemd
 
 
@@ -22,6 +23,12 @@ def run(arguments: argparse.Namespace) -> int:
     write_findings(validated.diagnostics, arguments, sys.stderr)
     if has_errors(validated.diagnostics) or not validated.specs:
         return EXIT_REJECTED
+    secret = secret_setting(arguments.sets)
+    if secret is not None:
+        raise UsageError(
+            f"--set {secret} holds a secret, and everybody on the machine may read a unit. Write it into a file for "
+            "--overlay"
+        )
     select_jobs(arguments.jobs, arguments.excluded, [job.name for spec in validated.specs for job in spec.jobs])
     folders = [state_folder(spec.folder, arguments.state_dir, spec.roots) for spec in validated.specs]
     full = _with_full_paths(arguments)
