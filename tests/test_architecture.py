@@ -37,6 +37,14 @@ def test_no_module_imports_a_private_name_of_another(folder: str) -> None:
     assert [found for path in sorted((REPOSITORY / folder).rglob("*.py")) for found in private_imports(path)] == []
 
 
+@pytest.mark.parametrize("folder", ["ortdeploy", "tests", "benchmarks", "deployments"])
+def test_no_database_is_left_open(folder: str) -> None:
+    """`with` ends a transaction of a connection and does not close it, which Python 3.13 tells when it is collected."""
+    left = re.compile(r"with [^\n]*(?<!closing\()sqlite3\.connect\([^\n]* as ")
+    modules = sorted((REPOSITORY / folder).rglob("*.py"))
+    assert [path.name for path in modules if left.search(path.read_text(encoding="utf-8"))] == []
+
+
 IMPORT = re.compile(r"from ortdeploy\S* import(?:[^(\n]*\n|.*?\n\s*\))", re.DOTALL)
 """An import up to its end, or beyond it."""
 

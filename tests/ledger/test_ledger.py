@@ -3,7 +3,7 @@
 import json
 import os
 import sqlite3
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ def test_the_seal_over_input_files_before_version_5_is_the_same_however_many_are
     with open_ledger(tmp_path) as ledger:
         ledger.begin("out", made_by=made_by({}), job="j", run="r", files=FILES)
         ledger.begin("none", made_by=made_by({}), job="j", run="r")
-    with sqlite3.connect(tmp_path / FILE) as db:
+    with closing(sqlite3.connect(tmp_path / FILE)) as db, db:
         seals = {output: old_seal_of_inputs(db, output) for output in ("out", "none")}
         rows = [[n, os.fsencode(one.path).hex(), one.size, one.mtime_ns, 0] for n, one in enumerate(FILES)]
         assert seals == {"out": seal_of(0, rows), "none": seal_of(0, [])}
@@ -99,7 +99,7 @@ def test_damage_to_any_input_file_is_noticed(tmp_path: Path, damage: str) -> Non
     with open_ledger(tmp_path) as ledger:
         ledger.begin("out", made_by=made_by({}), job="j", run="r", files=FILES)
         ledger.check_inputs("out")
-    with sqlite3.connect(tmp_path / FILE) as db:
+    with closing(sqlite3.connect(tmp_path / FILE)) as db, db:
         db.execute(f"UPDATE inputs {damage}")
     with open_ledger(tmp_path) as ledger:
         for read in (ledger.check_inputs, ledger.inputs):

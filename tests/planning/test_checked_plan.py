@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -239,9 +240,8 @@ def _edit_ledger(statement: str) -> Callable[[Path], None]:
     def edit(at: Path) -> None:
         import sqlite3  # noqa: PLC0415  only here
 
-        with sqlite3.connect(at / ".ortdeploy/state.db") as db:
+        with closing(sqlite3.connect(at / ".ortdeploy/state.db")) as db, db:
             db.execute(statement)
-        db.close()
 
     return edit
 

@@ -9,6 +9,7 @@ import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -123,17 +124,15 @@ def _ledger(folder: Path) -> Path:
 
 
 def _edit_ledger(folder: Path) -> None:
-    with sqlite3.connect(_ledger(folder)) as db:
+    with closing(sqlite3.connect(_ledger(folder))) as db, db:
         db.execute("UPDATE outputs SET reason = 'x'")
-    db.close()
 
 
 def _begin_merge(folder: Path) -> None:
-    with sqlite3.connect(_ledger(folder)) as db:
+    with closing(sqlite3.connect(_ledger(folder))) as db, db:
         db.execute(
             "INSERT INTO merges (output, part, temporary, file, bytes, rows) VALUES ('../outbox/run', 0, 'a', 'b', 1, '[]')"
         )
-    db.close()
 
 
 CHANGES: dict[str, Callable[[Path], object]] = {
@@ -504,9 +503,8 @@ def test_a_status_counts_no_rows_of_an_output_that_a_killed_run_has_put_aside(cl
 
 def test_a_status_of_a_job_that_was_stopped_is_not_remembered(cli: Cli, folder: Path) -> None:
     assert cli("apply", folder / "m.yaml").code == 0
-    with sqlite3.connect(_ledger(folder)) as db:
+    with closing(sqlite3.connect(_ledger(folder))) as db, db:
         db.execute("UPDATE outputs SET status = 'running'")
-    db.close()
     assert "stopped" in cli("status", folder / "m.yaml").out
     assert not (folder / ".ortdeploy/nothing-to-do.json").exists()
 
