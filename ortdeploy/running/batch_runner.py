@@ -51,8 +51,14 @@ class Prepared:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the rows that are arrays."""
-        return size_bytes(self.block.columns) + size_bytes(self.feeds or {})
+        """Bytes of the rows that are arrays. A column that is fed as it was read counts once."""
+        read = [column for column in self.block.columns.values() if isinstance(column, np.ndarray)]
+        made = {
+            name: array
+            for name, array in (self.feeds or {}).items()
+            if not any(np.may_share_memory(array, column) for column in read)
+        }
+        return size_bytes(self.block.columns) + size_bytes(made)
 
 
 @mutable_record
