@@ -5,6 +5,7 @@ the first rows are through, nor in a job that would be over before. A layout who
 interruptions, and how busy a machine is, change no byte of any part.
 """
 
+import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -41,9 +42,14 @@ SETTLING, MEASURED = 1, 3
 LEAST_WINDOW, MOST_WINDOW, SHARE = 0.15, 2.0, 0.02
 """Seconds for which a layout is measured at once: a share of what is left, within bounds."""
 
-ROUNDS = 4
+ROUNDS, MOST_ROUNDS = 4, 12
 HOPELESS = 0.85
 """Of the best: a layout that is slower than this in all rounds so far, and no more sparing, is not measured again."""
+
+CLOSE, MOST_SHARE = 0.92, 0.4
+"""Of the best: the two fastest layouts are measured on if they are this near each other, which costs next to nothing.
+All rounds together take no more than a share of what was left.
+"""
 
 WORTH = 1.03
 """A layout that takes more memory must be this much faster."""
@@ -165,6 +171,7 @@ class LayoutTrial:
         if len(paces) > 1:
             window = MOST_WINDOW if left is None else min(max(LEAST_WINDOW, left * SHARE), MOST_WINDOW)
             yield from self._measure(stream, paces, window)
+            yield from self._compare(stream, paces, window, math.inf if left is None else left * MOST_SHARE)
         yield from self._decide(stream, paces)
 
     def _seconds_left(self, finished: Finished, members: int) -> float | None:
@@ -212,6 +219,16 @@ class LayoutTrial:
             tried = [pace for pace in tried if pace.rate > bounds[0] or pace.cost < bounds[1]]
             if len(tried) == 1:
                 return
+
+    def _compare(self, stream: Lanes, paces: Sequence[_Pace], window: float, most: float) -> _Blocks:
+        """Measure the two fastest layouts on if they are near each other, for at most so many seconds in all."""
+        first, second = sorted(paces, key=lambda pace: pace.rate, reverse=True)[:2]
+        for _ in range(ROUNDS, MOST_ROUNDS):
+            near = CLOSE < second.rate / first.rate < 1 / CLOSE
+            if not near or sum(pace.seconds for pace in paces) > most:
+                return
+            for pace in (first, second):
+                yield from _measure_once(stream, pace, window)
 
     def _decide(self, stream: Lanes, paces: Sequence[_Pace]) -> _Blocks:
         """Go on with the best layout, and let go of the sessions of the others."""

@@ -367,7 +367,7 @@ Begin = Callable[..., Tried]
 def test_the_fastest_layout_goes_on(begun: Begin, seconds: Mapping[str, float], best: str) -> None:
     tried_ = begun(seconds)
     with capture_logs() as events:
-        tried_.run(400)
+        tried_.run(1200)
     assert tried_.trial.opened.layout == best
     assert tried_.stream.used[-1] == best
     assert tried_.kept == [best]
@@ -389,7 +389,7 @@ def test_of_layouts_that_are_as_fast_the_one_that_needs_clearly_less_of_the_proc
     begun: Begin, seconds: Mapping[str, float], cpu: Mapping[str, float], best: str
 ) -> None:
     tried_ = begun(seconds, cpu=cpu)
-    tried_.run(600)
+    tried_.run(1200)
     assert tried_.trial.opened.layout == best
 
 
@@ -403,22 +403,51 @@ def test_a_slow_layout_that_needs_less_of_the_processor_is_measured_again(begun:
 def test_callers_share_the_session_that_is_open(begun: Begin) -> None:
     tried_ = begun({WIDE: 0.1, SHARED: 0.05, NARROW: 0.1}, first=WIDE)
     first = tried_.trial.opened.sessions[0].session
-    tried_.run(400)
+    tried_.run(1200)
     assert tried_.opened == [NARROW]
     assert [one.session for one in tried_.trial.opened.sessions] == [first, first]
     assert [one.instance for one in tried_.trial.opened.sessions] == [0, 1]
 
 
 def test_a_hopeless_layout_is_measured_once_and_layouts_that_are_near_in_turn(begun: Begin) -> None:
-    tried_ = begun({WIDE: 0.1, SHARED: 0.095, NARROW: 0.2})
-    tried_.run(600)
+    tried_ = begun({WIDE: 0.1, SHARED: 0.09, NARROW: 0.2})
+    tried_.run(1200)
     assert tried_.stream.used == [SHARED, WIDE, NARROW, *[SHARED, WIDE] * (layout_trial.ROUNDS - 1), SHARED]
+
+
+@pytest.mark.parametrize(
+    ("wide", "rows", "rounds"),
+    [
+        (0.095, 100_000, layout_trial.MOST_ROUNDS),
+        (0.1, 100_000, layout_trial.ROUNDS),
+        (0.095, None, layout_trial.MOST_ROUNDS),
+        (0.095, 500, layout_trial.ROUNDS),  # trying would take most of the job
+    ],
+)
+def test_the_two_fastest_layouts_are_measured_on_if_they_are_close(
+    begun: Begin, wide: float, rows: int | None, rounds: int
+) -> None:
+    tried_ = begun({WIDE: wide, SHARED: 0.09, NARROW: 0.12}, rows=rows)
+    tried_.run(1200)
+    used = tried_.stream.used
+    assert (used.count(WIDE), used.count(SHARED), used.count(NARROW)) == (rounds, rounds + 1, 1)
+
+
+def test_layouts_are_close_until_one_of_them_turns_out_slower(begun: Begin) -> None:
+    seconds = {WIDE: 0.095, SHARED: 0.09, NARROW: 0.2}
+    tried_ = begun(seconds)
+    while tried_.stream.used.count(WIDE) < layout_trial.ROUNDS + 1:
+        tried_.run(1)
+    seconds[WIDE] = 0.5
+    tried_.run(1200)
+    assert tried_.stream.used.count(WIDE) == layout_trial.ROUNDS + 1
+    assert tried_.trial.opened.layout == SHARED
 
 
 def test_a_layout_that_differs_in_a_bit_gets_no_rows_and_the_log_says_so(begun: Begin) -> None:
     tried_ = begun({WIDE: 0.1, SHARED: 0.1, NARROW: 0.01}, results={NARROW: float(np.nextafter(np.float32(1), 2))})
     with capture_logs() as events:
-        tried_.run(400)
+        tried_.run(1200)
     assert NARROW not in tried_.stream.used
     assert tried_.kept == [SHARED]
     (event,) = [event for event in events if event["event"] == "threads.differ"]
@@ -434,7 +463,7 @@ def test_if_all_others_differ_the_first_is_remembered(begun: Begin) -> None:
 def test_a_layout_that_cannot_be_opened_is_left_out_and_tried_again_next_time(begun: Begin) -> None:
     tried_ = begun({WIDE: 0.1, SHARED: 0.05, NARROW: 0.01}, broken=(NARROW,))
     with capture_logs() as events:
-        tried_.run(400)
+        tried_.run(1200)
     assert tried_.trial.opened.layout == SHARED
     assert [event["reason"] for event in events if event["event"] == "threads.refused"] == ["no room"]
     assert tried_.kept == []
@@ -463,7 +492,7 @@ def test_sessions_are_let_go_of_when_nobody_runs_them(begun: Begin) -> None:
     ticket = lane.tickets()
     lane.put("a block")  # type: ignore[arg-type]  # nobody looks into it
     assert next(ticket)
-    tried_.run(400)
+    tried_.run(1200)
     assert tried_.trial.opened.layout == NARROW
     assert isinstance(first, ReleasableSession)
     assert first.run(["y"], {"x": np.ones(1, np.float32)}, ())[0] == 2
