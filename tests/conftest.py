@@ -1,6 +1,7 @@
 """Fixtures: the program as a user calls it, and small deployments to call it on."""
 
 import gc
+import importlib.util
 import json
 import os
 import platform
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import settings
-from support import forks, markers
+from support import forks, markers, s3
 from support.effort import effort
 from support.models import scale_model
 
@@ -212,6 +213,22 @@ def store() -> Iterator[Any]:
         patch.setitem(gate.SCHEMES, "memory", gate.Scheme(package="fsspec", has_user=True, decides=True))
         yield system
     system.store.clear()
+
+
+@pytest.fixture(scope="session")
+def s3_port() -> Iterator[int]:
+    """The port of an S3 server, which starts with the first test that needs one."""
+    if not all(map(importlib.util.find_spec, ("s3fs", "moto"))):
+        pytest.skip("needs s3fs and moto[server]")
+    with s3.server() as port:
+        yield port
+
+
+@pytest.fixture
+def bucket(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[s3.Store]:
+    """An empty bucket on the S3 server, which this process and its children reach through a proxy."""
+    with s3.bucket(s3_port, monkeypatch) as bucket:
+        yield bucket
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:

@@ -1,13 +1,11 @@
 """A saved plan whose shards read from a store and write to it, as a scheduler calls them, against a server process."""
 
-import importlib.util
 import io
 import json
 import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,22 +17,7 @@ from support.effort import effort
 from support.forks import start_program
 from support.models import Shape, save_model, scale_model
 
-pytestmark = [
-    pytest.mark.process,
-    pytest.mark.skipif(not all(map(importlib.util.find_spec, ("s3fs", "moto"))), reason="needs s3fs and moto[server]"),
-]
-
-
-@pytest.fixture(scope="module")
-def port() -> Iterator[int]:
-    with s3.server() as port:
-        yield port
-
-
-@pytest.fixture
-def bucket(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[s3.Store]:
-    with s3.bucket(port, monkeypatch) as bucket:
-        yield bucket
+pytestmark = pytest.mark.process
 
 
 def put_rows(bucket: s3.Store, name: str, first: int, rows: int) -> None:

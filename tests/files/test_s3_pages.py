@@ -1,7 +1,5 @@
 """Listings of S3 in pages: what fsspec finds, without what fsspec keeps; and states, each or in a listing."""
 
-import importlib.util
-from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -11,16 +9,6 @@ from support import s3
 from ortdeploy.files.object_store import list_states, list_urls, state_of
 from ortdeploy.files.s3_pages import matching_objects, objects_in
 from ortdeploy.sources.files import file_states, find_changed
-
-needs_s3 = pytest.mark.skipif(
-    not all(map(importlib.util.find_spec, ("s3fs", "moto"))), reason="needs s3fs and moto[server]"
-)
-
-
-@pytest.fixture
-def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[s3.Store]:
-    with s3.server() as port, s3.bucket(port, monkeypatch) as bucket:
-        yield bucket
 
 
 class Pages:
@@ -60,7 +48,6 @@ def test_only_what_may_match_is_listed(pattern: str, prefix: str, delimiter: str
 NAMES = ("in/a.png", "in/b.png", "in/b.txt", "in/deep/c.png", "in/deep/er/d.png", "in2/e.png", "in/")
 
 
-@needs_s3
 @pytest.mark.process
 def test_globs_and_folders_mean_what_fsspec_says(bucket: s3.Store) -> None:
     for name in NAMES:
@@ -74,7 +61,6 @@ def test_globs_and_folders_mean_what_fsspec_says(bucket: s3.Store) -> None:
     assert list_urls(bucket.url("none")) == []
 
 
-@needs_s3
 @pytest.mark.process
 def test_a_listing_says_of_an_object_what_it_says_itself(bucket: s3.Store) -> None:
     for name in ("in/a.png", "in/b.png"):
@@ -82,7 +68,6 @@ def test_a_listing_says_of_an_object_what_it_says_itself(bucket: s3.Store) -> No
     assert dict(list_states(bucket.url("in/*"))) == {url: state_of(url) for url in list_urls(bucket.url("in/*"))}
 
 
-@needs_s3
 @pytest.mark.process
 def test_the_states_of_many_objects_are_listed_and_of_few_are_asked_for(bucket: s3.Store) -> None:
     for number in range(20):

@@ -1,7 +1,6 @@
 """Parts that several processes make on an object store: in memory, and on a real server that is far and unreliable."""
 
 import hashlib
-import importlib.util
 import json
 import threading
 from collections.abc import Iterator
@@ -29,24 +28,9 @@ from ortdeploy.plan.steps import Plan
 from ortdeploy.results.results import Status
 from ortdeploy.running.shards.commit_log import BOUND
 
-needs_s3 = pytest.mark.skipif(
-    not all(map(importlib.util.find_spec, ("s3fs", "moto"))), reason="needs s3fs and moto[server]"
-)
 ROWS = 30  # four parts, the last one short
 VALUES = [float(row) for row in range(ROWS)]
 OUT = "memory://bucket/out"
-
-
-@pytest.fixture(scope="module")
-def port() -> Iterator[int]:
-    with s3.server() as port:
-        yield port
-
-
-@pytest.fixture
-def bucket(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[s3.Store]:
-    with s3.bucket(port, monkeypatch) as bucket:
-        yield bucket
 
 
 @pytest.fixture(scope="module")
@@ -262,7 +246,6 @@ def test_a_store_that_overwrites_is_refused_before_any_part(
     assert names(store) == []
 
 
-@needs_s3
 @pytest.mark.process
 def test_shards_on_s3_leave_what_one_machine_leaves(tmp_path: Path, alone: dict[str, bytes], bucket: s3.Store) -> None:
     plan = deployment(tmp_path, bucket.url("out"))
@@ -273,7 +256,6 @@ def test_shards_on_s3_leave_what_one_machine_leaves(tmp_path: Path, alone: dict[
     assert s3.local_copies(tmp_path) == []
 
 
-@needs_s3
 @pytest.mark.process
 @pytest.mark.parametrize("method", ["decide", "publish"])
 def test_on_s3_a_shard_that_slept_changes_nothing(
@@ -300,7 +282,6 @@ def test_on_s3_a_shard_that_slept_changes_nothing(
     assert (bucket.parts("out"), litter(bucket.names("out"))) == (alone, [])
 
 
-@needs_s3
 @pytest.mark.process
 def test_of_many_that_create_an_object_at_the_same_moment_one_is_first(bucket: s3.Store) -> None:
     barrier, won = threading.Barrier(8), []
@@ -331,7 +312,6 @@ def _more(*given: Any) -> Any:
     return pytest.param(Once(*given), marks=pytest.mark.slow)
 
 
-@needs_s3
 @pytest.mark.process
 @pytest.mark.parametrize(
     "faults",
@@ -361,7 +341,6 @@ def test_what_befalls_one_request_changes_nothing(
     assert (bucket.parts("out"), litter(bucket.names("out"))) == (alone, [])
 
 
-@needs_s3
 @pytest.mark.process
 def test_a_server_that_refuses_without_naming_the_condition_decides_too(bucket: s3.Store) -> None:
     bucket.faults = lambda _request: s3.CONDITION_UNNAMED
@@ -371,7 +350,6 @@ def test_a_server_that_refuses_without_naming_the_condition_decides_too(bucket: 
     assert bucket.names("out") == ["a"]
 
 
-@needs_s3
 @pytest.mark.process
 def test_a_server_that_ignores_the_condition_is_refused_before_any_part(tmp_path: Path, bucket: s3.Store) -> None:
     bucket.faults = lambda _request: s3.UNCONDITIONAL
@@ -381,7 +359,6 @@ def test_a_server_that_ignores_the_condition_is_refused_before_any_part(tmp_path
     assert bucket.names("out") == []
 
 
-@needs_s3
 @pytest.mark.process
 def test_a_part_in_many_pieces_is_uploaded_copied_and_known_again(
     bucket: s3.Store, monkeypatch: pytest.MonkeyPatch
@@ -410,7 +387,6 @@ def test_a_part_in_many_pieces_is_uploaded_copied_and_known_again(
         place.holds("part-1", written, marks)
 
 
-@needs_s3
 @pytest.mark.process
 def test_a_store_that_forbids_says_so(tmp_path: Path, bucket: s3.Store) -> None:
     bucket.faults = lambda _request: s3.FORBIDDEN
