@@ -79,10 +79,11 @@ START = Mark(0, 0, 0)
 
 @record
 class FileIndex:
-    """What is known of one file; `rows` is None if it was not read to its end."""
+    """What is known of one file; `rows` is None if it was not read to its end. `is_told`: by a saved plan."""
 
     marks: tuple[Mark, ...] = ()
     rows: int | None = None
+    is_told: bool = False
 
     def before(self, row: int) -> Mark:
         """Return the last mark at or before a row of the file."""
@@ -170,7 +171,7 @@ class KeptIndexes:
             if document["seal"] == _seal(document["told"]) and document["told"]["of"] == self._of(path):
                 marks = tuple(Mark(*mark) for mark in document["told"]["marks"])
                 if self._is_sound(path, marks):
-                    return FileIndex(marks=marks, rows=document["told"]["rows"])
+                    return FileIndex(marks=marks, rows=document["told"]["rows"], is_told=prefix == _TOLD)
         return UNKNOWN
 
     def keep(self, path: str, index: FileIndex) -> None:
@@ -296,7 +297,11 @@ def known_rows(files: Iterable[str], indexes: Indexes) -> int | None:
 
 
 def _noted(path: str, rows: Iterator[RawRow], start: Mark, known: FileIndex, indexes: Indexes) -> Iterator[RawRow]:
-    """Yield rows, and add marks behind the last one that the index has."""
+    """Yield rows, and add marks behind the last one that the index has.
+
+    An index that the file contradicts is forgotten: the next plan counts the rows. What a saved plan tells is not kept
+    as what this machine has seen. Raises OrtdeployError if the file has other rows than its index says.
+    """
     marks = list(known.marks)
     has_marks = not is_compressed(path)
     due = (marks[-1].offset if marks else 0) + EVERY
@@ -307,17 +312,25 @@ def _noted(path: str, rows: Iterator[RawRow], start: Mark, known: FileIndex, ind
             if offset >= due and has_marks:
                 marks.append(Mark(raw.number, line, offset, _check_in(path, offset)))
                 due = offset + EVERY
-                if offset >= kept + _KEPT_EVERY:
+                if offset >= kept + _KEPT_EVERY and not known.is_told:
                     indexes.keep(path, FileIndex(marks=tuple(marks), rows=total))
                     kept = offset
             count = raw.number + 1
+            if count == known.rows and next(rows, None) is not None:  # the job asks for no row behind this one
+                marks, total = [], None
+                raise _contradicted(path, f"more than {count:,}", count)
             yield raw
         if known.rows is not None and known.rows != count:
-            raise OrtdeployError(f"{path} has {count} rows, and its index says {known.rows}. Make the plan again")
+            marks, total = [], None
+            raise _contradicted(path, f"{count:,}", known.rows)
         total = count
     finally:
-        if len(marks) > len(known.marks) or total != known.rows:
+        if not known.is_told and (len(marks) > len(known.marks) or total != known.rows):
             indexes.keep(path, FileIndex(marks=tuple(marks), rows=total))
+
+
+def _contradicted(path: str, found: str, told: int) -> OrtdeployError:
+    return OrtdeployError(f"{path} has {found} rows, and its index says {told:,}. Make the plan again")
 
 
 def _check_in(path: str, offset: int) -> int:

@@ -203,4 +203,7 @@ def test_places_that_a_plan_tells_count_for_its_shards_alone_and_damaged_ones_fo
     tell([[2999, []]])
     believed = cli("apply", plan, "--shard", "0/8")
     assert (believed.code, "2,999 rows" in believed.out) == (0, True), believed.words
+    noticed = cli("apply", plan, "--shard", "7/8")
+    assert (noticed.code, "data.csv has more than 2,999 rows, and its index says 2,999" in noticed.words) == (1, True)
+    assert [row for row, _ in values(store)] == list(range(400)), "a part of the rows that are known was made"
     assert "3,000 rows" in cli("plan", manifest, "--out", plan).out

@@ -192,10 +192,27 @@ def test_the_oldest_indexes_are_forgotten_where_they_are_many(tmp_path: Path, mo
     assert [indexes.of(path).rows for path in paths] == [None, None, 100, 100, 100]
 
 
-def test_a_file_that_has_other_rows_than_its_index_says_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("told", "words"), [(4, "has 3 rows"), (2, "has more than 2 rows"), (1, "has more than 1 rows")]
+)
+def test_a_file_that_has_other_rows_than_its_index_says_is_refused(tmp_path: Path, told: int, words: str) -> None:
+    """Also by a reader that wants no more rows than the index says."""
     (path,) = write(tmp_path, [b"a\nb\nc\n"], ".txt")
     indexes = Settled(tmp_path, str(tmp_path), "text")
     indexes.of(path)
-    indexes.keep(path, FileIndex(rows=4))
-    with pytest.raises(OrtdeployError, match="has 3 rows, and its index says 4"):
-        all_rows("text", [path], tmp_path, 0, indexes)
+    indexes.keep(path, FileIndex(rows=told))
+    wanted = Wanted(dtypes={}, keys=("text",), indexes=indexes)
+    with (
+        open_input("text", [path], str(tmp_path), wanted) as source,
+        pytest.raises(OrtdeployError, match=f"{words}, and its index says {told}"),
+    ):
+        list(source.blocks(0, [told]))
+    assert indexes.of(path) == row_index.UNKNOWN, "the next plan would believe it again"
+
+
+def test_what_a_saved_plan_tells_is_not_kept_as_what_was_seen(tmp_path: Path) -> None:
+    path, _ = indexed(tmp_path)
+    shard = Settled(tmp_path / "other", str(tmp_path), "jsonl", told=True)
+    shard.tell(path, (len(LINES), LONG_AGO), FileIndex(rows=100))
+    assert len(all_rows("jsonl", [path], tmp_path, 0, shard)) == 100
+    assert Settled(tmp_path / "other", str(tmp_path), "jsonl").of(path) == row_index.UNKNOWN
