@@ -36,6 +36,12 @@ def mirror_of(url: str) -> str:
     return f"{MIRRORS}/{encoded(parse_url(url).shown.rstrip('/'))}"
 
 
+def url_of_mirror(folder: Path) -> str | None:
+    """Return the URL without secrets for whose output `mirror_of` returns a folder; None for any other folder."""
+    url = decoded(folder.name)
+    return url if folder.parent.as_posix().endswith(f"/{MIRRORS}") and is_url(url) else None
+
+
 def shown_url(path: str) -> str | None:
     """Return the URL of a fetched file, without secrets; None for any other file."""
     folder, name = os.path.split(path)

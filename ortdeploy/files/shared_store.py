@@ -212,19 +212,32 @@ class SharedStore:
             raise FileNotFoundError(name)
         if info.get("size") != written.bytes:
             return False
-        return not _marks(info).isdisjoint(marks) or self._do("read", name, _digest) == written.sha256
+        return not _marks(info).isdisjoint(marks) or self.digest(name) == written.sha256
+
+    def size(self, name: str) -> int | None:
+        """Return the size of an object; None if there is none."""
+        info = self._info(name)
+        return None if info is None else int(info["size"] or 0)
+
+    def digest(self, name: str) -> str:
+        """Return the SHA-256 of an object, which is read whole."""
+        return self._do("read", name, _digest)
 
     def taken(self, prefix: str) -> int:
         """Add up sizes of a listing."""
+        return sum(size for name, size in self.sizes().items() if name.startswith(prefix))
 
-        def add_up(system: Any, path: str) -> int:
+    def sizes(self) -> dict[str, int]:
+        """Return the sizes of the objects right in it, from one listing."""
+
+        def listed(system: Any, path: str) -> dict[str, int]:
             try:
                 found = system.ls(path, detail=True)
             except FileNotFoundError:
-                return 0
-            return sum(int(one["size"] or 0) for one in found if one["name"].rsplit("/", 1)[-1].startswith(prefix))
+                return {}
+            return {one["name"].rsplit("/", 1)[-1]: int(one["size"] or 0) for one in found}
 
-        return self._do("listed", "", add_up)
+        return self._do("listed", "", listed)
 
     @contextmanager
     def reports(self) -> Iterator[Path]:

@@ -3,8 +3,8 @@
 A copy is a zip of `state.db` (by SQLite's backup), of `choices.json` (what was measured), and of notes: manifests as
 they last ran well, the texts with which outputs were last run, and which endings of applies were reported. Locks, the
 progress of live runs, models and everything that is made again are left out. A copy is brought back only to a folder
-without a ledger, and only if it fits the output folders: their files are as the copy says, and their `_output.json`
-names the place that it is brought to.
+without a ledger, and only if it fits the outputs: their files, here or on an object store, are as the copy says, and
+their `_output.json` names the place that it is brought to.
 """
 
 import os
@@ -13,20 +13,23 @@ import sqlite3
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.files.names import KEPT, TEXTS, TOLD
+from ortdeploy.files.object_store import url_of_mirror
 from ortdeploy.files.remembered import FILE as CHOICES
 from ortdeploy.ledger.check import check_output
 from ortdeploy.ledger.damage import FILE, translated
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import make_folder, named_ledger, read_ledger
 from ortdeploy.ledger.records import OutputRecord
-from ortdeploy.ledger.written import GONE_FILE, Underway, difference
+from ortdeploy.ledger.stored_parts import stored_differences
+from ortdeploy.ledger.written import GONE_FILE, OnDisk, Underway, difference
+from ortdeploy.records import record
 
 _NO_COPY = (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError)
 """What zipfile raises over a file that is damaged, or no zip file."""
@@ -60,11 +63,21 @@ def back_up(state_dir: Path, target: Path) -> int:
     return len(records)
 
 
-def bring_back(source: Path, state_dir: Path) -> int:
-    """Bring a copy back into a state folder without a ledger; return how many outputs it knows. Raises OrtdeployError.
+@record
+class BroughtBack:
+    """How many outputs a copy knows, and why it was not compared with those on stores that do not answer."""
 
-    Nothing is changed if the copy is damaged, or does not fit an output folder.
+    outputs: int
+    not_compared: tuple[str, ...] = ()
+
+
+def bring_back(source: Path, state_dir: Path) -> BroughtBack:
+    """Bring a copy back into a state folder without a ledger. Raises OrtdeployError.
+
+    Nothing is changed if the copy is damaged, or does not fit an output. A store that does not answer is no reason to
+    refuse the copy: machines that lost their disk may have no network either.
     """
+    not_compared = []
     _check_absent(state_dir / FILE, "Move it away first, if the copy is to take its place")
     make_folder(state_dir)
     with tempfile.TemporaryDirectory(prefix="ortdeploy-state-", dir=state_dir) as folder:
@@ -74,16 +87,17 @@ def bring_back(source: Path, state_dir: Path) -> int:
                 raise OrtdeployError(f"{place} is a link, which may lead anywhere. Remove it. Nothing was changed")
         records = _sound_records(Path(folder))
         for record in records:
-            why_not = next(_unfit(record, state_dir, Path(folder)), None)
-            if why_not is not None:
-                raise OrtdeployError(f"{source} does not fit what is there: {why_not}. Nothing was changed")
+            fit = _Fit(record, state_dir, Path(folder))
+            if fit.why_not is not None:
+                raise OrtdeployError(f"{source} does not fit what is there: {fit.why_not}. Nothing was changed")
+            not_compared += [fit.unasked] if fit.unasked is not None else []
         try:
             for name in sorted(names, key=FILE.__eq__):  # the ledger last: it is what makes the folder a state
                 if not os.path.lexists(state_dir / name):
                     _put(Path(folder) / name, state_dir / name)
         except OSError as error:
             raise OrtdeployError(f"{state_dir} cannot be written: {error.strerror}") from error
-    return len(records)
+    return BroughtBack(outputs=len(records), not_compared=tuple(not_compared))
 
 
 def _notes(state_dir: Path) -> Iterator[tuple[str, bytes]]:
@@ -145,21 +159,53 @@ def _unpack(source: Path, folder: Path) -> list[str]:
         raise OrtdeployError(f"{source} is not a copy of a state directory, or it is damaged: {error}") from error
 
 
-def _unfit(record: OutputRecord, state_dir: Path, copy: Path) -> Iterator[str]:
-    """Yield how an output differs from what a copy says. A missing file is no difference: it may be carried away."""
-    folder = Path(os.path.normpath(state_dir.absolute() / record.output))
-    named = named_ledger(folder)
-    ours = (state_dir.absolute() / FILE).resolve()
-    if named is not None and (folder / named).resolve() != ours:
-        yield f"{folder} names another ledger, {named}"
-    with read_ledger(copy) as ledger:
-        merges = ledger.merges(record.output) if ledger is not None else ()
-    underway = Underway(merges, record.replacements)
-    for part in record.parts:
-        for file in part.files:
-            how = difference(folder / str(file.file), [file, *underway.instead_of(part, file)], None)
+class _Fit:
+    """How a copy fits an output that it knows.
+
+    `why_not` says how they differ, and `unasked` why its store was not compared; each is None if there is nothing to
+    say. A missing file is no difference: it may be carried away.
+    """
+
+    def __init__(self, record: OutputRecord, state_dir: Path, copy: Path) -> None:
+        """Compare a record of a copy with what is there."""
+        self._folder = Path(os.path.normpath(state_dir.absolute() / record.output))
+        self.unasked: str | None = None
+        self.why_not = self._other_ledger(state_dir) or next(self._differences(record, copy), None)
+
+    def _other_ledger(self, state_dir: Path) -> str | None:
+        named, ours = named_ledger(self._folder), (state_dir.absolute() / FILE).resolve()
+        if named is None or (self._folder / named).resolve() == ours:
+            return None
+        return f"{self._folder} names another ledger, {named}"
+
+    def _differences(self, record: OutputRecord, copy: Path) -> Iterator[str]:
+        """Yield how files differ; those that are not here, but may be on a store, are looked for there."""
+        with read_ledger(copy) as ledger:
+            merges = ledger.merges(record.output) if ledger is not None else ()
+        underway = Underway(merges, record.replacements)
+        elsewhere = list[tuple[str, Sequence[OnDisk]]]()
+        for part in record.parts:
+            for file in part.files:
+                name, records = str(file.file), [file, *underway.instead_of(part, file)]
+                how = difference(self._folder / name, records, None)
+                if how == GONE_FILE:
+                    elsewhere.append((name, records))
+                elif how is not None:
+                    yield f"{self._folder / name} {how}; the copy may be older than it"
+        url = url_of_mirror(self._folder)
+        if url is not None and elsewhere:
+            yield from self._differences_there(url, elsewhere)
+
+    def _differences_there(self, url: str, files: Sequence[tuple[str, Sequence[OnDisk]]]) -> Iterator[str]:
+        try:
+            difference_of = stored_differences(url)
+        except OrtdeployError as error:
+            self.unasked = str(error)
+            return
+        for name, records in files:
+            how = difference_of(name, records)
             if how not in {None, GONE_FILE}:
-                yield f"{folder / str(file.file)} {how}; the copy may be older than it"
+                yield f"{url}/{name} {how}; the copy may be older than it"
 
 
 def _put(source: Path, target: Path) -> None:

@@ -13,6 +13,7 @@ from ortdeploy.ledger.check import find_contradiction
 from ortdeploy.ledger.damage import damaged
 from ortdeploy.ledger.opening import read_ledger
 from ortdeploy.ledger.records import Merge, NewFile, Part, Revision
+from ortdeploy.ledger.stored_parts import difference_there
 from ortdeploy.ledger.written import GONE_FILE, Underway, difference
 from ortdeploy.records import record
 
@@ -77,11 +78,20 @@ _Records = Mapping[str, Sequence[_Written]]
 
 
 def verify_parts(
-    state_dir: Path, output: str, owner: tuple[str, str], folder: Path, *, removable: bool = False
+    state_dir: Path,
+    output: str,
+    owner: tuple[str, str],
+    folder: Path,
+    *,
+    url: str | None = None,
+    removable: bool = False,
 ) -> Iterator[VerifiedPart]:
-    """Read the parts of an output again; `owner` is the deployment and job that must own it. Raises OrtdeployError."""
+    """Read the parts of an output again; `owner` is the deployment and job that must own it. Raises OrtdeployError.
+
+    Parts that are not in the folder are read on the store, if the output is uploaded to a `url`.
+    """
     for file, records in _records(state_dir, output, owner).items():
-        found = _read(state_dir, output, owner, folder / file, records)
+        found = _read(state_dir, output, owner, folder / file, url, records)
         if found is not None and removable and found.damage == GONE_FILE:
             found = replace(found, state=PartState.CARRIED_AWAY, damage=None)
         if found is not None:
@@ -89,11 +99,13 @@ def verify_parts(
 
 
 def _read(
-    state_dir: Path, output: str, owner: tuple[str, str], path: Path, records: Sequence[_Written]
+    state_dir: Path, output: str, owner: tuple[str, str], path: Path, url: str | None, records: Sequence[_Written]
 ) -> VerifiedPart | None:
     """Read a part again; None if a live run has put its output aside meanwhile."""
     while True:
         damage = difference(path, records, digest=None)
+        if damage == GONE_FILE and url is not None:
+            damage = difference_there(url, path.name, records)
         if damage is None:
             return _verified(path.name, records, damage)
         now = _records(state_dir, output, owner).get(path.name)

@@ -85,6 +85,11 @@ def difference(path: Path, records: Sequence[OnDisk], digest: Callable[[Path], s
         return GONE_FILE
     except OSError as error:
         return f"cannot be read: {error.strerror}"
+    return differs(size, records)
+
+
+def differs(size: int, records: Sequence[OnDisk]) -> str:
+    """Return in words how a file of this size differs from its records."""
     if size == records[0].bytes:
         return "holds other bytes than were written"
     return f"has {size} bytes instead of {records[0].bytes}"

@@ -152,9 +152,10 @@ def render_verification(jobs: "Sequence[VerifiedJob]") -> str:
     return _dump({"jobs": [asdict(one) for one in jobs]})
 
 
-def render_state_copy(action: str, state: str, copy: str, outputs: int) -> str:
-    """Return the paths of the state folder and of the copy, and the number of outputs."""
-    return _dump({"action": action, "state": state, "copy": copy, "outputs": outputs})
+def render_state_copy(action: str, state: str, copy: str, outputs: int, not_compared: Sequence[str] = ()) -> str:
+    """Return the paths of the state folder and of the copy, the number of outputs, and which were not compared."""
+    named = {"action": action, "state": state, "copy": copy, "outputs": outputs}
+    return _dump({**named, "not_compared": list(not_compared)})
 
 
 def render_pruned(states: "Sequence[PrunedState]") -> str:

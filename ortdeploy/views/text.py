@@ -270,10 +270,14 @@ def _verified(one: "VerifiedJob") -> str:
     return text
 
 
-def render_state_copy(action: str, state: str, copy: str, outputs: int) -> str:
-    """Return one line with the paths of the state folder and of the copy, and the number of outputs."""
+def render_state_copy(action: str, state: str, copy: str, outputs: int, not_compared: Sequence[str] = ()) -> str:
+    """Return one line with the paths of the state folder and of the copy, and the number of outputs.
+
+    A line follows for each output that a copy was not compared with, and why.
+    """
     way = f"{state} is copied to {copy}" if action == "backup" else f"{copy} is brought back to {state}"
-    return safe(f"{way}: {count(outputs, 'output')}\n")
+    lines = [f"{way}: {count(outputs, 'output')}", *(f"not compared with the copy: {why}" for why in not_compared)]
+    return safe("".join(f"{line}\n" for line in lines))
 
 
 def render_pruned(states: "Sequence[PrunedState]") -> str:

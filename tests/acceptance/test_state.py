@@ -1,10 +1,12 @@
 """`ortdeploy state backup` and `restore`: a ledger that was lost comes back, and only where it fits."""
 
+import hashlib
 import shutil
 import sqlite3
 import zipfile
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,6 +87,74 @@ def test_a_copy_that_does_not_fit_changes_nothing(cli: Cli, deployment: Path, jo
     part.unlink()  # may have been carried away; apply says so where it may not
     assert state(cli, "restore", deployment)[0] == 0
     assert "part-00000001.jsonl was committed and is gone" in cli("apply", job).words
+
+
+@pytest.fixture(name="stored")
+def made_on_a_store(cli: Cli, deployment: Path, store: Any) -> Path:
+    """A manifest whose parts a shard has made on a store, and a copy of its ledger, which is lost; the store is used."""
+    manifest = deployment / "m.yaml"
+    manifest.write_text(MANIFEST.replace("path: out", 'path: "memory://out"'), encoding="utf-8")
+    (deployment / "inbox").mkdir()
+    np.save(deployment / "inbox/a.npy", np.ones((5, 4), dtype=np.float32))
+    assert cli("plan", manifest, "--out", deployment / "plan.json").code == 0
+    assert cli("apply", deployment / "plan.json", "--shard", "0/1").code == 0
+    assert cli("finish", deployment / "plan.json").code == 0
+    assert len(store.glob("/out/part-*")) == 3
+    assert cli("verify", manifest).code == 0
+    assert state(cli, "backup", deployment)[0] == 0
+    shutil.rmtree(deployment / ".ortdeploy")
+    return manifest
+
+
+@pytest.mark.parametrize("how", ["size", "report"])
+def test_a_copy_that_does_not_fit_what_is_on_a_store_changes_nothing(
+    cli: Cli, deployment: Path, stored: Path, store: Any, how: str
+) -> None:
+    """Other bytes of the same length are known by the report that a later run has left beside them."""
+    name = "/out/part-00000001.jsonl"
+    content, report = store.cat_file(name), store.cat_file("/out/_run.json")
+    other = content[:-1] if how == "size" else content.replace(b"2.0", b"3.0")
+    store.pipe_file(name, other)
+    if how == "report":
+        digests = [hashlib.sha256(one).hexdigest().encode() for one in (content, other)]
+        assert digests[0] in report
+        store.pipe_file("/out/_run.json", report.replace(*digests))
+    code, words = state(cli, "restore", deployment)
+    found = f"has {len(other)} bytes instead of" if how == "size" else "holds other bytes than were written"
+    assert (code, f"memory://out/part-00000001.jsonl {found}" in words) == (1, True), words
+    assert not (deployment / ".ortdeploy/state.db").exists()
+    store.pipe_file(name, content)
+    store.pipe_file("/out/_run.json", report)
+    assert state(cli, "restore", deployment)[0] == 0
+    assert "nothing to do" in cli("apply", stored).words
+
+
+def test_a_part_that_is_gone_from_a_store_may_be_carried_away_and_verify_tells(
+    cli: Cli, deployment: Path, stored: Path, store: Any
+) -> None:
+    store.rm("/out/part-00000001.jsonl")
+    store.pipe_file("/out/part-00000002.jsonl", store.cat_file("/out/part-00000002.jsonl").replace(b"2.0", b"3.0"))
+    store.pipe_file("/out/_run.json", b"no report")
+    assert state(cli, "restore", deployment)[0] == 0
+    verified = cli("verify", stored)
+    assert verified.code == 1
+    assert "part-00000001.jsonl is gone" in verified.words
+    assert "part-00000002.jsonl holds other bytes than were written" in verified.words
+    assert "1 of 3 parts in memory://out are as they were written" in verified.words
+
+
+def test_a_store_that_does_not_answer_is_told(
+    cli: Cli, deployment: Path, stored: Path, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr(type(store), "ls", refuse)
+    code, words = state(cli, "restore", deployment)
+    assert (code, "not compared with the copy: memory://out cannot be listed: no network" in words) == (0, True), words
+    monkeypatch.setattr(type(store), "info", refuse)
+    unread = cli("verify", stored)
+    assert (unread.code, "part-00000000.jsonl cannot be read: no network" in unread.words) == (1, True), unread.words
 
 
 @pytest.mark.usefixtures("job")

@@ -31,5 +31,5 @@ def test_whatever_byte_is_another_one_nothing_wrong_comes_back(tmp_path: Path) -
             (state / FILE).unlink()
     assert refused > 100
     copy.write_bytes(content)
-    assert bring_back(copy, state) == 1
+    assert bring_back(copy, state).outputs == 1
     assert read_outputs(state) == known

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ortdeploy.cli.exit_codes import EXIT_OK
 from ortdeploy.files.names import STATE_DIR
-from ortdeploy.ledger.backup import back_up, bring_back
+from ortdeploy.ledger.backup import BroughtBack, back_up, bring_back
 from ortdeploy.views import json, text
 
 
@@ -16,9 +16,7 @@ def run(arguments: argparse.Namespace) -> int:
     state = Path(os.path.abspath(arguments.state_dir or STATE_DIR))  # noqa: PTH100  keeps links
     copy = Path(arguments.file)
     is_backup = arguments.action == "backup"
-    outputs = back_up(state, copy) if is_backup else bring_back(copy, state)
-    if arguments.format == "json":
-        sys.stdout.write(json.render_state_copy(arguments.action, str(state), str(copy), outputs))
-    else:
-        sys.stdout.write(text.render_state_copy(arguments.action, str(state), str(copy), outputs))
+    done = BroughtBack(outputs=back_up(state, copy)) if is_backup else bring_back(copy, state)
+    render = json.render_state_copy if arguments.format == "json" else text.render_state_copy
+    sys.stdout.write(render(arguments.action, str(state), str(copy), done.outputs, done.not_compared))
     return EXIT_OK

@@ -39,6 +39,7 @@ def _verify(spec: Spec, wanted: tuple[str, ...], state_dir: str | None) -> list[
         if job.name in wanted:
             folder = Path(spec.folder) / job.output.path
             owner = (spec.name, job.name)
-            parts = verify_parts(state, output_key(folder, state), owner, folder, removable=job.output.removable)
+            key = output_key(folder, state)
+            parts = verify_parts(state, key, owner, folder, url=job.output.url, removable=job.output.removable)
             found.append(VerifiedJob(job=job.name, output=job.output.shown, parts=tuple(parts)))
     return found

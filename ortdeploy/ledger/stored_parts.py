@@ -1,0 +1,64 @@
+"""Compares committed parts that lie on an object store, and not on this machine, with what the ledger noted of them."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from ortdeploy.ledger.written import GONE_FILE, OnDisk, differs
+
+if TYPE_CHECKING:
+    from ortdeploy.files.shared_store import SharedStore
+
+_REPORT = "_run.json"
+"""The report of the last run, which is uploaded with its parts and has their SHA-256."""
+
+
+def difference_there(url: str, file: str, records: Sequence[OnDisk]) -> str | None:
+    """Return how an object differs from every record of it; None if it matches one. It is read whole.
+
+    Raises OrtdeployError if the store does not give it.
+    """
+    store = _store(url)
+    size = store.size(file)
+    if size is None:
+        return GONE_FILE
+    of_that_size = [one.sha256 for one in records if one.bytes == size]
+    if of_that_size and (None in of_that_size or store.digest(file) in of_that_size):
+        return None
+    return differs(size, records)
+
+
+def stored_differences(url: str) -> Callable[[str, Sequence[OnDisk]], str | None]:
+    """Ask a store once; return what says of an object how it differs from every record of it, as far as is known.
+
+    Known are the sizes of a listing, and the SHA-256 in the report on the store. No part is read, because a ledger is
+    restored before anything else can go on. Raises OrtdeployError if the store does not answer.
+    """
+    store = _store(url)
+    sizes, reported = store.sizes(), _reported(store.read(_REPORT))
+
+    def difference(file: str, records: Sequence[OnDisk]) -> str | None:
+        size = sizes.get(file)
+        if size is None:
+            return GONE_FILE
+        digests = {one.sha256 for one in records if one.bytes == size}
+        is_other = file in reported and None not in digests and reported[file] not in digests
+        return differs(size, records) if is_other or not digests else None
+
+    return difference
+
+
+def _store(url: str) -> "SharedStore":
+    from ortdeploy.files.shared_store import SharedStore  # noqa: PLC0415  only for an object store
+
+    return SharedStore(url)
+
+
+def _reported(raw: bytes | None) -> Mapping[str, str]:
+    """Return the SHA-256 of each part in a report; none if there is no report, or if it cannot be read as one."""
+    with suppress(ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        parts = json.loads(raw or b"{}").get("parts", ())
+        files = [one for part in parts for one in (part, *part["revisions"])]
+        return {one["file"]: one["sha256"] for one in files if one["sha256"] is not None}
+    return {}
