@@ -59,7 +59,10 @@ _ERRORS = {
 }
 Request = tuple[str, str, dict[str, str]]
 Faults = Callable[[Request], str | None]
-"""Says of a request (method, path with query, headers by lower-case name) what befalls it."""
+"""Says of a request (method, path with query, headers by lower-case name) what befalls it.
+
+The header `x-forwarded-for` has the address that it came from, as proxies write it.
+"""
 
 
 @dataclass
@@ -138,8 +141,11 @@ def _answers(port: int) -> bool:
 
 
 @contextmanager
-def bucket(port: int, patch: pytest.MonkeyPatch) -> Iterator[Store]:
-    """Yield an empty bucket; who opens s3:// in this process or a child of it goes through the proxy."""
+def bucket(port: int, patch: pytest.MonkeyPatch, listening: socket.socket | None = None) -> Iterator[Store]:
+    """Yield an empty bucket; who opens s3:// in this process or a child of it goes through the proxy.
+
+    The proxy listens on this machine, or where `listening` does.
+    """
     import s3fs  # noqa: PLC0415  skipped without it
 
     for name, value in KEYS.items():
@@ -147,8 +153,8 @@ def bucket(port: int, patch: pytest.MonkeyPatch) -> Iterator[Store]:
     direct = s3fs.S3FileSystem(endpoint_url=f"http://127.0.0.1:{port}", skip_instance_cache=True)
     store = Store(port, f"b-{uuid.uuid4().hex[:12]}", direct)
     direct.mkdir(store.bucket)
-    with _proxy(store) as own:
-        patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{own}")
+    with _proxy(store, listening or socket.create_server(("127.0.0.1", 0))) as address:
+        patch.setenv("AWS_ENDPOINT_URL", f"http://{address}")
         s3fs.S3FileSystem.clear_instance_cache()
         yield store
         s3fs.S3FileSystem.clear_instance_cache()
@@ -162,6 +168,7 @@ class _Proxy(BaseHTTPRequestHandler):
         headers = {name.lower(): value for name, value in self.headers.items()}
         if headers.get("expect") == "100-continue":
             del headers["expect"]
+        headers["x-forwarded-for"] = self.client_address[0]
         body = self._body(headers)
         request = (self.command, self.path, headers)
         self.store.asked.append(request)
@@ -246,17 +253,23 @@ class _Proxy(BaseHTTPRequestHandler):
 class _Quiet(ThreadingHTTPServer):
     daemon_threads = True
 
+    def __init__(self, listening: socket.socket, handler: type[_Proxy]) -> None:
+        super().__init__(listening.getsockname(), handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listening
+
     def handle_error(self, *_: object) -> None:
         """Say nothing of connections that were cut."""
 
 
 @contextmanager
-def _proxy(store: Store) -> Iterator[int]:
-    with _Quiet(("127.0.0.1", 0), type("Handler", (_Proxy,), {"store": store})) as listening:
+def _proxy(store: Store, socket_: socket.socket) -> Iterator[str]:
+    host, port = socket_.getsockname()
+    with _Quiet(socket_, type("Handler", (_Proxy,), {"store": store})) as listening:
         thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
         try:
-            yield listening.server_port
+            yield f"{host}:{port}"
         finally:
             listening.shutdown()
 
