@@ -9,7 +9,7 @@ import platform
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +46,38 @@ def hold_output(state_dir: Path, output: str) -> Iterator[Path]:
     holder = lock.with_suffix(".json")
     with _connection(lock, PATIENCE) as connection:
         _take(connection, lock, f"{_shown(state_dir, output)} is held by a live run{_describe(holder)}")
+        _tell_what_was_left(holder, output)
         _write_holder(holder, output)
         try:
             yield holder
         finally:
             holder.unlink(missing_ok=True)
+
+
+@contextmanager
+def noted_shards(state_dir: Path, outputs: Iterable[str]) -> Iterator[list[Path]]:
+    """Write down inside the block that this process makes shards of outputs, named by `shard_of`; yield the files.
+
+    They are for notes of crashes. Nothing is locked, because the same shard may run twice at the same time. There are
+    no files if the state folder cannot be written, which shards only need to read.
+    """
+    holders = []
+    with suppress(OrtdeployError):
+        for output in sorted(set(outputs)):
+            holder = output_file(state_dir, FOLDER, output, ".json")
+            make_folder(holder.parent)
+            _write_holder(holder, output)
+            holders.append(holder)
+    try:
+        yield holders
+    finally:
+        for holder in holders:
+            holder.unlink(missing_ok=True)
+
+
+def shard_of(output: str, shard: str) -> str:
+    """Return the name under which a crash of one shard of an output is noted."""
+    return f"{output}#{shard}"
 
 
 def _shown(state_dir: Path, output: str) -> str:
@@ -135,11 +162,15 @@ def is_live(state_dir: Path, output: str) -> bool:
     return False
 
 
-def _write_holder(path: Path, output: str) -> None:
-    """Write who holds the lock. A file that is there already was left by a run that was killed."""
+def _tell_what_was_left(path: Path, output: str) -> None:
+    """Log that there is a file, which a run left that was killed."""
     left = _read_holder(path)
     if left:
         log.info("lock.was_left", output=output, holder=dict(left), restarted=left.get("boot") != boot_id())
+
+
+def _write_holder(path: Path, output: str) -> None:
+    """Write that this process makes an output."""
     holder = {"output": output, "pid": os.getpid(), "host": platform.node(), "boot": boot_id(), "started": now()}
     try:
         path.write_text(f"{json.dumps(holder)}\n", encoding="utf-8")

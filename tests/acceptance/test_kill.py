@@ -1,7 +1,6 @@
 """kill -9 at any moment: the next run goes on, and the end is what an undisturbed run leaves, byte for byte."""
 
 import json
-import platform
 import random
 import signal
 import subprocess
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 from conftest import MANIFEST, run_fork
 from support import forks
-from support.models import crashing_model, scale_model
+from support.models import TRAPS, crashing_model, scale_model
 
 ROWS, KILLS = 6_000, 20
 TEXT = MANIFEST.replace("size: 8", "size: 2").replace("format: jsonl", "format: jsonl, rows_per_part: 100")
@@ -72,8 +71,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path: Path, seed: int) -> No
     assert not list((killed / "outbox/run").glob(".*"))
 
 
-@pytest.mark.skipif(platform.machine() not in {"x86_64", "AMD64"}, reason="only x86 traps at this division")
-@pytest.mark.skipif(sys.platform == "win32", reason="children have no pipes for native prints")
+@TRAPS
 def test_a_row_that_crashes_native_code_becomes_a_dead_letter_of_the_next_apply(tmp_path: Path) -> None:
     crashing_model(tmp_path / "double.onnx")
     rows = np.arange(1, 401).repeat(4).reshape(-1, 4)
@@ -100,6 +98,29 @@ def test_a_row_that_crashes_native_code_becomes_a_dead_letter_of_the_next_apply(
     assert committed == [row for row in range(400) if row != 150]
     assert not list((tmp_path / "outbox/run").glob(".*"))
     assert run_fork(["verify", "m.yaml"], cwd=tmp_path).code == 0
+
+
+@TRAPS
+def test_a_row_that_crashes_native_code_becomes_a_dead_letter_of_the_next_run_of_its_shard(tmp_path: Path) -> None:
+    crashing_model(tmp_path / "double.onnx")
+    rows = np.arange(1, 401).repeat(4).reshape(-1, 4)
+    rows[150] = -1
+    np.save(tmp_path / "data.npy", rows)
+    (tmp_path / "m.yaml").write_text(f"{TEXT}    errors: {{max_failed: 1}}\n")
+    assert run_fork(["plan", "m.yaml", "--out", "plan.json"], cwd=tmp_path).code == 0
+    shards = [["apply", "plan.json", "--shard", f"{index}/2"] for index in range(2)]
+    assert run_fork(shards[1], cwd=tmp_path).code == -signal.SIGFPE
+    other = run_fork(shards[0], cwd=tmp_path)
+    assert (other.code, "run.watched" in other.err) == (0, False), other.err
+    again = run_fork(shards[1], cwd=tmp_path)
+    assert again.code == 0, again.err
+    events = [json.loads(line) for line in again.err.splitlines() if line.startswith("{")]
+    crashes = [(one["first"], one["last"]) for one in events if one["event"] == "run.crashed"]
+    assert crashes == [(150, 151), (150, 150)]
+    assert run_fork(["finish", "plan.json"], cwd=tmp_path).code == 0
+    (letter,) = [json.loads(line) for line in (tmp_path / "outbox/run/_failed.jsonl").read_text().splitlines()]
+    assert (letter["row"], letter["stage"], letter["code"]) == (150, "run", "crashed")
+    assert not list((tmp_path / ".ortdeploy/locks").glob("*.json"))
 
 
 def check_whole_parts(folder: Path) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import MANIFEST, REPOSITORY, Cli, Result, run_process
+from support.models import TRAPS, crashing_model
 from support.waiting import wait_for
 
 from ortdeploy.ledger.opening import read_outputs
@@ -268,6 +269,23 @@ def test_a_worker_that_hangs_loses_its_parts_to_the_other(
     assert parts(plan.parent) == alone
     assert events(plan, "worker.late")
     wait_for(lambda: not workers(cluster))
+
+
+@TRAPS
+def test_a_row_that_crashes_native_code_becomes_a_dead_letter(cluster: Cluster, cli: Cli, deployment: Path) -> None:
+    crashing_model(deployment / "double.onnx")
+    values = np.arange(1, ROWS + 1).repeat(4).reshape(ROWS, 4)
+    values[150] = -1
+    np.save(deployment / "data.npy", values)
+    (deployment / "m.yaml").write_text(f"{SMALL}    errors: {{max_failed: 1}}\n")
+    plan = deployment / "plan.json"
+    assert cli("plan", deployment / "m.yaml", "--out", plan).code == 0
+    assert start(cluster, plan).wait() == 0
+    (letter,) = [json.loads(line) for line in (deployment / "outbox/run/_failed.jsonl").read_text().splitlines()]
+    assert (letter["row"], letter["code"]) == (150, "crashed")
+    assert events(plan, "run.watched")
+    assert (events(plan, "run.crashed")[-1]["first"], events(plan, "part.failed")) == (150, [])
+    assert report(deployment)["rows"] == {"input": ROWS, "committed": ROWS - 1, "failed": 1, "skipped": 0}
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 from conftest import MANIFEST, Cli
 from onnx import numpy_helper
 from support import forks
+from support.models import TRAPS, crashing_model
 
 from ortdeploy.cli.plans import load_plan_file
 from ortdeploy.plan.part_table import bound_digest
@@ -75,6 +76,31 @@ def test_it_is_ready_makes_parts_and_tells_what_it_logs(hire: Hire, plan: Path) 
     assert (again["kind"], again["made_here"], again["seconds"]) == ("decided", False, None)
     (decision,) = (plan.parent / "outbox/run/_parts").glob("*/part-*.json")
     assert json.loads(decision.read_text())["worker"]["shard"] == "ray 0"
+
+
+@TRAPS
+def test_a_row_that_crashes_native_code_becomes_a_dead_letter(
+    cli: Cli, deployment: Path, request: pytest.FixtureRequest
+) -> None:
+    crashing_model(deployment / "double.onnx")
+    values = np.arange(1, 21).repeat(4).reshape(20, 4)
+    values[10] = -1
+    np.save(deployment / "data.npy", values)
+    hire, plan = request.getfixturevalue("hire"), deployment / "plan.json"
+    (deployment / "m.yaml").write_text(f"{SMALL}    errors: {{max_failed: 1}}\n")
+    saved(cli, deployment)
+    worker = hire()
+    assert worker.begin()["kind"] == "ready"
+    made = worker.make(1)
+    assert (made["kind"], made["rows"], made["failed"]) == ("decided", 8, 1), made
+    (decision,) = (plan.parent / "outbox/run/_parts").glob("*/part-*.json")
+    (failed,) = json.loads(decision.read_text())["failed"]
+    assert (failed["row"], failed["code"], failed["message"]) == (
+        10,
+        "crashed",
+        "the process that ran it was ended by SIGFPE",
+    )
+    assert worker.make(0)["kind"] == "decided"
 
 
 def test_it_refuses_a_model_that_is_not_the_plan_s(hire: Hire, plan: Path) -> None:

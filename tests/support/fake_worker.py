@@ -5,6 +5,10 @@ import signal
 import time
 
 from ortdeploy.process.child import Asked
+from ortdeploy.running.fatal_runs import decode_fatal_runs
+
+_CRASHING = ([4, 5], [5])
+"""The rows that crash, one after the other, until they are known."""
 
 
 def main(asked: Asked) -> None:
@@ -13,14 +17,19 @@ def main(asked: Asked) -> None:
         say(kind=request["begin"], reason="not here")
         return
     say(kind="log", line="opened")
-    say(kind="ready", facts={"stuck": request["stuck"]})
+    fatal = [(sorted(one.rows), one.crash) for one in decode_fatal_runs(request["fatal"]).get("j", ())]
+    say(kind="ready", facts={"fatal": fatal, "closely": request["closely"]})
     for message in asked.told():
         part = message["make"]
         match request["parts"].get(str(part), "decide"):
             case "abort":
                 os.write(asked.native_output().descriptor, b"assertion failed: x > 0\n")
                 os.kill(os.getpid(), signal.SIGABRT)
-            case "stick" if not request["stuck"]:
+            case "crash" | "crash-again" as how if how == "crash-again" or len(fatal) < len(_CRASHING):
+                if request["closely"]:
+                    say(kind="running", rows=_CRASHING[len(fatal) if how == "crash" else 0])
+                os.kill(os.getpid(), signal.SIGSEGV)
+            case "stick" if not fatal:
                 say(kind="result", result={"status": "failed", "reason": "rows hang", "stuck": [part]})
                 return
             case "stick-again":

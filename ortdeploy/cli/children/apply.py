@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from ortdeploy.files.names import COMPILED
 from ortdeploy.files.remembered import TuningCache
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.opening import copy_of_ledger, open_ledger
-from ortdeploy.ledger.output_lock import crash_of_holder, hold_output, hold_outputs
+from ortdeploy.ledger.output_lock import crash_of_holder, hold_output, hold_outputs, noted_shards, shard_of
 from ortdeploy.ledger.records import output_key
 from ortdeploy.plan.part_table import Shard
 from ortdeploy.plan.plan_file import decode_plan
@@ -66,12 +66,12 @@ def run_plan(
 ) -> tuple[JobResult, ...]:
     """Run a plan in a child if a provider or a file that is cut might end the process, else in this process.
 
-    So is a plan with an output whose last run was ended by a crash of native code.
+    So is a plan with an output, or a shard of one, whose last run was ended by a crash of native code.
 
     With `most_rows`, only that many rows of each job run, and models and other files are used in place instead of from
     the content store. With `shard`, only its parts of each job run, and the ledger is only read.
     """
-    crash = _last_crash(plan, state_dir) if shard is None else None
+    crash = _last_crash(plan, state_dir, shard)
     in_child = needs_supervision(plan) or _may_lose_a_file(plan, state_dir, for_a_look=most_rows is not None)
     if crash is None and not in_child:
         with closing(NativeOutput()) as native, native.taking():
@@ -127,7 +127,7 @@ def execute(
 
     with (
         bound(run=run_id, deployment=plan.deployment),
-        hold_outputs(state_dir, _outputs(plan, state_dir) if shard is None else ()) as holders,
+        _held(plan, state_dir, shard) as holders,
         crashes_noted_in(holders[0] if holders else None),
         held_in(None, state_dir, Path(plan.folder)) if most_rows is not None else hold_files(plan, state_dir) as files,
         open_ledger(state_dir) if shard is None else copy_of_ledger(state_dir) as ledger,
@@ -162,11 +162,23 @@ def _may_lose_a_file(plan: Plan, state_dir: Path, *, for_a_look: bool) -> bool:
     return not for_a_look and sys.platform != "win32" and may_be_cut(plan, state_dir)
 
 
-def _last_crash(plan: Plan, state_dir: Path) -> str | None:
-    """Return how native code ended the last run of an output of the plan, and log it; None if it did not."""
+def _held(plan: Plan, state_dir: Path, shard: "Shard | Told | None") -> AbstractContextManager[list[Path]]:
+    """Lock the outputs of a plan, unless this process shares them; yield the files for notes of a crash.
+
+    A worker of an engine needs none: its parent sees how it ends.
+    """
+    if shard is None:
+        return hold_outputs(state_dir, _outputs(plan, state_dir))
+    if isinstance(shard, Shard):
+        return noted_shards(state_dir, _outputs(plan, state_dir, shard))
+    return nullcontext([])
+
+
+def _last_crash(plan: Plan, state_dir: Path, shard: Shard | None) -> str | None:
+    """Return how native code ended the last run of an output, or of a shard of it, and log it; None if it did not."""
     if sys.platform == "win32":
         return None
-    for output in _outputs(plan, state_dir):
+    for output in _outputs(plan, state_dir, shard):
         crash = crash_of_holder(state_dir, output)
         if crash is not None:
             log.warning("run.watched", output=output, reason=crash)
@@ -174,11 +186,12 @@ def _last_crash(plan: Plan, state_dir: Path) -> str | None:
     return None
 
 
-def _outputs(plan: Plan, state_dir: Path) -> list[str]:
-    """Return the output folders that a plan writes into, as the ledger names them."""
+def _outputs(plan: Plan, state_dir: Path, shard: Shard | None = None) -> list[str]:
+    """Return the output folders that a plan writes into, as the ledger names them; or the names of a shard of each."""
     written = [step.output.path for step in plan.steps if isinstance(step, RunJob)]
     written += [job.path for job in plan.finished if job.left_over is not None]
-    return [output_key(Path(plan.folder) / path, state_dir) for path in written]
+    outputs = [output_key(Path(plan.folder) / path, state_dir) for path in written]
+    return outputs if shard is None else [shard_of(output, str(shard)) for output in outputs]
 
 
 def _with_cut_files(plan: Plan, reason: str) -> str:

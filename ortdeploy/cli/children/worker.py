@@ -25,7 +25,7 @@ from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.process.child import Asked, Say
 from ortdeploy.process.native_output import NativeOutput
 from ortdeploy.process.python_warnings import warnings_to
-from ortdeploy.running.fatal_runs import FatalRun
+from ortdeploy.running.fatal_runs import decode_fatal_runs
 from ortdeploy.running.shards.alike import facts_of_this_worker
 from ortdeploy.running.shards.receipt import Receipt
 from ortdeploy.running.shards.told import Told
@@ -75,9 +75,16 @@ def _serve(asked: Asked, native: NativeOutput) -> None:
             on_ready=lambda: asked.say(kind="ready", facts=facts_of_this_worker()),
             answer=lambda part, receipt, made_here: asked.say(**_answer(part, receipt, made_here=made_here)),
         )
-        fatal = {request["job"]: tuple(FatalRun(rows=frozenset(rows)) for rows in request["stuck"])}
         for result in execute(
-            plan, state_dir, request["run"], observer=Silent(), stopped=stopped, native=native, shard=told, fatal=fatal
+            plan,
+            state_dir,
+            request["run"],
+            observer=Silent(),
+            stopped=stopped,
+            native=native,
+            shard=told,
+            fatal=decode_fatal_runs(request["fatal"]),
+            on_run=(lambda _job, rows: asked.say(kind="running", rows=list(rows))) if request["closely"] else None,
         ):
             asked.say(**result_message(result))
             if result.stuck:  # a thread is left in native code; the end of this process ends it

@@ -1,17 +1,20 @@
 """The child process of a worker, which the engine's own process on that machine starts, gives parts and restarts.
 
 A provider that aborts, or a lack of memory, ends only the child: the engine's process survives and reports what
-happened.
+happened. If native code crashed, the next child is watched closely, as by `Supervisor`: it says which rows it runs, and
+those that crash it alone become failed rows. It stays so, for rows that crash seldom come alone.
 """
 
+import json
 from collections import deque
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from ortdeploy.process.child import Child, how_it_ended
+from ortdeploy.process.child import CRASHES, Child, how_it_ended
 from ortdeploy.process.native_output import explain
 from ortdeploy.results.results import Status
+from ortdeploy.running.fatal_runs import FatalRun, encode_fatal_runs
 
 _MOST_LINES = 1000
 """Log lines that are held until the next answer; the oldest are dropped."""
@@ -32,7 +35,9 @@ class WorkerProcess:
         """Take what to start; nothing is started yet."""
         self._module = module
         self._request = request
-        self._stuck: list[list[int]] = []
+        self._fatal: list[FatalRun] = []
+        self._rows: list[int] = []
+        self._closely = False
         self._log: deque[str] = deque(maxlen=_MOST_LINES)
         self._child: Child | None = None
         self._stack = ExitStack()
@@ -45,20 +50,17 @@ class WorkerProcess:
         return self._with_log(said if said["kind"] == "ready" else self._refusal(said))
 
     def make(self, part: int) -> Said:
-        """Have a part made, and return the answer. Rows of a run that ended only with the process are left out."""
+        """Have a part made, and return the answer. Rows that ended the process together do not run together again."""
         while True:
             if self._child is None:
                 said = self._start()
                 if said["kind"] != "ready":
-                    return self._with_log(said)
+                    return self._with_log(_failure(said))
             child = self._running()
             child.tell(make=part)
             said = self._next(child)
-            if said["kind"] != "stuck":
-                return self._with_log(said)
-            if said["rows"] in self._stuck:
-                return self._with_log({"kind": "failed", "reason": said["reason"]})
-            self._stuck.append(said["rows"])
+            if said["kind"] not in _ENDED or not self._may_go_on(said):
+                return self._with_log(_failure(said))
 
     def end(self) -> None:
         """End the process, if there is one."""
@@ -66,7 +68,9 @@ class WorkerProcess:
         self._stack.close()
 
     def _start(self) -> Said:
-        request = {**self._request, "stuck": self._stuck}
+        fatal = encode_fatal_runs({self._request["job"]: self._fatal})
+        request = {**self._request, "fatal": fatal, "closely": self._closely}
+        self._rows = []
         child = Child(self._module, request, keeps_stderr=True, own_session=True, listens=True)
         self._child = self._stack.enter_context(child)
         return self._next(child)
@@ -82,6 +86,8 @@ class WorkerProcess:
             match message["kind"]:
                 case "log":
                     self._log.append(message["line"])
+                case "running":
+                    self._rows = message["rows"]
                 case "ready" | "decided":
                     return message
                 case "result":
@@ -92,19 +98,56 @@ class WorkerProcess:
                     break
         else:
             code = child.wait()
-            said = {"kind": "failed", "reason": f"its process {how_it_ended(code)}.{explain(child.printed())}"}
+            how = how_it_ended(code)
+            reason = f"its process {how}.{explain(child.printed())}"
+            said = {
+                "kind": "crashed" if code in CRASHES else "failed",
+                "reason": reason,
+                "how": how,
+                "rows": self._rows,
+            }
         self.end()
         return said
+
+    def _may_go_on(self, said: Said) -> bool:
+        """Note the rows that ended the process; return whether another one finds, or can do without, these rows."""
+        has_crashed = said["kind"] == "crashed"
+        if has_crashed and not self._closely:
+            self._closely = True
+            self._warn("run.watched", reason=said["reason"])
+            return True
+        if not said["rows"]:
+            return False
+        if has_crashed:
+            self._warn("run.crashed", first=said["rows"][0], last=said["rows"][-1], reason=said["reason"])
+        run = FatalRun(rows=frozenset(said["rows"]), crash=said["how"] if has_crashed else None)
+        is_new = run.rows not in {one.rows for one in self._fatal}
+        self._fatal.append(run)
+        return is_new
+
+    def _warn(self, event: str, **fields: Any) -> None:
+        """Log as the process does, in lines for the driver."""
+        self._log.append(json.dumps({"level": "warning", "event": event, **fields}))
 
     @staticmethod
     def _refusal(said: Said) -> Said:
         """Return the answer for a worker that did not get ready."""
-        return {**said, "kind": "refused"} if said["kind"] in {"failed", "stuck"} else said
+        failure = _failure(said)
+        return {**failure, "kind": "refused"} if failure["kind"] == "failed" else failure
 
     def _with_log(self, said: Said) -> Said:
         lines = list(self._log)
         self._log.clear()
         return {**said, "log": lines}
+
+
+_ENDED = frozenset({"crashed", "stuck"})
+"""How a process can end with rows that another one may do without."""
+
+
+def _failure(said: Said) -> Said:
+    """Return the answer to the driver, who need not know in which way a process ended."""
+    return {"kind": "failed", "reason": said["reason"]} if said["kind"] in {*_ENDED, "failed"} else said
 
 
 def _ending(result: Mapping[str, Any]) -> Said:
