@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import MANIFEST, REPOSITORY, Cli, Result, run_process
+from support import s3
 from support.models import TRAPS, crashing_model
 from support.waiting import wait_for
 
@@ -75,6 +76,7 @@ class Cluster:
             **os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "PYTHONPATH": str(REPOSITORY),
             "RAY_health_check_period_ms": "500", "RAY_health_check_timeout_ms": "500",
             "RAY_health_check_failure_threshold": "3", "RAY_USAGE_STATS_ENABLED": "0",
+            "AWS_CONFIG_FILE": str(folder / "aws-config"), "AWS_SHARED_CREDENTIALS_FILE": str(folder / "aws-keys"),
         }  # fmt: skip
         options = ("--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={folder}")
         self.head = Node(folder / "head.log", self.env, *options)
@@ -82,6 +84,13 @@ class Cluster:
         wait_for(self.head.is_up)
         (address,) = set(re.findall(r"--address='([^']+)'", (folder / "head.log").read_text()))
         self.address = address
+
+    def know(self, bucket: s3.Store) -> None:
+        """Tell the nodes, which run already, where a store is, and who they are there."""
+        keys, own = s3.KEYS, [self._folder / name for name in ("aws-config", "aws-keys")]
+        own[0].write_text(f"[default]\nregion = {keys['AWS_DEFAULT_REGION']}\nendpoint_url = {bucket.endpoint}\n")
+        names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+        own[1].write_text("[default]\n" + "".join(f"{name.lower()} = {keys[name]}\n" for name in names))
 
     def add_node(self) -> Node:
         node = Node(self._folder / f"node{len(self.others)}.log", self.env, f"--address={self.address}")
@@ -269,6 +278,38 @@ def test_a_worker_that_hangs_loses_its_parts_to_the_other(
     assert parts(plan.parent) == alone
     assert events(plan, "worker.late")
     wait_for(lambda: not workers(cluster))
+
+
+@pytest.mark.parametrize(("kind", "where"), [("csv", "store"), ("jsonl", "folder")])
+def test_workers_make_their_parts_of_tables_of_text_on_a_store(
+    cluster: Cluster, cli: Cli, deployment: Path, bucket: s3.Store, kind: str, where: str
+) -> None:
+    """Tables of two files, in each of which the plan has a place at which a row begins; a part has rows of both."""
+    cluster.know(bucket)
+    rows, half = [[row, row, 1, 2] for row in range(ROWS)], ROWS // 2 + 17
+    for name, some in (("a", rows[:half]), ("b", rows[half:])):
+        bucket.put(f"in/{name}.{kind}", table(kind, some))
+    text = MANIFEST.replace("data.npy, key: [row]", f'"{bucket.url(f"in/*.{kind}")}", COLUMNS key: [row, path]')
+    text = text.replace("COLUMNS", "columns: {x: [a, b, c, d]}," if kind == "csv" else "")
+    text = text.replace("format: jsonl", "format: jsonl, rows_per_part: 96")
+    (deployment / "alone.yaml").write_text(text.replace("outbox/run", "alone").replace("name: demo", "name: alone"))
+    assert cli("apply", deployment / "alone.yaml").code == 0
+    alone = {path.name: path.read_bytes() for path in (deployment / "alone").glob("part-*")}
+    plan, out = deployment / "plan.json", bucket.url("out") if where == "store" else "outbox/run"
+    (deployment / "m.yaml").write_text(text.replace("outbox/run", f'"{out}"'))
+    assert cli("plan", deployment / "m.yaml", "--out", plan).code == 0
+    done = apply(cluster, plan)
+    assert done.code == 0, done.words
+    assert len(alone) == -(-ROWS // 96)
+    assert (bucket.parts("out") if where == "store" else parts(deployment)) == alone
+
+
+def table(kind: str, rows: list[list[int]]) -> bytes:
+    """A table of text with line ends within cells, large enough for several places of its index."""
+    note = "note " * 500
+    if kind == "csv":
+        return ("a,b,c,d,note\n" + "".join(f'{",".join(map(str, row))},"{note}\n"\n' for row in rows)).encode()
+    return "".join(json.dumps({"x": row, "note": note}) + "\n" for row in rows).encode()
 
 
 @TRAPS

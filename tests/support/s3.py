@@ -67,11 +67,12 @@ The header `x-forwarded-for` has the address that it came from, as proxies write
 
 @dataclass
 class Store:
-    """A bucket behind a proxy. `faults` decides about each request; `asked` are those that came."""
+    """A bucket behind a proxy, which is the `endpoint`. `faults` decides about each request; `asked` are those that came."""
 
     port: int
     bucket: str
     system: Any
+    endpoint: str
     faults: Faults = lambda _request: None
     asked: list[Request] = field(default_factory=list)
 
@@ -151,10 +152,12 @@ def bucket(port: int, patch: pytest.MonkeyPatch, listening: socket.socket | None
     for name, value in KEYS.items():
         patch.setenv(name, value)
     direct = s3fs.S3FileSystem(endpoint_url=f"http://127.0.0.1:{port}", skip_instance_cache=True)
-    store = Store(port, f"b-{uuid.uuid4().hex[:12]}", direct)
+    place = listening or socket.create_server(("127.0.0.1", 0))
+    host, own = place.getsockname()
+    store = Store(port, f"b-{uuid.uuid4().hex[:12]}", direct, f"http://{host}:{own}")
     direct.mkdir(store.bucket)
-    with _proxy(store, listening or socket.create_server(("127.0.0.1", 0))) as address:
-        patch.setenv("AWS_ENDPOINT_URL", f"http://{address}")
+    with _proxy(store, place):
+        patch.setenv("AWS_ENDPOINT_URL", store.endpoint)
         s3fs.S3FileSystem.clear_instance_cache()
         yield store
         s3fs.S3FileSystem.clear_instance_cache()
@@ -263,15 +266,14 @@ class _Quiet(ThreadingHTTPServer):
 
 
 @contextmanager
-def _proxy(store: Store, socket_: socket.socket) -> Iterator[str]:
-    host, port = socket_.getsockname()
-    with _Quiet(socket_, type("Handler", (_Proxy,), {"store": store})) as listening:
-        thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+def _proxy(store: Store, listening: socket.socket) -> Iterator[None]:
+    with _Quiet(listening, type("Handler", (_Proxy,), {"store": store})) as serving:
+        thread = threading.Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         thread.start()
         try:
-            yield f"{host}:{port}"
+            yield
         finally:
-            listening.shutdown()
+            serving.shutdown()
 
 
 class Once:
