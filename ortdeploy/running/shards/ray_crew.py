@@ -112,7 +112,7 @@ def _join(ray: Any, address: str) -> None:
     of_its_own = {"include_dashboard": False, "object_store_memory": _LOCAL_STORE} if address == LOCAL else {}
     try:
         ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **of_its_own)
-    except (ConnectionError, ray.exceptions.RayError, RuntimeError, ValueError, AssertionError) as error:
+    except Exception as error:
         raise OrtdeployError(_why_not_joined(address, error)) from error
     finally:  # Ray's own handlers end the process at once
         for number, action in before.items():
@@ -136,6 +136,11 @@ def _why_not_joined(address: str, error: Exception) -> str:
         return (
             f"this machine is in no Ray cluster that runs ({text}). Start one with ray start --head, name one with "
             "--engine ray=HOST:PORT, or have one for this run alone with --engine ray=local"
+        )
+    if address == LOCAL:
+        return (
+            f"Ray cannot be started on this machine ({text}). If the machine is busy, start Ray first, with ray start "
+            "--head, and name it with --engine ray"
         )
     return (
         f"the Ray cluster {address} cannot be joined ({text}). If it asks for a token, set RAY_AUTH_MODE=token, and "

@@ -1,12 +1,14 @@
 """Actors by number: what Ray answers, loses and says, with a Ray that only pretends."""
 
+import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.running.shards.drive import Answer
-from ortdeploy.running.shards.ray_crew import Needs, RayCrew
+from ortdeploy.running.shards.ray_crew import Needs, RayCrew, joined
 
 
 class RayError(Exception):
@@ -117,3 +119,21 @@ def test_of_a_lost_actor_one_answer_comes_and_nothing_of_what_else_it_was_asked(
     assert lost == Answer(worker=0, part=3, said=None, reason=reason, gone=gone)
     assert other.worker == 1
     assert list(crew.answers(1.0)) == []
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [("local", "Ray cannot be started on this machine (The current node timed out)"), ("auto", "is in no Ray cluster")],
+)
+def test_whatever_ray_raises_where_it_does_not_start_is_told_in_words(
+    address: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a node that takes longer than thirty seconds, it raises a plain Exception."""
+
+    def init(**_: Any) -> None:
+        raise Exception("The current node timed out.")  # noqa: TRY002  as Ray does
+
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(init=init))
+    with pytest.raises(OrtdeployError) as refused, joined(address):
+        pass
+    assert words in str(refused.value)
