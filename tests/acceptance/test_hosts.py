@@ -50,7 +50,8 @@ def bucket(hosts: Network, s3_port: int, monkeypatch: pytest.MonkeyPatch) -> Ite
 class Adversity:
     """Cuts a host's link with its second decision, and kills another's process (SIGKILL) with its third.
 
-    Both decisions are carried out; nobody gets the answers.
+    Both decisions are carried out; nobody gets the answers. The link is cut once the third host is at work, so what
+    follows takes moments, and no client gives up.
     """
 
     def __init__(self, hosts: Network, cut: Host, killed: Host) -> None:
@@ -58,7 +59,7 @@ class Adversity:
         self.is_cut = threading.Event()
         self._hosts, self._cut, self._killed = hosts, cut, killed
         self._victim: Popen[str] | None = None
-        self._is_known = threading.Event()
+        self._is_known, self._others_work = threading.Event(), threading.Event()
 
     def kill(self, victim: Popen[str]) -> None:
         """Name the process to kill."""
@@ -71,7 +72,10 @@ class Adversity:
             return None
         who = headers["x-forwarded-for"]
         self.decisions[who] += 1
+        if who not in {self._cut.address, self._killed.address}:
+            self._others_work.set()
         if (who, self.decisions[who]) == (self._cut.address, 2):
+            self._others_work.wait()
             self._hosts.cut(self._cut)
             self.is_cut.set()
         if (who, self.decisions[who]) == (self._killed.address, 3):
