@@ -2,7 +2,8 @@
 
 `python benchmarks/scale.py` prints the tables of that page. `--measure` first measures what the model takes from this
 machine, and writes it to `scale.json` beside this file: commits of one to sixteen processes, the fold of `finish`, and
-the driver. `--write` brings the page up to date. The model is seeded, so the same measurements give the same page.
+the driver. `--measure-ray` measures again what Ray takes, and nothing else. `--write` brings the page up to date. The
+model is seeded, so the same measurements give the same page.
 """
 
 import argparse
@@ -44,6 +45,7 @@ PROCESSES = (1, 2, 4, 8, 16)
 COMMITS = 200
 """Commits of one process alone; the overhead of a part is the median over these."""
 ROUNDS = 3
+RAY_ROUNDS = 5
 COMMITS_IN_A_ROUND = 50
 """Commits of each process in a round."""
 CORES = len(os.sched_getaffinity(0))
@@ -223,9 +225,12 @@ def _figures(measured: Mapping[str, Any]) -> list[list[str]]:
     ]
     if ray is not None:
         figures += [
-            ("Ray: seconds to start it for one run, until it is joined", f"{ray['start']:.1f} s"),
-            ("Ray: from there until the first worker is ready", f"{ray['ready']:.1f} s"),
-            ("Ray: from the last part to the end of the command", f"{ray['end']:.1f} s"),
+            ("Ray: seconds to start it for one run, until it is joined", _spread(ray["start"])),
+            ("Ray: seconds from there until the first worker is ready", _spread(ray["ready"])),
+            ("Ray: seconds from the last part to the end of the command", _spread(ray["end"])),
+            ("Ray: seconds of the whole command for 10 small parts", _spread(ray["whole"])),
+            ("two shards at once and `finish`, seconds for the same parts", _spread(ray["shards"])),
+            ("processes that wanted the cores after each of these rounds (load)", _spread(ray["load"])),
         ]
     return [list(line) for line in figures]
 
@@ -460,23 +465,42 @@ def _together(runs: Sequence[tuple[Path, Sequence[str]]]) -> float:
     return time.perf_counter() - begin
 
 
-def _ray(folder: Path) -> dict[str, float]:
-    """Return what a run on a Ray of its own takes beside its parts."""
-    _deployment(folder, 80, 8, 8, 8)
-    begin = time.time()
-    _run(folder, "apply", "plan.json", "--engine", "ray=local", "--workers", "2", "--log-file", "log")
-    end = time.time()
-    joined, ready, decided = (_events(folder, name) for name in ("run.started", "worker.ready", "part.decided"))
-    return {"start": joined[0] - begin, "ready": ready[0] - joined[0], "end": end - decided[-1]}
+def _ray(folder: Path) -> dict[str, list[float]]:
+    """Return for each round what a run on a Ray of its own takes beside its parts, and what two shards take in all.
+
+    `load` is how many processes of the machine wanted its cores after each round, these among them.
+    """
+    found: dict[str, list[float]] = {name: [] for name in ("start", "ready", "end", "whole", "shards", "load")}
+    for round_ in range(RAY_ROUNDS):
+        with_ray, without = folder / f"ray{round_}", folder / f"shards{round_}"
+        for place in (with_ray, without):
+            _deployment(place, 80, 8, 8, 8)
+        begin = time.time()
+        _run(with_ray, "apply", "plan.json", "--engine", "ray=local", "--workers", "2", "--log-file", "log")
+        end = time.time()
+        joined, ready, decided = (_events(with_ray, name) for name in ("run.started", "worker.ready", "part.decided"))
+        shards = _together([(without, ["--shard", f"{index}/2"]) for index in (0, 1)])
+        seconds = {
+            "start": joined[0] - begin, "ready": ready[0] - joined[0], "end": end - decided[-1], "whole": end - begin,
+            "shards": shards + _run(without, "finish", "plan.json", "-q"), "load": os.getloadavg()[0],
+        }  # fmt: skip
+        for name, value in seconds.items():
+            found[name].append(value)
+    return found
 
 
 def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--measure", action="store_true", help="measure on this machine first")
+    parser.add_argument("--measure-ray", action="store_true", help="measure only what Ray takes")
     parser.add_argument("--write", action="store_true", help="bring docs/scale.md up to date")
     arguments = parser.parse_args()
-    if arguments.measure:
+    if arguments.measure_ray:
+        with tempfile.TemporaryDirectory() as folder:
+            known = {**json.loads(MEASURED.read_text()), "ray": _ray(Path(folder))}
+        MEASURED.write_text(json.dumps(known, indent=2) + "\n")
+    elif arguments.measure:
         MEASURED.write_text(json.dumps(measure(), indent=2) + "\n")
     tables = render(json.loads(MEASURED.read_text()))
     for name, table in tables.items():
