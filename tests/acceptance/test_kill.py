@@ -71,13 +71,18 @@ def test_a_killed_run_goes_on_to_the_same_bytes(tmp_path: Path, seed: int) -> No
     assert not list((killed / "outbox/run").glob(".*"))
 
 
-@TRAPS
-def test_a_row_that_crashes_native_code_becomes_a_dead_letter_of_the_next_apply(tmp_path: Path) -> None:
-    crashing_model(tmp_path / "double.onnx")
+def prepare_crash(folder: Path) -> None:
+    """400 rows, of which row 150 crashes native code and may fail."""
+    crashing_model(folder / "double.onnx")
     rows = np.arange(1, 401).repeat(4).reshape(-1, 4)
     rows[150] = -1
-    np.save(tmp_path / "data.npy", rows)
-    (tmp_path / "m.yaml").write_text(f"{TEXT}    errors: {{max_failed: 1}}\n")
+    np.save(folder / "data.npy", rows)
+    (folder / "m.yaml").write_text(f"{TEXT}    errors: {{max_failed: 1}}\n")
+
+
+@TRAPS
+def test_a_row_that_crashes_native_code_becomes_a_dead_letter_of_the_next_apply(tmp_path: Path) -> None:
+    prepare_crash(tmp_path)
     first = start(tmp_path)
     _, said = first.communicate()
     assert first.returncode == -signal.SIGFPE, said
@@ -102,11 +107,7 @@ def test_a_row_that_crashes_native_code_becomes_a_dead_letter_of_the_next_apply(
 
 @TRAPS
 def test_a_row_that_crashes_native_code_becomes_a_dead_letter_of_the_next_run_of_its_shard(tmp_path: Path) -> None:
-    crashing_model(tmp_path / "double.onnx")
-    rows = np.arange(1, 401).repeat(4).reshape(-1, 4)
-    rows[150] = -1
-    np.save(tmp_path / "data.npy", rows)
-    (tmp_path / "m.yaml").write_text(f"{TEXT}    errors: {{max_failed: 1}}\n")
+    prepare_crash(tmp_path)
     assert run_fork(["plan", "m.yaml", "--out", "plan.json"], cwd=tmp_path).code == 0
     shards = [["apply", "plan.json", "--shard", f"{index}/2"] for index in range(2)]
     assert run_fork(shards[1], cwd=tmp_path).code == -signal.SIGFPE
