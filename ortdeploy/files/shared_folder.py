@@ -1,16 +1,23 @@
-"""A folder that many processes write into, on a local file system or on NFS. Hard links decide who is first."""
+"""A folder that many processes write into, on a local file system or on NFS. Hard links decide who is first.
 
+An NFS client remembers for up to a minute which names are not there, and asks the server only when a folder is opened.
+So whatever is not there is looked for once more, after its folder was opened.
+"""
+
+import errno
 import os
-import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 from ortdeploy.files.atomic import Written, make_durable_folder, sync_folder
 from ortdeploy.files.create_only import check_decides, create_only
 from ortdeploy.files.digests import file_digest
 from ortdeploy.files.disk import remove_folder
 from ortdeploy.files.shared_place import beside
+
+T = TypeVar("T")
 
 _STILL_OPEN = ".nfs"
 """How NFS calls a deleted file that a process of the same machine still has open; it goes when that is closed."""
@@ -46,18 +53,22 @@ class SharedFolder:
     def read(self, name: str) -> bytes | None:
         """Ask for the file by its name, because a listing may be old on NFS."""
         try:
-            return (self._folder / name).read_bytes()
+            return self._asked(name, _bytes_of)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def exists(self, name: str) -> bool:
         """Return whether there is a file."""
-        return (self._folder / name).exists()
+        try:
+            self._asked(name, Path.stat)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
     def names(self, folder: str) -> Iterator[str]:
         """Yield what is in a folder."""
         try:
-            found = os.scandir(self._folder / folder)
+            found = self._asked(folder, os.scandir)
         except (FileNotFoundError, NotADirectoryError):
             return
         with found:
@@ -91,13 +102,6 @@ class SharedFolder:
         if not keep:
             with suppress(OSError):  # files that are still open on NFS keep it
                 (self._folder / folder).rmdir()
-
-    def look_anew(self, folder: str) -> None:
-        """Change the folder: then an NFS client asks again for names that it remembers not to exist."""
-        probe = self._folder / folder / f".look-{uuid.uuid4().hex}"
-        with suppress(OSError):
-            probe.touch()
-            probe.unlink()
 
     @contextmanager
     def staging(self, name: str) -> Iterator[Path]:
@@ -135,7 +139,7 @@ class SharedFolder:
     def holds(self, name: str, written: Written, marks: tuple[str, ...]) -> bool:  # noqa: ARG002  stores have marks
         """Compare size and time, or the bytes: a copy has another time."""
         path = self._folder / name
-        stat = path.stat()
+        stat = self._asked(name, Path.stat)
         if stat.st_size != written.bytes:
             return False
         return stat.st_mtime_ns == written.mtime_ns or file_digest(path) == written.sha256
@@ -148,3 +152,34 @@ class SharedFolder:
     def reports(self) -> Iterator[Path]:
         """Yield the folder itself: reports are renamed when they are whole."""
         yield self._folder
+
+    def _asked(self, name: str, ask: Callable[[Path], T]) -> T:
+        """Return what `ask` returns for a file; if it is not there, open its folder and ask again. Raises OSError."""
+        path = self._folder / name
+        try:
+            return ask(path)
+        except FileNotFoundError:
+            if not _is_open_anew(path.parent):
+                raise
+        return ask(path)
+
+
+def _bytes_of(path: Path) -> bytes:
+    """Return the bytes of a file that others may delete meanwhile, which NFS calls a stale handle. Raises OSError."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        if error.errno != errno.ESTALE:
+            raise
+    return path.read_bytes()
+
+
+def _is_open_anew(folder: Path) -> bool:
+    """Open a folder, after the one above it if it seems not to be there; return whether it is."""
+    try:
+        os.scandir(folder).close()
+    except FileNotFoundError:
+        return folder != folder.parent and _is_open_anew(folder.parent) and folder.is_dir()
+    except OSError:
+        return False
+    return True

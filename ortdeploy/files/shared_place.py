@@ -53,9 +53,6 @@ class SharedPlace(Protocol):
     def clear(self, folder: str, keep: Collection[str] = ()) -> None:
         """Delete what is in a folder, at any depth, but for files in it that are kept."""
 
-    def look_anew(self, folder: str) -> None:
-        """Forget what this machine remembers of a folder that others write into."""
-
     def staging(self, name: str) -> AbstractContextManager[Path]:
         """Yield a local path at which the bytes of a file are written; if the block fails, nothing is left of it.
 

@@ -170,9 +170,6 @@ class SharedStore:
 
         self._do("deleted", folder, remove)
 
-    def look_anew(self, folder: str) -> None:
-        """Do nothing: nothing is remembered."""
-
     @contextmanager
     def staging(self, name: str) -> Iterator[Path]:
         """Yield a path in a temporary folder, which lasts for this one file."""

@@ -1,10 +1,14 @@
 """A folder that many machines write into, with NFS's habits: errors after success, old answers, files that linger."""
 
+import errno
+import hashlib
 import os
 from pathlib import Path
 
 import pytest
+from support.nfs import Client
 
+from ortdeploy.files.atomic import Written
 from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.files.shared_place import beside
 
@@ -62,13 +66,46 @@ def test_files_that_nfs_keeps_because_they_are_open_are_left_alone(tmp_path: Pat
     assert [path.name for path in (tmp_path / "_parts").iterdir()] == [".nfs0000000001"]
 
 
-def test_to_look_anew_changes_the_folder_and_leaves_nothing(tmp_path: Path) -> None:
-    """A client asks again for names that it remembers not to exist once it has changed their folder itself."""
+@pytest.mark.parametrize("before", [".", "_parts", "_parts/plan", "_parts/plan/bound.json"])
+def test_what_another_machine_makes_is_found_though_this_one_remembers_that_it_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    """A client asks again for names that it remembers not to exist once their folder is opened."""
+    output, name = tmp_path / "output", "_parts/plan/bound.json"
+    (output / before).parent.mkdir(parents=True, exist_ok=True)
+    place, _ = SharedFolder(output), Client(monkeypatch)
+    assert (list(place.names("_parts/plan")), place.exists(name), place.read(name)) == ([], False, None)
+    (output / "_parts/plan").mkdir(parents=True, exist_ok=True)
+    with (output / name).open("wb") as file:
+        file.write(b"{}")
+    assert not (output / name).exists()
+    assert place.exists(name)
+    assert place.read(name) == b"{}"
+    assert list(place.names("_parts/plan")) == ["bound.json"]
+
+
+def test_a_part_that_another_machine_has_just_named_is_no_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rename asks for the new name too: it was not there then, and the other machine's rename came in between."""
     place = staged(tmp_path)
-    os.utime(tmp_path / "_parts", (0, 0))
-    place.look_anew("_parts")
-    assert (tmp_path / "_parts").stat().st_mtime > 0
-    assert list(place.names("_parts")) == [".staged"]
+    Client(monkeypatch)
+    assert not (tmp_path / "part-0").exists()
+    (tmp_path / "_parts/.staged").rename(tmp_path / "part-0")
+    assert not place.publish("_parts/.staged", "part-0")
+    assert place.holds("part-0", Written(sha256=hashlib.sha256(b"rows").hexdigest(), bytes=4, mtime_ns=0), ())
+
+
+def test_a_file_that_goes_while_it_is_read_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever closes a plan deletes decisions that another machine reads."""
+    place = staged(tmp_path)
+
+    def stale(path: Path) -> bytes:
+        if not path.exists():
+            raise FileNotFoundError(errno.ENOENT, "it is gone")
+        path.unlink()
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    monkeypatch.setattr(Path, "read_bytes", stale)
+    assert place.read("_parts/.staged") is None
 
 
 def test_what_fails_leaves_nothing_staged(tmp_path: Path) -> None:

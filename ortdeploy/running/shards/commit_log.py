@@ -139,10 +139,6 @@ class CommitLog:
         """How many parts to ask about at the same time."""
         return self._output.at_once
 
-    def look_anew(self) -> None:
-        """Make the next look ask again for decisions that seemed not to be there. Raises OrtdeployError."""
-        self._output.look_anew(self._folder)
-
     def decide(self, part: PlannedPart, receipt: Receipt) -> Receipt:
         """Decide on a part whose bytes are staged; return the receipt that stands, perhaps of another process.
 

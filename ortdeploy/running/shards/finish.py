@@ -101,15 +101,7 @@ class Finish:
 
     def _decided(self, decisions: CommitLog, table: PartTable) -> dict[int, Receipt]:
         """Publish all decided parts, and return their receipts by part. Raises OrtdeployError, OSError."""
-        found = self._settled(decisions, table)
-        missing = [part for part in table if part.number not in found]
-        if missing:
-            decisions.look_anew()
-            found |= self._settled(decisions, missing)
-        return dict(sorted(found.items()))
-
-    def _settled(self, decisions: CommitLog, parts: Iterable[PlannedPart]) -> dict[int, Receipt]:
-        settled = _in_threads(partial(self._settle, decisions), parts, decisions.at_once)
+        settled = _in_threads(partial(self._settle, decisions), table, decisions.at_once)
         return {receipt.part.number: receipt for receipt in settled if receipt is not None}
 
     def _settle(self, decisions: CommitLog, part: PlannedPart) -> Receipt | None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from support.effort import effort
 from support.fakes import FakeRuntime, double, refuse_negative
 from support.jobs import changed, execute, failed, plan_for, report, rows, save, written_as
+from support.nfs import Client
 from support.shards import Killed, die_after, die_before, finish, instead, run_shard
 
 from ortdeploy.files.shared_folder import SharedFolder
@@ -385,21 +386,15 @@ def test_finish_finds_what_this_machine_remembers_not_to_exist(
 ) -> None:
     """An NFS client may say for a minute that there is no such name; a decision is missing only if it still is then."""
     plan = deployment(tmp_path)
-    run_shard(tmp_path, plan, 0, 1)
-    read, look = SharedFolder.read, SharedFolder.look_anew
-    looked: list[str] = []
-
-    def remembered(place: SharedFolder, name: str) -> bytes | None:
-        return None if "part-00000002" in name and not looked else read(place, name)
-
-    def look_anew(place: SharedFolder, folder: str) -> None:
-        looked.append(folder)
-        look(place, folder)
-
-    monkeypatch.setattr(SharedFolder, "read", remembered)
-    monkeypatch.setattr(SharedFolder, "look_anew", look_anew)
+    client = Client(monkeypatch)
+    assert "no shard of this plan has run" in (finish(tmp_path, plan).reason or "")
+    with client.elsewhere():
+        run_shard(tmp_path, plan, 0, 2)
+    assert "2 of 4 parts are missing" in (finish(tmp_path, plan).reason or "")
+    with client.elsewhere():
+        run_shard(tmp_path, plan, 1, 2)
     assert finish(tmp_path, plan).status is Status.DONE
-    assert (parts(tmp_path), len(looked)) == (alone, 1)
+    assert parts(tmp_path) == alone
 
 
 def test_a_decision_whose_answer_was_lost_is_one_s_own(
