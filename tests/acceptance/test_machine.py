@@ -1,4 +1,4 @@
-"""A real systemd and real power cuts, on a machine under qemu: `.ci/machine` makes it and runs these tests."""
+"""A real systemd, real power cuts and a real NFS, on a machine under qemu: `.ci/machine` makes it and runs these tests."""
 
 import io
 import json
@@ -49,19 +49,24 @@ def rows_of(number: int) -> bytes:
     return file.getvalue()
 
 
+def put(machine: Machine, folder: Path, *, home: str = HOME, text: str = TEXT) -> None:
+    """Put a deployment without input on a machine."""
+    scale_model(folder / "double.onnx")
+    machine.run(f"mkdir -p {home}/inbox")
+    machine.write(f"{home}/double.onnx", (folder / "double.onnx").read_bytes())
+    machine.write(f"{home}/m.yaml", text.encode())
+
+
 def deploy(machine: Machine, folder: Path, *, text: str = TEXT, every: str = "") -> None:
     """Put a deployment and its units on a machine."""
-    scale_model(folder / "double.onnx")
-    machine.run(f"mkdir -p {HOME}/inbox")
-    machine.write(f"{HOME}/double.onnx", (folder / "double.onnx").read_bytes())
-    machine.write(MANIFEST, text.encode())
+    put(machine, folder, text=text)
     machine.run(f"chown -R runner {HOME} && {PROGRAM} service {MANIFEST} {every} -o /etc/systemd/system")
     machine.run("systemctl daemon-reload && sync")
 
 
-def arrive(machine: Machine, number: int) -> None:
+def arrive(machine: Machine, number: int, *, home: str = HOME) -> None:
     """Let a file arrive that no power cut takes away again."""
-    machine.write(f"{HOME}/inbox/{number}.npy", rows_of(number))
+    machine.write(f"{home}/inbox/{number}.npy", rows_of(number))
 
 
 def shown(machine: Machine, *properties: str, unit: str = "ortdeploy-demo") -> list[str]:
@@ -87,23 +92,23 @@ def wait_until_committed(machine: Machine, files: int) -> None:
     assert now["failed"] == files
 
 
-def check_rows(machine: Machine, files: int) -> None:
+def check_rows(machine: Machine, files: int, *, home: str = HOME) -> None:
     """Every row is in a part exactly once, or the bad one of its file in the dead letters; and nothing is damaged."""
-    lines = machine.run(f"cat {HOME}/outbox/run/part-*").out.splitlines()
+    lines = machine.run(f"cat {home}/outbox/run/part-*").out.splitlines()
     found = [json.loads(line)["y"][0] / 2 for line in lines]
     assert sorted(found) == [number for number in range(files * ROWS) if number % ROWS != BAD]
-    letters = [json.loads(line) for line in machine.run(f"cat {HOME}/outbox/run/_failed.jsonl").out.splitlines()]
+    letters = [json.loads(line) for line in machine.run(f"cat {home}/outbox/run/_failed.jsonl").out.splitlines()]
     assert sorted((one["path"], one["row_in_file"]) for one in letters) == sorted(
         (f"inbox/{number}.npy", BAD) for number in range(files)
     )
-    machine.run(f"{PROGRAM} verify {MANIFEST}")
+    machine.run(f"{PROGRAM} verify {home}/m.yaml")
     sound = "PRAGMA integrity_check"
-    opened = f"sqlite3.connect('{HOME}/.ortdeploy/state.db')"
+    opened = f"sqlite3.connect('{home}/.ortdeploy/state.db')"
     assert (
         machine.run(f"python3 -c \"import sqlite3; print({opened}.execute('{sound}').fetchall())\"").out
         == "[('ok',)]\n"
     )
-    assert not machine.run(f"find {HOME}/outbox -name '.*'").out
+    assert not machine.run(f"find {home}/outbox -name '.*'").out
     assert "EXT4-fs error" not in machine.run("dmesg").out
 
 
@@ -205,3 +210,119 @@ def test_power_cuts_lose_and_double_nothing(tmp_path: Path) -> None:
     machine.cut_power()
     print(f"{within} of {CUTS} cuts came while a job ran")  # noqa: T201  with -s
     assert within > CUTS / 3
+
+
+EXPORT, ALONE, FILES, WORKERS = "/srv/shared", "/srv/alone", 2, 3
+"""What the machine exports, where the same job runs without NFS, the input files, and the processes at once."""
+HABITS = """\
+import os, sys
+from pathlib import Path
+from ortdeploy.files.create_only import create_only
+from ortdeploy.files.shared_folder import SharedFolder
+
+here, there = (Path(one) / "habits" for one in sys.argv[1:])
+here.mkdir()
+os.scandir(there).close()
+place, bound = SharedFolder(there), "_parts/plan/bound.json"
+assert not place.exists(bound)
+(here / bound).parent.mkdir(parents=True)
+assert create_only(here / bound, b"here")
+print("remembered" if not (there / bound).exists() else "asked", flush=True)
+assert place.exists(bound) and place.read(bound) == b"here"
+assert not place.create(bound, b"there") and place.read(bound) == b"here"
+(here / "_parts/closed.json").write_bytes(b"{}")
+assert sorted(place.names("_parts")) == ["closed.json", "plan"]
+"""
+"""What tests/support/nfs.py imitates: a client remembers what is not there, until the folder is opened."""
+
+
+def mount(machine: Machine, version: str, number: int) -> str:
+    """Mount the export with a cache of its own; return where."""
+    place = f"/mnt/{version}-{number}"
+    machine.run(f"mkdir -p {place} && mount -t nfs -o vers={version},nosharecache 127.0.0.1:{EXPORT} {place}")
+    return place
+
+
+def start(machine: Machine, place: str, number: int, shard: str, settings: str = "") -> None:
+    """Start a worker in the deployment at a place; its exit code will be in a file."""
+    worker = f"{settings} exec {PROGRAM} apply plan.json --shard {shard} --log-format json"
+    machine.run(
+        f"cd {place} && rm -f /run/{number}.code && "
+        f"(bash -c 'echo $$ > /run/{number}.pid; {worker}'; echo $? > /run/{number}.code) >> /run/{number}.log 2>&1 &"
+    )
+
+
+def digests(machine: Machine, home: str) -> str:
+    """Return the SHA-256 of each part."""
+    return machine.run(f"cd {home}/outbox/run && sha256sum part-*").out
+
+
+@pytest.fixture(scope="module")
+def sharing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """A machine that is an NFS server and its own client, and has run the job of `ALONE` without NFS."""
+    folder = tmp_path_factory.mktemp("sharing")
+    with Machine(folder) as machine:
+        put(machine, folder, home=ALONE)
+        for number in range(FILES):
+            arrive(machine, number, home=ALONE)
+        machine.run(f"mkdir {EXPORT} && cp -r {ALONE} {EXPORT}/4.2 && cp -r {ALONE} {EXPORT}/3")
+        machine.run(f"{PROGRAM} apply {ALONE}/m.yaml", fails=True)  # 3, for some rows fail
+        check_rows(machine, FILES, home=ALONE)
+        machine.write("/etc/exports", f"{EXPORT} 127.0.0.1(rw,no_root_squash,no_subtree_check)\n".encode())
+        machine.run("systemctl start rpcbind nfs-server")
+        # Nobody has locks of before the boot to claim again; a minute and a half would pass until others get theirs.
+        machine.run("echo Y > /proc/fs/nfsd/v4_end_grace; echo Y > /proc/fs/lockd/nlm_end_grace", fails=True)
+        yield machine
+
+
+@pytest.mark.parametrize("version", ["4.2", "3"])
+def test_what_an_nfs_client_remembers_hides_nothing(sharing: Machine, version: str) -> None:
+    places = [mount(sharing, version, number) for number in (8, 9)]
+    sharing.write("/root/habits.py", HABITS.encode())
+    assert sharing.run(f"/opt/ortdeploy/bin/python /root/habits.py {' '.join(places)}").out == "remembered\n"
+    sharing.run(f"rm -r {places[0]}/habits && umount {' '.join(places)}")
+
+
+@pytest.mark.parametrize("version", ["4.2", "3"])
+def test_workers_on_mounts_of_nfs_make_every_row_once(sharing: Machine, version: str) -> None:
+    """Two shards of two, and one that makes every part too; one of the two is killed and comes again."""
+    homes = [f"{mount(sharing, version, number)}/{version}" for number in range(WORKERS)]
+    shards = [("auto", f"JOB_COMPLETION_INDEX={index} ORTDEPLOY_SHARDS=2") for index in range(2)] + [("0/1", "")]
+    sharing.run(f"cd {homes[0]} && {PROGRAM} plan m.yaml --out plan.json")
+    for home in homes:  # each remembers that there is nothing
+        early = sharing.run(f"cd {home} && {PROGRAM} finish plan.json", fails=True)
+        assert (early.code, "no shard of this plan has run" in early.out) == (1, True)
+    for number, (home, (shard, settings)) in enumerate(zip(homes, shards, strict=True)):
+        start(sharing, home, number, shard, settings)
+    decisions = f"{EXPORT}/{version}/outbox/run/_parts/*/part-*.json"
+    sharing.wait_for(f"test $(ls {decisions} | wc -l) -gt 10")
+    assert "parts decided" in sharing.run(f"{PROGRAM} status {homes[2]}/m.yaml").out
+    sharing.run("kill -9 $(cat /run/1.pid)")
+    sharing.wait_for("test -e /run/1.code")
+    refused = sharing.run(f"{PROGRAM} apply {homes[0]}/m.yaml", fails=True)
+    assert (refused.code, "unfinished-shards" in refused.out) == (1, True)
+    start(sharing, homes[1], 1, *shards[1])
+    for number in range(WORKERS):
+        sharing.wait_for(f"test -e /run/{number}.code", 900)
+        assert sharing.run(f"cat /run/{number}.code").out == "0\n", sharing.run(f"tail -n 20 /run/{number}.log").out
+    sharing.run(f"cd {homes[0]} && {PROGRAM} finish plan.json")
+    for home in (*homes, f"{EXPORT}/{version}"):
+        assert digests(sharing, home) == digests(sharing, ALONE)
+    check_rows(sharing, FILES, home=homes[2])
+    said = json.loads(sharing.run(f"{PROGRAM} status {homes[1]}/m.yaml --format json").out)["jobs"][0]
+    assert (said["status"], said["committed"], said["failed"]) == ("done", FILES * (ROWS - 1), FILES)
+    assert "nothing to do" in sharing.run(f"cd {homes[2]} && {PROGRAM} apply plan.json --shard 0/1").out
+    sharing.run(f"umount /mnt/{version}-*")
+
+
+def test_a_place_without_hard_links_is_refused_also_behind_nfs(sharing: Machine) -> None:
+    sharing.run("mkdir -p /srv/fat /mnt/fat && truncate -s 16M /srv/fat.img && mkfs.vfat /srv/fat.img")
+    sharing.run("mount -o loop /srv/fat.img /srv/fat && exportfs -o rw,no_root_squash,fsid=9 127.0.0.1:/srv/fat")
+    sharing.run("mount -t nfs -o vers=4.2 127.0.0.1:/srv/fat /mnt/fat")
+    for place in ("/srv/fat", "/mnt/fat"):
+        home = f"{place}/run"
+        sharing.run(f"rm -rf {home} && mkdir {home} && cd {ALONE} && cp -r inbox double.onnx m.yaml {home}")
+        sharing.run(f"cd {home} && {PROGRAM} plan m.yaml --out plan.json")
+        refused = sharing.run(f"cd {home} && {PROGRAM} apply plan.json --shard 0/1", fails=True)
+        assert (refused.code, "makes no hard links" in refused.out) == (1, True)
+        assert not sharing.run(f"ls {home}/outbox/run | grep part-", fails=True).out

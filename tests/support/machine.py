@@ -64,7 +64,7 @@ class Machine:
         port.unlink(missing_ok=True)
         words = "root=/dev/vda rw console=ttyS0 quiet panic=-1 mitigations=off net.ifnames=0"
         command = [
-            *(str(QEMU), "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", "2", "-m", "1024", "-no-reboot"),
+            *(str(QEMU), "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", "2", "-m", "2048", "-no-reboot"),
             *("-nodefaults", "-display", "none", "-serial", f"file:{self.folder}/console-{self._layers}.log"),
             *("-kernel", str(FOLDER / "vmlinuz"), "-initrd", str(FOLDER / "initrd"), "-append", words),
             *("-drive", f"file={self._disk},if=virtio,format=qcow2,cache=writeback"),
