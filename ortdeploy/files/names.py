@@ -35,6 +35,25 @@ def is_folder(path: Path | str) -> bool:
     return os.path.isdir(path)  # noqa: PTH112
 
 
+def is_there_now(path: Path) -> bool:
+    """Return whether anything has this name, also if another machine has just made it: see `open_anew`."""
+    return is_there(path) or (open_anew(path.parent) and is_there(path))
+
+
+def open_anew(folder: Path) -> bool:
+    """Open a folder, after the one above it if it seems not to be there; return whether it is.
+
+    An NFS client remembers for up to a minute which names are not there, and asks the server when a folder is opened.
+    """
+    try:
+        os.scandir(folder).close()
+    except FileNotFoundError:
+        return folder != folder.parent and open_anew(folder.parent) and is_folder(folder)
+    except OSError:
+        return False
+    return True
+
+
 def name_aside(folder: Path, started: str) -> Path:
     """Return a free name to keep an old output under."""
     return next(path for path in names_aside(folder, started) if not is_there(path))

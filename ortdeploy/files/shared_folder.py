@@ -1,7 +1,6 @@
 """A folder that many processes write into, on a local file system or on NFS. Hard links decide who is first.
 
-An NFS client remembers for up to a minute which names are not there, and asks the server only when a folder is opened.
-So whatever is not there is looked for once more, after its folder was opened.
+Whatever is not there is looked for once more, after its folder was opened: see `open_anew`.
 """
 
 import errno
@@ -15,6 +14,7 @@ from ortdeploy.files.atomic import Written, make_durable_folder, sync_folder
 from ortdeploy.files.create_only import check_decides, create_only
 from ortdeploy.files.digests import file_digest
 from ortdeploy.files.disk import remove_folder
+from ortdeploy.files.names import open_anew
 from ortdeploy.files.shared_place import beside
 
 T = TypeVar("T")
@@ -159,7 +159,7 @@ class SharedFolder:
         try:
             return ask(path)
         except FileNotFoundError:
-            if not _is_open_anew(path.parent):
+            if not open_anew(path.parent):
                 raise
         return ask(path)
 
@@ -172,14 +172,3 @@ def _bytes_of(path: Path) -> bytes:
         if error.errno != errno.ESTALE:
             raise
     return path.read_bytes()
-
-
-def _is_open_anew(folder: Path) -> bool:
-    """Open a folder, after the one above it if it seems not to be there; return whether it is."""
-    try:
-        os.scandir(folder).close()
-    except FileNotFoundError:
-        return folder != folder.parent and _is_open_anew(folder.parent) and folder.is_dir()
-    except OSError:
-        return False
-    return True

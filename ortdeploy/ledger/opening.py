@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import make_durable_folder
+from ortdeploy.files.names import is_there_now
 from ortdeploy.ledger.damage import FILE, translated
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import OutputRecord
@@ -38,7 +39,7 @@ def open_ledger(state_dir: Path) -> Iterator[Ledger]:
 def read_ledger(state_dir: Path) -> Iterator[Ledger | None]:
     """Open a ledger to read it, without making or changing one, also while a run is live; None if there is none."""
     path = state_dir / FILE
-    if not path.exists():
+    if not is_there_now(path):
         yield None
         return
     # mode=rw and not ro: after a kill, SQLite must be able to roll the journal back before anything can be read.
@@ -63,7 +64,7 @@ def copy_of_ledger(state_dir: Path) -> Iterator[Ledger]:
     """Open a copy of a ledger in memory: what is written into it is lost. Raises OrtdeployError."""
     with translated(), closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:
         path = state_dir / FILE
-        if path.exists():
+        if is_there_now(path):
             with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as connection:
                 connection.backup(copy)
         if version_of(copy) != LEDGER_VERSION:

@@ -84,9 +84,11 @@ def state(machine: Machine) -> dict[str, object]:
 
 
 def wait_until_committed(machine: Machine, files: int) -> None:
-    """Wait until every row of the files is committed or failed."""
-    due = time.monotonic() + 600
+    """Wait until every row of the files is committed or failed, as long as their number grows."""
+    most, due = -1, 0.0
     while (now := state(machine)).get("committed") != files * (ROWS - 1) or now["status"] != "done":
+        if (committed := int(str(now.get("committed", 0)))) > most:
+            most, due = committed, time.monotonic() + 600
         assert time.monotonic() < due, now
         time.sleep(1)
     assert now["failed"] == files
@@ -187,33 +189,34 @@ def test_a_timer_applies_again_and_again_and_a_paused_job_is_no_failure(tmp_path
 def test_power_cuts_lose_and_double_nothing(tmp_path: Path) -> None:
     """Half of the cuts come at any moment after the boot, half of them in the middle of a job. No step is by hand."""
     moments = random.Random(1)  # noqa: S311  moments, not secrets
-    machine = Machine(tmp_path)
-    machine.boot()
-    deploy(machine, tmp_path)
-    machine.run("systemctl enable --now ortdeploy-demo && sync")
-    files = within = 0
+    with Machine(tmp_path) as machine:
+        deploy(machine, tmp_path)
+        machine.run("systemctl enable --now ortdeploy-demo && sync")
+        within = sum(is_running for is_running in cuts(machine, moments))
+        wait_until_committed(machine, CUTS)
+        check_rows(machine, CUTS)
+    print(f"{within} of {CUTS} cuts came while a job ran")  # noqa: T201  with -s
+    assert within > CUTS / 3
+
+
+def cuts(machine: Machine, moments: random.Random) -> Iterator[bool]:
+    """Cut the power again and again, each time after a file has arrived; yield whether a job ran then."""
     parts = f"$(ls {HOME}/outbox/run 2> /dev/null | grep -c part)"
     for cut in range(CUTS):
-        arrive(machine, files)
-        files += 1
+        arrive(machine, cut)
         if cut % 2:
             before = int(machine.run(f"echo {parts}").out)
             machine.wait_for(f"test {parts} -gt {before + moments.randint(0, MOST_PARTS)}")
         else:
             time.sleep(moments.uniform(0, MOST_SECONDS))
         time.sleep(moments.uniform(0, 1))
-        within += machine.run(f"ls {HOME}/.ortdeploy/locks/*.json", fails=True).code == 0
+        yield machine.run(f"ls {HOME}/.ortdeploy/locks/*.json", fails=True).code == 0
         machine.cut_power()
         machine.boot()
-    wait_until_committed(machine, files)
-    check_rows(machine, files)
-    machine.cut_power()
-    print(f"{within} of {CUTS} cuts came while a job ran")  # noqa: T201  with -s
-    assert within > CUTS / 3
 
 
-EXPORT, ALONE, FILES, WORKERS = "/srv/shared", "/srv/alone", 2, 3
-"""What the machine exports, where the same job runs without NFS, the input files, and the processes at once."""
+EXPORT, ALONE, FILES = "/srv/shared", "/srv/alone", 2
+"""What the server exports, where the same job runs without NFS, and its input files."""
 HABITS = """\
 import os, sys
 from pathlib import Path
@@ -239,16 +242,17 @@ assert sorted(place.names("_parts")) == ["closed.json", "plan"]
 def mount(machine: Machine, version: str, number: int) -> str:
     """Mount the export with a cache of its own; return where."""
     place = f"/mnt/{version}-{number}"
-    machine.run(f"mkdir -p {place} && mount -t nfs -o vers={version},nosharecache 127.0.0.1:{EXPORT} {place}")
+    machine.run(f"mkdir -p {place} && mount -t nfs -o vers={version},nosharecache 10.0.0.1:{EXPORT} {place}")
     return place
 
 
 def start(machine: Machine, place: str, number: int, shard: str, settings: str = "") -> None:
     """Start a worker in the deployment at a place; its exit code will be in a file."""
     worker = f"{settings} exec {PROGRAM} apply plan.json --shard {shard} --log-format json"
+    machine.run(f"rm -f /run/{number}.code")
     machine.run(
-        f"cd {place} && rm -f /run/{number}.code && "
-        f"(bash -c 'echo $$ > /run/{number}.pid; {worker}'; echo $? > /run/{number}.code) >> /run/{number}.log 2>&1 &"
+        f"(cd {place} && bash -c 'echo $$ > /run/{number}.pid; {worker}'; echo $? > /run/{number}.code) "
+        f">> /run/{number}.log 2>&1 &"
     )
 
 
@@ -258,71 +262,74 @@ def digests(machine: Machine, home: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def sharing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """A machine that is an NFS server and its own client, and has run the job of `ALONE` without NFS."""
-    folder = tmp_path_factory.mktemp("sharing")
-    with Machine(folder) as machine:
-        put(machine, folder, home=ALONE)
+def sharing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Machine, Machine]]:
+    """An NFS server, which has run the job of `ALONE` without NFS, and another machine."""
+    folder, other = tmp_path_factory.mktemp("server"), tmp_path_factory.mktemp("client")
+    with Machine(folder, cable=folder) as server, Machine(other, cable=folder, number=2) as client:
+        put(server, folder, home=ALONE)
         for number in range(FILES):
-            arrive(machine, number, home=ALONE)
-        machine.run(f"mkdir {EXPORT} && cp -r {ALONE} {EXPORT}/4.2 && cp -r {ALONE} {EXPORT}/3")
-        machine.run(f"{PROGRAM} apply {ALONE}/m.yaml", fails=True)  # 3, for some rows fail
-        check_rows(machine, FILES, home=ALONE)
-        machine.write("/etc/exports", f"{EXPORT} 127.0.0.1(rw,no_root_squash,no_subtree_check)\n".encode())
-        machine.run("systemctl start rpcbind nfs-server")
+            arrive(server, number, home=ALONE)
+        server.run(f"mkdir {EXPORT} && cp -r {ALONE} {EXPORT}/4.2 && cp -r {ALONE} {EXPORT}/3")
+        server.run(f"{PROGRAM} apply {ALONE}/m.yaml", fails=True)  # 3, for some rows fail
+        check_rows(server, FILES, home=ALONE)
+        server.write("/etc/exports", f"{EXPORT} *(rw,no_root_squash,no_subtree_check)\n".encode())
+        server.run("systemctl start rpcbind nfs-server")
         # Nobody has locks of before the boot to claim again; a minute and a half would pass until others get theirs.
-        machine.run("echo Y > /proc/fs/nfsd/v4_end_grace; echo Y > /proc/fs/lockd/nlm_end_grace", fails=True)
-        yield machine
+        server.run("echo Y > /proc/fs/nfsd/v4_end_grace; echo Y > /proc/fs/lockd/nlm_end_grace", fails=True)
+        yield server, client
 
 
 @pytest.mark.parametrize("version", ["4.2", "3"])
-def test_what_an_nfs_client_remembers_hides_nothing(sharing: Machine, version: str) -> None:
-    places = [mount(sharing, version, number) for number in (8, 9)]
-    sharing.write("/root/habits.py", HABITS.encode())
-    assert sharing.run(f"/opt/ortdeploy/bin/python /root/habits.py {' '.join(places)}").out == "remembered\n"
-    sharing.run(f"rm -r {places[0]}/habits && umount {' '.join(places)}")
+def test_what_an_nfs_client_remembers_hides_nothing(sharing: tuple[Machine, Machine], version: str) -> None:
+    _, client = sharing
+    places = " ".join(mount(client, version, number) for number in (8, 9))
+    client.write("/root/habits.py", HABITS.encode())
+    assert client.run(f"/opt/ortdeploy/bin/python /root/habits.py {places}").out == "remembered\n"
+    client.run(f"rm -r /mnt/{version}-8/habits && umount {places}")
 
 
 @pytest.mark.parametrize("version", ["4.2", "3"])
-def test_workers_on_mounts_of_nfs_make_every_row_once(sharing: Machine, version: str) -> None:
+def test_workers_on_mounts_of_nfs_make_every_row_once(sharing: tuple[Machine, Machine], version: str) -> None:
     """Two shards of two, and one that makes every part too; one of the two is killed and comes again."""
-    homes = [f"{mount(sharing, version, number)}/{version}" for number in range(WORKERS)]
+    server, client = sharing
     shards = [("auto", f"JOB_COMPLETION_INDEX={index} ORTDEPLOY_SHARDS=2") for index in range(2)] + [("0/1", "")]
-    sharing.run(f"cd {homes[0]} && {PROGRAM} plan m.yaml --out plan.json")
-    for home in homes:  # each remembers that there is nothing
-        early = sharing.run(f"cd {home} && {PROGRAM} finish plan.json", fails=True)
+    workers = [(one, f"{mount(one, version, number)}/{version}") for number, one in enumerate((server, client, client))]
+    homes = [home for _, home in workers]
+    server.run(f"cd {homes[0]} && {PROGRAM} plan m.yaml --out plan.json")
+    for machine, home in workers:  # each remembers that there is nothing
+        early = machine.run(f"cd {home} && {PROGRAM} finish plan.json", fails=True)
         assert (early.code, "no shard of this plan has run" in early.out) == (1, True)
-    for number, (home, (shard, settings)) in enumerate(zip(homes, shards, strict=True)):
-        start(sharing, home, number, shard, settings)
+    for number, (machine, home) in enumerate(workers):
+        start(machine, home, number, *shards[number])
     decisions = f"{EXPORT}/{version}/outbox/run/_parts/*/part-*.json"
-    sharing.wait_for(f"test $(ls {decisions} | wc -l) -gt 10")
-    assert "parts decided" in sharing.run(f"{PROGRAM} status {homes[2]}/m.yaml").out
-    sharing.run("kill -9 $(cat /run/1.pid)")
-    sharing.wait_for("test -e /run/1.code")
-    refused = sharing.run(f"{PROGRAM} apply {homes[0]}/m.yaml", fails=True)
+    server.wait_for(f"test $(ls {decisions} | wc -l) -gt 10")
+    client.run("kill -9 $(cat /run/1.pid)")
+    assert "parts decided" in client.run(f"{PROGRAM} status {homes[2]}/m.yaml").out
+    start(client, homes[1], 1, *shards[1])
+    refused = server.run(f"{PROGRAM} apply {homes[0]}/m.yaml", fails=True)
     assert (refused.code, "unfinished-shards" in refused.out) == (1, True)
-    start(sharing, homes[1], 1, *shards[1])
-    for number in range(WORKERS):
-        sharing.wait_for(f"test -e /run/{number}.code", 900)
-        assert sharing.run(f"cat /run/{number}.code").out == "0\n", sharing.run(f"tail -n 20 /run/{number}.log").out
-    sharing.run(f"cd {homes[0]} && {PROGRAM} finish plan.json")
-    for home in (*homes, f"{EXPORT}/{version}"):
-        assert digests(sharing, home) == digests(sharing, ALONE)
-    check_rows(sharing, FILES, home=homes[2])
-    said = json.loads(sharing.run(f"{PROGRAM} status {homes[1]}/m.yaml --format json").out)["jobs"][0]
+    for number, (machine, _) in enumerate(workers):
+        machine.wait_for(f"test -e /run/{number}.code", 900)
+        assert machine.run(f"cat /run/{number}.code").out == "0\n", machine.run(f"tail -n 20 /run/{number}.log").out
+    server.run(f"cd {homes[0]} && {PROGRAM} finish plan.json")
+    expected = digests(server, ALONE)
+    assert [digests(machine, home) for machine, home in workers] == [expected] * len(workers)
+    check_rows(client, FILES, home=homes[2])
+    said = json.loads(client.run(f"{PROGRAM} status {homes[1]}/m.yaml --format json").out)["jobs"][0]
     assert (said["status"], said["committed"], said["failed"]) == ("done", FILES * (ROWS - 1), FILES)
-    assert "nothing to do" in sharing.run(f"cd {homes[2]} && {PROGRAM} apply plan.json --shard 0/1").out
-    sharing.run(f"umount /mnt/{version}-*")
+    assert "nothing to do" in client.run(f"cd {homes[1]} && {PROGRAM} apply plan.json --shard 0/1").out
+    for machine in sharing:
+        machine.run(f"umount /mnt/{version}-*")
 
 
-def test_a_place_without_hard_links_is_refused_also_behind_nfs(sharing: Machine) -> None:
-    sharing.run("mkdir -p /srv/fat /mnt/fat && truncate -s 16M /srv/fat.img && mkfs.vfat /srv/fat.img")
-    sharing.run("mount -o loop /srv/fat.img /srv/fat && exportfs -o rw,no_root_squash,fsid=9 127.0.0.1:/srv/fat")
-    sharing.run("mount -t nfs -o vers=4.2 127.0.0.1:/srv/fat /mnt/fat")
-    for place in ("/srv/fat", "/mnt/fat"):
-        home = f"{place}/run"
-        sharing.run(f"rm -rf {home} && mkdir {home} && cd {ALONE} && cp -r inbox double.onnx m.yaml {home}")
-        sharing.run(f"cd {home} && {PROGRAM} plan m.yaml --out plan.json")
-        refused = sharing.run(f"cd {home} && {PROGRAM} apply plan.json --shard 0/1", fails=True)
+def test_a_place_without_hard_links_is_refused_also_behind_nfs(sharing: tuple[Machine, Machine]) -> None:
+    server, client = sharing
+    server.run("mkdir -p /srv/fat && truncate -s 16M /srv/fat.img && mkfs.vfat /srv/fat.img")
+    server.run("mount -o loop /srv/fat.img /srv/fat && exportfs -o rw,no_root_squash,fsid=9 '*:/srv/fat'")
+    server.run(f"mkdir /srv/fat/run && cd {ALONE} && cp -r inbox double.onnx m.yaml /srv/fat/run")
+    client.run("mkdir -p /mnt/fat && mount -t nfs -o vers=4.2 10.0.0.1:/srv/fat /mnt/fat")
+    for machine, home in ((server, "/srv/fat/run"), (client, "/mnt/fat/run")):
+        machine.run(f"cd {home} && {PROGRAM} plan m.yaml --out plan.json")
+        refused = machine.run(f"cd {home} && {PROGRAM} apply plan.json --shard 0/1", fails=True)
         assert (refused.code, "makes no hard links" in refused.out) == (1, True)
-        assert not sharing.run(f"ls {home}/outbox/run | grep part-", fails=True).out
+        assert not machine.run(f"ls {home}/outbox/run | grep part-", fails=True).out

@@ -16,6 +16,7 @@ from support.jobs import (
     plan_for,
     save,
 )
+from support.nfs import Client
 
 from ortdeploy.diagnostics import LockedError, OrtdeployError
 from ortdeploy.durations import Histogram
@@ -24,7 +25,7 @@ from ortdeploy.files.atomic import open_whole, remove_temporaries
 from ortdeploy.ledger import cells
 from ortdeploy.ledger.cells import old_seal_of_inputs, seal_of
 from ortdeploy.ledger.damage import FILE
-from ortdeploy.ledger.opening import open_ledger, read_ledger, read_outputs
+from ortdeploy.ledger.opening import copy_of_ledger, open_ledger, read_ledger, read_outputs
 from ortdeploy.ledger.output_lock import crash_of_holder, hold_output, is_live
 from ortdeploy.ledger.records import Part, output_file, output_key
 from ortdeploy.plan.made_by import MadeBy
@@ -157,6 +158,26 @@ def test_a_ledger_of_a_later_version_is_refused(tmp_path: Path) -> None:
 def test_reading_does_not_make_a_ledger(tmp_path: Path) -> None:
     assert read_outputs(tmp_path / "state") == ()
     assert not (tmp_path / "state").exists()
+
+
+def test_a_ledger_that_another_machine_has_just_made_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard without it would count its parts from the first one again."""
+    state, client = tmp_path / ".ortdeploy", Client(monkeypatch)
+    assert read_outputs(state) == ()
+    with client.elsewhere(), open_ledger(state) as ledger:
+        ledger.begin("out", made_by=made_by({}), job="j", run="r")
+    assert [one.job for one in read_outputs(state)] == ["j"]
+
+
+def test_a_copy_of_a_ledger_that_another_machine_has_just_made_is_not_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, client = tmp_path / ".ortdeploy", Client(monkeypatch)
+    assert not (state / FILE).exists()
+    with client.elsewhere(), open_ledger(state) as ledger:
+        ledger.begin("out", made_by=made_by({}), job="j", run="r")
+    with copy_of_ledger(state) as ledger:
+        assert ledger.output("out")
 
 
 @pytest.mark.parametrize(

@@ -40,9 +40,11 @@ class Said:
 class Machine:
     """One machine and its disk; it is off at first. Within a `with` block its power is on until it is cut."""
 
-    def __init__(self, folder: Path) -> None:
-        """Make the disk."""
+    def __init__(self, folder: Path, *, cable: Path | None = None, number: int = 1) -> None:
+        """Make the disk. A folder as `cable` connects the machines 1 and 2, whose addresses are 10.0.0.1 and 10.0.0.2."""
         self.folder = folder
+        self._cable = cable
+        self._number = number
         self._layers = 0
         self._above(FOLDER / "disk.raw", "raw")
         self._qemu: subprocess.Popen[bytes] | None = None
@@ -62,6 +64,7 @@ class Machine:
         """Put the power on, and wait until the machine takes commands."""
         port = self.folder / "port"
         port.unlink(missing_ok=True)
+        connected, tell = self._network()
         words = "root=/dev/vda rw console=ttyS0 quiet panic=-1 mitigations=off net.ifnames=0"
         command = [
             *(str(QEMU), "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", "2", "-m", "2048", "-no-reboot"),
@@ -70,6 +73,7 @@ class Machine:
             *("-drive", f"file={self._disk},if=virtio,format=qcow2,cache=writeback"),
             *("-device", "virtio-serial-pci", "-chardev", f"socket,id=port,path={port},server=on,wait=off"),
             *("-device", "virtserialport,chardev=port,name=ortdeploy", "-device", "virtio-rng-pci"),
+            *connected,
         ]
         self._qemu = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         due = time.monotonic() + _BOOT
@@ -81,7 +85,23 @@ class Machine:
         self._socket.connect(str(port))
         self._socket.settimeout(_BOOT)
         self._received = b""
-        assert self.run("true").code == 0
+        assert self.run(tell).code == 0
+
+    def _network(self) -> tuple[list[str], str]:
+        """Return what qemu is told about the network, and what the machine is told once it has booted."""
+        if self._cable is None:
+            return [], "true"
+        here, there = (self._cable / f"end-{number}" for number in (self._number, 3 - self._number))
+        here.unlink(missing_ok=True)
+        wire = f"dgram,id=net,local.type=unix,local.path={here},remote.type=unix,remote.path={there}"
+        card = f"virtio-net-pci,netdev=net,mac=52:54:00:00:00:0{self._number}"
+        address = f"10.0.0.{self._number}"
+        network = f"[Match]\\nName=eth0\\n[Network]\\nAddress={address}/24\\n"
+        told = (
+            f"hostname machine-{self._number} && printf '{network}' > /etc/systemd/network/cable.network && "
+            f"systemctl start systemd-networkd && until grep -q {address} /proc/net/fib_trie; do sleep 0.2; done"
+        )
+        return ["-netdev", wire, "-device", card], told
 
     def cut_power(self) -> None:
         """Kill qemu, and with it what the machine has not flushed to its disk. The next boot has a new layer."""

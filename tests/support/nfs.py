@@ -17,7 +17,7 @@ class Client:
         """Take the place of the file system's answers."""
         self._absent: set[Path] = set()
         self._is_elsewhere = False
-        for owner, name in ((Path, "stat"), (Path, "read_bytes"), (os, "scandir")):
+        for owner, name in ((os, "stat"), (os, "scandir"), (Path, "read_bytes")):
             patch.setattr(owner, name, self._answering(getattr(owner, name), opens=name == "scandir"))
 
     @contextmanager
@@ -28,10 +28,10 @@ class Client:
         self._is_elsewhere = False
 
     def _answering(self, ask: Any, *, opens: bool) -> Any:
-        def answer(path: Path | str, **more: bool) -> Any:
-            path = Path(path)
-            if self._is_elsewhere:
-                return ask(path, **more)
+        def answer(place: Path | str | int, **more: Any) -> Any:
+            if self._is_elsewhere or isinstance(place, int):
+                return ask(place, **more)
+            path = Path(place)
             if not self._absent.isdisjoint((path, *path.parents)):
                 raise FileNotFoundError(errno.ENOENT, "as remembered", str(path))
             try:
