@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
+from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import Written, make_durable_folder, sync_folder
 from ortdeploy.files.create_only import check_decides, create_only
 from ortdeploy.files.digests import file_digest
@@ -41,10 +42,16 @@ class SharedFolder:
         return 1
 
     def make(self, folder: str) -> None:
-        """Make a folder in it, and refuse a file system that cannot decide."""
+        """Make a folder in it, and refuse a file system that cannot decide; then nothing of it is left."""
         path = self._folder / folder
         make_durable_folder(path)
-        check_decides(path)
+        try:
+            check_decides(path)
+        except OrtdeployError:
+            with suppress(OSError):  # else plans would find shards that are not finished
+                path.rmdir()
+                path.parent.rmdir()
+            raise
 
     def create(self, name: str, data: bytes) -> bool:
         """Create a file by a link, which fails if the name exists."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.nfs import Client
 
+from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.files.atomic import Written
 from ortdeploy.files.shared_folder import SharedFolder
 from ortdeploy.files.shared_place import beside
@@ -106,6 +107,18 @@ def test_a_file_that_goes_while_it_is_read_is_not_there(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(Path, "read_bytes", stale)
     assert place.read("_parts/.staged") is None
+
+
+def test_a_place_that_is_refused_has_no_trace_of_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the output could not be made by one machine either, as shards of it would seem to be unfinished."""
+
+    def none(*_: Path) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", none)
+    with pytest.raises(OrtdeployError, match="makes no hard links"):
+        SharedFolder(tmp_path).make("_parts/plan")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_fails_leaves_nothing_staged(tmp_path: Path) -> None:
