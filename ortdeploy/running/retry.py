@@ -87,7 +87,7 @@ class RetryRun:
         context = self._context
         if self._step.letters is not None:
             self._take_letters_over()
-            if not self._asked:
+            if not self._asked and context.ledger.output(context.output) is None:
                 return Status.NOTHING_TO_DO
         known = self._own_record()
         check_record(context, known)

@@ -19,6 +19,7 @@ from ortdeploy.plan.made_by import made_by
 from ortdeploy.plan.selection import run_jobs, with_letters
 from ortdeploy.plan.steps import DeadLetter, Plan
 from ortdeploy.results.results import JobResult, Status
+from ortdeploy.running.job_report import JobReport
 
 ROWS = 20
 BAD = (3, 4, 11)
@@ -174,3 +175,21 @@ def test_a_file_of_something_else_is_refused_in_words(tmp_path: Path, line: str,
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(OrtdeployError, match=r"none\.jsonl cannot be read"):
         read_letters(str(tmp_path / "none.jsonl"))
+
+
+def test_a_retry_of_letters_that_was_killed_before_its_report_leaves_none_from_before(
+    here: Path, there: tuple[DeadLetter, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows are committed, so that the next one has nothing to run; what it finds in the report is renewed."""
+    execute(here, plan_for(here, ROWS, max_failed=ROWS), FakeRuntime(refuse_negative))
+
+    def killed(_self: JobReport) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(JobReport, "write", killed)
+        with pytest.raises(Killed):
+            retry(here, there)
+    assert len(failed(here)) == len(BAD), "the report from before"
+    assert retry(here, there).status is Status.NOTHING_TO_DO
+    assert not failed(here)
