@@ -53,6 +53,11 @@ class SharedFolder:
                 path.parent.rmdir()
             raise
 
+    def unmake(self, folder: str) -> None:
+        """Delete a folder if it is empty."""
+        with suppress(OSError):
+            (self._folder / folder).rmdir()
+
     def create(self, name: str, data: bytes) -> bool:
         """Create a file by a link, which fails if the name exists."""
         return create_only(self._folder / name, data)

@@ -29,6 +29,9 @@ class SharedPlace(Protocol):
     def make(self, folder: str) -> None:
         """Make a folder in it, durably. Raises OrtdeployError if files there could be created twice."""
 
+    def unmake(self, folder: str) -> None:
+        """Take a folder back that `make` has made, unless somebody has written into it."""
+
     def create(self, name: str, data: bytes) -> bool:
         """Create a file, whole and durable; return whether these bytes stand, and no others that were there before."""
 

@@ -66,6 +66,9 @@ class SharedStore:
                 f"the store or {package}, or choose another store, or a folder"
             )
 
+    def unmake(self, folder: str) -> None:
+        """Do nothing: a store has no folders."""
+
     def create(self, name: str, data: bytes) -> bool:
         """Put an object that must not exist. If it does and has these bytes, an answer was lost.
 

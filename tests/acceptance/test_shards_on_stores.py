@@ -164,7 +164,7 @@ def test_processes_that_are_killed_at_any_request_leave_every_row_once(
     assert cli("finish", plan).code == 0
     assert bucket.parts("out") == wanted
     assert {name.rsplit("/", 1)[-1] for name in bucket.names("out") if name.startswith("_parts/")} == {
-        "bound.json", "closed.json",
+        "bound.json", "closed.json", "from-0.json",
     }  # fmt: skip
 
 

@@ -5,6 +5,8 @@
 3. publish: the bytes get the part's name in the output, by a rename, or on an object store by a copy. Any process may
    do that, any number of times. Images of the part get their names first.
 
+Before that, the first process of a plan creates the file that says which plan makes the parts from its first one on.
+
 A process that is paused during any of it loses at the decision, or finds its bytes published. Nothing is visible before
 it is decided. Once all parts are in the ledger, `closed.json` replaces the decisions.
 """
@@ -29,6 +31,8 @@ from ortdeploy.sinks.png import picture_name
 
 BOUND = "bound.json"
 """The file in a plan's folder that lists the plan's parts."""
+_CLAIM = "from-"
+"""How files are called, beside the plans' folders, that say which plan makes the parts from a number on."""
 
 
 class ClosedError(OrtdeployError):
@@ -66,12 +70,11 @@ class CommitLog:
             raise ClosedError("the plan is finished")
         others = sorted(open_plans(self._output) - {self._digest})
         if others:
-            raise OrtdeployError(
-                f"{self._output.shown} holds parts of another plan, {others[0][:12]}…, that is not finished. Finish it "
-                "with ortdeploy finish and its plan file, or choose another output"
-            )
+            raise self._taken_by(others[0])
         self._check_known()
         self._output.make(self._folder)
+        if not self.is_begun():
+            self._claim()
         plan = {"format_version": FORMAT_VERSION, "plan": self._digest, "parts": asdict(self._table)}
         text = (json.dumps(plan, sort_keys=True) + "\n").encode()
         if not self._output.create(self._name(BOUND), text) and self._output.read(self._name(BOUND)) != text:
@@ -80,12 +83,34 @@ class CommitLog:
                 "plan was made with, or finish with the ortdeploy that began it"
             )
 
+    def _claim(self) -> None:
+        """Decide which plan makes the parts from the first number on: others may have begun since they were looked for.
+
+        A plan that loses has decided nothing, and never will. Raises OrtdeployError, OSError.
+        """
+        if not len(self._table):
+            return
+        name, ours = f"{FOLDER}/{_CLAIM}{self._table.first_number}.json", self._digest.encode()
+        if self._output.create(name, ours):
+            return
+        holder = self._output.read(name) or b""
+        if holder != ours:
+            self._output.unmake(self._folder)
+            raise self._taken_by(holder.decode(errors="replace"))
+
+    def _taken_by(self, other: str) -> OrtdeployError:
+        return OrtdeployError(
+            f"{self._output.shown} holds parts of another plan, {other[:12]}…, that is not finished. Finish it with "
+            "ortdeploy finish and its plan file, or choose another output"
+        )
+
     def _check_known(self) -> None:
         """Raise OrtdeployError if a finished plan has made parts of these numbers: the ledger is older than the output.
 
         Their files would be replaced, and their rows made again beside those of parts that stay.
         """
-        for other in sorted(set(self._output.names(FOLDER)) - {self._digest}):
+        names = {name for name in self._output.names(FOLDER) if not name.startswith(_CLAIM)}
+        for other in sorted(names - {self._digest}):
             raw = self._output.read(f"{FOLDER}/{other}/{BOUND}")
             if raw is None:
                 continue

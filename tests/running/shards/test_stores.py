@@ -80,7 +80,9 @@ def parts(store: Any) -> dict[str, bytes]:
 def litter(found: list[str]) -> list[str]:
     """What nobody needs once a plan is closed."""
     return [
-        one for one in found if one.startswith("_parts/") and one.split("/")[-1] not in {"bound.json", "closed.json"}
+        one
+        for one in found
+        if one.startswith("_parts/") and one.split("/")[-1] not in {"bound.json", "closed.json", "from-0.json"}
     ]
 
 
