@@ -55,7 +55,7 @@ def _is_vector(name: str, shape: tuple[int, ...]) -> bool:
 def _starter(subject: Subject, picture: PictureInput, output: str | None) -> Starter:
     classes = subject.shape_of(output)[1] if output is not None else 0
     labels = find_labels(subject, classes) if classes else None
-    prepare, told = _prepare(subject, picture)
+    prepare, told, assumed = _prepare(subject, picture)
     scored = labels is not None or classes in _IMAGENET or (classes > 0 and _last_is_softmax(subject))
     post = _postprocess(subject, output, labels) if scored and output is not None else ""
     columns = "columns: [class, probability" + (", label]" if labels else "]")
@@ -79,7 +79,7 @@ def _starter(subject: Subject, picture: PictureInput, output: str | None) -> Sta
     files = sample_pictures(subject, picture.height, picture.width) | dict(labels.files if labels else {})
     kind = "a picture classifier" if scored else "a model that gives a vector for a picture" if classes else FAMILY
     question = None if scored else missing_letters(subject)
-    return Starter(family=kind, text=text, files=files, question=question)
+    return Starter(family=kind, text=text, files=files, question=question, assumed=assumed)
 
 
 def _intro(labels: Labels | None, classes: int, *, scored: bool) -> list[str]:
@@ -111,13 +111,13 @@ def _postprocess(subject: Subject, output: str, labels: Labels | None) -> str:
     return "    postprocess:\n" + writing.steps(made, 6)
 
 
-def _prepare(subject: Subject, picture: PictureInput) -> tuple[list[str], str]:
-    """Return the steps, and where they are from."""
+def _prepare(subject: Subject, picture: PictureInput) -> tuple[list[str], str, str | None]:
+    """Return the steps, where they are from, and what of them is assumed."""
     beside = subject.beside("preprocessor_config.json")
     settings = _read(subject.folder / beside) if beside else {}
     size = [picture.height, picture.width]
     steps = [colors(picture.channels)]
-    told = f"as {beside} says" if settings else _assumed(picture)
+    assumed = None if settings else _assumed(picture)
     method = _METHODS.get(settings.get("resample", 2), "bilinear")
     shortest = (settings.get("size") or {}).get("shortest_edge") if isinstance(settings.get("size"), dict) else None
     crops = settings.get("do_center_crop") and isinstance(shortest, int)
@@ -129,7 +129,7 @@ def _prepare(subject: Subject, picture: PictureInput) -> tuple[list[str], str]:
         steps += _scaled(settings, picture.channels)
     if picture.layout == "NCHW":
         steps.append("{layout: NCHW}")
-    return steps, told
+    return steps, assumed or f"as {beside} says", assumed
 
 
 def _assumed(picture: PictureInput) -> str:

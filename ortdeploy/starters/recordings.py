@@ -11,6 +11,7 @@ from ortdeploy.starters.subject import Starter, Subject
 from ortdeploy.tensors.types import FLOATING
 
 FAMILY = "a model of recordings"
+_ASSUMED = f"{samples.RATE} Hz is assumed: nothing in the file tells; check it"
 _RANK = 2
 _SOUND = ("audio", "wav")
 _LINES = "a line for each window; start is in samples"
@@ -84,7 +85,7 @@ def _whole(subject: Subject, inputs: _Inputs) -> Starter:
     text = (
         writing.head(
             f"A model of recordings, {_because(subject, inputs)}: it takes them whole, at any length.",
-            f"{samples.RATE} Hz is assumed: nothing in the file tells; check it.",
+            f"{_ASSUMED}.",
         )
         + writing.models(subject)
         + section
@@ -93,7 +94,7 @@ def _whole(subject: Subject, inputs: _Inputs) -> Starter:
         + "    batch: {size: 1}  # recordings differ in length\n"
         + writing.output(subject)
     )
-    return Starter(family=FAMILY, text=text, files=_sample(subject))
+    return Starter(family=FAMILY, text=text, files=_sample(subject), assumed=_ASSUMED)
 
 
 def _after(one: ValueFacts) -> str:
@@ -120,7 +121,7 @@ def _windowed(subject: Subject, inputs: _Inputs, window: int, output: str) -> St
     text = (
         writing.head(
             f"A model of recordings, {_because(subject, inputs)}: it takes windows of {window} samples.",
-            f"{samples.RATE} Hz is assumed: nothing in the file tells; check it.",
+            f"{_ASSUMED}.",
         )
         + writing.models(subject)
         + pipeline
@@ -130,7 +131,7 @@ def _windowed(subject: Subject, inputs: _Inputs, window: int, output: str) -> St
         + writing.output(subject, "explode: [start, found]", note=_LINES)
     )
     seconds = max(2.0, 2.5 * window / samples.RATE)
-    return Starter(family=FAMILY, text=text, files=_sample(subject, seconds))
+    return Starter(family=FAMILY, text=text, files=_sample(subject, seconds), assumed=_ASSUMED)
 
 
 def _because(subject: Subject, inputs: _Inputs) -> str:

@@ -90,7 +90,8 @@ class Starter:
 
     `question` is the one thing that could not be known, and what to write there; `if_refused` is that where it only
     matters if the manifest does not run, and `misfit` says of rows of the user's what they are and what the model
-    takes, for the same case. `takes_long`: not even a few rows are run before it is left behind.
+    takes, for the same case. `assumed` is what the manifest rests on though nothing in the files tells it.
+    `takes_long`: not even a few rows are run before it is left behind.
     """
 
     family: str
@@ -99,6 +100,7 @@ class Starter:
     question: str | None = None
     if_refused: str | None = None
     misfit: str | None = None
+    assumed: str | None = None
     takes_long: bool = False
 
 

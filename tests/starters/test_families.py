@@ -123,10 +123,19 @@ def test_a_picture_is_prepared_as_the_file_beside_the_model_says(cli: Cli, tmp_p
         "do_center_crop": True,
     }
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
-    steps = made(cli, tmp_path)[0]["jobs"]["run"]["prepare"]["x"]
+    manifest, said = made(cli, tmp_path)
+    steps = manifest["jobs"]["run"]["prepare"]["x"]
+    assert "assumed" not in said
     assert {"resize": {"shortest": 40}, "method": "bicubic"} in steps
     assert {"center_crop": [32, 32]} in steps
     assert {"normalize": {"mean": [0.5] * 3, "std": [0.25] * 3}} in steps
+
+
+def test_an_assumed_scale_is_told_and_not_only_written_down(cli: Cli, tmp_path: Path) -> None:
+    families.classifier(tmp_path / "m.onnx")
+    said = cli("init", tmp_path / "m.onnx", "-o", tmp_path / "m.yaml").out
+    assert f"In {tmp_path / 'm.yaml'}, the scale is assumed: nothing in the file tells; check it.\n" in said
+    assert "# the scale is assumed" in (tmp_path / "m.yaml").read_text()
 
 
 def test_a_text_detector_gets_boxes_of_lines(cli: Cli, tmp_path: Path) -> None:
@@ -165,6 +174,7 @@ def test_a_model_of_recordings_hears_them_whole(cli: Cli, tmp_path: Path) -> Non
     families.hearer(tmp_path / "m.onnx")
     manifest, said = made(cli, tmp_path)
     assert "a model of recordings" in said
+    assert "16000 Hz is assumed: nothing in the file tells; check it.\n" in said
     assert manifest["jobs"]["run"]["input"]["columns"] == {"waveforms": "samples"}
     assert len(rows(tmp_path)) == 1
 

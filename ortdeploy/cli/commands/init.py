@@ -182,6 +182,7 @@ def _told(tried: _Tried, manifest: Path, *, instead_of: _Tried | None) -> str:
         lines.append("" if has_errors(tried.diagnostics) else tried.starter.if_refused or "")
         lines.append(tried.starter.misfit or "")
     lines.append(tried.starter.question or "")
+    lines.append(f"In {manifest}, {tried.starter.assumed}." if tried.starter.assumed else "")
     lines.append(tried.trouble().rstrip())
     lines.append(f"{'Next' if tried.works else 'After that'}: ortdeploy try {manifest}")
     return "\n".join(line for line in lines if line) + "\n"
