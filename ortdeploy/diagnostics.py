@@ -107,12 +107,22 @@ def has_errors(diagnostics: Iterable[Diagnostic]) -> bool:
     return any(diagnostic.severity is Severity.ERROR for diagnostic in diagnostics)
 
 
+_SLIP, _LIKE = 0.8, 0.6
+"""From which likeness on a name is another one with a slip of the finger, and from which on it is a guess."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most like another; None if none is."""
+    """Return the known name that is most like another; None if none is.
+
+    A name that has the other as one of its words comes before names that only look a little like it: somebody who
+    writes `crop` means `center_crop` rather than `op`.
+    """
     import difflib  # noqa: PLC0415  only after a mistake
 
     folded = {candidate.casefold(): candidate for candidate in sorted(known)}
-    found = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.6)
+    alike = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=_SLIP)
+    holding = [candidate for candidate in folded if name.casefold() in candidate.split("_")]
+    found = alike or holding or difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=_LIKE)
     return folded[found[0]] if found else None
 
 

@@ -159,6 +159,11 @@ def test_an_unknown_step_offers_the_nearest() -> None:
     assert 'Did you mean "resize"?' in detail
 
 
+def test_a_word_of_a_step_offers_that_step_before_one_that_only_looks_alike() -> None:
+    ((_, detail),) = step("{crop: [8, 8]}")
+    assert 'Did you mean "center_crop"?' in detail
+
+
 def test_a_known_step_is_judged_as_that_step() -> None:
     ((rule, detail),) = step("{resize: [8, 8], metod: nearest}")
     assert rule == "unknown-key"
