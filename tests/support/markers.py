@@ -97,15 +97,30 @@ def _used_by(item: pytest.Item) -> set[str]:
 
 
 @cache
-def _names(function: Callable[..., Any], known: frozenset[str] = frozenset()) -> set[str]:
+def _names(function: Callable[..., Any]) -> frozenset[str]:
     """Return the names that a function uses, and those that functions and classes of the tests use which it names."""
+    found: set[str] = set()
+    seen = {function}
+    waiting = [function]
+    while waiting:
+        names, others = _own_names(waiting.pop())
+        found |= names
+        waiting += others - seen
+        seen |= others
+    return frozenset(found)
+
+
+@cache
+def _own_names(function: Callable[..., Any]) -> tuple[frozenset[str], frozenset[Callable[..., Any]]]:
+    """Return the names in a function's own code, and the functions of the tests that they stand for.
+
+    Thousands of tests share the helpers that they name, so each helper is read once.
+    """
     function = getattr(getattr(function, "hypothesis", None), "inner_test", function)
     function = inspect.unwrap(function)
-    found = set(_names_of(function.__code__)) if isinstance(function, FunctionType) else set()
-    for name in found - known:
-        for other in _of_the_tests(getattr(function, "__globals__", {}).get(name), function.__module__):
-            found |= _names(other, known | found)
-    return found
+    names = frozenset(_names_of(function.__code__)) if isinstance(function, FunctionType) else frozenset()
+    known = getattr(function, "__globals__", {})
+    return names, frozenset(one for name in names for one in _of_the_tests(known.get(name), function.__module__))
 
 
 def _of_the_tests(value: object, module: str) -> list[FunctionType]:
