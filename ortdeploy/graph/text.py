@@ -7,8 +7,12 @@ import onnx
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-_SMALL = 4096
-"""Bytes of a message that is looked at as a whole."""
+_OF_WEIGHTS = frozenset({"ModelProto", "GraphProto", "AttributeProto", "TensorProto", "SparseTensorProto"})
+"""Messages that may hold weights: protobuf copies a message as a whole, even to say how many bytes it has."""
+_WITHOUT_WEIGHTS = frozenset(
+    map(onnx.AttributeProto.AttributeType.Value, ("FLOAT", "INT", "STRING", "FLOATS", "INTS", "STRINGS"))
+)
+"""Types of attributes that hold none; an attribute of an old model has no type."""
 
 
 class UnreadableTextError(ValueError):
@@ -22,7 +26,7 @@ def check_text(model: onnx.ModelProto) -> None:
 
 def _check(message: Any) -> None:
     """Check the texts of a message and of those inside it; models have tens of thousands of them."""
-    if message.ByteSize() <= _SMALL and message.SerializeToString().isascii():
+    if not _may_hold_weights(message) and message.SerializeToString().isascii():
         return  # as most nodes are; looking at their fields one by one takes twenty times as long
     texts, messages = _fields(message.DESCRIPTOR)
     for name in texts:
@@ -40,6 +44,13 @@ def _check(message: Any) -> None:
                 _check(one)
         elif message.HasField(name):
             _check(value)
+
+
+def _may_hold_weights(message: Any) -> bool:
+    kind = message.DESCRIPTOR.name
+    if kind == "NodeProto":
+        return any(one.type not in _WITHOUT_WEIGHTS for one in message.attribute)
+    return kind in _OF_WEIGHTS
 
 
 @cache
