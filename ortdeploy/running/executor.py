@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import bound, log
+from ortdeploy.files.object_store import Upload
 from ortdeploy.files.remembered import TuningCache
 from ortdeploy.ledger.ledger import Ledger
 from ortdeploy.ledger.records import OutputRecord
-from ortdeploy.plan.part_table import Shard
+from ortdeploy.plan.made_by import made_by
+from ortdeploy.plan.plan_file import plan_digest
 from ortdeploy.plan.selection import run_jobs
 from ortdeploy.plan.steps import (
     FinishedJob,
@@ -214,9 +216,15 @@ class Execution:
             return self._stuck_result(step, error)
         providers = list(dict.fromkeys(p.name for one in opened.sessions for p in one.candidate.providers))
         with bound(job=step.job, model=step.model, providers=providers):
+            folder, upload = Path(self.plan.folder) / step.output.path, step.output.upload
             context = JobContext(
                 plan=self.plan,
                 step=step,
+                folder=folder,
+                output=self.ledger.key(folder),
+                upload=Upload(upload, folder) if upload else None,
+                made_by=made_by(self.plan, step),
+                plan_digest=plan_digest(self.plan, step.job),
                 opened=opened,
                 run_id=self.run_id,
                 ledger=self.ledger,

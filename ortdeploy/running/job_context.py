@@ -1,16 +1,16 @@
 """One job of one run with all that it needs from outside, shared by the modules that do its work."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ortdeploy.files.object_store import Upload
 from ortdeploy.ledger.ledger import Ledger
-from ortdeploy.plan.made_by import MadeBy, made_by
-from ortdeploy.plan.plan_file import plan_digest
+from ortdeploy.plan.made_by import MadeBy
 from ortdeploy.plan.steps import Plan, RunJob
 from ortdeploy.process.tracing import JobTrace, OnBatch
+from ortdeploy.records import record
 from ortdeploy.results.results import Observer
 from ortdeploy.running.batch_runner import OnRun
 from ortdeploy.running.fatal_runs import FatalRuns
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ortdeploy.running.layout_trial import LayoutTrial
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@record
 class JobContext:
     """One job of one run. `output` is what the ledger calls the `folder` that it writes into.
 
@@ -38,6 +38,11 @@ class JobContext:
 
     plan: Plan
     step: RunJob
+    folder: Path
+    output: str
+    upload: Upload | None
+    made_by: MadeBy
+    plan_digest: str
     opened: OpenedModel
     run_id: str
     ledger: Ledger
@@ -52,11 +57,6 @@ class JobContext:
     on_run: OnRun | None = None
     trace: JobTrace | None = None
     trial: "LayoutTrial | None" = None
-    folder: Path = field(init=False)
-    output: str = field(init=False)
-    upload: Upload | None = field(init=False)
-    made_by: MadeBy = field(init=False)
-    plan_digest: str = field(init=False)
 
     @property
     def only(self) -> range | None:
@@ -89,12 +89,3 @@ class JobContext:
         """Upload files over the store's objects of the same names, if the output is on a store."""
         if self.upload is not None:
             self.upload.replace(names)
-
-    def __post_init__(self) -> None:
-        """Work out where the job writes; nothing is touched yet."""
-        folder, upload = Path(self.plan.folder) / self.step.output.path, self.step.output.upload
-        object.__setattr__(self, "folder", folder)
-        object.__setattr__(self, "output", self.ledger.key(folder))
-        object.__setattr__(self, "upload", Upload(upload, folder) if upload else None)
-        object.__setattr__(self, "made_by", made_by(self.plan, self.step))
-        object.__setattr__(self, "plan_digest", plan_digest(self.plan, self.step.job))
