@@ -417,11 +417,6 @@ class Ledger:
             db.execute(query, (part.start + part.rows, output))
             seal_inputs(db, output)
 
-    def keep_statistics(self, output: str, statistics: Mapping[str, Any]) -> None:
-        """Keep the measurements of a run so far."""
-        with self._transaction() as db:
-            self._set_statistics(db, output, statistics)
-
     @staticmethod
     def _set_statistics(db: sqlite3.Connection, output: str, statistics: Mapping[str, Any] | None) -> None:
         if statistics is not None:
@@ -452,9 +447,17 @@ class Ledger:
         rows = [(output, failure.row, part, letter(failure)) for failure in failures]
         db.executemany("INSERT OR REPLACE INTO failures VALUES (?, ?, ?, ?)", rows)
 
-    def end(self, output: str, status: str, reason: str | None, ended: str | None = None) -> None:
-        """Note how the run on an output ended; if it is done, so are its input files."""
+    def end(
+        self,
+        output: str,
+        status: str,
+        reason: str | None,
+        ended: str | None = None,
+        statistics: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Note how the run on an output ended, and its measurements; if it is done, so are its input files."""
         with self._transaction() as db:
+            self._set_statistics(db, output, statistics)
             query = "UPDATE outputs SET status = ?, ended = ?, reason = ? WHERE output = ?"
             db.execute(query, (status, ended or now(), reason, output))
             if status == "done":

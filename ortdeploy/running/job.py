@@ -3,9 +3,10 @@
 Whatever ends a job early leaves it in a state from which the next run continues.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import log
@@ -123,22 +124,25 @@ class JobRun:
         if self._loop is not None:  # else the output may be another plan's, which is not touched
             try:
                 self._loop.leave()
-                ending = self._end(ending)
+                ending = self._end(ending, self._loop.kept())
             except OrtdeployError as error:
                 ending = replace(ending, status=Status.FAILED, reason=ending.reason or str(error))
         result = self._report.result(ending, len(self._blocks.pending) if self._blocks is not None else 0)
         log_end(result)
         return result
 
-    def _end(self, ending: Ending) -> Ending:
-        """Write the report, then the end into the ledger: killed in between, the next run finds the job unfinished."""
+    def _end(self, ending: Ending, statistics: Mapping[str, Any]) -> Ending:
+        """Write the report, then the end into the ledger: killed in between, the next run finds the job unfinished.
+
+        The measurements go into the ledger with the end, for each commit costs five syncs.
+        """
         ended = now()
         try:
-            self._report.write(ending, ended)
+            self._report.write(ending, ended, statistics)
         except OSError as error:
             reason = ending.reason or f"{error.filename or self._context.folder}: {error.strerror}"
             ending = replace(ending, status=Status.FAILED, reason=reason)
-        self._context.ledger.end(self._context.output, ending.status, ending.reason, ended)
+        self._context.ledger.end(self._context.output, ending.status, ending.reason, ended, statistics)
         return ending
 
 

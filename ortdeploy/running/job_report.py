@@ -1,6 +1,6 @@
 """The report of a job while it runs and when it ends, its result, and the last line of its log."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -35,12 +35,19 @@ class JobReport:
         if "first_rows" not in self._memory_by_stage:
             self._memory_by_stage["first_rows"] = memory_now()
 
-    def write(self, ending: Ending | None = None, ended: str | None = None) -> None:
-        """Write the report of a job that runs, or that ended with `ending`. Raises OSError, OrtdeployError."""
+    def write(
+        self, ending: Ending | None = None, ended: str | None = None, statistics: Mapping[str, Any] | None = None
+    ) -> None:
+        """Write the report of a job that runs, or that ended with `ending` and `statistics`.
+
+        Raises OSError, OrtdeployError.
+        """
         context = self._context
         record = context.ledger.output(context.output)
         if record is not None and ending is not None:
             record = replace(record, status=ending.status, reason=ending.reason, ended=ended)
+        if record is not None and statistics is not None:
+            record = replace(record, statistics=statistics)
         if record is not None and context.folder.is_dir():
             write_report(
                 folder=context.folder,

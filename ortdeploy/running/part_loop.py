@@ -80,11 +80,9 @@ class PartLoop:
         self._check_sum()
 
     def leave(self) -> None:
-        """Write into the ledger what belongs to no committed part: failed rows and measurements."""
-        ledger, output = self._context.ledger, self._context.output
+        """Write the failed rows that belong to no committed part into the ledger."""
         if self._blocks.pending:
-            ledger.note_failures(output, self._part, self._blocks.pending)
-        ledger.keep_statistics(output, self._kept())
+            self._context.ledger.note_failures(self._context.output, self._part, self._blocks.pending)
 
     def _write_parts(self, blocks: Generator[Finished]) -> None:
         begun = self._begun_part.now
@@ -171,7 +169,7 @@ class PartLoop:
             part,
             self._blocks.pending,
             provenance=self._begun_part.origin(self._writer.origin),
-            statistics=self._kept(),
+            statistics=self.kept(),
             spans=totals.spans,
         )
         self._begun_part.committed()
@@ -187,7 +185,7 @@ class PartLoop:
             self._reported = time.monotonic()
         log.info("part.committed", part=part.number, rows=part.rows, failed=part.failed, file=part.file)
 
-    def _kept(self) -> dict[str, Any]:
+    def kept(self) -> dict[str, Any]:
         """Return what the ledger keeps with a commit: statistics, thread layout, and the state after the last row."""
         kept = {"state": self._committed_state, "layout": self._context.layout}
         return {**self._statistics.plain(), **{name: value for name, value in kept.items() if value is not None}}
