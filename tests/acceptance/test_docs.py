@@ -9,6 +9,7 @@ import shutil
 import tomllib
 from collections.abc import Iterable
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -183,3 +184,23 @@ def test_every_module_says_what_lives_in_it() -> None:
 @pytest.mark.parametrize("name", ["LICENSE", "CHANGELOG.md", "CONTRIBUTING.md"])
 def test_the_repository_has_its_papers(name: str) -> None:
     assert (REPOSITORY / name).stat().st_size > 0
+
+
+def test_the_changelog_tells_each_news_once() -> None:
+    text = (REPOSITORY / "CHANGELOG.md").read_text(encoding="utf-8")
+    unreleased = text.partition("## Unreleased")[2].partition("\n## ")[0]
+    items = re.findall(r"^- (.+(?:\n  .+)*)", unreleased, re.MULTILINE)
+    words = [(item, set(re.findall(r"[a-z_]{6,}", item.lower()))) for item in items]
+    told = [(item, one) for item, one in words if len(one) >= FEWEST_WORDS]
+    assert not [
+        (first, second)
+        for (first, some), (second, others) in combinations(told, 2)
+        if len(some & others) > MOST_SHARED * min(len(some), len(others))
+    ]
+
+
+FEWEST_WORDS = 5
+"""Long words of an item of the changelog from which they tell what it is about."""
+
+MOST_SHARED = 0.65
+"""The share of its long words that an item may have in common with another one."""
