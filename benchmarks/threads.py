@@ -17,8 +17,8 @@ from apply import save_mlp
 from engine import save_cnn, save_transformer
 from measure import describe_machine, interleaved, ortdeploy
 
-from ortdeploy.deployment.threads import ThreadLayout, thread_layouts, usable_cores
-from ortdeploy.runtime.machine import probe_machine
+from ortdeploy.deployment.threads import ThreadLayout, thread_layouts
+from ortdeploy.process.cores import usable_cores
 
 ROUNDS, SECONDS, ROWS = 5, 0.4, 64
 SHAPES = {"mlp": (512,), "cnn": (3, 96, 96), "transformer": (192, 384)}
@@ -99,7 +99,7 @@ def chosen(folder: Path, model: str, batch: int) -> str:
 
 def main() -> None:
     """Print, for each model and batch, the choice and what it is worth."""
-    found = thread_layouts(usable_cores(probe_machine()))
+    found = thread_layouts(usable_cores())
     print(f"{describe_machine()}; medians of {ROUNDS}; {len(found)} ways to use threads")
     shares = []
     with tempfile.TemporaryDirectory() as temporary:

@@ -16,7 +16,6 @@ from ortdeploy.deployment.threads import (
     sleeping,
     thread_layouts,
     tried_layouts,
-    usable_cores,
 )
 from ortdeploy.facts.data import HashedFile, InputFacts, OutputFacts
 from ortdeploy.facts.facts import Facts
@@ -450,7 +449,7 @@ class Deployment:
         if not model.spec.auto_threads or machine is None:
             return ()
         limits = (job.spec.limits.threads for job in self.jobs if model in job.models)
-        return thread_layouts(min([usable_cores(machine), *(limit for limit in limits if limit is not None)]))
+        return thread_layouts(min([machine.usable_cores, *(limit for limit in limits if limit is not None)]))
 
     def tried_layouts_of(self, model: ResolvedModel) -> tuple[ThreadLayout, ...]:
         """Return the ways to use threads that a model's jobs try, if the manifest says nothing of threads.
@@ -465,7 +464,7 @@ class Deployment:
         if machine is None or not (free and on_cpu and model.usable and all(job.may_try_layouts for job in jobs)):
             return ()
         limits = [job.spec.limits.threads for job in jobs if job.spec.limits.threads is not None]
-        return tried_layouts(usable_cores(machine), min(limits, default=None))
+        return tried_layouts(machine.usable_cores, min(limits, default=None))
 
 
 def _written(entry: ProviderSpec) -> list[Any]:

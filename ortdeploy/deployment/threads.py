@@ -3,12 +3,10 @@
 A session's pool of n threads are n - 1 and its caller: with k callers, n + k - 1 are at work.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ortdeploy.facts.host import MachineFacts
 from ortdeploy.manifest.spec import ModelSpec
 from ortdeploy.providers.catalogue import CPU, full_name
 from ortdeploy.records import record
@@ -91,11 +89,6 @@ def predicted_layout(layouts: Sequence[ThreadLayout], weight_bytes: int) -> Thre
     """
     shared = replace(layouts[0], callers=2)
     return shared if shared in layouts and weight_bytes < SMALL_WEIGHTS else layouts[0]
-
-
-def usable_cores(machine: MachineFacts) -> int:
-    """Return how many threads can work at once: the cores of the affinity mask, limited by the quota."""
-    return machine.cores if machine.cpu_quota is None else min(machine.cores, max(1, math.ceil(machine.cpu_quota)))
 
 
 def threads_at_work(model: ModelSpec, threads: int) -> int:

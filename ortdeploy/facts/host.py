@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ortdeploy.facts.problems import Package
+from ortdeploy.process.cores import within_quota
 from ortdeploy.records import record
 
 DEFAULT_LOCALE = "en_US.UTF-8"
@@ -50,6 +51,11 @@ class MachineFacts:
     memory_bytes: int | None
     cpu_flags: tuple[str, ...]
     sensors: frozenset[str] | None = None
+
+    @property
+    def usable_cores(self) -> int:
+        """How many threads can work at once: the cores of the affinity mask, limited by the quota."""
+        return within_quota(self.cores, self.cpu_quota)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

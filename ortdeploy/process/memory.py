@@ -8,8 +8,9 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from ortdeploy.process.control_group import group_folders
+
 _KIB = 1024
-_CGROUP = Path("/sys/fs/cgroup")
 _LIMIT_FILES = ("memory.max", "memory.limit_in_bytes")
 """Files with the memory limit of a control group, in version 2 and version 1."""
 
@@ -91,7 +92,7 @@ def memory_of_the_group() -> int | None:
 
     Version 1 reports a huge number if there is no limit.
     """
-    limits = [limit for limit in map(_limit_in, _group_folders()) if limit is not None and limit < 1 << 60]
+    limits = [limit for limit in map(_limit_in, group_folders("memory")) if limit is not None and limit < 1 << 60]
     return min(limits, default=None)
 
 
@@ -101,20 +102,6 @@ def _limit_in(folder: Path) -> int | None:
             text = (folder / name).read_text(encoding="ascii").strip()
             return int(text) if text.isdecimal() else None
     return None
-
-
-@cache
-def _group_folders() -> tuple[Path, ...]:
-    """Return the folders of this process's control groups, up to the root: `0::/a/b`, or `5:memory:/a` in version 1."""
-    folders = [_CGROUP, _CGROUP / "memory"]
-    with suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
-            _, controllers, path = (*line.split(":", 2), "", "")[:3]
-            root = _CGROUP if not controllers else _CGROUP / "memory" if "memory" in controllers.split(",") else None
-            if root is not None:
-                own = root / path.lstrip("/")
-                folders += [own, *(parent for parent in own.parents if parent.is_relative_to(root))]
-    return tuple(dict.fromkeys(folders))
 
 
 def trim_memory() -> None:

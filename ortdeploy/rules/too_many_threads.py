@@ -14,7 +14,7 @@ How to fix: set intra_op_num_threads to at most the number that the message name
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from ortdeploy.deployment.threads import threads_at_work, threads_of_session, usable_cores, with_threads
+from ortdeploy.deployment.threads import threads_at_work, threads_of_session, with_threads
 from ortdeploy.diagnostics import Certainty, Severity
 from ortdeploy.rules.protocol import Finding, Rule
 
@@ -30,7 +30,7 @@ def check(deployment: "Deployment") -> Iterator[Finding]:
     machine = deployment.facts.machine
     if machine is None:
         return
-    usable = usable_cores(machine)
+    usable = machine.usable_cores
     for model in (model for model in deployment.models if not model.spec.auto_threads):
         jobs = (job for job in deployment.spec.jobs if model.spec in deployment.spec.models_of(job))
         limited = threads_of_session(model.spec, [job.limits.threads for job in jobs])

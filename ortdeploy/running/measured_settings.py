@@ -1,6 +1,5 @@
 """Settings that a job finds by measuring on its rows: thread layouts and batch sizes, and which of them are known."""
 
-import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -12,6 +11,7 @@ from ortdeploy.events import bound
 from ortdeploy.files.remembered import TuningCache
 from ortdeploy.ledger.records import OutputRecord
 from ortdeploy.plan.steps import OpenSession, PlannedThreadLayout, RunJob
+from ortdeploy.process.cores import core_count
 from ortdeploy.process.memory_limit import MemoryBound
 from ortdeploy.records import record
 from ortdeploy.results.results import JobResult
@@ -55,7 +55,7 @@ class MeasuredSettings:
 
         self.models.on_native_call({"model": step.model, "job": jobs[0].job})
         found = None
-        bound = MemoryBound(self.models.memory_limit(step), os.cpu_count() or 1)
+        bound = MemoryBound(self.models.memory_limit(step), core_count())
         with bound, suppress(OrtdeployError):  # the job itself says what is wrong with its input
             ops = self.models.op_runners(jobs[0])
             try:

@@ -1,6 +1,5 @@
 """The open sessions of a plan's models while it runs, with adapters: from one candidate to the next."""
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 
@@ -8,6 +7,7 @@ from ortdeploy.diagnostics import OrtdeployError
 from ortdeploy.events import bound, log
 from ortdeploy.facts.preflight import ROOMY
 from ortdeploy.plan.steps import LoadAdapter, OpenSession, Plan, PlannedSession, PlannedThreadLayout, RunJob
+from ortdeploy.process.cores import core_count
 from ortdeploy.process.memory import memory_of_the_group, trim_memory
 from ortdeploy.process.memory_limit import MemoryBound
 from ortdeploy.records import record
@@ -46,7 +46,7 @@ class OpenedModels:
         )
         limit = self.memory_limit(step)
         try:
-            with MemoryBound(limit, os.cpu_count() or 1):
+            with MemoryBound(limit, core_count()):
                 return opener.open_model(self._without_arena(step, limit, trial=trial), candidates, skipped)
         except OrtdeployError as error:
             return error

@@ -1,10 +1,10 @@
 """Probes this machine: cores, quota, memory, and the processor features that ONNX Runtime's kernels use."""
 
-import os
 import platform
 from pathlib import Path
 
 from ortdeploy.facts.host import MachineFacts
+from ortdeploy.process.cores import core_count, cpu_quota
 from ortdeploy.process.memory import memory_of_the_group
 from ortdeploy.process.sensors import read_battery, read_temperature
 
@@ -12,7 +12,6 @@ _FLAGS = (
     "amx_bf16", "amx_int8", "asimddp", "asimdhp", "avx", "avx2", "avx512_bf16", "avx512_fp16", "avx512_vnni", "avx512f",
     "avx_vnni", "bf16", "f16c", "fma", "i8mm", "sme", "sve", "sve2",
 )  # fmt: skip
-_CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
 _CPUINFO = Path("/proc/cpuinfo")
 _KIB = 1024
@@ -20,13 +19,12 @@ _KIB = 1024
 
 def probe_machine() -> MachineFacts:
     """Return the facts of this machine; None or empty if the system does not tell."""
-    affinity = getattr(os, "sched_getaffinity", None)
     return MachineFacts(
         system=platform.system(),
         architecture=platform.machine(),
         python=platform.python_version(),
-        cores=len(affinity(0)) if affinity else os.cpu_count() or 1,
-        cpu_quota=_cpu_quota(),
+        cores=core_count(),
+        cpu_quota=cpu_quota(),
         memory_bytes=_memory(),
         cpu_flags=_cpu_flags(),
         sensors=_sensors(),
@@ -43,17 +41,6 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-
-
-def _cpu_quota() -> float | None:
-    """Return the cores that cgroup v2's cpu.max, or v1's cfs quota, allows; None without a limit."""
-    words = _read(_CGROUP / "cpu.max").split() or [
-        _read(_CGROUP / "cpu/cpu.cfs_quota_us").strip(),
-        _read(_CGROUP / "cpu/cpu.cfs_period_us").strip(),
-    ]
-    if len(words) == 2 and all(word.isdecimal() for word in words):  # noqa: PLR2004  quota and period
-        return int(words[0]) / int(words[1])
-    return None
 
 
 def _memory() -> int | None:

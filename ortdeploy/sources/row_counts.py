@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from ortdeploy.files.decoding import decoding
 from ortdeploy.files.stored_file import StoredFile, in_place
 from ortdeploy.process.child import Asked, ask
+from ortdeploy.process.cores import usable_cores
 from ortdeploy.sources.files import shown
 from ortdeploy.sources.row_index import KeptIndexes, count_rows
 
@@ -53,9 +54,8 @@ def _count(files: Iterable[str], indexes: KeptIndexes, limit: int | None) -> int
 
 
 def _shares(files: Sequence[str]) -> list[list[str]]:
-    """Return files in as many shares as there are cores, of about the same number of bytes."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    shares: list[list[str]] = [[] for _ in range(min(cores, len(files)))]
+    """Return files in one share for each usable core, of about the same number of bytes."""
+    shares: list[list[str]] = [[] for _ in range(min(usable_cores(), len(files)))]
     taken = [0] * len(shares)
     for path in sorted(files, key=_size, reverse=True):
         place = taken.index(min(taken))

@@ -10,7 +10,7 @@ from PIL import Image
 from ortdeploy.facts.host import MachineFacts
 from ortdeploy.manifest.document import parse_document
 from ortdeploy.planning.device_file import dump_device, load_device
-from ortdeploy.process import memory
+from ortdeploy.process import cores, memory
 from ortdeploy.runtime import machine
 from ortdeploy.runtime.machine import probe_machine
 from ortdeploy.runtime.probe import probe_runtime
@@ -187,28 +187,20 @@ def test_a_wrong_device_file_is_a_diagnostic(cli: Cli, deployment: Path, text: s
 
 
 def test_quota_and_memory_of_a_control_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_CGROUP", tmp_path)
-    monkeypatch.setattr(memory, "_group_folders", lambda: (tmp_path,))
+    for module in (cores, memory):
+        monkeypatch.setattr(module, "group_folders", lambda _: (tmp_path,))
     assert probe_machine().cpu_quota is None
     (tmp_path / "cpu.max").write_text("150000 100000\n")
     (tmp_path / "memory.max").write_text("268435456\n")
     facts = probe_machine()
     assert (facts.cpu_quota, facts.memory_bytes) == (1.5, 268435456)
-    (tmp_path / "cpu.max").write_text("max 100000\n")
-    (tmp_path / "memory.max").write_text("max\n")
-    assert probe_machine().cpu_quota is None
-    (tmp_path / "cpu.max").unlink()
-    (tmp_path / "cpu").mkdir()
-    (tmp_path / "cpu/cpu.cfs_quota_us").write_text("-1")
-    (tmp_path / "cpu/cpu.cfs_period_us").write_text("100000")
-    assert probe_machine().cpu_quota is None
-    (tmp_path / "cpu/cpu.cfs_quota_us").write_text("50000")
-    assert probe_machine().cpu_quota == 0.5
 
 
 def test_a_machine_that_tells_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_CGROUP", "_MEMINFO", "_CPUINFO"):
+    for name in ("_MEMINFO", "_CPUINFO"):
         monkeypatch.setattr(machine, name, tmp_path / "nothing")
+    for module in (cores, memory):
+        monkeypatch.setattr(module, "group_folders", lambda _: ())
     facts = probe_machine()
     assert (facts.cpu_quota, facts.memory_bytes, facts.cpu_flags) == (None, None, ())
     assert facts.cores >= 1

@@ -121,7 +121,7 @@ def test_the_limits_of_control_groups_of_both_versions(tmp_path: Path, monkeypat
     below, above, old = tmp_path / "a/b", tmp_path / "a", tmp_path / "memory"
     below.mkdir(parents=True)
     old.mkdir()
-    monkeypatch.setattr(memory, "_group_folders", lambda: (below, above, old, tmp_path / "gone"))
+    monkeypatch.setattr(memory, "group_folders", lambda _: (below, above, old, tmp_path / "gone"))
     assert memory.memory_of_the_group() is None
     (below / "memory.max").write_text("max\n")
     (above / "memory.max").write_text("5000000\n")

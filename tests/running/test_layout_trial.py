@@ -22,6 +22,7 @@ from support.specs import make_spec
 from ortdeploy.deployment.resolve import resolve
 from ortdeploy.deployment.threads import SMALL_WEIGHTS, ThreadLayout, predicted_layout, tried_layouts
 from ortdeploy.diagnostics import OrtdeployError
+from ortdeploy.facts.host import MachineFacts
 from ortdeploy.facts.preflight import MemoryForecast, Preflight
 from ortdeploy.files.remembered import TuningCache
 from ortdeploy.ledger.opening import copy_of_ledger, open_ledger
@@ -710,7 +711,7 @@ def test_a_real_job_gives_the_bytes_that_one_wide_session_gives(
     monkeypatch.setattr(layout_trial, "MOST_WINDOW", 0.0)
     monkeypatch.setattr(Stream, "in_background", lambda _, work: at_once(work))  # the job is over in no time
     monkeypatch.setattr("ortdeploy.running.block_sizes.MOST_BATCHES", 1)
-    monkeypatch.setattr("ortdeploy.deployment.resolved.usable_cores", lambda _: 2)
+    monkeypatch.setattr(MachineFacts, "usable_cores", 2)
     nodes = [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Tanh", ["a"], ["y"])]
     shape: tuple[int, Sequence[int | str | None]] = (TensorProto.FLOAT, ["batch", 2])
     save_model(tmp_path / "m.onnx", nodes, {"x": shape}, {"y": shape}, {"w": np.eye(2, dtype=np.float32)})

@@ -13,7 +13,6 @@ from urllib.parse import quote
 
 from ortdeploy.cli.commands.shared import load_options, log_outcome, use_color, write_findings
 from ortdeploy.cli.exit_codes import EXIT_OK, EXIT_REJECTED
-from ortdeploy.deployment.threads import usable_cores
 from ortdeploy.diagnostics import OrtdeployError, UsageError, has_errors
 from ortdeploy.files.atomic import open_whole
 from ortdeploy.manifest.spec import JobSpec, Spec
@@ -21,6 +20,7 @@ from ortdeploy.manifest.write import block
 from ortdeploy.planning.state_folder import state_folder
 from ortdeploy.planning.workflow import check_job_name, plan_manifests, validate
 from ortdeploy.process.child import ask, how_it_ended
+from ortdeploy.process.cores import usable_cores
 from ortdeploy.tuning.search import Bounds, Search, Setting, Trial, as_plain, from_plain, overlay_of
 from ortdeploy.units import parse_size
 from ortdeploy.views import json, tuning
@@ -31,8 +31,6 @@ _SECONDS = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s)\Z")
 
 def run(arguments: argparse.Namespace) -> int:
     """Search, show the trials, and write the overlay."""
-    from ortdeploy.runtime.machine import probe_machine  # noqa: PLC0415  not where the arguments are wrong
-
     bounds = _bounds(arguments.limits)
     options = load_options(arguments)
     validated = validate(arguments.paths, options)
@@ -55,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
         spec=spec,
         job=job,
         bounds=bounds,
-        cores=usable_cores(probe_machine()),
+        cores=usable_cores(),
         run=lambda setting: kept.note(_try(setting, spec, job, arguments)),
         trials=kept.trials,
         repeat=lambda trial: kept.note(_again(trial, spec, job, arguments)),

@@ -4,9 +4,6 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from ortdeploy.deployment.resolved import Deployment, ResolvedJob
-from ortdeploy.deployment.threads import (
-    usable_cores,
-)
 from ortdeploy.plan.steps import Fact
 from ortdeploy.planning.make.arrived import fact_of_inputs
 
@@ -56,4 +53,4 @@ def _cores(deployment: Deployment) -> Iterator[Fact]:
     """Yield the number of cores, if thread layouts that fit it are to be measured."""
     machine = deployment.facts.machine
     if machine is not None and any(model.spec.auto_threads for model in deployment.models):
-        yield Fact(kind="number of cores", name="threads: auto", value=str(usable_cores(machine)))
+        yield Fact(kind="number of cores", name="threads: auto", value=str(machine.usable_cores))

@@ -14,6 +14,7 @@ from conftest import Cli, run_fork, run_process
 from onnx import TensorProto, helper
 from support.models import save_model
 
+from ortdeploy.facts.host import MachineFacts
 from ortdeploy.graph.activations import most_at_once, plan_buffers
 from ortdeploy.graph.model import read_model
 
@@ -151,7 +152,7 @@ def test_ways_to_use_threads_that_memory_has_no_room_for_are_not_measured(wide: 
 def test_layouts_to_try_are_in_the_forecast_and_only_those_that_have_room(
     wide: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ortdeploy.deployment.resolved.usable_cores", lambda _: 2)
+    monkeypatch.setattr(MachineFacts, "usable_cores", 2)
 
     def planned(**settings: Any) -> tuple[str, int]:
         result = cli("plan", write(wide, size=16, **settings), "--format", "json")
